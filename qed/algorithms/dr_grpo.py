@@ -1,0 +1,22 @@
+"""Dr. GRPO (arXiv 2503.20783): GRPO without its two biases.
+
+A = r - mean r: no division by the deviation, which favours questions that are nearly solved or nearly hopeless.
+loss = sum over rows and tokens / (rows x generation budget): a constant, so that long wrong answers are not favoured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qed.algorithms.base import Average
+from qed.algorithms.grpo import Grpo
+
+
+@dataclass(frozen=True)
+class DrGrpo(Grpo):
+    """GRPO with centred rewards and a constant length."""
+
+    average: Average = "constant"
+    """How the loss is averaged: over tokens, over sequences, or by a constant length."""
+    normalize_std: bool = False
+    """Divide advantages by the group's standard deviation."""

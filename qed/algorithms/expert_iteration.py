@@ -1,0 +1,52 @@
+"""Expert iteration: sample, keep what is right, imitate it (Anthony et al. 2017, arXiv 1705.08439; STaR, 2203.14465).
+
+loss = - sum_t w_t log pi(y_t | x, y_<t) over the correct answers of the step. The policy goes on from where it is; it
+is not restarted from the base model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qed.algorithms.base import Algorithm, correct_ones, require
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from qed.batch import Batch
+    from qed.types import Groups, Rollout
+
+
+@dataclass(frozen=True)
+class ExpertIteration(Algorithm):
+    """Imitates its own correct answers."""
+
+    keep: int = 0
+    """Correct answers kept of each problem, so that easy problems do not dominate; 0 keeps all."""
+    deduplicate: bool = True
+    """Keep an answer once where a group has it several times."""
+
+    defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-5}
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        require(self.keep >= 0, "algorithm.keep must not be negative.")
+
+    def rows(self, groups: Groups) -> list[Rollout]:
+        """The correct answers, each once, at most `keep` of a problem."""
+        kept: list[Rollout] = []
+        for group in groups:
+            right = correct_ones(group)
+            if self.deduplicate:
+                right = list({rollout.output: rollout for rollout in right}.values())
+            kept += right[: self.keep or None]
+        return kept
+
+    def live(self, batch: Batch) -> Tensor:
+        """Every kept answer has a gradient."""
+        return batch.mask.any(1)
+
+    def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted negative log-likelihood."""
+        return -(batch.weights * logps).sum(), {}

@@ -1,0 +1,36 @@
+"""Supervised fine-tuning: the negative log-likelihood of demonstrations, on their response tokens only.
+
+loss = - sum_t w_t log pi(y_t | x, y_<t)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qed.algorithms.base import Algorithm
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from qed.batch import Batch
+
+
+@dataclass(frozen=True)
+class Sft(Algorithm):
+    """Imitates demonstrations."""
+
+    online: ClassVar[bool] = False
+    defaults: ClassVar[dict[str, Any]] = {
+        "learner.lr": 1e-5,
+        "learner.batch_size": 32,
+        "learner.schedule": "linear",
+    }
+
+    def live(self, batch: Batch) -> Tensor:
+        """Every demonstration has a gradient."""
+        return batch.mask.any(1)
+
+    def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted negative log-likelihood."""
+        return -(batch.weights * logps).sum(), {}

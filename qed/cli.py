@@ -1,0 +1,229 @@
+"""The command line: `qed quickstart | pipeline | <algorithm> | report | config`.
+
+Whatever is heavy is imported by the command that needs it, so that help and mistakes answer at once.
+"""
+# ruff: noqa: PLC0415, T201 -- late imports are the point here, and this is where results are printed
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import qed
+from qed import plugins
+from qed.configuration.fields import PIPELINES, Table
+from qed.configuration.help import columns, command_help, overview
+from qed.configuration.resolve import DEFAULT, Resolved, resolve, sources
+from qed.configuration.values import shown
+from qed.errors import QedError, UsageError, nearest
+from qed.settings import PipelineSettings
+
+REPORT_USAGE = "Usage: qed report RUN… [--out FILE]\n\nWrites one self-contained HTML file; by default RUN/report.html."
+CONFIG_USAGE = (
+    "Usage: qed config show COMMAND [CONFIG…] [--section.setting VALUE …] [--json]\n"
+    "       qed config validate COMMAND [CONFIG…] [--section.setting VALUE …]\n\n"
+    "`show` prints every setting and where its value comes from; `validate` only says whether all is well."
+)
+INTERRUPTED = 130
+BROKEN_PIPE = 141  # As if the signal had ended us, which is what other commands in a pipe do.
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run a command line and exit with its code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except Exception as error:  # noqa: BLE001 -- the last line of defence: nobody gets a traceback without asking
+        code = _explain(error, debug="--debug" in arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = INTERRUPTED
+    raise SystemExit(code)
+
+
+def _explain(error: Exception, debug: bool) -> int:
+    """Say what went wrong on one screen, and return the exit code."""
+    if isinstance(error, BrokenPipeError) and _nobody_reads():
+        return BROKEN_PIPE
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, QedError):
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    log = getattr(error, "qed_log", None)
+    where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
+    text = " ".join(str(error).split())
+    print(f"error: {type(error).__name__}: {text} (a bug in qed, or an unusual environment; {where})", file=sys.stderr)
+    return 1
+
+
+def _nobody_reads() -> bool:
+    """Whether it is our stdout whose reader has gone, as in `qed … | head`, rather than some other pipe."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except OSError:
+        return False
+    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        return False
+    # What is left in the buffer would raise again when Python exits.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
+
+
+def _run(arguments: Sequence[str]) -> int:
+    if not arguments:
+        print(overview(), file=sys.stderr)
+        return UsageError.exit_code
+    command, rest = arguments[0], list(arguments[1:])
+    if command in ("-h", "--help", "--help-all"):
+        print(overview())
+    elif command == "--version":
+        print(f"qed {qed.__version__}")
+    elif command == "report":
+        _report(rest)
+    elif command == "config":
+        _config(rest)
+    else:
+        return _train(_command(command), rest, arguments)
+    return 0
+
+
+def _command(name: str) -> str:
+    """A training command in the spelling of its file; a UsageError proposes the nearest."""
+    if name in PIPELINES or plugins.is_users_own(name):
+        return name
+    leaves = plugins.shelf("algorithms")
+    if name.replace("-", "_") in leaves:
+        return name.replace("-", "_")
+    known = [*PIPELINES, *(leaf.replace("_", "-") for leaf in leaves), "report", "config"]
+    raise UsageError(f"There is no command '{name}'.{nearest(name, known)} There are: {', '.join(known)}.")
+
+
+def _train(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
+    """Run a training command, or each run of its sweep."""
+    if {"-h", "--help", "--help-all"} & set(rest):
+        print(command_help(_help_table(command, rest), everything="--help-all" in rest))
+        return 0
+    resolved = resolve(command, rest)
+    if resolved.flags.sweep:
+        return _sweep(command, rest, arguments)
+    result = _recipe(resolved, arguments)
+    if resolved.flags.json:
+        print(json.dumps(result, default=str))
+    return 0
+
+
+def _help_table(command: str, rest: Sequence[str]) -> Table:
+    """The settings to explain: those of the algorithms chosen, or of the usual ones where the rest cannot be read."""
+    try:
+        return sources(command, rest).table
+    except UsageError:
+        return sources(command, []).table
+
+
+def _recipe(resolved: Resolved, arguments: Sequence[str]) -> dict[str, Any]:
+    """Hand the settings to the recipe of their command."""
+    if resolved.flags.dry_run:
+        from qed.recipes.dry_run import dry_run
+
+        dry_run(resolved.settings)
+        return {}
+    from qed.runs import Launch
+
+    flags = resolved.flags
+    launch = Launch(("qed", *arguments), resolved.origins, flags.resume, flags.overwrite, flags.json)
+    if not isinstance(resolved.settings, PipelineSettings):
+        from qed.recipes.train import train
+
+        return train(resolved.settings, launch)
+    return _pipeline(resolved.command)(resolved.settings, launch)
+
+
+def _pipeline(command: str) -> Callable[[PipelineSettings, Any], dict[str, Any]]:
+    if command == "quickstart":
+        from qed.recipes.quickstart import quickstart
+
+        return quickstart
+    from qed.recipes.train import pipeline
+
+    return pipeline
+
+
+def _sweep(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
+    from qed.configuration import sweep
+
+    outcomes = sweep.run(sweep.points(command, rest), lambda resolved: _recipe(resolved, arguments))
+    print(sweep.as_json(outcomes) if "--json" in rest else sweep.table(outcomes))
+    return 1 if any(outcome.error for outcome in outcomes) else 0
+
+
+def _report(rest: Sequence[str]) -> None:
+    """Write the report of runs."""
+    if {"-h", "--help"} & set(rest):
+        print(REPORT_USAGE)
+        return
+    runs, out = _report_arguments(rest)
+    for run in runs:
+        if not run.is_dir():
+            raise UsageError(f"There is no run {run}: it is not a folder.")
+    from qed.report import write_report
+
+    print(write_report(runs, out))
+
+
+def _report_arguments(rest: Sequence[str]) -> tuple[list[Path], Path]:
+    runs: list[Path] = []
+    out: Path | None = None
+    words = iter([word for word in rest if word != "--debug"])
+    for word in words:
+        if word.partition("=")[0] == "--out":
+            out = Path(word.partition("=")[2] or next(words, ""))
+        elif word.startswith("-"):
+            raise UsageError(f"qed report has no option {word}.\n{REPORT_USAGE}")
+        else:
+            runs.append(Path(word))
+    if not runs or out == Path():
+        raise UsageError(f"qed report needs a run's folder, and a file after --out.\n{REPORT_USAGE}")
+    return runs, out or runs[0] / "report.html"
+
+
+def _config(rest: Sequence[str]) -> None:
+    """Show or validate what a command line means."""
+    if not rest or {"-h", "--help"} & set(rest):
+        print(CONFIG_USAGE)
+        return
+    action = rest[0]
+    if action not in ("show", "validate") or len(rest) < 2:
+        raise UsageError(f"qed config {' '.join(rest)} is incomplete or unknown.\n{CONFIG_USAGE}")
+    resolved = resolve(_command(rest[1]), rest[2:])
+    if resolved.flags.sweep:
+        from qed.configuration import sweep
+
+        sweep.points(_command(rest[1]), rest[2:])
+    if action == "show":
+        print(_shown(resolved))
+    else:
+        given = sum(not origin.startswith(DEFAULT) for origin in resolved.origins.values())
+        print(f"All is well: {given} of {len(resolved.origins)} settings are given, the others are defaults.")
+
+
+def _shown(resolved: Resolved) -> str:
+    """Every setting with its value and origin, for people or for machines."""
+    values = {key: _value(resolved.settings, key) for key in resolved.origins}
+    if resolved.flags.json:
+        return json.dumps({key: {"value": value, "origin": resolved.origins[key]} for key, value in values.items()})
+    return columns([key, shown(value), resolved.origins[key]] for key, value in values.items())
+
+
+def _value(settings: Any, key: str) -> Any:
+    for name in key.split("."):
+        settings = getattr(settings, name)
+    return settings

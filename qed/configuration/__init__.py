@@ -1,0 +1,1 @@
+"""Settings from defaults, YAML files and the command line, each value with where it came from."""

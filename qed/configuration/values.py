@@ -1,0 +1,192 @@
+"""Text to values and back: what stands in a YAML file or on a command line is read by the type of its field.
+
+So `1e-6` is a number and `on` a boolean exactly where the field is one, whatever YAML would have made of them.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal, Union, get_args, get_origin
+
+import yaml
+
+from qed.errors import UsageError, nearest
+
+COMMAND_LINE = "command line"
+TRUE = ("true", "yes", "on", "1")
+FALSE = ("false", "no", "off", "0")
+# What an optional setting reads as nothing, and what a YAML file cannot give to any other.
+NOTHING = ("null", "none", "~")
+YAML_NULLS = ("", "~", "null")
+# Infinity and not-a-number as YAML writes them; Python's own spellings are read as well.
+YAML_FLOATS = {".inf": "inf", "+.inf": "inf", "-.inf": "-inf", ".nan": "nan"}
+
+
+@dataclass(frozen=True)
+class Raw:
+    """What was written for a setting, before its type is known: a text, or a list of such."""
+
+    text: str = ""
+    items: tuple[Raw, ...] | None = None
+    plain: bool = True
+    missing: bool = False
+    origin: str = COMMAND_LINE
+
+    def shown(self) -> str:
+        """The value for an error message."""
+        return repr(self.text) if self.items is None else "a list"
+
+
+def from_node(node: yaml.Node, file: str = "", line: int | None = None) -> Raw:
+    """A YAML scalar or list as it was written; the line is that of its key where it has one."""
+    origin = f"{file}:{line or node.start_mark.line + 1}" if file else COMMAND_LINE
+    if isinstance(node, yaml.ScalarNode):
+        plain = node.style is None
+        return Raw(node.value, plain=plain, missing=plain and node.value.lower() in YAML_NULLS, origin=origin)
+    if isinstance(node, yaml.SequenceNode):
+        return Raw(items=tuple(from_node(item, file) for item in node.value), origin=origin)
+    raise UsageError(f"{origin}: a list may hold texts and numbers only, not further settings.")
+
+
+def split(text: str) -> tuple[Raw, ...]:
+    """A list on a command line: JSON in brackets, or texts between commas."""
+    if not text.startswith("["):
+        return tuple(Raw(part.strip()) for part in text.split(",")) if text else ()
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError:
+        node = None
+    if not isinstance(node, yaml.SequenceNode):
+        raise UsageError(f"{text} is not a list: a bracket, a comma or a quotation mark is missing.")
+    return from_node(node).items or ()
+
+
+def describe(kind: Any) -> str:
+    """A type in words: what a setting must be."""
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin in (Union, types.UnionType):
+        return " or ".join("null" if part is type(None) else describe(part) for part in arguments)
+    if origin in (tuple, list):
+        several = {str: "texts", int: "whole numbers", float: "numbers"}.get(arguments[0], "values")
+        return f"a list of {several}" if _open_ended(kind) else f"{len(arguments)} {several}"
+    return {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "a text")
+
+
+def _open_ended(kind: Any) -> bool:
+    """Whether a list type takes any number of entries."""
+    return get_origin(kind) is list or get_args(kind)[-1] is ...
+
+
+def coerce(raw: Raw, kind: Any) -> Any:
+    """The value that a text means for a type; a ValueError carries what the setting must be instead."""
+    origin = get_origin(kind)
+    if origin in (Union, types.UnionType):
+        return _optional(raw, kind)
+    if raw.missing:
+        raise ValueError(f'must be {describe(kind)}; for none at all write [] or "".')
+    if origin in (tuple, list):
+        return _sequence(raw, kind)
+    if raw.items is not None:
+        raise ValueError(f"must be {describe(kind)}, not a list.")
+    return _choice(raw, kind) if origin is Literal else _scalar(raw, kind)
+
+
+def _optional(raw: Raw, kind: Any) -> Any:
+    parts = get_args(kind)
+    nothing = raw.missing or (raw.items is None and raw.plain and raw.text.lower() in NOTHING)
+    if nothing and type(None) in parts:
+        return None
+    # A text takes everything, so it is tried last.
+    for part in sorted((part for part in parts if part is not type(None)), key=lambda part: part is str):
+        try:
+            return coerce(raw, part)
+        except ValueError:
+            continue
+    raise ValueError(f"must be {describe(kind)}, not {raw.shown()}.")
+
+
+def _sequence(raw: Raw, kind: Any) -> Any:
+    arguments = get_args(kind)
+    # One quoted text in a YAML file is one entry, even if it holds a comma.
+    items = raw.items if raw.items is not None else split(raw.text) if raw.plain else (raw,)
+    if _open_ended(kind):
+        return (get_origin(kind) or tuple)(coerce(item, arguments[0]) for item in items)
+    if len(items) != len(arguments):
+        raise ValueError(f"must be {describe(kind)}, not {len(items)}.")
+    return tuple(coerce(item, part) for item, part in zip(items, arguments, strict=True))
+
+
+def _choice(raw: Raw, kind: Any) -> Any:
+    choices = {str(choice): choice for choice in get_args(kind)}
+    if raw.text not in choices:
+        raise ValueError(f"must be {describe(kind)}, not {raw.text!r}.{nearest(raw.text, choices)}")
+    return choices[raw.text]
+
+
+def _scalar(raw: Raw, kind: Any) -> Any:
+    text = raw.text.strip()
+    try:
+        if kind is bool:
+            return (*TRUE, *FALSE).index(text.lower()) < len(TRUE)
+        if kind is int:
+            return int(text)
+        if kind is float:
+            return float(YAML_FLOATS.get(text.lower(), text))
+    except ValueError as error:
+        hint = _as_whole(text) if kind is int else ""
+        raise ValueError(f"must be {describe(kind)}, not {raw.text!r}.{hint}") from error
+    return raw.text
+
+
+def _as_whole(text: str) -> str:
+    """A hint for a whole number that was written like 1e5 or 8.0."""
+    try:
+        number = float(text)
+    except ValueError:
+        return ""
+    return f" Did you mean {int(number)}?" if number.is_integer() else ""
+
+
+def shown(value: Any) -> str:
+    """A value on one line, as a configuration would write it."""
+    if isinstance(value, (tuple, list)):
+        return "[" + ", ".join(map(shown, value)) + "]"
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) and value and value.isprintable() else repr(value).replace("''", '""')
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes a list on one line, and quotes words that an optional setting would read as nothing."""
+
+
+def _write_list(dumper: yaml.SafeDumper, value: tuple[Any, ...] | list[Any]) -> yaml.Node:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
+
+
+def _write_text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
+    # Only between double quotes are all characters that end a line, or cannot be seen, written by their names.
+    style = '"' if value.lower() in NOTHING or not value.isprintable() else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
+_Dumper.add_representer(tuple, _write_list)
+_Dumper.add_representer(list, _write_list)
+_Dumper.add_representer(str, _write_text)
+
+
+def dump(settings: Any) -> str:
+    """Settings as the text of a YAML file; reading it gives equal settings."""
+    # An unlimited width keeps a long text on the line of its key.
+    return yaml.dump(tree(settings), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000_000)
+
+
+def tree(settings: Any) -> dict[str, Any]:
+    """Settings as nested dicts, in the order of their fields."""
+    parts = {part.name: getattr(settings, part.name) for part in fields(settings)}
+    return {name: tree(value) if is_dataclass(value) else value for name, value in parts.items()}

@@ -1,0 +1,55 @@
+"""Randomness with an address: every draw is a function of where in the run it stands, never of what was drawn before.
+
+The seed of a draw is a hash of (run seed, purpose, step, problem id, sample number, …), so a rollout's random numbers
+do not depend on which others share its batch, and a resumed run draws what the uninterrupted one would have drawn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import torch
+from torch import Tensor
+
+
+def seed_of(*address: int | str) -> int:
+    """A 63-bit seed for an address, for example `seed_of(run_seed, "order", epoch)`."""
+    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in address)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def shuffled(count: int, *address: int | str) -> list[int]:
+    """The numbers 0 … count-1 in the order that belongs to the address."""
+    order = list(range(count))
+    random.Random(seed_of(*address)).shuffle(order)
+    return order
+
+
+def uniforms(seeds: Tensor, positions: int, start: int = 0) -> Tensor:
+    """Uniform numbers in [0, 1) for every seed and position, by a counter-based hash (SplitMix64, Steele et al. 2014).
+
+    Args:
+        seeds: [B] int64, one seed for each row.
+        positions: how many consecutive positions.
+        start: the first position.
+
+    Returns:
+        [B, positions] float64, a function of seed and position alone.
+    """
+    counter = torch.arange(start + 1, start + positions + 1, dtype=torch.int64, device=seeds.device)
+    z = seeds[:, None] + counter[None, :] * _signed(0x9E3779B97F4A7C15)
+    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    z = z ^ _shift(z, 31)
+    return _shift(z, 11).double() * 2.0**-53
+
+
+def _shift(z: Tensor, bits: int) -> Tensor:
+    """A logical right shift; torch's own keeps the sign."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(value: int) -> int:
+    """The 64-bit pattern of an unsigned constant as the signed number that torch takes."""
+    return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,0 +1,1 @@
+"""Grading: what is the final answer in a text, and are two answers the same."""

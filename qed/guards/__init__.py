@@ -1,0 +1,1 @@
+"""Guards: what watches over a run."""

@@ -1,0 +1,166 @@
+"""One optimizer step over some rollouts, blind to the algorithm that it trains with.
+
+A step: collate all rows, let the algorithm fix their weights, take the live ones, cut them by a budget of tokens, add
+up the gradients of the cuts, clip once, step once. Where the cuts fall cannot change the gradient, because the loss is
+a sum.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from qed.algorithms.base import Algorithm
+from qed.batch import Batch, collate, cut
+from qed.errors import Diverged
+from qed.logps import response_logps
+from qed.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
+from qed.settings import LearnerSettings
+from qed.types import Rollout
+
+# How much there was to do in a step: rollouts, those with a gradient, their trained tokens, and all tokens of those
+# with a gradient, prompts included. Over several updates these add up; every other entry is averaged.
+COUNTS = ("train/rows", "train/live_rows", "train/tokens", "train/computed_tokens")
+
+
+class Learner:
+    """Trains a model in place.
+
+    Args:
+        model: a causal language model, already on its device.
+        algorithm: says what counts, how it is averaged and what the loss is.
+        settings: of the optimizer.
+        temperature: divides the logits in every log-prob, as it did in sampling.
+        length: the generation budget in tokens, for averages by a constant.
+        precision: of the computation; the weights stay as they are.
+        reference: the frozen model that the loss compares with, where the algorithm wants one; the model as it stands
+            by default.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        algorithm: Algorithm,
+        settings: LearnerSettings,
+        *,
+        temperature: float = 1.0,
+        length: int = 1,
+        precision: torch.dtype = torch.float32,
+        reference: nn.Module | None = None,
+    ) -> None:
+        self.model = model
+        self.algorithm = algorithm
+        self.settings = settings
+        self.temperature = temperature
+        self.length = length
+        self.precision = precision
+        self.optimizer = make_optimizer(model, settings)
+        self.reference = (reference or copy.deepcopy(model)).requires_grad_(False) if algorithm.reference else None
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    def score(self, parts: Sequence[Sequence[Rollout]]) -> None:
+        """Write the log-probs that the loss compares with, before the first update of a step.
+
+        The learner's own are needed when there are several updates: only for the first is the policy still the one that
+        sampled. The reference model's are needed when the algorithm asks for them.
+        """
+        rollouts = [rollout for part in parts for rollout in part]
+        if len(parts) > 1:
+            for rollout, logps in zip(rollouts, self._scored(self.model, rollouts), strict=True):
+                rollout.old_logps = logps
+        if self.reference is not None:
+            for rollout, logps in zip(rollouts, self._scored(self.reference, rollouts), strict=True):
+                rollout.ref_logps = logps
+
+    def update(self, rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
+        """One optimizer step; `step` counts from 0 within the schedule. A step without signal changes nothing.
+
+        Raises:
+            Diverged: when the loss or the gradient is not finite; the weights are then still those before the step.
+        """
+        rate = learning_rate(self.settings, step)
+        self.optimizer.zero_grad(set_to_none=True)
+        stats = self.accumulate(rollouts)
+        stats["optim/lr"] = rate
+        if stats["train/live_rows"] == 0:
+            return stats | {"optim/grad_norm": 0.0}
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf))
+        if not math.isfinite(norm) or not math.isfinite(stats["train/loss"]):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise Diverged(
+                f"The loss is {stats['train/loss']} and the gradient's norm {norm} at learning rate {rate:g}: "
+                "stopped before "
+                "the optimizer step. A smaller learner.lr, or float32 in place of bfloat16, is the usual cure."
+            )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        return stats | {"optim/grad_norm": norm}
+
+    def accumulate(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Add the gradient of some rollouts' loss to the parameters, and describe it."""
+        stats: dict[str, float] = {"train/loss": 0.0, "train/rows": len(rollouts), **dict.fromkeys(COUNTS[1:], 0)}
+        if not rollouts:
+            return stats
+        batch = self._collate(rollouts)
+        batch = batch.weighted(self.algorithm.weights(batch, self.length))
+        live = self.algorithm.live(batch).nonzero().flatten()
+        trained = float(batch.mask.sum())
+        stats |= {"train/live_rows": len(live), "train/tokens": trained}
+        stats["train/computed_tokens"] = float(batch.attention[live].sum())
+        sums: dict[str, Tensor | float] = defaultdict(float)
+        for part in self._parts(batch.select(live)) if len(live) else ():
+            with self._autocast():
+                logps, entropy = response_logps(self.model, part, self.temperature)
+            loss, extra = self.algorithm.loss(part, logps, entropy)
+            loss.backward()  # type: ignore[no-untyped-call]
+            extra |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
+            extra["mismatch/logp"] = ((logps.detach() - part.sampled_logps).abs() * (part.sampled_logps != 0)).sum()
+            for name, value in extra.items():
+                sums[name] = sums[name] + value
+        computed = float(batch.mask[live].sum()) or 1.0
+        # The loss is the step's own weighted sum; every other entry is a mean over the tokens that were computed.
+        stats |= {name: float(total) / (1 if name == "train/loss" else computed) for name, total in sums.items()}
+        return stats
+
+    def weights(self) -> nn.Module:
+        """What a sampler loads: here the model itself, which in-process samplers read where it lies."""
+        return self.model
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimizer's state; the weights are saved beside it."""
+        return optimizer_tensors(self.optimizer, self.model)
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Continue from `state()`."""
+        load_optimizer_tensors(self.optimizer, self.model, tensors)
+
+    def _collate(self, rollouts: Sequence[Rollout]) -> Batch:
+        dtype = torch.float64 if self.parameters[0].dtype == torch.float64 else torch.float32
+        return collate(rollouts, dtype=dtype).to(self.parameters[0].device)
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        return (batch.select(rows) for rows in cut(batch, self.settings.tokens_per_microbatch))
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        device = self.parameters[0].device.type
+        return torch.autocast(device, dtype=self.precision, enabled=self.precision != torch.float32)
+
+    @torch.no_grad()
+    def _scored(self, model: nn.Module, rollouts: Sequence[Rollout]) -> list[tuple[float, ...]]:
+        """The log-probs of each rollout's output under a model."""
+        batch = self._collate(rollouts)
+        scores: list[tuple[float, ...]] = [()] * len(rollouts)
+        for rows in cut(batch, self.settings.tokens_per_microbatch):
+            part = batch.select(rows)
+            with self._autocast():
+                logps, _ = response_logps(model, part, self.temperature)
+            for row, values, mask in zip(rows, logps.cpu(), part.mask.bool().cpu(), strict=True):
+                scores[row] = tuple(values[mask].tolist())
+        return scores

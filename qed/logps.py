@@ -1,0 +1,128 @@
+"""Token log-probs and entropy, fused with the output layer and chunked: a [B, T, V] tensor is never made.
+
+The hidden states of the positions that have a trained label are multiplied with the output layer a chunk at a time; the
+backward pass makes each chunk's logits again. Memory is one chunk by the vocabulary. Related: arXiv 2411.09009,
+2410.10989.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qed.batch import Batch
+from qed.errors import ModelError
+
+# A chunk's logits in float32 take 64 MiB at most, whatever the vocabulary.
+CHUNK_ELEMENTS = 1 << 24
+
+
+class _LinearLogps(torch.autograd.Function):
+    """log softmax((h W^T + b) / temperature)[label] and its entropy, by chunks of tokens.
+
+    With p the softmax and H the entropy: d logp / dz_j = 1[j = y] - p_j and dH / dz_j = -p_j (log p_j + H).
+    """
+
+    @staticmethod
+    def forward(
+        context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        logps, entropies = [], []
+        for rows in _chunks(hidden, weight):
+            logits = _logits(hidden[rows], weight, bias, temperature)
+            normaliser = logits.logsumexp(-1)
+            logps.append(logits.gather(-1, labels[rows, None]).squeeze(-1) - normaliser)
+            entropies.append(normaliser - ((logits - normaliser[:, None]).exp() * logits).sum(-1))
+        context.save_for_backward(hidden, weight, bias, labels)
+        context.temperature = temperature
+        return torch.cat(logps), torch.cat(entropies)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
+        hidden, weight, bias, labels = context.saved_tensors
+        of_logps, of_entropy = gradients
+        d_hidden = torch.empty_like(hidden)
+        d_weight = torch.zeros_like(weight) if context.needs_input_grad[1] else None
+        d_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
+        with_entropy = bool(of_entropy.any())
+        for rows in _chunks(hidden, weight):
+            log_probs = _logits(hidden[rows], weight, bias, context.temperature).log_softmax(-1)
+            probs = log_probs.exp()
+            d_logits = probs * -of_logps[rows, None]
+            d_logits.scatter_add_(-1, labels[rows, None], of_logps[rows, None])
+            if with_entropy:
+                entropy = -(probs * log_probs).sum(-1, keepdim=True)
+                d_logits -= of_entropy[rows, None] * probs * (log_probs + entropy)
+            d_logits /= context.temperature
+            d_hidden[rows] = (d_logits.to(hidden.dtype) @ weight.to(hidden.dtype)).to(d_hidden.dtype)
+            if d_weight is not None:
+                # Accumulated in the weight's own precision: rounding each chunk would bias the update.
+                d_weight += (d_logits.T @ hidden[rows].to(d_logits.dtype)).to(d_weight.dtype)
+            if d_bias is not None:
+                d_bias += d_logits.sum(0).to(d_bias.dtype)
+        return d_hidden, d_weight, d_bias, None, None
+
+
+def linear_logps(
+    hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float = 1.0, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of labels and entropies from hidden states and an output layer.
+
+    Args:
+        hidden: [N, H].
+        weight: [V, H].
+        labels: [N] int64.
+        temperature: divides the logits.
+        bias: [V] or None.
+
+    Returns:
+        two [N] tensors in float32, or float64 where the hidden states are.
+    """
+    logps, entropy = _LinearLogps.apply(hidden, weight, bias, labels, temperature)
+    return logps, entropy
+
+
+def response_logps(model: nn.Module, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+    """Log-probs of a batch's labels and the policy's entropy, [B, T] each, 0 where the mask is 0.
+
+    Positions follow from right padding: the first token of a row stands at 0, so absolute and rotary embeddings agree.
+    """
+    body, head = decoder_and_head(model)
+    attention = None if bool(batch.attention.all()) else batch.attention
+    hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state
+    chosen = batch.mask.bool()
+    found, spread_out = linear_logps(hidden[chosen], head.weight, batch.labels[chosen], temperature, head.bias)
+    logps = torch.zeros(batch.labels.shape, dtype=found.dtype, device=found.device)
+    # masked_scatter keeps the graph even where no label is chosen, so that a backward pass always works.
+    return logps.masked_scatter(chosen, found), logps.masked_scatter(chosen, spread_out)
+
+
+def decoder_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
+    """The body of a causal language model and its output layer, whose logits must be a plain linear map."""
+    config = getattr(model, "config", None)
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+        if getattr(config, name, None) not in (None, 1, 1.0):
+            raise ModelError(
+                f"The model transforms its logits ({name}), which qed cannot train yet; Qwen and Llama do not."
+            )
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    prefix = getattr(model, "base_model_prefix", "model")
+    body = getattr(model, prefix, None)
+    if not isinstance(head, nn.Linear) or not isinstance(body, nn.Module):
+        raise ModelError(f"{type(model).__name__} is no causal language model with a linear output layer.")
+    return body, head
+
+
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
+    logits = hidden @ weight.to(hidden.dtype).T
+    logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
+    if bias is not None:
+        logits = logits + bias
+    return logits if temperature == 1.0 else logits / temperature
+
+
+def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
+    size = max(1, CHUNK_ELEMENTS // len(weight))
+    return [slice(start, start + size) for start in range(0, max(1, len(hidden)), size)]

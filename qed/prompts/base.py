@@ -1,0 +1,96 @@
+"""A prompt leaf bound to a tokenizer: problems become token ids, demonstrations become rollouts.
+
+A leaf has `render(problem, tokenizer) -> str`, `demonstration(problem) -> str | None`, the stop strings `STOP`, the
+reward that fits it `REWARD`, and `CHAT`, whether the tokenizer's chat template renders it.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from qed import plugins
+from qed.errors import ModelError
+from qed.types import Problem, Prompt, Rollout
+
+THINK = "<think>"
+SENTINEL = "qed-sentinel"
+
+
+class Template:
+    """How problems are put to one model.
+
+    Args:
+        leaf: a prompt on the shelf, or the user's own module.
+        tokenizer: of the model.
+        ends: the ids that end an answer; the first is appended to every demonstration and trained.
+    """
+
+    def __init__(self, leaf: ModuleType, tokenizer: Any, ends: tuple[int, ...]) -> None:
+        if leaf.CHAT and not tokenizer.chat_template:
+            raise ModelError(
+                f"The prompt {leaf.__name__.split('.')[-1]} needs a chat template, and the model's tokenizer has none. "
+                "Take a plain prompt, such as --prompt r1_zero."
+            )
+        self.leaf = leaf
+        self.tokenizer = tokenizer
+        self.end = ends[0]
+        self.stop: tuple[str, ...] = leaf.STOP
+
+    def prompt(self, problem: Problem) -> Prompt:
+        """The problem as the model reads it."""
+        text: str = self.leaf.render(problem, self.tokenizer)
+        bare = text.rstrip()
+        return Prompt(text, text[len(bare) - len(THINK) :] if bare.endswith(THINK) else "")
+
+    def tokens(self, prompt: Prompt) -> tuple[int, ...]:
+        """The ids of a prompt; a plain prompt begins as the tokenizer begins a text, a chat template writes its own
+        beginning."""
+        ids = self.tokenizer(prompt.text, add_special_tokens=not self.leaf.CHAT)["input_ids"]
+        if not self.leaf.CHAT and ids and ids[-1] == self.tokenizer.eos_token_id:
+            ids = ids[:-1]  # some tokenizers end every text, but this one goes on
+        return tuple(ids)
+
+    def read(self, prompt: Prompt, output: tuple[int, ...]) -> str:
+        """An answer as it reads: what the prompt opened for it, then what was sampled, up to its first stop string."""
+        text: str = self.tokenizer.decode(output, skip_special_tokens=True)
+        ends = [found + len(stop) for stop in self.stop if (found := text.find(stop)) >= 0]
+        return prompt.opened + text[: min(ends, default=len(text))]
+
+    def demonstration(self, problem: Problem) -> Rollout | None:
+        """A worked answer as a rollout to imitate, its end token included; None where the problem has none to show."""
+        text = problem.meta.get("completion") or self.leaf.demonstration(problem)
+        if text is None:
+            return None
+        prompt = self.prompt(problem)
+        # What the prompt has opened is not written, and not trained, a second time.
+        opened = prompt.opened.strip()
+        written = text.removeprefix(opened) if opened else text
+        output = (*self.tokenizer(written, add_special_tokens=False)["input_ids"], self.end)
+        shown = prompt.opened + written if opened else written
+        return Rollout(
+            problem, self.tokens(prompt), output, (), shown, "stop", "demonstration", prompt_text=prompt.text
+        )
+
+
+def make(name: str, tokenizer: Any, ends: tuple[int, ...]) -> Template:
+    """The template of a prompt by its name."""
+    return Template(plugins.load("prompts", name), tokenizer, ends)
+
+
+def chat(question: str, tokenizer: Any, system: str = "") -> str:
+    """A question in the tokenizer's own chat template, up to where the answer begins."""
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": question})
+    text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return text
+
+
+def turn_end(tokenizer: Any) -> int | None:
+    """The id that ends an assistant's turn in the chat template, where it is one token; None without a template."""
+    if not tokenizer.chat_template:
+        return None
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": SENTINEL}]
+    text: str = tokenizer.apply_chat_template(messages, tokenize=False)
+    ids = tokenizer(text[text.rfind(SENTINEL) + len(SENTINEL) :].lstrip(), add_special_tokens=False)["input_ids"]
+    return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None

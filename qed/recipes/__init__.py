@@ -1,0 +1,1 @@
+"""Recipes: whole runs, each readable from top to bottom."""

@@ -1,0 +1,74 @@
+"""What a run would do, without loading a model: its problems and their lengths, the arithmetic of a step, memory and
+disk."""
+
+from __future__ import annotations
+
+from statistics import quantiles
+from typing import Any
+
+from qed.model import SIZES, check_name, is_new
+from qed.recipes.setup import load_problems, prompt_leaf, prompt_name
+from qed.settings import PipelineSettings, Settings
+
+CHARACTERS_PER_TOKEN = (
+    4  # of English text under the vocabularies of today's models; a rule of thumb, and said to be one
+)
+BYTES_PER_ROLLOUT_TOKEN = 8  # an id, a log-prob and the text of a token, compressed; measured on runs of this project
+
+
+def dry_run(settings: Settings | PipelineSettings) -> None:
+    """Resolve everything, open the data and print what would happen; exit codes are those of the run itself."""
+    check_name(settings.model.name)
+    phases = [settings] if isinstance(settings, Settings) else settings.phases()
+    problems, benches = load_problems(settings.data, settings.evaluation, settings.run.seed)
+    leaf = prompt_leaf(settings.data)
+    reward = leaf.REWARD if settings.data.reward == "auto" else settings.data.reward
+    shown = sum(bool(leaf.demonstration(problem) or problem.meta.get("completion")) for problem in problems)
+    lines = [
+        f"model       {settings.model.name}{_size(settings.model.name)}",
+        f"prompt      {prompt_name(settings.data)}, reward {reward}",
+        f"problems    {len(problems)} to train on; "
+        + ", ".join(f"{len(b)} held out ({n})" for n, b in benches.items()),
+        f"questions   {_spread([len(problem.question) for problem in problems])}",
+        f"solutions   {shown} with a demonstration",
+    ]
+    for phase in phases:
+        lines += _arithmetic(phase)
+    print("\n".join(lines))  # noqa: T201 -- this is what the command is for
+
+
+def _arithmetic(settings: Settings) -> list[str]:
+    learner, sampling = settings.learner, settings.sampling
+    if not settings.algorithm.online:
+        return [f"{settings.method:<11} {learner.steps} steps of {learner.batch_size} demonstrations"]
+    rollouts = sampling.problems_per_step * sampling.group_size
+    size = learner.batch_size or rollouts
+    disk = learner.steps * rollouts * sampling.max_tokens * BYTES_PER_ROLLOUT_TOKEN / 2**20
+    return [
+        f"{settings.method:<11} {learner.steps} steps of {sampling.problems_per_step} problems x "
+        f"{sampling.group_size} answers "
+        f"= {rollouts} rollouts, {-(-rollouts // size)} optimizer step(s) of {size}",
+        f"            answers of at most {sampling.max_tokens} tokens; rollouts on disk: at most about {disk:.0f} MiB",
+    ]
+
+
+def _size(name: str) -> str:
+    """The parameters of a fresh model, and the memory of its weights, gradients and optimizer state in float32."""
+    if not is_new(name):
+        return ""
+    size = SIZES[name.removeprefix("new:")]
+    head = size.width // size.heads
+    attention = size.width * head * (2 * size.heads + 2 * size.kv_heads)
+    parameters = size.vocabulary * size.width + size.layers * (attention + 12 * size.width**2)
+    mebibytes = 16 * parameters / 2**20
+    return f": about {parameters / 1e6:.1f} M parameters, {mebibytes:.0f} MiB with gradients and optimizer state"
+
+
+def _spread(lengths: list[Any]) -> str:
+    if len(lengths) < 2:
+        return f"{lengths[0]} characters"
+    cuts = quantiles(lengths, n=100)
+    return (
+        f"{cuts[49]:.0f} characters in the median, {cuts[94]:.0f} at the 95th percentile, {max(lengths)} at most "
+        f"(about {max(lengths) // CHARACTERS_PER_TOKEN} tokens)"
+    )

@@ -1,0 +1,182 @@
+"""The bookkeeping around the steps of a phase: metrics, evaluation, checkpoints, signals, the live line.
+
+A run counts its steps through; a phase owns a range of them. `train` is a run of a single phase.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+
+from qed import checkpoints
+from qed.errors import Interrupted, NothingTrained
+from qed.learner import COUNTS, Learner
+from qed.model import load, precision, prepare
+from qed.recipes.evaluate import as_metrics, evaluate
+from qed.recipes.setup import Setup
+from qed.rollouts import Stream, describe, flat
+from qed.runs import Row, evaluations
+from qed.settings import Settings
+from qed.types import Groups
+
+Stats = dict[str, float]
+
+
+class Phase:
+    """One phase of a run: `steps()` yields the numbers of its steps and does after each what is due.
+
+    Args:
+        setup: of the run.
+        settings: of this phase.
+        name: in the metrics, such as `sft` or `grpo`.
+        offset: the run's steps before this phase.
+    """
+
+    def __init__(self, setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
+        self.setup = setup
+        self.settings = settings
+        self.name = name
+        self.offset = offset
+        self.last = offset + settings.learner.steps
+        self.learner = Learner(
+            setup.model,
+            settings.algorithm,
+            settings.learner,
+            temperature=settings.sampling.temperature,
+            length=settings.sampling.max_tokens,
+            precision=precision(settings.model),
+            reference=self._reference() if settings.algorithm.reference else None,
+        )
+        self.stream: Stream[Any] | None = None
+        tensors, state = setup.state()
+        self.first = max(offset, state["step"])
+        self.position, self.signal_steps = 0, 0
+        if offset < state["step"] <= self.last and state.get("phase") == name:
+            self.learner.load_state(tensors)
+            self.position, self.signal_steps = state["position"], state["signal_steps"]
+        self.laps: dict[str, float] = {}
+
+    def over(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
+        """The phase's stream of items, going on where a resumed run stands."""
+        self.stream = Stream(items, self.settings.run.seed, f"{purpose} {self.offset}", self.position)
+        return self.stream
+
+    def steps(self) -> Iterator[int]:
+        """The numbers of the steps that are to be made; after each come evaluation, checkpoint and signals."""
+        console = self.setup.console
+        self._evaluate_once(self.first)
+        if self.first == self.last:
+            self._save(self.last)  # no step at all: an untouched model, evaluated and kept
+            return
+        console.phase(f"{self.name}: steps {self.first + 1} to {self.last}", self.first)
+        self.clock = time.perf_counter()
+        for step in range(self.first + 1, self.last + 1):
+            yield step
+            done = step == self.last
+            if self._due(step, self.settings.evaluation.every) or done:
+                self._evaluate_once(step)
+            if self._due(step, self.settings.run.save_every) or done or self.setup.stop.received:
+                self._save(step)
+            if self.setup.stop.received:
+                raise Interrupted(
+                    f"Stopped after step {step} by {self.setup.stop.received.name}; its checkpoint is saved. "
+                    "Go on with the "
+                    f"same command and --resume --out {self.setup.run.folder}.",
+                    self.setup.stop.exit_code,
+                )
+            self.clock = time.perf_counter()
+        console.end_phase()
+
+    def lap(self, stage: str) -> None:
+        """The time since the last lap was spent on this stage of the step."""
+        now = time.perf_counter()
+        self.laps[stage] = self.laps.get(stage, 0.0) + now - self.clock
+        self.clock = now
+
+    def record(self, step: int, stats: Sequence[Stats], groups: Groups = ()) -> None:
+        """Write a step: the means of its updates, what its rollouts look like, times and memory."""
+        rollouts = flat(groups)
+        self.lap("train")
+        merged = {
+            name: fmean(s[name] for s in stats if name in s) for name in dict.fromkeys(n for s in stats for n in s)
+        }
+        merged |= {name: sum(s[name] for s in stats) for name in COUNTS}
+        self.signal_steps += merged["train/live_rows"] > 0
+        seconds = sum(self.laps.values())
+        tokens = sum(len(rollout.output) for rollout in rollouts) or merged["train/tokens"]
+        row: Row = {"step": step, "phase": self.name, **describe(groups), **merged}
+        row |= {f"time/{stage}_s": value for stage, value in self.laps.items()}
+        row |= {"time/step_s": seconds, "perf/tokens_per_s": tokens / seconds, **memory(self.setup.device)}
+        if self.settings.run.save_rollouts and rollouts:
+            self.setup.run.rollouts(step, rollouts)
+        self.setup.run.metrics(row)
+        self.setup.console.step(step, self.last, row)
+        self.laps = {}
+
+    def _reference(self) -> nn.Module | None:
+        """The model as it stood when the phase began: kept beside the checkpoints, because a resumed policy has moved
+        on."""
+        folder = self.setup.run.folder / "reference" / f"step_{self.offset:06d}"
+        if self.setup.resumed is None or not folder.is_dir():
+            checkpoints.save_model(self.setup.model, self.setup.tokenizer, folder)
+            return None
+        network, _ = load(replace(self.settings.model, name=str(folder), revision=""))
+        return prepare(network, self.settings.model, self.setup.device)
+
+    def _due(self, step: int, every: int) -> bool:
+        return every > 0 and (step - self.offset) % every == 0
+
+    def _evaluate_once(self, step: int) -> None:
+        """Evaluate the policy as it is after a step, unless the step has been evaluated."""
+        done = dict(evaluations(self.setup.run.folder)).get(step, {})
+        if set(done) >= set(self.setup.benches):
+            return
+        began = time.perf_counter()
+        summaries = evaluate(self.setup, self.settings, step)
+        self.setup.run.metrics(
+            {
+                "step": step,
+                "phase": self.name,
+                **as_metrics(summaries),
+                "time/evaluation_s": time.perf_counter() - began,
+            }
+        )
+
+    def _save(self, step: int) -> Path:
+        state = {
+            "phase": self.name,
+            "position": self.stream.position if self.stream else 0,
+            "signal_steps": self.signal_steps,
+            "seed": self.settings.run.seed,
+        }
+        return checkpoints.save(
+            self.setup.run, step, self.setup.model, self.setup.tokenizer, self.learner.state(), state
+        )
+
+    def finish(self) -> None:
+        """Refuse to call it training when no step had a gradient."""
+        if self.settings.learner.steps and not self.signal_steps:
+            raise NothingTrained(
+                f"No step of {self.name} had a gradient: every group's answers earned the same reward. Look at them in "
+                f"{self.setup.run.folder / 'rollouts'}; an easier task, a first phase of SFT or another "
+                "--prompt may help."
+            )
+
+
+def memory(device: torch.device) -> Stats:
+    """The peak memory of the process, and of the device, in GiB."""
+    # Linux counts in KiB, macOS in bytes.
+    unit = 2**30 if sys.platform == "darwin" else 2**20
+    found = {"mem/rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
+    if device.type == "cuda":
+        found["mem/gpu_gb"] = torch.cuda.max_memory_allocated(device) / 2**30
+    return found

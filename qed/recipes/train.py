@@ -1,0 +1,86 @@
+"""Runs of one phase and of two: SFT alone, an online algorithm alone, or SFT and then RL in one folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from qed.card import write_card
+from qed.recipes.offline import offline
+from qed.recipes.online import online
+from qed.recipes.setup import Setup, opened
+from qed.runs import Launch, Row, evaluations
+from qed.settings import PipelineSettings, Settings
+
+
+def train(settings: Settings, launch: Launch) -> dict[str, Any]:
+    """A run of one algorithm.
+
+    Returns:
+        the run's folder, its last step and what the last evaluation measured.
+    """
+    with opened(settings, launch, Path(settings.method).stem) as setup:
+        run_phase(setup, settings)
+        return finished(setup, settings.learner.steps, settings.model.name, [settings.method])
+
+
+def pipeline(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
+    """SFT, then RL, in one run; either can be skipped."""
+    with opened(settings, launch, "pipeline") as setup:
+        return run_pipeline(setup, settings)
+
+
+def run_pipeline(setup: Setup, settings: PipelineSettings) -> dict[str, Any]:
+    """Both phases, as far as they are not skipped or done."""
+    last, phases = 0, settings.phases()
+    for phase in phases:
+        run_phase(setup, phase, last)
+        last += phase.learner.steps
+    return finished(setup, last, settings.model.name, [phase.method for phase in phases])
+
+
+def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
+    """The steps of one phase that are not yet done."""
+    _, state = setup.state()
+    if setup.resumed is not None and state["step"] >= offset + settings.learner.steps:
+        return
+    phase = online if settings.algorithm.online else offline
+    phase(setup, settings, Path(settings.method).stem, offset)
+
+
+def finished(setup: Setup, last: int, model: str, methods: list[str]) -> dict[str, Any]:
+    """Point to the final checkpoint, write the model card, and say where everything is.
+
+    Args:
+        setup: of the run.
+        last: the number of its last step.
+        model: what it began from.
+        methods: the algorithms of its phases, in order.
+    """
+    folder = setup.run.folder
+    checkpoint = folder / "checkpoints" / f"step_{last:06d}"
+    final = folder / "final"
+    if checkpoint.is_dir():
+        final.unlink(missing_ok=True)
+        final.symlink_to(Path("checkpoints") / checkpoint.name)
+    setup.run.event("finished", step=last)
+    write_card(folder, model, [Path(method).stem for method in methods])
+    setup.console.say(f"Done: {folder}; the model is {final / 'hf'}.")
+    return {"run": str(folder), "steps": last, **figures(dict(evaluations(folder)).get(last, {}))}
+
+
+def figures(summaries: dict[str, dict[str, Row]]) -> dict[str, Any]:
+    """An evaluation's figures by task, as a command prints them for machines."""
+    return {
+        task: {
+            "accuracy": decodings["greedy"]["accuracy"],
+            "format": decodings["greedy"]["format"],
+            **(
+                {"sampled_accuracy": decodings["sampled"]["accuracy"], "sampled_format": decodings["sampled"]["format"]}
+                if "sampled" in decodings
+                else {}
+            ),
+            "n": decodings["greedy"]["n"],
+        }
+        for task, decodings in summaries.items()
+    }

@@ -1,0 +1,77 @@
+"""How the policy changed: greedy answers to the same problems, before and after, side by side."""
+
+from __future__ import annotations
+
+from qed.reporting.markup import Html, element, join
+from qed.reporting.stages import Comparison, Pairs, Stage
+from qed.reporting.story import change
+from qed.reporting.tables import breakdowns, moves
+from qed.runs import Row
+
+# In this order, and of each so many: what was mended comes first.
+CHOICES = (((False, True), 2), ((True, False), 1), ((True, True), 1), ((False, False), 1))
+LEAST = 3
+WORDS = {
+    (False, True): "From wrong to right",
+    (True, False): "From right to wrong",
+    (True, True): "Right before and after",
+    (False, False): "Wrong before and after",
+}
+LONGEST, TAIL = 1600, 500
+
+
+def section(found: Comparison, task: str) -> Html:
+    """The answers, how many changed, and where; the task is named where there are several."""
+    return element(
+        "section",
+        element("h2", f"How the policy changed{f' on {task}' if task else ''}"),
+        element("p", change(found.counts)),
+        moves(found),
+        *breakdowns(found),
+        element("p", "The first problems of each kind, with their greedy answers:", class_="lead"),
+        *(_card(pair, found) for pair in chosen(found.pairs)),
+    )
+
+
+def chosen(pairs: Pairs) -> Pairs:
+    """A few problems of each kind of change, always the first ones, so that nobody can have picked them."""
+    kinds = {kind: [pair for pair in pairs if _kind(pair) == kind] for kind, _ in CHOICES}
+    found = [pair for kind, count in CHOICES for pair in kinds[kind][:count]]
+    spare = [pair for kind, count in CHOICES for pair in kinds[kind][count:]]
+    return found + spare[: max(0, LEAST - len(found))]
+
+
+def _kind(pair: tuple[Row, Row]) -> tuple[bool, bool]:
+    return bool(pair[0]["correct"]), bool(pair[1]["correct"])
+
+
+def _card(pair: tuple[Row, Row], found: Comparison) -> Html:
+    question = element("p", _short(str(pair[0].get("question", ""))), class_="question", dir="auto")
+    gold = element("p", "Known answer: ", element("b", pair[0].get("gold"), dir="auto"), class_="gold")
+    answers = element("div", _answer(pair[0], found.before), _answer(pair[1], found.after), class_="pair")
+    return element("article", element("h3", WORDS[_kind(pair)]), question, gold, answers, class_="problem")
+
+
+def _answer(row: Row, stage: Stage) -> Html:
+    right = bool(row["correct"])
+    verdict = element("b", "right" if right else "wrong", class_=f"verdict {'right' if right else 'wrong'}")
+    extracted = row.get("extracted")
+    read = (
+        join("read as ", element("b", _short(str(extracted)), dir="auto"))
+        if extracted is not None
+        else "no answer found"
+    )
+    tokens = row.get("n_tokens")
+    cut = ", cut off at the limit" if row.get("stop_reason") == "length" else ""
+    length = f"{tokens:,} tokens{cut}" if isinstance(tokens, int) else None
+    facts = element("p", read, " · " if length else None, length, class_="facts")
+    head = element("p", element("span", stage.title), verdict, class_="head")
+    answer = element("pre", _short(str(row.get("text", ""))), dir="auto")
+    return element("div", head, answer, facts, class_=f"answer {'right' if right else 'wrong'}")
+
+
+def _short(content: str) -> str:
+    """A long text's beginning and end; what is left out is counted."""
+    if len(content) <= LONGEST:
+        return content
+    return f"{content[: LONGEST - TAIL]}\n[… {len(content) - LONGEST:,} characters left out …]\n{content[-TAIL:]}"

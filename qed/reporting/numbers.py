@@ -1,0 +1,157 @@
+"""A report's arithmetic in plain Python: running means, thinning, ticks, the exact McNemar test, numbers in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Point = tuple[float, float]
+SPACE = "\u00a0"  # keeps a number and its unit on one line
+MINUS = "\u2212"
+MOST_POINTS = 600
+OUTLIERS = 10
+SMALL_P, TINY_P = 1e-3, 1e-300
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: Any) -> float | None:
+    """A measured number, or None for whatever is missing or not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def mcnemar(gained: int, lost: int) -> float:
+    """The exact two-sided p-value that answers changed as often for the better as for the worse (McNemar 1947).
+
+    Under the null each of the changed answers is a fair coin, so the tail of a binomial with one half is counted in
+    whole numbers: there is nothing to approximate.
+    """
+    changed = gained + lost
+    ways = tail = 1
+    for count in range(min(gained, lost)):
+        ways = ways * (changed - count) // (count + 1)  # math.comb(changed, count + 1), from the one before
+        tail += ways
+    return float(min(1.0, 2 * tail / 2**changed))
+
+
+def running_mean(values: Sequence[float], window: int) -> list[float]:
+    """The mean of the values around each one; at the ends of those that there are."""
+    half = window // 2
+    sums = [0.0]
+    for value in values:
+        sums.append(sums[-1] + value)
+    bounds = [(max(0, at - half), min(len(values), at + half + 1)) for at in range(len(values))]
+    return [(sums[stop] - sums[start]) / (stop - start) for start, stop in bounds]
+
+
+def window_for(count: int) -> int:
+    """An odd window that leaves about twenty independent means."""
+    return 2 * (count // 40) + 1
+
+
+def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """At most so many points of a line; of each stretch the lowest and the highest stay, so that no turn is hidden."""
+    if len(points) <= most:
+        return list(points)
+    stretches = most // 2
+    kept: list[Point] = []
+    for index in range(stretches):
+        part = points[index * len(points) // stretches : (index + 1) * len(points) // stretches]
+        ends = {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
+        kept += sorted(ends)
+    return kept
+
+
+def cloud(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+    """At most so many points that look like all of them: evenly spaced ones, and the outliers on both sides."""
+    if len(points) <= most:
+        return list(points)
+    ordered = sorted(points, key=lambda point: point[1])
+    outliers = ordered[:OUTLIERS] + ordered[-OUTLIERS:]
+    return sorted({*spaced(points, most - 2 * OUTLIERS), *outliers})
+
+
+def spaced(points: Sequence[Point], most: int) -> list[Point]:
+    """At most so many points, evenly spaced, the last one among them."""
+    if len(points) <= most:
+        return list(points)
+    return [points[round(index * (len(points) - 1) / (most - 1))] for index in range(most)]
+
+
+def ticks(low: float, high: float, about: int) -> list[float]:
+    """Round numbers within a range, about so many."""
+    if not high > low:
+        return [low]
+    rough = (high - low) / max(1, about)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = min((power * factor for factor in (1, 2, 2.5, 5, 10)), key=lambda size: abs(math.log(size / rough)))
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [count * step for count in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten within a range; with fewer than three of them also their halves and fifths."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    tens = [10.0**power for power in powers if low <= 10.0**power <= high]
+    if len(tens) >= 3:
+        return tens[:: max(1, len(tens) // 5)]
+    return [f * 10.0**power for power in powers for f in (1, 2, 5) if low <= f * 10.0**power <= high]
+
+
+def plain(value: float) -> str:
+    """A number in as few digits as it needs."""
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size >= 1000:
+        shown = f"{size:,.0f}"
+    elif size < 1e-3:
+        digits, _, exponent = f"{size:.1e}".partition("e")
+        shown = f"{digits.removesuffix('.0')}e{MINUS}{abs(int(exponent))}"
+    else:
+        shown = f"{size:.3g}"
+    return (MINUS if value < 0 else "") + shown
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share in per cent; a dash where it was not measured."""
+    return "–" if value is None else f"{100 * value:.{digits}f}{SPACE}%"
+
+
+def interval(figures: Mapping[str, Any]) -> str:
+    """An accuracy with its 95 % interval, as the evaluation wrote them."""
+    low, high = (f"{100 * figures[bound]:.1f}" for bound in ("ci_lo", "ci_hi"))
+    return f"{percent(figures['accuracy'])} [{low},{SPACE}{high}]"
+
+
+def points(difference: float) -> str:
+    """A difference of two shares in percentage points, with its sign."""
+    sign = MINUS if round(100 * difference, 1) < 0 else "+"
+    return f"{sign}{abs(100 * difference):.1f}"
+
+
+def one_decimal(value: float | None) -> str:
+    """A length or a time with one decimal; a dash where it was not measured."""
+    return "–" if value is None else f"{value:,.1f}"
+
+
+def p_value(value: float) -> str:
+    """A p-value as it stands in a sentence: p = 0.012, or p = 3 × 10⁻⁸."""
+    if value < TINY_P:
+        return f"p{SPACE}<{SPACE}10⁻³⁰⁰"
+    if value < SMALL_P:
+        digit, _, exponent = f"{value:.0e}".partition("e-")
+        return f"p{SPACE}={SPACE}{digit}{SPACE}×{SPACE}10⁻{exponent.lstrip('0').translate(RAISED)}"
+    return f"p{SPACE}={SPACE}{value:.3f}" if value < 1 else f"p{SPACE}={SPACE}1"
+
+
+def duration(seconds: float) -> str:
+    """A time span as people say it."""
+    if seconds < 100:
+        return f"{seconds:.1f}{SPACE}s" if seconds < 10 else f"{seconds:.0f}{SPACE}s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 100:
+        return f"{minutes}{SPACE}min {rest}{SPACE}s"
+    return f"{minutes // 60}{SPACE}h {minutes % 60}{SPACE}min"

@@ -1,0 +1,167 @@
+"""The page: its order, its head, and the facts at its top and bottom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from qed.reporting import changes, outcomes, story, tables
+from qed.reporting.markup import Html, element
+from qed.reporting.numbers import number, percent
+from qed.reporting.panels import charts, labels
+from qed.reporting.record import Record
+from qed.reporting.stages import Arms, Comparison, arms, compared, stages
+from qed.reporting.style import STYLE
+from qed.reporting.svg import figure
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+INTERVALS = (
+    "Brackets are 95 % intervals over problems: Wilson's where each problem is answered once, else from the spread of "
+    "the problems' means. They do not cover the luck of a training run{one}. Of two figures the first is greedy."
+)
+
+
+def page(records: Sequence[Record]) -> str:
+    """The whole file."""
+    title = (
+        story.title(records[0])
+        if len(records) == 1
+        else f"Comparison of {len(records)} runs: {', '.join(labels(records))}"
+    )
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{title} – qed report"),
+        element("style", Html(STYLE)),
+    )
+    body = _one(records[0], title) if len(records) == 1 else _several(records, title)
+    return f"<!DOCTYPE html>\n{element('html', head, element('body', element('main', *body)), lang='en')}\n"
+
+
+def _one(record: Record, title: str) -> Iterator[Html]:
+    yield element("header", element("h1", title), element("p", _facts(record), class_="facts"))
+    problem = story.trouble(record)
+    if problem:
+        yield element("p", problem, class_="trouble")
+    for task in record.tasks:
+        yield element("p", story.headline(record, task), class_="headline")
+    if not record.tasks:
+        yield element("p", _unmeasured(record), class_="headline")
+    pairs = {task: (compared(record, task), arms(record, task)) for task in record.tasks}
+    if record.tasks:
+        yield outcomes.tiles(record, record.tasks[0], *pairs[record.tasks[0]])
+    for task in record.tasks:
+        yield _outcomes(record, task, *pairs[task])
+    yield from _curves([record])
+    for task, (found, _) in pairs.items():
+        if found:
+            yield changes.section(found, task if len(pairs) > 1 else "")
+    yield _cost([record])
+    yield _made(record)
+
+
+def _several(records: Sequence[Record], title: str) -> Iterator[Html]:
+    yield element("header", element("h1", title))
+    for record, name in zip(records, labels(records), strict=True):
+        problem = story.trouble(record)
+        if problem:
+            yield element("p", f"{name}: {problem}", class_="trouble")
+    for task in dict.fromkeys(task for record in records for task in record.tasks):
+        yield element("p", _spread(records, task), class_="headline")
+        note = element("p", INTERVALS.format(one=""), class_="note")
+        yield element("section", element("h2", f"Final evaluation on {task}"), outcomes.finals(records, task), note)
+    yield from _curves(records)
+    yield _cost(records)
+
+
+def _facts(record: Record) -> str:
+    """Model, tasks, seed and date, as far as the run's folder tells."""
+    dates = [event["time"] for event in record.events if number(event.get("time")) is not None]
+    date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(dates[-1])) if dates else None
+    ending = record.ending["event"] if record.ending else "last heard of"
+    known = {
+        "model": record.setting("model.name"),
+        "evaluated on": ", ".join(record.tasks) or None,
+        "seed": record.setting("run.seed"),
+        ending: date,
+        "qed": record.environment.get("qed"),
+    }
+    return " · ".join(f"{name} {value}" for name, value in known.items() if value is not None)
+
+
+def _unmeasured(record: Record) -> str:
+    """What can be said of a run without evaluations: only what its own training saw."""
+    told = "No held-out evaluation was made, so this run cannot say whether the policy got better."
+    for phase in record.phases:
+        rewards = [value for row in phase.rows if (value := number(row.get("reward/mean"))) is not None]
+        part = max(1, len(rewards) // 10)
+        if len(rewards) > 1:
+            told += (
+                f" In training with {phase.label} the mean reward was {fmean(rewards[:part]):.3f} in the first "
+                f"{part:,} and {fmean(rewards[-part:]):.3f} in the last {part:,} of {len(rewards):,} steps."
+            )
+    return told
+
+
+def _outcomes(record: Record, task: str, found: Comparison | None, against: Arms | None) -> Html:
+    said = story.control(against) if against else []
+    steps = story.worked_steps(found) if found else None
+    return element(
+        "section",
+        element("h2", f"Before and after on {task}"),
+        outcomes.outcomes(record, task),
+        *(element("p", sentence) for sentence in [*said, *([steps] if steps else [])]),
+        element("p", INTERVALS.format(one=": this is one run with one seed"), class_="note"),
+    )
+
+
+def _curves(records: Sequence[Record]) -> Iterator[Html]:
+    drawn = charts(records)
+    if drawn:
+        alone = "Faint dots are single steps, lines their running means"
+        overlaid = "Lines are running means over steps, of each run the first measure of a panel"
+        how = f"{overlaid if records[1:] else alone}; points are evaluations. A pointer held over a curve reads it out."
+        note = element("p", how, class_="note")
+        grid = element("div", *(figure(chart) for chart in drawn), class_="charts")
+        yield element("section", element("h2", "How it went, step by step"), note, grid)
+
+
+def _cost(records: Sequence[Record]) -> Html:
+    return element("section", element("h2", "What it cost"), tables.costs(records))
+
+
+def _made(record: Record) -> Html:
+    """What the run stands on, for whoever repeats it."""
+    given = tables.settings(record)
+    events = {
+        f"{place}. {event.get('event')}": ", ".join(f"{k}: {v}" for k, v in event.items() if k not in ("event", "time"))
+        or "–"
+        for place, event in enumerate(record.events, 1)
+    }
+    left = [element("h3", "Settings that differ from their defaults"), given] if given else []
+    right = [element("h3", "Environment"), tables.words(record.environment)] if record.environment else []
+    right += [element("h3", "Events"), tables.words(events)] if events else []
+    columns = [element("div", *parts) for parts in (left, right) if parts]
+    command = element("pre", record.command, class_="command") if record.command else None
+    return element("section", element("h2", "How it was made"), command, element("div", *columns, class_="made"))
+
+
+def _spread(records: Sequence[Record], task: str) -> str:
+    """What the runs reached, from the lowest to the highest."""
+    ends = [(stages(record, task)[-1:], name) for record, name in zip(records, labels(records), strict=True)]
+    found = [(last[0].greedy["accuracy"], name) for last, name in ends if last]
+    if not found:
+        return f"Greedy accuracy on {task} was not measured."
+    if len(found) == 1:
+        value, name = found[0]
+        return f"Final greedy accuracy on held-out problems of {task}, measured in one run: {percent(value)} ({name})."
+    low, high = min(found), max(found)
+    count = f"{len(found)} of {len(records)} runs" if len(found) < len(records) else f"{len(records)} runs"
+    return (
+        f"Final greedy accuracy of {count} on held-out problems of {task}: from {percent(low[0])} ({low[1]}) to "
+        f"{percent(high[0])} ({high[1]}), {percent(fmean(value for value, _ in found))} in the mean."
+    )

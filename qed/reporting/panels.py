@@ -1,0 +1,208 @@
+"""Which curves a report shows: every panel that has something measured to show, and none that has not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from qed.reporting.curves import CONTROL_COLOUR, aligned, figure_of, held_out, trained
+from qed.reporting.record import DECODINGS, Phase, Record
+from qed.reporting.scales import Span
+from qed.reporting.svg import HEIGHT, Chart, Series
+
+PART = re.compile(r"reward/(.+)/mean")
+MOST_BANDS = 3
+FIRST_ROW = 300
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel's curves: measures of the training steps, and figures of the held-out evaluations."""
+
+    title: str
+    unit: str
+    trained: tuple[tuple[str, str], ...] = ()
+    held_out: tuple[tuple[str, str, str], ...] = ()
+    share: bool = False
+    log: bool = False
+    note: str = ""
+
+
+LENGTH = Panel(
+    "Answer length",
+    "tokens",
+    (("training, all", "length/mean"), ("right", "length/right_mean"), ("wrong", "length/wrong_mean")),
+    (("held-out, greedy", "greedy", "mean_tokens"),),
+)
+PANELS = (
+    Panel(
+        "Answers in format",
+        "share of answers",
+        (("training", "format"),),
+        (("held-out, greedy", "greedy", "format"), ("held-out, sampled", "sampled", "format")),
+        share=True,
+    ),
+    Panel(
+        "Groups without signal",
+        "share of groups",
+        (
+            ("equal rewards", "groups/zero_std"),
+            ("all right", "groups/all_right"),
+            ("all wrong", "groups/all_wrong"),
+            ("equal, mixed", "groups/neither"),
+        ),
+        share=True,
+        note="A group whose answers all earned the same reward has no gradient.",
+    ),
+    Panel(
+        "Truncated answers",
+        "share of answers",
+        (("training", "length/truncated_frac"),),
+        (("held-out, greedy", "greedy", "truncated_frac"), ("held-out, sampled", "sampled", "truncated_frac")),
+        share=True,
+    ),
+    Panel("Entropy of the policy", "nats per token", (("entropy", "policy/entropy"),), log=True),
+)
+MACHINERY = (
+    Panel("Divergence from the reference", "nats per token", (("KL", "kl/ref"),)),
+    Panel("Clipped tokens", "share of tokens", (("low", "clip/low"), ("high", "clip/high")), share=True),
+    Panel("Gradient norm", "before clipping", (("gradient norm", "optim/grad_norm"),), log=True),
+    Panel("Learning rate", "of the optimizer", (("learning rate", "optim/lr"),)),
+    Panel(
+        "Time of a step",
+        "seconds",
+        (("whole step", "time/step_s"), ("sampling", "time/sample_s"), ("learning", "time/train_s")),
+    ),
+    Panel("Speed", "tokens per second", (("tokens per second", "perf/tokens_per_s"),)),
+)
+
+
+def charts(records: Sequence[Record]) -> list[Chart]:
+    """All charts of one run, or of several overlaid."""
+    tasks = list(dict.fromkeys(task for record in records for task in record.tasks))
+    first = tasks[0] if tasks else ""
+    found: list[Chart | None] = []
+    for task in tasks:
+        found += [
+            accuracy(records, task, decoding, len(tasks) > 1)
+            for decoding in (DECODINGS if records[1:] else ("greedy",))
+        ]
+    found += [panel(records, each, first) for each in (LENGTH, _reward(records), *PANELS)]
+    found += [*losses(records), *(panel(records, each, first) for each in MACHINERY)]
+    drawn = [chart for chart in found if chart is not None]
+    if len(drawn) > 1 and drawn[0].wide:
+        drawn[1] = replace(drawn[1], height=drawn[0].height)  # they stand side by side
+    return drawn
+
+
+def accuracy(records: Sequence[Record], task: str, decoding: str, named: bool) -> Chart | None:
+    """Held-out accuracy over the steps: of one run both decodings and the control, of several runs one decoding."""
+    alone = len(records) == 1
+    asked = [
+        (record, each, each if alone else label, index)
+        for first, (record, label) in enumerate(zip(records, labels(records), strict=True))
+        for index, each in enumerate(DECODINGS if alone else (decoding,), first)
+    ]
+    lines = [held_out(*each, task, len(records) <= MOST_BANDS) for each in asked]
+    lines += [aligned(records[0], records[0].control, task)] if alone and records[0].control else []
+    series = [line for line in lines if line is not None]
+    if not series:
+        return None
+    spans = spans_of(records, series)
+    notes = ["Bands are 95 % intervals."] if any(line.band for line in series) else []
+    notes += ["Each phase has its own step scale."] if len(spans) > 1 else []
+    if any(line.colour == CONTROL_COLOUR and alone for line in series):
+        notes.append("The control stands by training time: above each step is what SFT alone reached in the same time.")
+    counts = {figures.get("n") for record in records for _, some in record.measured(task) for figures in some.values()}
+    return Chart(
+        f"Held-out accuracy{'' if alone else f', {decoding}'}{f', {task}' if named else ''}",
+        "share of problems right",
+        series,
+        spans,
+        share=True,
+        note=" ".join(notes),
+        wide=decoding == "greedy",
+        height=FIRST_ROW if decoding == "greedy" else HEIGHT,
+        size=f"n = {counts.pop():,}" if len(counts) == 1 else "",
+    )
+
+
+def panel(records: Sequence[Record], about: Panel, task: str) -> Chart | None:
+    """A chart of a panel's measures; of several runs only the first measure, one line a run."""
+    alone = len(records) == 1
+    lines: list[Series | None] = []
+    for index, (record, name) in enumerate(zip(records, labels(records), strict=True)):
+        for place, (label, key) in enumerate(about.trained if alone else about.trained[:1]):
+            lines.append(trained(record.phases, key, label if alone else name, index + place, alone))
+    for place, (label, decoding, figure) in enumerate(about.held_out if alone else (), len(about.trained)):
+        lines.append(figure_of(records[0].measured(task), decoding, figure, label, place))
+    series = [line for line in lines if line is not None]
+    if not series:
+        return None
+    return Chart(
+        about.title, about.unit, series, spans_of(records, series), share=about.share, log=about.log, note=about.note
+    )
+
+
+def losses(records: Sequence[Record]) -> Iterator[Chart | None]:
+    """A chart for each phase: the losses of SFT and of RL mean different things."""
+    alone = len(records) == 1
+    for name in dict.fromkeys(phase.name for record in records for phase in record.phases):
+        lines, online, title = [], False, name
+        for index, (record, label) in enumerate(zip(records, labels(records), strict=True)):
+            own = [phase for phase in record.phases if phase.name == name]
+            online = online or any(phase.online for phase in own)
+            title = own[0].label if own else title
+            lines.append(trained(own, "train/loss", "loss" if alone else label, index, alone))
+        series = [line for line in lines if line is not None]
+        note = "What counts is its gradient, not its height: it is no measure of progress." if online else ""
+        if series:
+            yield Chart(f"Loss of {title}", "loss", series, spans_of(records, series), log=True, zero=False, note=note)
+
+
+def labels(records: Sequence[Record]) -> list[str]:
+    """The runs' names; where two are the same, their folders."""
+    names = [record.name for record in records]
+    return names if len(set(names)) == len(names) else [str(record.folder) for record in records]
+
+
+def spans_of(records: Sequence[Record], series: Sequence[Series]) -> list[Span]:
+    """The phases that a chart covers, or one nameless stretch where the runs do not share their phases."""
+    steps = [step for line in series for step, _ in (*line.points, *line.dots)]
+    first, last = min(steps), max(steps)
+    phases: dict[str, list[Phase]] = {}
+    for record in records:
+        for phase in record.phases:
+            phases.setdefault(phase.name, []).append(phase)
+    shared = phases and all(len({phase.begin for phase in same}) == 1 for same in phases.values())
+    found = [_span(same) for same in phases.values()] if shared else []
+    covered = [
+        span for span in found if any(span.first < step <= span.last or step == first == span.first for step in steps)
+    ]
+    if not covered or first < covered[0].first or last > covered[-1].last:
+        return [Span("", first, last)]
+    return covered
+
+
+def _span(phases: Sequence[Phase]) -> Span:
+    """A phase's steps; its share of the width is its share of the time."""
+    seconds = phases[0].total("time/step_s")
+    last = max(phase.last for phase in phases)
+    return Span(phases[0].label, phases[0].begin, last, seconds or float(last - phases[0].begin))
+
+
+def _reward(records: Sequence[Record]) -> Panel:
+    """The reward, and its parts as the run's own reward names them."""
+    keys = sorted(
+        {
+            key
+            for record in records
+            for phase in record.phases
+            for row in phase.rows
+            for key in row
+            if PART.fullmatch(key)
+        }
+    )
+    parts = tuple((key.removeprefix("reward/").removesuffix("/mean"), key) for key in keys)
+    return Panel("Reward in training", "mean of a step's answers", (("reward", "reward/mean"), *parts))

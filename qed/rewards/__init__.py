@@ -1,0 +1,1 @@
+"""The shelf of rewards: `reward(rollout) -> Grade`, one file a thing."""

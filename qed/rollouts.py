@@ -1,0 +1,162 @@
+"""The stages of an online step: gather, grade, credit, minibatches. Each writes its own fields of a rollout."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from statistics import fmean
+from typing import Generic, TypeVar
+
+import torch
+
+from qed.algorithms.base import Algorithm
+from qed.draws import seed_of, shuffled
+from qed.errors import Diverged
+from qed.prompts.base import Template
+from qed.samplers.base import Sampler, Sampling
+from qed.settings import SamplingSettings
+from qed.types import Grade, Group, Groups, Problem, Rollout
+
+T = TypeVar("T")
+Reward = Callable[[Rollout], Grade]
+
+
+@dataclass
+class Stream(Generic[T]):
+    """Items in an order shuffled anew for every epoch, without end; `position` is all its state."""
+
+    items: Sequence[T]
+    seed: int
+    purpose: str
+    position: int = 0
+
+    def take(self, count: int) -> list[T]:
+        """The next items."""
+        taken: list[T] = []
+        while len(taken) < count:
+            epoch, offset = divmod(self.position, len(self.items))
+            order = shuffled(len(self.items), self.seed, self.purpose, epoch)
+            chunk = list(islice(order, offset, offset + count - len(taken)))
+            taken += [self.items[index] for index in chunk]
+            self.position += len(chunk)
+        return taken
+
+
+def sample(
+    problems: Sequence[tuple[Problem, int]],
+    sampler: Sampler,
+    template: Template,
+    sampling: Sampling,
+    address: tuple[int | str, ...],
+    version: int = 0,
+) -> list[Group]:
+    """Answers to problems, so many to each; the draws of each follow from the address, its problem's id and its
+    number."""
+    prompts = [template.prompt(problem) for problem, _ in problems]
+    tokens = [template.tokens(prompt) for prompt in prompts]
+    asked: Counter[str] = Counter()
+    numbers: list[range] = []
+    for problem, count in problems:
+        # A problem that stands twice in one step goes on counting, or its answers would be the same twice.
+        numbers.append(range(asked[problem.id], asked[problem.id] + count))
+        asked[problem.id] += count
+    seeds = [
+        [seed_of(*address, problem.id, number) for number in own]
+        for (problem, _), own in zip(problems, numbers, strict=True)
+    ]
+    answers = sampler.generate(tokens, seeds, sampling)
+    return [
+        [
+            Rollout(
+                problem,
+                ids,
+                answer.tokens,
+                answer.logps,
+                template.read(prompt, answer.tokens),
+                answer.stop_reason,
+                version=version,
+                index=number,
+                prompt_text=prompt.text,
+            )
+            for answer, number in zip(own, counted, strict=True)
+        ]
+        for (problem, _), prompt, ids, own, counted in zip(problems, prompts, tokens, answers, numbers, strict=True)
+    ]
+
+
+def gather(
+    stream: Stream[Problem],
+    sampler: Sampler,
+    template: Template,
+    algorithm: Algorithm,
+    settings: SamplingSettings,
+    step: int,
+) -> list[Group]:
+    """Plan and sample until the algorithm has enough."""
+    sampling = Sampling(settings.temperature, settings.max_tokens, template.stop)
+    groups: list[Group] = []
+    while not algorithm.enough(groups):
+        requests = algorithm.plan(stream.take(settings.problems_per_step), settings.group_size)
+        asked = [(request.problem, request.count) for request in requests]
+        groups += sample(asked, sampler, template, sampling, (stream.seed, "rollout", step), version=step - 1)
+    return groups
+
+
+def grade(groups: Groups, reward: Reward) -> None:
+    """Judge every rollout."""
+    for rollout in flat(groups):
+        rollout.grade = reward(rollout)
+        if not math.isfinite(rollout.grade.reward):
+            raise Diverged(
+                f"The reward of an answer to problem {rollout.problem.id} is {rollout.grade.reward}: "
+                f"{rollout.text[:200]}"
+            )
+
+
+def credit(groups: Groups, algorithm: Algorithm) -> None:
+    """Give every rollout its advantage, from the rewards of its group in float64."""
+    for group in groups:
+        rewards = torch.tensor([rollout.reward for rollout in group], dtype=torch.float64)
+        for rollout, advantage in zip(group, algorithm.advantages(rewards).tolist(), strict=True):
+            rollout.advantage = advantage
+
+
+def minibatches(rows: Sequence[Rollout], size: int) -> list[list[Rollout]]:
+    """The rows of each optimizer step, in the order given; 0 takes all at once."""
+    size = size or max(1, len(rows))
+    return [list(rows[start : start + size]) for start in range(0, max(1, len(rows)), size)]
+
+
+def flat(groups: Iterable[Group]) -> list[Rollout]:
+    """All rollouts of some groups."""
+    return [rollout for group in groups for rollout in group]
+
+
+def describe(groups: Groups) -> dict[str, float]:
+    """What a step's rollouts look like, nothing dropped in silence: rewards, formats, lengths, truncations, empty
+    groups."""
+    rollouts = flat(groups)
+    if not rollouts:
+        return {}
+    graded = [(rollout, rollout.grade) for rollout in rollouts if rollout.grade is not None]
+    spread = [[rollout.reward for rollout in group] for group in groups]
+    right = [len(r.output) for r, verdict in graded if verdict.correct]
+    wrong = [len(r.output) for r, verdict in graded if not verdict.correct]
+    parts = sorted({name for _, verdict in graded for name in verdict.parts})
+    return {
+        "reward/mean": fmean(rollout.reward for rollout in rollouts),
+        **{f"reward/{name}/mean": fmean(v.parts.get(name, 0.0) for _, v in graded) for name in parts},
+        "accuracy": fmean(verdict.correct for _, verdict in graded),
+        "format": fmean(verdict.format_ok for _, verdict in graded),
+        "groups/zero_std": fmean(max(rewards) == min(rewards) for rewards in spread),
+        "groups/all_right": fmean(all(r.grade is not None and r.grade.correct for r in group) for group in groups),
+        "groups/all_wrong": fmean(not any(r.grade is not None and r.grade.correct for r in group) for group in groups),
+        "length/total": sum(len(rollout.output) for rollout in rollouts),
+        "length/mean": fmean(len(rollout.output) for rollout in rollouts),
+        **({"length/right_mean": fmean(right)} if right else {}),
+        **({"length/wrong_mean": fmean(wrong)} if wrong else {}),
+        "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),
+    }

@@ -1,0 +1,237 @@
+"""A run's folder, written and read: the only channel between training, evaluation, report and viewer.
+
+    settings.yaml  settings.origin.json  env.json  command.txt  README.md
+    metrics.jsonl  events.jsonl  logs/attempt_N/main.log
+    rollouts/step_000010.jsonl.zst  eval/step_000010/TASK.jsonl + summary.json
+    checkpoints/step_000010/{hf/, state.safetensors, state.json, MANIFEST.json}  checkpoints/LATEST  final
+
+A file is whole or absent: it is written beside its place and renamed. A line of metrics.jsonl that does not fit on the
+disk is taken back.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import secrets
+import shutil
+import time
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import zstandard
+
+from qed.errors import QedError, UsageError
+from qed.types import Rollout
+
+Row = dict[str, Any]
+# In a rollout's row `source` says who wrote the answer, so the problem's own source has another name.
+PROBLEM_COLUMNS = {"subject": "subject", "level": "level", "source": "data_source"}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a run was started: the command, where each setting came from, and what may happen to a folder that exists."""
+
+    command: tuple[str, ...] = ()
+    origins: Mapping[str, str] = field(default_factory=dict)
+    resume: bool = False
+    overwrite: bool = False
+    json: bool = False
+
+
+class Run:
+    """The writer of one run's folder; as a context manager it puts the traceback of a failure into the run's log."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.attempt = len(list(folder.glob("logs/attempt_*"))) + 1
+        self.log = folder / "logs" / f"attempt_{self.attempt}" / "main.log"
+        self.log.parent.mkdir(parents=True)
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            error.qed_log = self.log  # type: ignore[attr-defined]
+            self.note("".join(traceback.format_exception(error)))
+            self.event("failed" if not isinstance(error, KeyboardInterrupt) else "interrupted", reason=str(error)[:500])
+
+    def note(self, text: str) -> None:
+        """Add to the run's log."""
+        with self.log.open("a", encoding="utf-8") as file:
+            file.write(text.rstrip("\n") + "\n")
+
+    def event(self, kind: str, **what: Any) -> None:
+        """One line in events.jsonl."""
+        self._append("events.jsonl", {"event": kind, "time": round(time.time(), 3), **what})
+
+    def metrics(self, row: Row) -> None:
+        """One line in metrics.jsonl."""
+        self._append("metrics.jsonl", row)
+
+    def rollouts(self, step: int, rollouts: Iterable[Rollout]) -> None:
+        """All rollouts of a step, compressed."""
+        lines = "".join(json.dumps(as_row(rollout, step), ensure_ascii=False) + "\n" for rollout in rollouts)
+        self.write(f"rollouts/step_{step:06d}.jsonl.zst", zstandard.ZstdCompressor(level=3).compress(as_bytes(lines)))
+
+    def evaluation(self, step: int, task: str, rollouts: Mapping[str, Sequence[Rollout]], summary: Row) -> None:
+        """Every answer of an evaluation, and its summary beside those of the step's other tasks."""
+        folder = f"eval/step_{step:06d}"
+        lines = [
+            json.dumps({"decoding": decoding, **as_row(rollout, step)}, ensure_ascii=False) + "\n"
+            for decoding, some in rollouts.items()
+            for rollout in some
+        ]
+        self.write(f"{folder}/{task}.jsonl", as_bytes("".join(lines)))
+        summaries = {**read_json(self.folder / folder / "summary.json", {}), task: summary}
+        self.write(f"{folder}/summary.json", json.dumps(summaries, indent=1).encode())
+
+    def write(self, name: str, content: bytes) -> None:
+        """A whole file, by renaming.
+
+        Raises:
+            QedError: the disk is full or the folder is gone; what was written before stays.
+        """
+        path = self.folder / name
+        beside = path.with_name(f".{path.name}.part")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(beside, content)
+            beside.replace(path)
+        except OSError as error:
+            beside.unlink(missing_ok=True)
+            raise _unwritable(path, error) from error
+
+    def truncate(self, step: int) -> None:
+        """Forget what was recorded after a step, so that a resumed run continues where its checkpoint stands."""
+        kept = [row for row in read_lines(self.folder / "metrics.jsonl") if row["step"] <= step]
+        self.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
+        for path in [*self.folder.glob("rollouts/step_*"), *self.folder.glob("eval/step_*")]:
+            if int(path.name.split("_")[1].split(".")[0]) > step:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _append(self, name: str, row: Row) -> None:
+        path = self.folder / name
+        before = path.stat().st_size if path.exists() else 0
+        try:
+            write_bytes(path, (json.dumps(row) + "\n").encode(), append=True)
+        except OSError as error:
+            if path.exists():
+                os.truncate(path, before)  # half a line would break every reader
+            raise _unwritable(path, error) from error
+
+
+def as_bytes(lines: str) -> bytes:
+    """JSON lines as UTF-8; a lone surrogate, which UTF-8 cannot hold, becomes its JSON escape."""
+    return lines.encode("utf-8", "backslashreplace")
+
+
+def write_bytes(path: Path, content: bytes, append: bool = False) -> None:
+    """Write to a file; every byte of a run goes through here, which is where tests make the disk full."""
+    with path.open("ab" if append else "wb") as file:
+        file.write(content)
+
+
+def open_folder(out: str, name: str, launch: Launch) -> Path:
+    """The folder of a run: fresh, or resumed, or overwritten when asked.
+
+    Args:
+        out: the folder, or empty for a fresh one under runs/.
+        name: the beginning of the fresh folder's name.
+        launch: what may happen to a folder that exists.
+    """
+    if not out:
+        if launch.resume:
+            raise UsageError("--resume needs the run's folder: add --out DIR.")
+        out = f"runs/{name}--{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    folder = Path(out)
+    occupied = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    is_run = (folder / "settings.yaml").is_file()
+    if launch.resume and not is_run:
+        raise UsageError(f"{folder} holds no run to resume: it has no settings.yaml.")
+    if occupied and not launch.resume:
+        if not (launch.overwrite and is_run):
+            what = (
+                "Continue it with --resume, or replace it with --overwrite."
+                if is_run
+                else "It is no run; choose another."
+            )
+            raise UsageError(f"The folder {folder} already exists and is not empty. {what}")
+        shutil.rmtree(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"The folder {folder} cannot be made: {error.strerror}.") from error
+    return folder
+
+
+def as_row(rollout: Rollout, step: int) -> Row:
+    """A rollout as one line of a file."""
+    verdict = rollout.grade
+    return {
+        "step": step,
+        "group_id": rollout.problem.id,
+        "sample_id": rollout.index,
+        "question": rollout.problem.question,
+        "gold": rollout.problem.answer,
+        **{
+            theirs: rollout.problem.meta[ours]
+            for ours, theirs in PROBLEM_COLUMNS.items()
+            if ours in rollout.problem.meta
+        },
+        "prompt": rollout.prompt_text,
+        "text": rollout.text,
+        "extracted": verdict.extracted if verdict else None,
+        "reward": rollout.reward,
+        "parts": dict(verdict.parts) if verdict else {},
+        "correct": verdict.correct if verdict else None,
+        "format_ok": verdict.format_ok if verdict else None,
+        "advantage": rollout.advantage,
+        "n_tokens": len(rollout.output),
+        "tokens": list(rollout.output),
+        "logps": [round(value, 6) for value in rollout.logps],
+        "stop_reason": rollout.stop_reason,
+        "source": rollout.source,
+        "version": rollout.version,
+    }
+
+
+def read_lines(path: Path) -> list[Row]:
+    """The rows of a JSON lines file, compressed or not; a missing file has none, an unfinished last line is passed
+    over."""
+    if not path.exists():
+        return []
+    if path.suffix == ".zst":
+        with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
+            lines = list(io.TextIOWrapper(reader, encoding="utf-8"))
+    else:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]
+
+
+def read_json(path: Path, default: Any) -> Any:
+    """A JSON file, or the default where there is none."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else default
+
+
+def evaluations(folder: Path) -> Iterator[tuple[int, dict[str, Row]]]:
+    """The evaluations of a run in the order of their steps: the step, and a summary for each task."""
+    for path in sorted(folder.glob("eval/step_*/summary.json")):
+        yield int(path.parent.name.split("_")[1]), read_json(path, {})
+
+
+def _unwritable(path: Path, error: OSError) -> QedError:
+    return QedError(
+        f"Cannot write {path}: {error.strerror or error}. Training has stopped; everything written before is "
+        "whole. Free some "
+        "space, or set run.save_rollouts=false, and go on with --resume."
+    )

@@ -1,0 +1,221 @@
+"""All settings of a run, as frozen dataclasses; a YAML file is a saved command line.
+
+The string under a field documents it and becomes its help. Fields marked with `shelf` name a file on that shelf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from qed.errors import UsageError
+
+
+def _named(shelf: str, default: str) -> Any:
+    """A field that holds the name of a leaf on a shelf."""
+    return field(default=default, metadata={"shelf": shelf})
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise UsageError(message)
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Which model, on which device, in which precision."""
+
+    name: str = "new:tiny"
+    """A Hugging Face folder or hub name, or new:tiny, new:small, … for a fresh model built on the task's text."""
+    revision: str = ""
+    """The hub revision to load; empty for the newest."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:N or mps."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of the computation; weights and optimizer state are kept in float32."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What is trained on, how it is asked and how answers are judged."""
+
+    tasks: tuple[str, ...] = ("arithmetic",)
+    """Training problems: NAME[:split][@PATH], or a data file; several are joined."""
+    map: tuple[str, ...] = ()
+    """Renamed columns of data files, for example question=problem."""
+    prompt: str = _named("prompts", "auto")
+    """A prompt by name; auto takes the task's own."""
+    reward: str = _named("rewards", "auto")
+    """A reward by name or a .py file; auto takes the prompt's own."""
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How answers are sampled during training."""
+
+    problems_per_step: int = 16
+    """Problems asked in each step."""
+    group_size: int = 8
+    """Answers sampled for each problem."""
+    temperature: float = 1.0
+    """Divides the logits, in sampling and in every log-prob."""
+    max_tokens: int = 256
+    """An answer's longest length in tokens, end token included."""
+    rows_per_batch: int = 128
+    """Answers generated side by side; bounds the memory of the sampler."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        _require(self.problems_per_step >= 1, "sampling.problems_per_step must be at least 1.")
+        _require(self.group_size >= 1, "sampling.group_size must be at least 1.")
+        _require(self.temperature > 0, "sampling.temperature must be above 0; evaluation is greedy by itself.")
+        _require(self.max_tokens >= 1, "sampling.max_tokens must be at least 1.")
+        _require(self.rows_per_batch >= 1, "sampling.rows_per_batch must be at least 1.")
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """The optimizer and its schedule."""
+
+    steps: int = 200
+    """Steps of the phase."""
+    batch_size: int = 0
+    """Rollouts for each optimizer step; 0 takes all rollouts of a step at once."""
+    tokens_per_microbatch: int = 16384
+    """Padded tokens computed at once; bounds memory, never changes a gradient."""
+    lr: float = 1e-6
+    """Peak learning rate."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """What the learning rate does after the warm-up: constant, or down to zero."""
+    warmup_steps: int = 0
+    """Steps in which the learning rate rises linearly to its peak."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay rates."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay, on matrices only."""
+    clip_norm: float = 1.0
+    """Largest norm of the whole gradient; 0 does not clip."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        _require(self.steps >= 0, "learner.steps must not be negative.")
+        _require(self.batch_size >= 0, "learner.batch_size must not be negative.")
+        _require(self.tokens_per_microbatch >= 1, "learner.tokens_per_microbatch must be at least 1.")
+        _require(0 <= self.lr < float("inf"), "learner.lr must be a finite number, 0 or more.")
+        _require(self.warmup_steps >= 0, "learner.warmup_steps must not be negative.")
+        _require(all(0 <= beta < 1 for beta in self.betas), "learner.betas must both lie in [0, 1).")
+        _require(self.weight_decay >= 0, "learner.weight_decay must not be negative.")
+        _require(self.clip_norm >= 0, "learner.clip_norm must not be negative.")
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """What is measured, on problems that are never trained on."""
+
+    tasks: tuple[str, ...] = ()
+    """Held-out problems; empty takes the test split of the training tasks, or holds a part of them out."""
+    problems: int = 200
+    """How many problems of each task, the first ones."""
+    every: int = 0
+    """Evaluate after every so many steps; 0 only at the start and the end."""
+    samples: int = 1
+    """Sampled answers to each problem beside the greedy one, at the training temperature."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        _require(self.problems >= 1, "evaluation.problems must be at least 1.")
+        _require(self.every >= 0, "evaluation.every must not be negative.")
+        _require(self.samples >= 0, "evaluation.samples must not be negative.")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Where the run is written and what makes it repeatable."""
+
+    out: str = ""
+    """The run's folder; empty makes a fresh one under runs/."""
+    seed: int = 0
+    """Every random draw of the run follows from it."""
+    threads: int = 0
+    """CPU threads of the numeric kernels; 0 takes the physical cores. Recorded, and reused on resume."""
+    save_every: int = 0
+    """Write a checkpoint after every so many steps; 0 only at the end of a phase."""
+    save_rollouts: bool = True
+    """Keep every rollout on disk, compressed."""
+    log_every: int = 0
+    """Print a plain line every so many steps where the output is not a terminal; 0 prints about twenty a phase."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        _require(self.threads >= 0, "run.threads must not be negative.")
+        _require(self.save_every >= 0, "run.save_every must not be negative.")
+        _require(self.log_every >= 0, "run.log_every must not be negative.")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one phase: SFT, or one of the online algorithms."""
+
+    method: str
+    """The algorithm's name on its shelf."""
+    algorithm: Any
+    """The algorithm's own settings; its dataclass stands in algorithms/."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    learner: LearnerSettings = field(default_factory=LearnerSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    run: RunSettings = field(default_factory=RunSettings)
+
+
+@dataclass(frozen=True)
+class PhaseSettings:
+    """One phase of a pipeline: which algorithm, and its learner."""
+
+    algorithm: Any
+    """The algorithm's own settings."""
+    method: str = _named("algorithms", "sft")
+    """The algorithm's name on its shelf."""
+    learner: LearnerSettings = field(default_factory=LearnerSettings)
+
+
+@dataclass(frozen=True)
+class PipelineSettings:
+    """SFT, then RL, with everything else shared; the steps of the second phase follow those of the first."""
+
+    sft: PhaseSettings
+    rl: PhaseSettings
+    skip_sft: bool = False
+    """Begin with RL."""
+    skip_rl: bool = False
+    """End after SFT."""
+    model: ModelSettings = field(default_factory=ModelSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
+    run: RunSettings = field(default_factory=RunSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse a run that would do nothing."""
+        _require(not (self.skip_sft and self.skip_rl), "skip_sft and skip_rl together leave nothing to do.")
+
+    def phases(self) -> list[Settings]:
+        """The settings of the phases that are not skipped, in order."""
+        wanted: list[tuple[Literal["sft", "rl"], bool]] = [("sft", self.skip_sft), ("rl", self.skip_rl)]
+        return [self.phase(name) for name, skipped in wanted if not skipped]
+
+    def phase(self, name: Literal["sft", "rl"]) -> Settings:
+        """The settings of one phase as if it were a run of its own."""
+        part: PhaseSettings = getattr(self, name)
+        return Settings(
+            method=part.method,
+            algorithm=part.algorithm,
+            model=self.model,
+            data=self.data,
+            sampling=self.sampling,
+            learner=part.learner,
+            evaluation=self.evaluation,
+            run=self.run,
+        )

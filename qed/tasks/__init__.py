@@ -1,0 +1,70 @@
+"""The shelf of tasks: `load(split) -> list[Problem]`, one file a benchmark.
+
+A task is named NAME[:split][@PATH]; a path to a data file is the task `files`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from qed import plugins
+from qed.errors import DataError, UsageError
+from qed.types import Problem
+
+DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
+
+
+@dataclass(frozen=True)
+class TaskName:
+    """A task as it was named: which leaf, which split, and the file to read in place of its own source."""
+
+    leaf: str
+    split: str = ""
+    path: str = ""
+
+    @property
+    def label(self) -> str:
+        """A short name for tables and file names."""
+        return self.leaf if self.leaf != "files" else Path(self.path).name.split(".")[0]
+
+
+def parse(name: str) -> TaskName:
+    """Read NAME[:split][@PATH], or the path of a data file."""
+    if name.endswith(DATA_SUFFIXES) and "@" not in name:
+        return TaskName("files", "", name)
+    front, _, path = name.partition("@")
+    leaf, _, split = front.partition(":")
+    return TaskName(leaf, split, path)
+
+
+def load(name: str, split: str, mapping: dict[str, str]) -> list[Problem]:
+    """The problems of a task as named; `split` is taken where the name gives none.
+
+    Raises:
+        UsageError: no such task or split.
+        DataError: the data is missing, broken or empty.
+    """
+    task = parse(name)
+    module = plugins.load("tasks", task.leaf)
+    if task.leaf == "files":
+        problems: list[Problem] = module.load_file(task.path, mapping)
+    elif task.path:
+        raise UsageError(f"The task {task.leaf} makes its own problems and cannot read {task.path}; leave '@' out.")
+    else:
+        problems = module.load(task.split or split)
+    if not problems:
+        raise DataError(f"{name} has no problems.")
+    return problems
+
+
+def has_test_split(name: str) -> bool:
+    """Whether a task brings held-out problems of its own, beside those named for training."""
+    task = parse(name)
+    return not task.split and "test" in getattr(plugins.load("tasks", task.leaf), "SPLITS", ())
+
+
+def suggested_prompt(name: str) -> str:
+    """The prompt that a task is meant to be asked with."""
+    prompt: str = plugins.load("tasks", parse(name).leaf).PROMPT
+    return prompt

@@ -1,0 +1,96 @@
+"""The words of the house: the few things that travel through a run.
+
+Each field has one writer, named in its comment. This file imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+StopReason = Literal["stop", "length"]
+Source = Literal["policy", "demonstration"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question with its known answer, as a task loads it.
+
+    `solution` is the worked reasoning without its final answer, or empty. `meta` holds what else is known: `subject`,
+    `level`, `source`, and `completion` where the data gives the whole demonstration as it is to be written.
+    """
+
+    id: str
+    question: str
+    answer: str
+    solution: str = ""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an algorithm asks of the sampler for one problem of a step: how many answers."""
+
+    problem: Problem
+    count: int
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A problem as the model reads it: the rendered text, and the tag that the text has already opened for the answer.
+
+    `opened` is the end of `text` that belongs to the answer, such as `<think>`: it is given, so it is never trained.
+    """
+
+    text: str
+    opened: str = ""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a sampler returns: token ids with the end token included, their log-probs, and why it ended."""
+
+    tokens: tuple[int, ...]
+    logps: tuple[float, ...]
+    stop_reason: StopReason
+
+
+@dataclass(frozen=True)
+class Grade:
+    """A reward's verdict: `reward` trains, `correct` is reported."""
+
+    reward: float
+    correct: bool
+    format_ok: bool
+    extracted: str | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Rollout:
+    """One answer to one problem, from its prompt's tokens to its advantage."""
+
+    problem: Problem  # gather
+    prompt: tuple[int, ...]  # gather: token ids
+    output: tuple[int, ...]  # gather: token ids, end token included
+    logps: tuple[float, ...]  # gather: the sampler's log-probs of `output`; empty for a demonstration
+    text: str  # gather: the answer as it reads, with what the prompt opened for it
+    stop_reason: StopReason  # gather
+    source: Source = "policy"  # gather
+    version: int = 0  # gather: the policy's version that sampled it
+    index: int = 0  # gather: which of its problem's answers it is
+    prompt_text: str = ""  # gather: the rendered prompt
+    grade: Grade | None = None  # grade
+    advantage: float = 0.0  # credit
+    old_logps: tuple[float, ...] | None = None  # score: the learner's, before the step's first update
+    ref_logps: tuple[float, ...] | None = None  # score: the reference model's
+
+    @property
+    def reward(self) -> float:
+        """The reward that trains; 0 before grading."""
+        return self.grade.reward if self.grade else 0.0
+
+
+Group = list[Rollout]
+Groups = Sequence[Group]

@@ -1,0 +1,24 @@
+"""What every test relies on: one thread, and the real data beside the checkout where it is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    """Small models are fastest on one thread, and two tests side by side do not fight for cores."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def shared() -> Path:
+    """The folder of real data and reference vectors."""
+    if not SHARED.is_dir():
+        pytest.skip(f"the real data is not here: {SHARED}")
+    return SHARED

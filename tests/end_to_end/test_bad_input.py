@@ -1,0 +1,177 @@
+"""Bad input gets one screen, the right exit code and no traceback; nothing already written is lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from making import make_model
+
+from qed import runs
+from qed.runs import read_lines
+
+TINY = ["--steps", 3, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
+TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01]
+
+
+def assert_refused(done: Any, code: int, *words: str) -> None:
+    """One screen that names what is wrong, and no traceback."""
+    assert done.code == code, done.err
+    assert "Traceback" not in done.out + done.err
+    assert len(done.err.splitlines()) <= 12
+    for word in words:
+        assert word in done.err, done.err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("broken.jsonl", '{"question": "1?", "answer": "#### 1"}\n{"question": "2?", \n', ["broken.jsonl, row 2", "JSON"]),
+        ("list.jsonl", '["question"]\n', ["row 1", "object"]),
+        ("empty.jsonl", "", ["no problems"]),
+        ("blank.jsonl", "\n\n", ["no problems"]),
+        ("columns.jsonl", '{"qestion": "1?", "anser": "1"}\n', ["qestion, anser", "question", "--data.map question=qestion"]),
+        ("type.jsonl", '{"question": ["1?"], "answer": "1"}\n', ["row 1", "question is list"]),
+        ("nothing.jsonl", '{"question": " ", "answer": "1"}\n', ["row 1", "empty"]),
+        ("broken.json", '[{"question": "1?"', ["broken.json, line 1"]),
+        ("object.json", '{"question": "1?"}', ["list of objects"]),
+        ("headers.csv", "a,b\n1,2\n", ["row 1", "a, b"]),
+        ("broken.parquet", "no parquet", ["cannot be read as parquet"]),
+        ("one.jsonl", '{"question": "1?", "answer": "#### 1"}\n', ["too few"]),
+    ],
+)
+def test_broken_data(qed: Callable[..., Any], tmp_path: Path, name: str, content: str, words: list[str]) -> None:
+    file = tmp_path / name
+    file.write_text(content, encoding="utf-8")
+    assert_refused(qed("sft", "--tasks", file, "--out", tmp_path / "run", "--steps", 1), 3, *words)
+
+
+def test_text_that_is_not_utf8_names_the_line(qed: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "latin.jsonl").write_bytes(b'{"question": "1?", "answer": "#### 1"}\n{"question": "caf\xe9", "answer": "2"}\n')
+    assert_refused(qed("sft", "--tasks", tmp_path / "latin.jsonl", "--out", tmp_path / "run"), 3, "line 2", "UTF-8")
+
+
+def test_columns_can_be_named(qed: Callable[..., Any], tmp_path: Path) -> None:
+    rows = [{"frage": f"{number}+1?", "antwort": str(number + 1)} for number in range(40)]
+    (tmp_path / "named.jsonl").write_text("\ufeff" + "\r\n".join(map(json.dumps, rows)), encoding="utf-8")
+    data = ["--tasks", tmp_path / "named.jsonl", "--data.map", "question=frage,answer=antwort"]
+    done = qed("grpo", *data, "--out", tmp_path / "run", "--prompt", "think_answer", *TINY, "--steps", 1)
+    assert done.code == 0, done.err
+    assert_refused(qed("grpo", *data[:3], "question:frage", "--out", tmp_path / "two", *TINY), 2, "OURS=THEIRS")
+
+
+def test_models_that_cannot_be_used(qed: Callable[..., Any], tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    make_model().save_pretrained(bare)
+    assert_refused(qed("grpo", "--model", bare, "--out", tmp_path / "a"), 3, "no tokenizer", str(bare))
+    pickled = tmp_path / "pickled"
+    shutil.copytree(bare, pickled)
+    (pickled / "tokenizer.json").write_text("{}")
+    (pickled / "model.safetensors").rename(pickled / "pytorch_model.bin")
+    assert_refused(qed("grpo", "--model", pickled, "--out", tmp_path / "b"), 3, "safetensors")
+    assert_refused(qed("grpo", "--model", tmp_path, "--out", tmp_path / "c"), 3, "config.json")
+    assert_refused(qed("grpo", "--model", "new:tinny", "--out", tmp_path / "d"), 2, "Did you mean 'tiny'?")
+
+
+def test_a_model_from_nowhere(qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert_refused(qed("grpo", "--model", "nobody/nothing", "--out", tmp_path / "e"), 3, "nobody/nothing cannot be loaded")
+
+
+def test_a_prompt_longer_than_the_window_is_counted(qed: Callable[..., Any], tmp_path: Path) -> None:
+    rows = [{"question": f"{number}+1?", "answer": f"#### {number + 1}"} for number in range(40)]
+    rows += [{"question": "long " * 600 + str(number), "answer": "#### 1"} for number in range(3)]
+    (tmp_path / "mixed.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    arguments = ["grpo", "--tasks", tmp_path / "mixed.jsonl", "--prompt", "think_answer", *TINY, "--steps", 1]
+    done = qed(*arguments, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    left_out = [event for event in read_lines(tmp_path / "run" / "events.jsonl") if event["event"] == "prompts_too_long"]
+    assert sum(event["left_out"] for event in left_out) == 3
+    assert "the prompt is longer than 508 tokens" in done.out
+    assert_refused(qed(*arguments, "--sampling.max_tokens", 512, "--out", tmp_path / "none"), 3, "window leaves 0 tokens")
+
+
+def test_a_folder_that_exists_is_refused(qed: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    for flag in ([], ["--overwrite"], ["--resume"]):
+        assert_refused(qed("grpo", "--out", tmp_path, *TINY, *flag), 2, str(tmp_path))
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+    run = tmp_path / "run"
+    assert qed("grpo", "--out", run, *TINY).code == 0
+    before = (run / "metrics.jsonl").read_bytes()
+    assert_refused(qed("grpo", "--out", run, *TINY), 2, "--resume", "--overwrite")
+    assert (run / "metrics.jsonl").read_bytes() == before
+    assert qed("grpo", "--out", run, *TINY, "--overwrite", "--steps", 1).code == 0
+    assert {row["step"] for row in read_lines(run / "metrics.jsonl")} == {0, 1}
+
+
+@pytest.mark.parametrize("full", ["rollouts/", "metrics.jsonl", "eval/"])
+def test_a_full_disk_stops_cleanly(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
+) -> None:
+    """The write of step 2 fails half way: step 1 stays readable, no half file is left, and the run can go on."""
+    run, write = tmp_path / "run", runs.write_bytes
+
+    def filling(path: Path, content: bytes, append: bool = False) -> None:
+        relative = path.relative_to(run).as_posix()
+        second = b'"step": 2' in content if full == "metrics.jsonl" else "step_000002" in relative
+        if relative.startswith(full) and second:
+            write(path, content[: len(content) // 2], append)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, content, append)
+
+    arguments = ["grpo", "--out", run, *TINY, "--run.save_every", 1, "--evaluation.every", 1]
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "write_bytes", filling)
+        assert_refused(qed(*arguments), 1, "No space left on device", "run.save_rollouts=false", "--resume")
+    assert "Traceback" in (run / "logs" / "attempt_1" / "main.log").read_text()
+    assert {row["step"] for row in read_lines(run / "metrics.jsonl")} >= {0, 1}
+    assert len(read_lines(run / "rollouts" / "step_000001.jsonl.zst")) == 4
+    assert not list(run.rglob("*.part"))
+    assert qed(*arguments, "--resume").code == 0
+    assert sorted({row["step"] for row in read_lines(run / "metrics.jsonl")}) == [0, 1, 2, 3]
+
+
+def test_a_checkpoint_that_is_damaged_is_passed_over(qed: Callable[..., Any], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    arguments = ["grpo", "--out", run, *TINY, "--run.save_every", 1]
+    assert qed(*arguments).code == 0
+    weights = run / "checkpoints" / "step_000003" / "hf" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    done = qed(*arguments, "--resume")
+    assert done.code == 0, done.err
+    assert "step_000002" in done.out
+    assert weights.read_bytes() == whole, "the damaged step is made again, bit by bit"
+    rejected = [event for event in read_lines(run / "events.jsonl") if event["event"] == "checkpoint_rejected"]
+    assert "model.safetensors is damaged" in rejected[0]["reason"]
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_the_run_goes_on(tmp_path: Path, sent: signal.Signals, code: int) -> None:
+    run = tmp_path / "run"
+    arguments = [str(part) for part in ("grpo", "--out", run, *TINY, "--steps", 4000)]
+    command = [sys.executable, "-c", "from qed.cli import main; main()", *arguments]
+    going = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = run / "metrics.jsonl"
+    for _ in range(1200):
+        if metrics.exists() and len(read_lines(metrics)) > 2:
+            break
+        time.sleep(0.1)
+    going.send_signal(sent)
+    _, err = going.communicate(timeout=60)
+    assert going.returncode == code, err
+    assert "its checkpoint is saved" in err
+    assert "Traceback" not in err
+    last = max(row["step"] for row in read_lines(metrics))
+    assert (run / "checkpoints" / f"step_{last:06d}" / "MANIFEST.json").is_file()

@@ -1,0 +1,66 @@
+"""The arithmetic and the axes of the report, against closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from qed.reporting.numbers import MOST_POINTS, cloud, mcnemar, running_mean, thin, ticks
+from qed.reporting.scales import Span, Steps, Values
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "chance"),
+    [
+        (0, 0, 1.0),
+        (1, 0, 1.0),
+        (5, 0, 2 / 2**5),
+        (0, 10, 2 / 2**10),
+        (3, 3, 1.0),
+        (10, 2, 2 * (1 + 12 + 66) / 2**12),
+        (2, 10, 2 * (1 + 12 + 66) / 2**12),
+        (5, 4, 1.0),
+    ],
+)
+def test_mcnemar_is_exact(gained: int, lost: int, chance: float) -> None:
+    assert mcnemar(gained, lost) == pytest.approx(chance, rel=1e-12)
+
+
+def test_mcnemar_bears_large_counts() -> None:
+    assert 0 <= mcnemar(5000, 1000) < 1e-300
+    assert mcnemar(5000, 5000) == 1.0
+    # The normal approximation with continuity correction is near where counts are large.
+    assert mcnemar(5100, 5000) == pytest.approx(math.erfc(99 / math.sqrt(2 * 10100)), rel=1e-3)
+
+
+def test_thinning_keeps_what_stands_out() -> None:
+    points = [(float(step), 5.0 if step == 777 else float(step % 3)) for step in range(5000)]
+    for some in (thin(points), cloud(points)):
+        assert len(some) <= MOST_POINTS
+        assert (777.0, 5.0) in some
+        assert some == sorted(some)
+    assert thin(points[:10]) == cloud(points[:10]) == points[:10]
+
+
+def test_the_running_mean_is_a_mean_of_neighbours() -> None:
+    assert running_mean([1.0, 2.0, 6.0, 3.0], 3) == pytest.approx([1.5, 3.0, 11 / 3, 4.5])
+    assert running_mean([4.0], 9) == [4.0]
+    assert running_mean([], 3) == []
+
+
+@pytest.mark.parametrize("values", [[], [0.0], [3.0, 3.0], [-2.0], [1e-9, 2e-9], [0.1, 1000.0], [-1.0, 1.0], [0.999]])
+@pytest.mark.parametrize("kind", [{}, {"share": True}, {"log": True}, {"zero": False}])
+def test_an_axis_holds_its_values(values: list[float], kind: dict[str, bool]) -> None:
+    axis = Values(values, **kind)
+    assert axis.low < axis.high or len(values) == 0
+    assert all(0 <= axis.share_of_height(value) <= 1 for value in values)
+    assert 1 <= len(axis.ticks()) <= 9
+    assert all(axis.shown(tick) for tick in axis.ticks())
+
+
+def test_each_phase_has_its_own_scale() -> None:
+    axis = Steps([Span("SFT", 0, 600, 1.0), Span("GRPO", 600, 720, 1.0)], 0, 100)
+    assert [axis.at(step) for step in (-5, 0, 300, 600, 660, 720, 999)] == [0, 0, 25, 50, 75, 100, 100]
+    assert Steps([Span("", 3, 3)], 0, 100).at(3) == 50
+    assert ticks(0, 0, 4) == [0]

@@ -1,0 +1,204 @@
+"""The command line: how settings are spelled, and what is said of names that are none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from qed.configuration import fields
+from qed.configuration.names import FOREIGN
+from qed.configuration.resolve import resolve, sources
+
+ALGORITHMS = ["dr_grpo", "expert_iteration", "grpo", "reinforce", "sft"]
+Write = Callable[..., str]
+Refused = Callable[..., str]
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--learner.warmup-steps", "4"],
+        ["--learner.warmup_steps=4"],
+        ["learner.warmup-steps=4"],
+        ["learner.warmup_steps=4"],
+        ["--learner.warmup-steps", "3", "learner.warmup_steps=4"],
+    ],
+)
+def test_settings_are_spelled_in_several_ways_and_the_last_wins(arguments: list[str]) -> None:
+    assert resolve("grpo", arguments).settings.learner.warmup_steps == 4  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["--run.save-rollouts"], True),
+        (["--no-run.save-rollouts"], False),
+        (["--run.save-rollouts", "off"], False),
+        (["--run.save-rollouts=no"], False),
+        (["run.save_rollouts=false"], False),
+        (["--no-run.save-rollouts", "--run.save_rollouts"], True),
+        (["--run.save-rollouts", "--seed", "1"], True),
+    ],
+)
+def test_booleans_stand_alone_or_with_a_value(arguments: list[str], meant: bool) -> None:
+    assert resolve("grpo", arguments).settings.run.save_rollouts is meant
+
+
+def test_a_configuration_may_follow_a_boolean(write: Write) -> None:
+    assert resolve("grpo", ["--no-run.save-rollouts", write("run.seed: 4")]).settings.run.seed == 4
+    assert resolve("grpo", ["--run.save-rollouts", "x.yaml"]).settings.run.seed == 4
+
+
+@pytest.mark.parametrize("arguments", [["--learner.betas", "0.5,0.6"], ["--learner.betas=[0.5, 0.6]"]])
+def test_lists_on_the_command_line(arguments: list[str]) -> None:
+    assert resolve("grpo", arguments).settings.learner.betas == (0.5, 0.6)  # type: ignore[union-attr]
+
+
+def test_texts_in_lists_may_hold_anything_as_json(error: Refused) -> None:
+    assert resolve("grpo", ['--data.map=["a=b,c", "d=\\u00e9"]']).settings.data.map == ("a=b,c", "d=é")
+    assert resolve("grpo", ["--data.map="]).settings.data.map == ()
+    assert resolve("grpo", ["--data.map", "question=problem"]).settings.data.map == ("question=problem",)
+    assert "is not a list" in error("grpo", '--data.map=["a"')
+
+
+@pytest.mark.parametrize("number", ["-1", "-.5", "-1e-3", "-inf"])
+def test_negative_numbers_are_values(error: Refused, number: str) -> None:
+    assert "learner.weight_decay must not be negative" in error("grpo", "--learner.weight-decay", number)
+    assert resolve("grpo", ["--algorithm.entropy", "-1e-3"]).settings.algorithm.entropy == -1e-3  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("arguments", [["--lr"], ["--lr", "--seed", "1"], ["--lr", "-h"], ["--sweep"]])
+def test_a_missing_value_is_refused(error: Refused, arguments: list[str]) -> None:
+    assert "needs a value after it" in error("grpo", *arguments)
+
+
+@pytest.mark.parametrize(("short", "key"), fields.SHORTCUTS.items())
+def test_shortcuts_mean_their_settings(error: Refused, write: Write, short: str, key: str) -> None:
+    value = {"tasks": "arithmetic", "prompt": "r1_zero", "reward": "boxed", "steps": "3", "lr": "3", "seed": "3"}
+    resolved = resolve("grpo", [f"--{short}", value.get(short, "cpu")])
+    assert [name for name, origin in resolved.origins.items() if origin == "command line"] == [key]
+    assert f"x.yaml:1: {short} is not a setting" in error("grpo", write(f"{short}: 3"))
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"),
+    [
+        ("+learner.lr=1", "leave the plus out and write learner.lr=1"),
+        ("-lr", "Did you mean '--lr'?"),
+        ("-modle", "Did you mean '--model'?"),
+        ("--resume=1", "--resume takes no value"),
+        ("--config=x.yaml", "A configuration is given without a name in front"),
+    ],
+)
+def test_other_habits_are_corrected(error: Refused, argument: str, hint: str) -> None:
+    assert hint in error("grpo", argument)
+
+
+def test_flags_are_no_settings(error: Refused) -> None:
+    arguments = [
+        "--dry-run",
+        "--json",
+        "--debug",
+        "--allow-user-code",
+        "--overwrite",
+        "--sweep",
+        "lr=1,2",
+        "--sweep=seed=3",
+    ]
+    flags = resolve("grpo", arguments).flags
+    assert (flags.dry_run, flags.json, flags.debug, flags.allow_user_code, flags.overwrite) == (True,) * 5
+    assert flags.sweep == ("lr=1,2", "seed=3")
+    assert not flags.resume
+    assert "Give one of them" in error("grpo", "--resume", "--overwrite")
+
+
+# Names that are no settings
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("lr", "'learner.lr'"),
+        ("learner.lrr", "'learner.lr'"),
+        ("lernaer.lr", "'learner.lr'"),
+        ("optimizer.lr", "'learner.lr'"),
+        ("temperature", "'sampling.temperature'"),
+        ("sampling.temprature", "'sampling.temperature'"),
+        ("output_dir", "'run.out'"),
+        ("max_steps", "'learner.steps'"),
+        ("model.learning_rate", "'learner.lr'"),
+        ("num_generations", "'sampling.group_size'"),
+        ("trainer.total_training_steps", "'learner.steps'"),
+        ("actor_rollout_ref.rollout.n", "'sampling.group_size'"),
+        ("tasks", "'data.tasks' or 'evaluation.tasks'"),
+        ("learner", "It is a section"),
+        ("algorithm.frobnicate", "The settings of that section are algorithm.average"),
+    ],
+)
+def test_an_unknown_key_in_a_file_names_its_line_and_the_nearest(
+    error: Refused, write: Write, key: str, meant: str
+) -> None:
+    message = error("grpo", write(f"run: {{seed: 1}}\n\n{key}: 5\n"))
+    assert message.startswith(f"x.yaml:3: {key} is not a setting of qed grpo.")
+    assert meant in message
+
+
+@pytest.mark.parametrize(
+    ("argument", "meant"),
+    [
+        ("--output-dir", "'--run.out'"),
+        ("--output_dir", "'--run.out'"),
+        ("--max-steps", "'--learner.steps'"),
+        ("--learning-rate", "'--learner.lr'"),
+        ("--per-device-train-batch-size", "'--learner.batch-size'"),
+        ("--num-generations", "'--sampling.group-size'"),
+        ("--model-name-or-path", "'--model.name'"),
+        ("--dataset-name", "'--data.tasks'"),
+        ("--max-completion-length", "'--sampling.max-tokens'"),
+        ("--num-train-epochs", "'--learner.steps'"),
+        ("--modle", "'--model'"),
+        ("--group-size", "'--sampling.group-size'"),
+        ("--overwrit", "'--overwrite'"),
+        ("--kl", "'--algorithm.kl'"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_a_proposal(error: Refused, argument: str, meant: str) -> None:
+    for arguments in ([argument, "5"], [f"{argument}=5"], [argument]):
+        message = error("grpo", *arguments)
+        assert message.startswith(f"command line: {argument} is not a setting of qed grpo.")
+        assert meant in message
+
+
+def test_a_proposal_is_always_a_setting() -> None:
+
+    known = {key for method in ALGORITHMS for key in sources(method, []).table.settings}
+    assert set(FOREIGN.values()) <= known
+    assert not set(FOREIGN) & {key.rpartition(".")[2] for key in known}
+
+
+def test_sections_of_a_pipeline_are_named_once_with_the_command_that_has_them(error: Refused, write: Write) -> None:
+    text = "sft:\n  learner:\n    lr: 1\n    steps: 2\nskip_rl: true\n"
+    assert error("grpo", write(text)).splitlines() == [
+        "x.yaml:3: sft belongs to the settings of two phases, which are those of `qed pipeline`.",
+        "x.yaml:5: skip_rl belongs to the settings of two phases, which are those of `qed pipeline`.",
+    ]
+    assert "--skip-sft belongs" in error("grpo", "--skip-sft")
+
+
+def test_all_mistakes_are_told_at_once(error: Refused, write: Write) -> None:
+    message = error("grpo", write("lr: 1\nrun: {seed: x}\n"), "--reward", "boxd")
+    assert [line.split(" ")[0] for line in message.splitlines()] == ["x.yaml:1:", "x.yaml:2:", "command"]
+
+
+def test_method_in_a_file_must_be_the_command(error: Refused, write: Write) -> None:
+    assert resolve("dr_grpo", [write("method: dr-grpo")]).settings == resolve("dr_grpo", []).settings
+    assert error("grpo", write("\nmethod: dr_grpo")) == (
+        "x.yaml:2: this is a configuration of dr_grpo. Use `qed dr_grpo` for it."
+    )
+    assert "Use `qed sft`" in error("pipeline", write("method: sft"))

@@ -1,0 +1,52 @@
+"""Small things that many tests make: a random model, and rollouts drawn at random."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from qed.types import Grade, Problem, Rollout
+
+VOCABULARY = 23
+
+
+def make_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any) -> Qwen2ForCausalLM:
+    """A random small Qwen2; the same seed gives the same weights."""
+    torch.manual_seed(seed)
+    config = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "initializer_range": 0.3,
+        "tie_word_embeddings": True,
+        "eos_token_id": 1,
+        "pad_token_id": 0,
+        "bos_token_id": None,
+    }
+    return Qwen2ForCausalLM(Qwen2Config(**{**config, **changes})).to(dtype).eval()
+
+
+def make_rollout(source: random.Random, advantage: float | None = None, longest: int = 9) -> Rollout:
+    """A rollout of random tokens, log-probs and advantage, graded."""
+    output = tuple(source.randrange(VOCABULARY) for _ in range(source.randint(1, longest)))
+    logps = tuple(-3 * source.random() for _ in output)
+    advantage = source.choice([-1.0, 0.0, 0.5, 2.0]) if advantage is None else advantage
+    return Rollout(
+        problem=Problem(f"p{source.randrange(4)}", "?", "1"),
+        prompt=tuple(source.randrange(VOCABULARY) for _ in range(source.randint(1, longest))),
+        output=output,
+        logps=logps,
+        text="",
+        stop_reason="stop",
+        grade=Grade(float(advantage > 0), advantage > 0, True, None),
+        advantage=advantage,
+        old_logps=tuple(value + 0.2 * source.random() for value in logps),
+        ref_logps=tuple(value + 0.2 * source.random() for value in logps),
+    )

@@ -1,0 +1,169 @@
+"""Fused, chunked log-probs and entropy equal those of the whole logits, in value and gradient; positions are right."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from making import make_model, make_rollout
+from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from qed import logps as logps_module
+from qed.batch import collate
+from qed.draws import seed_of
+from qed.errors import ModelError
+from qed.logps import linear_logps, response_logps
+from qed.samplers.base import Sampling
+from qed.samplers.hf import HFSampler
+
+SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def families() -> dict[str, nn.Module]:
+    """One small random model of each family; GPT-2 has absolute positions."""
+    torch.manual_seed(1)
+    common = {**SMALL, "num_key_value_heads": 2, "initializer_range": 0.3}
+    return {
+        "qwen2": make_model(),
+        "qwen3": Qwen3ForCausalLM(Qwen3Config(**common, head_dim=4)).double().eval(),
+        "llama": LlamaForCausalLM(LlamaConfig(**common)).double().eval(),
+        "gpt2": GPT2LMHeadModel(GPT2Config(vocab_size=23, n_embd=16, n_layer=2, n_head=4, n_positions=64))
+        .double()
+        .eval(),
+    }
+
+
+@pytest.mark.parametrize("chunk", [1, 23 * 3, 10**6])
+@pytest.mark.parametrize("bias", [False, True])
+def test_chunks_equal_the_whole_in_value_and_gradient(chunk: int, bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """logp = z_y - logsumexp z and H = logsumexp z - sum p z, z = (h W^T + b) / 0.7, by autograd on the whole
+    logits."""
+    monkeypatch.setattr(logps_module, "CHUNK_ELEMENTS", chunk)
+    torch.manual_seed(0)
+    hidden = torch.randn(11, 5, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(23, 5, dtype=torch.float64, requires_grad=True)
+    offset = torch.randn(23, dtype=torch.float64, requires_grad=True) if bias else None
+    labels = torch.randint(0, 23, (11,))
+    inputs = [tensor for tensor in (hidden, weight, offset) if tensor is not None]
+    seed_logps, seed_entropy = torch.randn(2, 11, dtype=torch.float64)
+
+    found = linear_logps(hidden, weight, labels, 0.7, offset)
+    logits = (hidden @ weight.T + (offset if offset is not None else 0)) / 0.7
+    log_probs = logits.log_softmax(-1)
+    wanted = (log_probs.gather(-1, labels[:, None]).squeeze(-1), -(log_probs.exp() * log_probs).sum(-1))
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+    gradients = [
+        torch.autograd.grad((some[0] * seed_logps + some[1] * seed_entropy).sum(), inputs) for some in (found, wanted)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_half_precision_is_summed_in_float32() -> None:
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(64, 32).bfloat16(), torch.randn(500, 32).bfloat16()
+    labels = torch.randint(0, 500, (64,))
+    logps, entropy = linear_logps(hidden, weight, labels)
+    assert logps.dtype == entropy.dtype == torch.float32
+    whole = (hidden @ weight.T).float().log_softmax(-1).gather(-1, labels[:, None]).squeeze(-1)
+    torch.testing.assert_close(logps, whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "gpt2"])
+def test_a_batch_equals_the_models_own_logits_row_by_row(family: str) -> None:
+    """Padding on the right leaves every position where it is, for rotary and for absolute embeddings."""
+    model = families()[family]
+    rollouts = [make_rollout(random.Random(seed)) for seed in range(5)]
+    batch = collate(rollouts, pad=3, dtype=torch.float64)
+    logps, _ = response_logps(model, batch, temperature=0.8)
+    for row, rollout in enumerate(rollouts):
+        ids = torch.tensor([rollout.prompt + rollout.output])
+        log_probs = (model(ids).logits[0, :-1] / 0.8).log_softmax(-1)
+        own = log_probs.gather(-1, ids[0, 1:, None]).squeeze(-1)[len(rollout.prompt) - 1 :]
+        torch.testing.assert_close(logps[row][batch.mask[row].bool()], own, rtol=1e-8, atol=1e-9)
+    assert not logps[batch.mask == 0].any()
+
+
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "llama", "gpt2"])
+def test_the_sampler_is_greedy_as_the_model_is(family: str) -> None:
+    """Temperature 0 takes the most likely token of a forward pass without padding or cache, and reports its
+    log-prob."""
+    model = families()[family]
+    prompts = [(5,), (3, 4, 5, 6, 7, 8), (9, 2, 11)]
+    answers = HFSampler(model, None, ends=(1, 2)).generate(prompts, [[0]] * 3, Sampling(temperature=0.0, max_tokens=8))
+    for prompt, (answer,) in zip(prompts, answers, strict=True):
+        ids = list(prompt)
+        for token, logp in zip(answer.tokens, answer.logps, strict=True):
+            log_probs = model(torch.tensor([ids])).logits[0, -1].log_softmax(-1)
+            assert token == int(log_probs.argmax())
+            assert logp == pytest.approx(float(log_probs[token]), abs=1e-4)
+            ids.append(token)
+        assert (answer.tokens[-1] in (1, 2)) == (answer.stop_reason == "stop")
+
+
+def test_samples_follow_the_distribution() -> None:
+    """20,000 draws of one token at temperature 1.5 against the softmax, by chi-square with 22 degrees of freedom."""
+    model = make_model()
+    sampling = Sampling(temperature=1.5, max_tokens=1)
+    seeds = [[seed_of("frequency", number) for number in range(20_000)]]
+    (answers,) = HFSampler(model, None, ends=(1,), rows_per_batch=20_000).generate([(4, 7)], seeds, sampling)
+    expected = (model(torch.tensor([[4, 7]])).logits[0, -1] / 1.5).softmax(-1).detach().numpy() * len(answers)
+    counted = np.bincount([answer.tokens[0] for answer in answers], minlength=23)
+    assert ((counted - expected) ** 2 / expected).sum() < 48.3  # the 99.9 % quantile
+    for answer in answers[:50]:
+        assert answer.logps[0] == pytest.approx(float(np.log(expected[answer.tokens[0]] / len(answers))), abs=1e-4)
+
+
+def test_stop_strings_end_an_answer_and_are_kept() -> None:
+    class Letters:
+        """A tokenizer of single letters."""
+
+        def batch_decode(self, rows: torch.Tensor, skip_special_tokens: bool) -> list[str]:
+            return ["".join(chr(97 + int(token)) for token in row) for row in rows]
+
+    model = make_model()
+    seeds = [[seed_of("stop", number) for number in range(200)]]
+    sampling = Sampling(temperature=2.0, max_tokens=20, stop=("ab", "c"))
+    (answers,) = HFSampler(model, Letters(), ends=(22,), rows_per_batch=64).generate([(4,)], seeds, sampling)
+    for answer in answers:
+        text = "".join(chr(97 + token) for token in answer.tokens)
+        ends = text.endswith(("ab", "c", "w"))
+        assert ends == (answer.stop_reason == "stop")
+        assert not any(stop in text[:-1] for stop in ("ab", "c", "w"))
+        assert len(answer.tokens) == 20 or ends
+    assert {answer.stop_reason for answer in answers} == {"stop", "length"}
+
+
+def test_the_models_own_sampling_habits_are_left_out_and_kept() -> None:
+    """A checkpoint that asks for top-k 1 and a repetition penalty is sampled at full width, and saves its habits
+    unchanged."""
+    model = make_model()
+    model.generation_config.update(do_sample=True, top_k=1, repetition_penalty=3.0, temperature=0.1)
+    habits = model.generation_config.to_dict()
+    seeds = [[seed_of("habits", number) for number in range(300)]]
+    (answers,) = HFSampler(model, None, ends=(1,)).generate([(4,)], seeds, Sampling(temperature=1.0, max_tokens=1))
+    assert len({answer.tokens for answer in answers}) > 5
+    assert model.generation_config.to_dict() == habits
+
+
+def test_a_model_that_bends_its_logits_is_refused() -> None:
+    model = make_model()
+    model.config.final_logit_softcapping = 30.0
+    with pytest.raises(ModelError, match="final_logit_softcapping"):
+        response_logps(model, collate([make_rollout(random.Random(0))]), 1.0)
+
+
+def test_recorded_entropy_and_log_probs(shared: Path) -> None:
+    """The recordings of verl: entropy and log-probs from logits, here as a linear layer of the identity."""
+    vectors = np.load(shared / "vectors" / "verl_entropy_logprob.npz")
+    logits, labels = torch.tensor(vectors["logprob::in::logits"]), torch.tensor(vectors["logprob::in::labels"])
+    logps, _ = linear_logps(logits, torch.eye(logits.shape[1]), labels)
+    np.testing.assert_allclose(logps.numpy(), vectors["logprob::out::logprob"], rtol=1e-5, atol=1e-6)
+    logits = torch.tensor(vectors["entropy::in::logits"])
+    _, entropy = linear_logps(logits, torch.eye(logits.shape[1]), torch.zeros(len(logits), dtype=torch.int64))
+    np.testing.assert_allclose(entropy.numpy(), vectors["entropy::out::entropy"], rtol=1e-5, atol=1e-6)
