@@ -74,6 +74,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder = open_folder(settings.run.out, f"{name}--{label}", launch)
     console = Console(launch.json, settings.run.log_every)
+    threads = torch.get_num_threads()
     with watched() as stop, Run(folder) as run:
         try:
             _set_threads(settings, run, launch)
@@ -82,6 +83,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
             yield _prepared(settings, run, console, stop, launch, device, resumed)
         finally:
             console.end_phase()
+            torch.set_num_threads(threads)  # the next run of this process begins as this one did
 
 
 def _prepared(

@@ -36,11 +36,19 @@ def assert_refused(done: Any, code: int, *words: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("broken.jsonl", '{"question": "1?", "answer": "#### 1"}\n{"question": "2?", \n', ["broken.jsonl, row 2", "JSON"]),
+        (
+            "broken.jsonl",
+            '{"question": "1?", "answer": "#### 1"}\n{"question": "2?", \n',
+            ["broken.jsonl, row 2", "JSON"],
+        ),
         ("list.jsonl", '["question"]\n', ["row 1", "object"]),
         ("empty.jsonl", "", ["no problems"]),
         ("blank.jsonl", "\n\n", ["no problems"]),
-        ("columns.jsonl", '{"qestion": "1?", "anser": "1"}\n', ["qestion, anser", "question", "--data.map question=qestion"]),
+        (
+            "columns.jsonl",
+            '{"qestion": "1?", "anser": "1"}\n',
+            ["qestion, anser", "question", "--data.map question=qestion"],
+        ),
         ("type.jsonl", '{"question": ["1?"], "answer": "1"}\n', ["row 1", "question is list"]),
         ("nothing.jsonl", '{"question": " ", "answer": "1"}\n', ["row 1", "empty"]),
         ("broken.json", '[{"question": "1?"', ["broken.json, line 1"]),
@@ -57,7 +65,9 @@ def test_broken_data(qed: Callable[..., Any], tmp_path: Path, name: str, content
 
 
 def test_text_that_is_not_utf8_names_the_line(qed: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "latin.jsonl").write_bytes(b'{"question": "1?", "answer": "#### 1"}\n{"question": "caf\xe9", "answer": "2"}\n')
+    (tmp_path / "latin.jsonl").write_bytes(
+        b'{"question": "1?", "answer": "#### 1"}\n{"question": "caf\xe9", "answer": "2"}\n'
+    )
     assert_refused(qed("sft", "--tasks", tmp_path / "latin.jsonl", "--out", tmp_path / "run"), 3, "line 2", "UTF-8")
 
 
@@ -85,7 +95,9 @@ def test_models_that_cannot_be_used(qed: Callable[..., Any], tmp_path: Path) -> 
 
 def test_a_model_from_nowhere(qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert_refused(qed("grpo", "--model", "nobody/nothing", "--out", tmp_path / "e"), 3, "nobody/nothing cannot be loaded")
+    assert_refused(
+        qed("grpo", "--model", "nobody/nothing", "--out", tmp_path / "e"), 3, "nobody/nothing cannot be loaded"
+    )
 
 
 def test_a_prompt_longer_than_the_window_is_counted(qed: Callable[..., Any], tmp_path: Path) -> None:
@@ -95,10 +107,14 @@ def test_a_prompt_longer_than_the_window_is_counted(qed: Callable[..., Any], tmp
     arguments = ["grpo", "--tasks", tmp_path / "mixed.jsonl", "--prompt", "think_answer", *TINY, "--steps", 1]
     done = qed(*arguments, "--out", tmp_path / "run")
     assert done.code == 0, done.err
-    left_out = [event for event in read_lines(tmp_path / "run" / "events.jsonl") if event["event"] == "prompts_too_long"]
+    left_out = [
+        event for event in read_lines(tmp_path / "run" / "events.jsonl") if event["event"] == "prompts_too_long"
+    ]
     assert sum(event["left_out"] for event in left_out) == 3
     assert "the prompt is longer than 508 tokens" in done.out
-    assert_refused(qed(*arguments, "--sampling.max_tokens", 512, "--out", tmp_path / "none"), 3, "window leaves 0 tokens")
+    assert_refused(
+        qed(*arguments, "--sampling.max_tokens", 512, "--out", tmp_path / "none"), 3, "window leaves 0 tokens"
+    )
 
 
 def test_a_folder_that_exists_is_refused(qed: Callable[..., Any], tmp_path: Path) -> None:

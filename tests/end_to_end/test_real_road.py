@@ -42,6 +42,7 @@ def rows_of(run: Path, phase: str) -> list[dict[str, Any]]:
     return [row for row in read_lines(run / "metrics.jsonl") if row["phase"] == phase and "train/loss" in row]
 
 
+@pytest.mark.slow
 def test_pipeline_on_real_text(qed: Callable[..., Any], gsm8k: Path, tmp_path: Path) -> None:
     """Loss falls, rollouts are graded, truncation is counted, checkpoints load, and nothing is dropped in silence."""
     run = tmp_path / "run"
@@ -108,7 +109,7 @@ def test_phases_one_by_one_and_a_foreign_model(qed: Callable[..., Any], gsm8k: P
 
 
 def test_no_signal_is_said_with_its_own_exit_code(qed: Callable[..., Any], gsm8k: Path, tmp_path: Path) -> None:
-    """A fresh model never answers right, so plain GRPO trains nothing: exit 5, and the rollouts are there to look at."""
+    """A fresh model never answers right, so plain GRPO trains nothing: exit 5, and its rollouts are kept."""
     done = qed("grpo", "--model", "new:small", "--tasks", gsm8k, "--steps", 2, "--out", tmp_path / "run", *SMALL)
     assert done.code == 5
     assert "No step of grpo had a gradient" in done.err

@@ -1,0 +1,127 @@
+"""Something is learned: SFT teaches the format, every online algorithm raises its reward, the quickstart tells what it
+measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from qed import plugins
+from qed.algorithms import find
+from qed.cli import main
+from qed.recipes.quickstart import control_steps
+from qed.rollouts import credit
+from qed.runs import evaluations, read_json, read_lines
+
+ONLINE = sorted(name for name in plugins.shelf("algorithms") if find(name).online)
+
+
+@pytest.fixture(scope="session")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model after SFT: it knows the format, and shows the steps now and then."""
+    run = tmp_path_factory.mktemp("taught") / "run"
+    with pytest.raises(SystemExit) as left:
+        main(["sft", "arithmetic-sft", "--evaluation.problems", "200", "--run.threads", "2", "--out", str(run)])
+    assert not left.value.code
+    return run
+
+
+@pytest.mark.slow
+def test_sft_teaches_the_format(taught: Path) -> None:
+    rows = [row for row in read_lines(taught / "metrics.jsonl") if "train/loss" in row]
+    assert rows[-1]["train/loss"] < 0.1 * rows[0]["train/loss"]
+    before, after = (summary["arithmetic"]["greedy"] for _, summary in evaluations(taught))
+    assert before["format"] == 0
+    assert after["format"] > 0.95
+    assert 0.3 < after["accuracy"] < 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ONLINE)
+def test_every_online_algorithm_improves_on_sft(
+    qed: Callable[..., Any], taught: Path, tmp_path: Path, name: str
+) -> None:
+    """Forty steps, measured on held-out problems by sampled answers, which is what the algorithms optimise."""
+    done = qed(
+        *(name, "arithmetic-rl", "--model", taught / "final" / "hf", "--steps", 40, "--run.threads", 2),
+        *("--evaluation.problems", 200, "--evaluation.every", 0, "--out", tmp_path / "run"),
+    )
+    assert done.code == 0, done.err
+    before, after = (summary["arithmetic"]["sampled"] for _, summary in evaluations(tmp_path / "run"))
+    assert after["accuracy"] > before["accuracy"] + 0.08
+    assert after["format"] > before["format"]
+
+
+@pytest.mark.slow
+def test_the_quickstart_says_what_it_measured(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """Reduced to seconds; every figure of its last line stands in the run's folder, and it can be resumed when it is
+    done."""
+    run = tmp_path / "run"
+    arguments = ["quickstart", "--seed", 3, "--out", run, "--json", "--sft.learner.steps", 60]
+    arguments += ["--rl.learner.steps", 3, "--rl.algorithm.entropy", 0.01, "--evaluation.problems", 30]
+    done = qed(*arguments)
+    assert done.code == 0, done.err
+    result = done.result
+    assert set(result) == {"sft", "rl", "control", "mean_tokens_before", "mean_tokens_after", "seconds", "run"}
+    measured = dict(evaluations(run))
+    assert sorted(measured) == [0, 40, 60, 63]
+    for arm, summary in (("sft", measured[60]), ("rl", measured[63])):
+        for key, decoding, figure in (
+            ("accuracy", "greedy", "accuracy"),
+            ("format", "greedy", "format"),
+            ("sampled_accuracy", "sampled", "accuracy"),
+            ("sampled_format", "sampled", "format"),
+        ):
+            assert result[arm][key] == summary["arithmetic"][decoding][figure]
+        assert result[arm]["n"] == 30
+        answers = read_lines(run / "eval" / f"step_0000{60 if arm == 'sft' else 63}" / "arithmetic.jsonl")
+        greedy = [row for row in answers if row["decoding"] == "greedy"]
+        assert fmean(row["correct"] for row in greedy) == result[arm]["accuracy"]
+    assert result["mean_tokens_after"] == measured[63]["arithmetic"]["sampled"]["mean_tokens"]
+    steps = control_steps(read_lines(run / "metrics.jsonl"), boundary=60)
+    assert max(step for step, _ in evaluations(run / "control")) == steps >= 1
+    assert (run / "report.html").stat().st_size > 10_000
+    assert (run / "final" / "hf" / "config.json").is_file()
+    assert read_json(run / "env.json", {})["threads"] == 1
+    again = qed(*arguments, "--resume")
+    assert again.code == 0, again.err
+    assert {**again.result, "seconds": 0} == {**result, "seconds": 0}
+
+
+@pytest.mark.slow
+def test_a_pipeline_cut_in_its_second_phase_goes_on(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The KL's reference is the model as SFT left it, also for the run that was resumed from inside RL."""
+    shared = ["pipeline", "quickstart", "--sft.learner.steps", 8, "--rl.learner.steps", 4, "--run.save_every", 2]
+    shared += ["--rl.algorithm.kl", 0.1, "--evaluation.problems", 4, "--evaluation.every", 0]
+    assert qed(*shared, "--out", tmp_path / "whole").code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr("qed.recipes.online.credit", _failing_at(3))
+        assert qed(*shared, "--out", tmp_path / "cut").code == 1
+    log = (tmp_path / "cut" / "logs" / "attempt_1" / "main.log").read_text()
+    assert "RuntimeError: the power went" in log
+    assert qed(*shared, "--out", tmp_path / "cut", "--resume").code == 0
+    weights = [(tmp_path / name / "final" / "hf" / "model.safetensors").read_bytes() for name in ("whole", "cut")]
+    assert weights[0] == weights[1]
+    names = [sorted(path.name for path in (tmp_path / name / "rollouts").iterdir()) for name in ("whole", "cut")]
+    assert names[0] == names[1] == [f"step_{step:06d}.jsonl.zst" for step in range(9, 13)]
+    events = [json.loads(line)["event"] for line in (tmp_path / "cut" / "events.jsonl").read_text().splitlines()]
+    assert events.count("failed") == events.count("resumed") == events.count("finished") == 1
+
+
+def _failing_at(step: int) -> Callable[..., None]:
+    """Stands in for `credit` and fails the given time it is called."""
+    calls = iter(range(1, 100))
+
+    def failing(*arguments: Any) -> None:
+        if next(calls) == step:
+            raise RuntimeError("the power went")
+        credit(*arguments)
+
+    return failing

@@ -1,0 +1,169 @@
+"""The embedded task is what it says, data files give the right problems, and every shipped config parses."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+
+from qed import tasks
+from qed.configuration.resolve import resolve
+from qed.errors import UsageError
+from qed.rewards import think_answer
+from qed.settings import PipelineSettings
+from qed.tasks import arithmetic
+from qed.types import Problem, Rollout
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_arithmetic_is_right_and_never_repeats(level: int) -> None:
+    train, test = arithmetic.load(f"train-level{level}"), arithmetic.load(f"test-level{level}")
+    assert (len(train), len(test)) == (8000, 1000)
+    questions = [problem.question for problem in train + test]
+    assert len(set(questions)) == len({problem.id for problem in train + test}) == 9000
+    largest = arithmetic.LARGEST[level]
+    for problem in train[:2000]:
+        words = problem.question.replace(".", " ").replace(",", " ").split()
+        numbers = [int(word) for word in words if word.isdigit()]
+        assert len(numbers) == 3
+        assert all(2 <= number <= largest for number in numbers)
+        total = numbers[0]
+        halves = problem.question.split(". ")[1].split(", then ")
+        for half, number in zip(halves, numbers[1:], strict=True):
+            total += -number if any(word in half for word in ("gives away", "loses", "sells")) else number
+        assert total == int(problem.answer) >= 0
+
+
+def test_arithmetic_demonstrations_are_mixed_as_promised() -> None:
+    """35 % with steps, 50 % in the format alone, 15 % bare; the steps are right and end in the answer."""
+    kinds: Counter[str] = Counter()
+    for problem in arithmetic.load("train"):
+        kinds["bare" if "completion" in problem.meta else "steps" if problem.solution else "format"] += 1
+        if problem.solution:
+            for step in problem.solution.split(", "):
+                left, _, right = step.partition("=")
+                sign = "+" if "+" in left else "-"
+                one, other = map(int, left.split(sign))
+                assert one + other * (1 if sign == "+" else -1) == int(right)
+            assert problem.solution.endswith(f"={problem.answer}")
+    shares = [kinds[kind] / 8000 for kind in ("steps", "format", "bare")]
+    assert shares == pytest.approx([0.35, 0.50, 0.15], abs=0.02)
+
+
+def test_arithmetic_is_the_same_every_time() -> None:
+    """A benchmark that moved would make results incomparable."""
+    assert arithmetic.load("test")[0] == arithmetic.load("test")[0]
+    assert arithmetic.load("test") == arithmetic.load("test-level1")
+    with pytest.raises(UsageError, match="train-level2"):
+        arithmetic.load("train-level4")
+
+
+def test_a_task_is_named_in_three_ways() -> None:
+    assert tasks.parse("arithmetic") == tasks.TaskName("arithmetic")
+    assert tasks.parse("arithmetic:test-level2") == tasks.TaskName("arithmetic", "test-level2")
+    assert tasks.parse("some/where.jsonl") == tasks.TaskName("files", "", "some/where.jsonl")
+    assert tasks.parse("gsm8k:test@a/b.jsonl") == tasks.TaskName("gsm8k", "test", "a/b.jsonl")
+
+
+ROWS = [
+    ({"question": "6*8?", "answer": "So <<6*8=48>>48.\n#### 48"}, ("6*8?", "48", "So 48.")),
+    ({"question": "Much?", "answer": "A lot.\n#### 1,234"}, ("Much?", "1234", "A lot.")),
+    (
+        {"problem": "x?", "solution": r"It is \boxed{\frac{1}{2}}.", "level": "Level 5"},
+        ("x?", r"\frac{1}{2}", r"It is \boxed{\frac{1}{2}}."),
+    ),
+    ({"problem": "x?", "answer": 12, "subject": "Algebra"}, ("x?", "12", "")),
+    ({"prompt": "x?", "answer": "3"}, ("x?", "3", "")),
+    ({"question": "x?", "final_answer": "4", "solution": "2+2"}, ("x?", "4", "2+2")),
+]
+
+
+def write_jsonl(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def write_json(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.write_text(json.dumps(rows), encoding="utf-8")
+
+
+def write_gzip(file: Path, rows: list[dict[str, Any]]) -> None:
+    file.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode()))
+
+
+def write_csv(file: Path, rows: list[dict[str, Any]]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.DictWriter(opened, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_parquet(file: Path, rows: list[dict[str, Any]]) -> None:
+    Dataset.from_list(rows).to_parquet(str(file))
+
+
+WRITERS = {
+    ".jsonl": write_jsonl,
+    ".json": write_json,
+    ".jsonl.gz": write_gzip,
+    ".csv": write_csv,
+    ".parquet": write_parquet,
+}
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+@pytest.mark.parametrize(("row", "expected"), ROWS)
+def test_files_know_their_columns(
+    tmp_path: Path, suffix: str, row: dict[str, Any], expected: tuple[str, str, str]
+) -> None:
+    write: Callable[[Path, list[dict[str, Any]]], None] = WRITERS[suffix]
+    write(tmp_path / f"data{suffix}", [row, row])
+    problems = tasks.load(str(tmp_path / f"data{suffix}"), "train", {})
+    assert [(p.question, p.answer, p.solution) for p in problems] == [expected], "the same row twice is one problem"
+    assert {key: problems[0].meta[key] for key in ("subject", "level") if key in row} == {
+        key: row[key] for key in ("subject", "level") if key in row
+    }
+
+
+def test_a_completion_is_imitated_as_it_stands(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "data.jsonl", [{"prompt": "x?", "completion": "It is 3."}])
+    (problem,) = tasks.load(str(tmp_path / "data.jsonl"), "train", {})
+    assert problem.meta["completion"] == "It is 3."
+
+
+def test_gsm8k_is_read_whole(shared: Path) -> None:
+    """7,473 and 1,319 problems, every one with a whole number for an answer and a solution without calculator marks."""
+    for split, count in (("train", 7473), ("test", 1319)):
+        problems = tasks.load(str(shared / "data" / "gsm8k" / f"{split}.jsonl"), split, {})
+        assert len(problems) == len({problem.id for problem in problems})
+        assert count - 10 <= len(problems) <= count, "but for rows that stand twice"
+        for problem in problems:
+            assert problem.answer.lstrip("-").isdigit(), problem
+            assert problem.solution
+            assert "<<" not in problem.solution
+
+
+@pytest.mark.parametrize("config", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_config_parses(config: Path) -> None:
+    text = config.read_text(encoding="utf-8")
+    assert text.startswith("#"), "the first comment says what to expect"
+    command = "pipeline" if "\nrl:" in text else "sft" if "sft" in config.stem else "grpo"
+    resolved = resolve(command, [str(config)])
+    assert isinstance(resolved.settings, PipelineSettings) == (command == "pipeline")
+    given = [key for key, origin in resolved.origins.items() if config.name in origin]
+    assert len(given) >= 8, "its settings are in force"
+
+
+def test_a_demonstration_in_the_format_earns_the_whole_reward() -> None:
+    for problem in arithmetic.load("test")[:50]:
+        text = f"<think>{problem.solution}</think><answer>{problem.answer}</answer>"
+        verdict = think_answer.reward(Rollout(Problem("p", "?", problem.answer), (), (), (), text, "stop"))
+        assert (verdict.reward, verdict.correct) == (1.1, True)

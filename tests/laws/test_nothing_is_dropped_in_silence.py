@@ -1,0 +1,121 @@
+"""Law 7: whatever is cut, left out or without signal is counted in the step's record or in an event."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from making import make_model, make_rollout
+
+from qed.algorithms import find
+from qed.algorithms.grpo import Grpo
+from qed.errors import Diverged
+from qed.learner import COUNTS, Learner
+from qed.rollouts import credit, describe, grade, minibatches
+from qed.settings import LearnerSettings
+from qed.types import Grade, Group, Problem, Rollout
+
+
+def answers(rewards: Sequence[float], stop: Sequence[str] = (), lengths: Sequence[int] = ()) -> Group:
+    """A group with given rewards; above 0.5 is correct."""
+    group = []
+    for number, reward in enumerate(rewards):
+        length = lengths[number] if lengths else 3
+        rollout = Rollout(
+            Problem("p", "?", "1"), (5,), (2,) * length, (-1.0,) * length, "", stop[number] if stop else "stop"
+        )
+        rollout.grade = Grade(reward, reward > 0.5, reward > 0, None, {"correct": float(reward > 0.5)})
+        group.append(rollout)
+    return group
+
+
+def test_a_steps_record_counts_every_kind_of_answer() -> None:
+    """Three groups of two: all right, all wrong, mixed; one answer cut; right answers of 1, 3, 5 tokens, wrong of 7."""
+    groups = [
+        answers([1.0, 1.0], ["stop", "stop"], [1, 3]),
+        answers([0.0, 0.0], ["length", "stop"], [7, 7]),
+        answers([1.0, 0.1], ["stop", "stop"], [5, 7]),
+    ]
+    found = describe(groups)
+    assert found == pytest.approx(
+        {
+            "reward/mean": 3.1 / 6,
+            "reward/correct/mean": 3 / 6,
+            "accuracy": 3 / 6,
+            "format": 4 / 6,
+            "groups/zero_std": 2 / 3,
+            "groups/all_right": 1 / 3,
+            "groups/all_wrong": 1 / 3,
+            "length/total": 30,
+            "length/mean": 30 / 6,
+            "length/right_mean": 3,
+            "length/wrong_mean": 7,
+            "length/truncated_frac": 1 / 6,
+        }
+    )
+    assert describe([]) == {}
+
+
+def test_an_update_counts_what_it_does_not_compute() -> None:
+    """Two of three rows have no advantage: they are rows, they are not live, and their tokens are in the average."""
+    rollouts = [make_rollout(random.Random(seed), advantage=float(seed == 1)) for seed in range(3)]
+    learner = Learner(make_model(), Grpo(average="token"), LearnerSettings())
+    stats = learner.accumulate(rollouts)
+    assert [stats[name] for name in COUNTS] == [
+        3,
+        1,
+        sum(len(rollout.output) for rollout in rollouts),
+        len(rollouts[1].prompt) + len(rollouts[1].output) - 1,
+    ]
+    assert learner.accumulate([])["train/rows"] == 0
+
+
+def test_a_step_without_signal_changes_nothing() -> None:
+    """Not even by the optimizer's momentum, which a step with a gradient of zero would follow."""
+    model = make_model()
+    learner = Learner(model, Grpo(), LearnerSettings(lr=0.1))
+    learner.update([make_rollout(random.Random(1), advantage=1.0)], step=0)
+    before = [parameter.clone() for parameter in model.parameters()]
+    stats = learner.update([make_rollout(random.Random(2), advantage=0.0)], step=1)
+    assert stats["train/live_rows"] == 0
+    assert stats["optim/grad_norm"] == 0
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_stops_before_the_step(value: float) -> None:
+    model = make_model()
+    learner = Learner(model, Grpo(), LearnerSettings(lr=0.1))
+    before = [parameter.clone() for parameter in model.parameters()]
+    with pytest.raises(Diverged, match="before the optimizer step"):
+        learner.update([make_rollout(random.Random(0), advantage=value)], step=0)
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+    with pytest.raises(Diverged, match="problem p"):
+        grade([answers([0.0])], lambda rollout: Grade(value, False, False, None))
+
+
+@given(rewards=st.lists(st.sampled_from([0.0, 0.1, 0.3, 1.0, 1.1]), min_size=1, max_size=9), shift=st.floats(-5, 5))
+@pytest.mark.parametrize("name", ["reinforce", "grpo", "dr_grpo"])
+def test_group_advantages_are_centred_and_ignore_a_shift(name: str, rewards: list[float], shift: float) -> None:
+    algorithm = find(name)()
+    groups = [answers(rewards), answers([reward + shift for reward in rewards])]
+    credit(groups, algorithm)
+    one, other = ([rollout.advantage for rollout in group] for group in groups)
+    assert sum(one) == pytest.approx(0, abs=1e-9)
+    assert one == pytest.approx(other, abs=1e-4)
+    if len(set(rewards)) == 1:
+        assert one == [0.0] * len(rewards)
+
+
+@given(count=st.integers(0, 20), size=st.integers(0, 25))
+def test_minibatches_keep_every_row_once(count: int, size: int) -> None:
+    rows = [make_rollout(random.Random(seed)) for seed in range(count)]
+    parts = minibatches(rows, size)
+    assert [row for part in parts for row in part] == rows
+    assert all(len(part) <= size for part in parts) or size == 0
+    assert len(parts) == (1 if size == 0 or count == 0 else -(-count // size))
