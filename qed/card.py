@@ -20,7 +20,7 @@ pipeline_tag: text-generation
 
 # {title}
 
-Trained by [qed](https://pypi.org/project/qed/) {version} with {methods}, from `{model}`.
+Trained by qed {version} with {methods}, from `{model}`.
 
 The model lies in `final/hf` and loads with `transformers.AutoModelForCausalLM.from_pretrained`.
 

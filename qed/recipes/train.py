@@ -9,6 +9,7 @@ from qed.card import write_card
 from qed.recipes.offline import offline
 from qed.recipes.online import online
 from qed.recipes.setup import Setup, opened
+from qed.report import write_report
 from qed.runs import Launch, Row, evaluations
 from qed.settings import PipelineSettings, Settings
 
@@ -49,7 +50,7 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
 
 
 def finished(setup: Setup, last: int, model: str, methods: list[str]) -> dict[str, Any]:
-    """Point to the final checkpoint, write the model card, and say where everything is.
+    """Point to the final checkpoint, write the model card and the report, and say where everything is.
 
     Args:
         setup: of the run.
@@ -65,7 +66,8 @@ def finished(setup: Setup, last: int, model: str, methods: list[str]) -> dict[st
         final.symlink_to(Path("checkpoints") / checkpoint.name)
     setup.run.event("finished", step=last)
     write_card(folder, model, [Path(method).stem for method in methods])
-    setup.console.say(f"Done: {folder}; the model is {final / 'hf'}.")
+    report = write_report([folder], folder / "report.html")
+    setup.console.say(f"Done: {folder}; the model is {final / 'hf'}, the report {report}.")
     return {"run": str(folder), "steps": last, **figures(dict(evaluations(folder)).get(last, {}))}
 
 
