@@ -30,8 +30,9 @@ class _LinearLogps(torch.autograd.Function):
         context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
         logps, entropies = [], []
+        narrow = weight.to(hidden.dtype)
         for rows in _chunks(hidden, weight):
-            logits = _logits(hidden[rows], weight, bias, temperature)
+            logits = _logits(hidden[rows], narrow, bias, temperature)
             normaliser = logits.logsumexp(-1)
             logps.append(logits.gather(-1, labels[rows, None]).squeeze(-1) - normaliser)
             entropies.append(normaliser - ((logits - normaliser[:, None]).exp() * logits).sum(-1))
@@ -47,8 +48,9 @@ class _LinearLogps(torch.autograd.Function):
         d_weight = torch.zeros_like(weight) if context.needs_input_grad[1] else None
         d_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
         with_entropy = bool(of_entropy.any())
+        narrow = weight.to(hidden.dtype)
         for rows in _chunks(hidden, weight):
-            log_probs = _logits(hidden[rows], weight, bias, context.temperature).log_softmax(-1)
+            log_probs = _logits(hidden[rows], narrow, bias, context.temperature).log_softmax(-1)
             probs = log_probs.exp()
             d_logits = probs * -of_logps[rows, None]
             d_logits.scatter_add_(-1, labels[rows, None], of_logps[rows, None])
@@ -56,7 +58,7 @@ class _LinearLogps(torch.autograd.Function):
                 entropy = -(probs * log_probs).sum(-1, keepdim=True)
                 d_logits -= of_entropy[rows, None] * probs * (log_probs + entropy)
             d_logits /= context.temperature
-            d_hidden[rows] = (d_logits.to(hidden.dtype) @ weight.to(hidden.dtype)).to(d_hidden.dtype)
+            d_hidden[rows] = d_logits.to(hidden.dtype) @ narrow
             if d_weight is not None:
                 # Accumulated in the weight's own precision: rounding each chunk would bias the update.
                 d_weight += (d_logits.T @ hidden[rows].to(d_logits.dtype)).to(d_weight.dtype)
@@ -92,6 +94,10 @@ def response_logps(model: nn.Module, batch: Batch, temperature: float) -> tuple[
     body, head = decoder_and_head(model)
     attention = None if bool(batch.attention.all()) else batch.attention
     hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state
+    device = batch.inputs.device.type
+    if torch.is_autocast_enabled(device):
+        # Autocast does not reach into a backward pass written by hand, so both passes are given its precision here.
+        hidden = hidden.to(torch.get_autocast_dtype(device))
     chosen = batch.mask.bool()
     found, spread_out = linear_logps(hidden[chosen], head.weight, batch.labels[chosen], temperature, head.bias)
     logps = torch.zeros(batch.labels.shape, dtype=found.dtype, device=found.device)
@@ -116,7 +122,7 @@ def decoder_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
 
 
 def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> Tensor:
-    logits = hidden @ weight.to(hidden.dtype).T
+    logits = hidden @ weight.T
     logits = logits.float() if logits.dtype in (torch.bfloat16, torch.float16) else logits
     if bias is not None:
         logits = logits + bias

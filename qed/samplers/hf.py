@@ -110,7 +110,9 @@ class _Drawing(LogitsProcessor):  # type: ignore[misc]
 
     def __init__(self, seeds: Tensor, sampling: Sampling, device: torch.device) -> None:
         self.temperature = sampling.temperature
-        self.draws = uniforms(seeds, sampling.max_tokens).to(device) if sampling.temperature > 0 else None
+        # Apple's devices have no float64, so there the draw itself is made on the CPU.
+        self.place = torch.device("cpu") if device.type == "mps" else device
+        self.draws = uniforms(seeds, sampling.max_tokens).to(self.place) if sampling.temperature > 0 else None
         self.logps: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -120,9 +122,10 @@ class _Drawing(LogitsProcessor):  # type: ignore[misc]
             chosen = logits.argmax(-1, keepdim=True)
         else:
             # In float64: at float32 the cumulative sum would lose tokens of small probability in a large vocabulary.
-            cumulative = logps.double().exp().cumsum(-1)
+            cumulative = logps.to(self.place).double().exp().cumsum(-1)
             target = self.draws[:, len(self.logps), None] * cumulative[:, -1:]
             chosen = torch.searchsorted(cumulative, target, right=True).clamp(max=scores.shape[-1] - 1)
+            chosen = chosen.to(scores.device)
         self.logps.append(logps.gather(-1, chosen).squeeze(-1))
         return torch.full_like(scores, -torch.inf).scatter_(-1, chosen, 0.0)
 

@@ -19,6 +19,7 @@ from qed.errors import ModelError
 from qed.logps import linear_logps, response_logps
 from qed.samplers.base import Sampling
 from qed.samplers.hf import HFSampler
+from qed.types import Problem, Rollout
 
 SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -104,6 +105,28 @@ def test_the_sampler_is_greedy_as_the_model_is(family: str) -> None:
             assert logp == pytest.approx(float(log_probs[token].detach()), abs=1e-4)
             ids.append(token)
         assert (answer.tokens[-1] in (1, 2)) == (answer.stop_reason == "stop")
+
+
+def test_autocast_reaches_both_passes() -> None:
+    """In bfloat16 gradients stay near those of float32, and the sampler agrees with the learner."""
+    model = make_model(dtype=torch.float32)
+    batch = collate([make_rollout(random.Random(seed)) for seed in range(5)])
+    gradients = []
+    for enabled in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            logps, _ = response_logps(model, batch, 1.0)
+        assert logps.dtype == torch.float32
+        logps.sum().backward()
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    difference = (gradients[0] - gradients[1]).norm() / gradients[0].norm()
+    assert 0 < difference < 0.15
+    sampler = HFSampler(model, None, ends=(1,), precision=torch.bfloat16)
+    (answers,) = sampler.generate([(4, 7)], [[seed_of("half", n) for n in range(20)]], Sampling(1.0, 6))
+    rollouts = [Rollout(Problem("p", "?", "1"), (4, 7), a.tokens, a.logps, "", a.stop_reason) for a in answers]
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        logps, _ = response_logps(model, collate(rollouts), 1.0)
+    assert (logps - collate(rollouts).sampled_logps).abs().max() < 0.1
 
 
 def test_samples_follow_the_distribution() -> None:
