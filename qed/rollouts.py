@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Generic, TypeVar
 
@@ -32,14 +31,16 @@ class Stream(Generic[T]):
     seed: int
     purpose: str
     position: int = 0
+    _epoch: tuple[int, list[int]] = field(default=(-1, []), repr=False)  # the order of one epoch, kept while it lasts
 
     def take(self, count: int) -> list[T]:
         """The next items."""
         taken: list[T] = []
         while len(taken) < count:
             epoch, offset = divmod(self.position, len(self.items))
-            order = shuffled(len(self.items), self.seed, self.purpose, epoch)
-            chunk = list(islice(order, offset, offset + count - len(taken)))
+            if self._epoch[0] != epoch:
+                self._epoch = (epoch, shuffled(len(self.items), self.seed, self.purpose, epoch))
+            chunk = self._epoch[1][offset : offset + count - len(taken)]
             taken += [self.items[index] for index in chunk]
             self.position += len(chunk)
         return taken

@@ -26,7 +26,7 @@ from typing import Any
 
 import zstandard
 
-from qed.errors import QedError, UsageError
+from qed.errors import Interrupted, QedError, UsageError
 from qed.types import Rollout
 
 Row = dict[str, Any]
@@ -63,7 +63,8 @@ class Run:
         if error is not None:
             error.qed_log = self.log  # type: ignore[attr-defined]
             self.note("".join(traceback.format_exception(error)))
-            self.event("failed" if not isinstance(error, KeyboardInterrupt) else "interrupted", reason=str(error)[:500])
+            stopped = isinstance(error, KeyboardInterrupt | Interrupted)
+            self.event("interrupted" if stopped else "failed", reason=str(error)[:500])
 
     def note(self, text: str) -> None:
         """Add to the run's log."""

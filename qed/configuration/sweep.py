@@ -76,15 +76,25 @@ def run(found: Sequence[Point], train: Callable[[Resolved], dict[str, Any]]) -> 
 def table(outcomes: Sequence[Outcome]) -> str:
     """The runs as rows: what was swept, the numbers that came out, the folder."""
     swept = list(outcomes[0].point.swept)
-    numbers = list(
-        dict.fromkeys(key for outcome in outcomes for key, value in outcome.result.items() if _number(value))
-    )
+    found = [_numbers(outcome.result) for outcome in outcomes]
+    numbers = list(dict.fromkeys(key for one in found for key in one))
     rows = [[*swept, *numbers, "run"]]
-    for outcome in outcomes:
-        results = [_rounded(outcome.result.get(key)) for key in numbers]
+    for outcome, one in zip(outcomes, found, strict=True):
+        results = [_rounded(one.get(key)) for key in numbers]
         failed = " (failed)" if outcome.error else ""
         rows.append([*outcome.point.swept.values(), *results, outcome.point.resolved.settings.run.out + failed])
     return columns(rows)
+
+
+def _numbers(result: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The numbers of a result, those of an evaluation by the task's name before them."""
+    flat: dict[str, Any] = {}
+    for key, value in result.items():
+        if isinstance(value, dict):
+            flat |= _numbers(value, f"{prefix}{key}.")
+        elif _number(value):
+            flat[prefix + key] = value
+    return flat
 
 
 def as_json(outcomes: Sequence[Outcome]) -> str:

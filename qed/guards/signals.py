@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -35,6 +36,8 @@ def watched() -> Iterator[Stop]:
 
     def ask(number: int, frame: FrameType | None) -> None:
         stop.received = signal.Signals(number)
+        # print() is not safe inside a signal handler, a bare write is.
+        os.write(2, b"\nStopping after this step, with a checkpoint; once more ends at once.\n")
         for known, handler in before.items():
             signal.signal(known, handler)
 

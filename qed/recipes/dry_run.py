@@ -13,7 +13,9 @@ from qed.settings import PipelineSettings, Settings
 CHARACTERS_PER_TOKEN = (
     4  # of English text under the vocabularies of today's models; a rule of thumb, and said to be one
 )
-BYTES_PER_ROLLOUT_TOKEN = 8  # an id, a log-prob and the text of a token, compressed; measured on runs of this project
+# An id, a log-prob and the text of a token, compressed. The embedded default needs 2, because its answers repeat each
+# other; other text compresses less.
+BYTES_PER_ROLLOUT_TOKEN = 8
 
 
 def dry_run(settings: Settings | PipelineSettings) -> None:

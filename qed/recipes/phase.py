@@ -78,23 +78,29 @@ class Phase:
             self._save(self.last)  # no step at all: an untouched model, evaluated and kept
             return
         console.phase(f"{self.name}: steps {self.first + 1} to {self.last}", self.first)
+        self._stop_if_asked(self.first)
         self.clock = time.perf_counter()
         for step in range(self.first + 1, self.last + 1):
             yield step
             done = step == self.last
             if self._due(step, self.settings.evaluation.every) or done:
                 self._evaluate_once(step)
-            if self._due(step, self.settings.run.save_every) or done or self.setup.stop.received:
+            if self._due(step, self.settings.run.save_every) or done:
                 self._save(step)
-            if self.setup.stop.received:
-                raise Interrupted(
-                    f"Stopped after step {step} by {self.setup.stop.received.name}; its checkpoint is saved. "
-                    "Go on with the "
-                    f"same command and --resume --out {self.setup.run.folder}.",
-                    self.setup.stop.exit_code,
-                )
+            self._stop_if_asked(step)
             self.clock = time.perf_counter()
         console.end_phase()
+
+    def _stop_if_asked(self, step: int) -> None:
+        """Save and leave when a signal has come."""
+        stop = self.setup.stop
+        if stop.received is not None:
+            self._save(step)
+            raise Interrupted(
+                f"Stopped after step {step} by {stop.received.name}; its checkpoint is saved. Go on with the same "
+                f"command and --resume --out {self.setup.run.folder}.",
+                stop.exit_code,
+            )
 
     def lap(self, stage: str) -> None:
         """The time since the last lap was spent on this stage of the step."""

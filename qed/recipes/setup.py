@@ -140,7 +140,10 @@ def load_problems(
     problems = [problem for name in data.tasks for problem in tasks.load(name, "train", mapping)]
     benches: dict[str, list[Problem]] = {}
     for name in evaluation.tasks or [name for name in data.tasks if tasks.has_test_split(name)]:
-        benches[tasks.parse(name).label] = tasks.load(name, "test", mapping)[: evaluation.problems]
+        label = tasks.parse(name).label
+        if label in benches:
+            raise UsageError(f"evaluation.tasks names two tasks that would both be called '{label}'; rename a file.")
+        benches[label] = tasks.load(name, "test", mapping)[: evaluation.problems]
     if not benches:
         order = shuffled(len(problems), seed, "held out")
         count = min(evaluation.problems, len(problems) // HELD_OUT_SHARE)

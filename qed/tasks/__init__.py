@@ -25,8 +25,10 @@ class TaskName:
 
     @property
     def label(self) -> str:
-        """A short name for tables and file names."""
-        return self.leaf if self.leaf != "files" else Path(self.path).name.split(".")[0]
+        """A short name for tables and file names; the test split of a task goes by the task's name alone."""
+        if self.leaf == "files":
+            return Path(self.path).name.split(".")[0]
+        return self.leaf if self.split in ("", "test") else f"{self.leaf}-{self.split}"
 
 
 def parse(name: str) -> TaskName:
