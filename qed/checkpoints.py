@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -32,7 +34,8 @@ def save(
         QedError: the disk is full; earlier checkpoints stay as they are.
     """
     home = run.folder / "checkpoints"
-    target, beside = home / f"step_{step:06d}", home / f".tmp-step_{step:06d}-{os.getpid()}"
+    target, beside = home / f"step_{step:06d}", home / f".tmp-step_{step:06d}-{secrets.token_hex(4)}"
+    replaced = home / f".tmp-replaced-{beside.name}"
     try:
         beside.mkdir(parents=True)
         save_model(model, tokenizer, beside / "hf")
@@ -42,14 +45,22 @@ def save(
         (beside / "state.json").write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
         _write_manifest(beside)
         if target.exists():
-            shutil.rmtree(target)  # the same step again, after a resume from an older one
-        beside.replace(target)
+            target.rename(replaced)  # the same step again, after a resume from an older one
+        beside.rename(target)
         _sync(home)
         _point(home / "LATEST", target.name)
-    except OSError as error:
-        shutil.rmtree(beside, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
         raise QedError(f"Cannot write the checkpoint {target}: {error}. Earlier checkpoints are whole.") from error
+    finally:
+        for leftover in (beside, replaced):
+            shutil.rmtree(leftover, ignore_errors=True)
     return target
+
+
+def tidy(run: Run) -> None:
+    """Remove what a killed process left half written; called when a run is opened, before anything is saved."""
+    for leftover in run.folder.glob("checkpoints/.tmp-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:

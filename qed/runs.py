@@ -11,6 +11,7 @@ disk is taken back.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -43,6 +44,7 @@ class Launch:
     resume: bool = False
     overwrite: bool = False
     json: bool = False
+    home: str = ""  # the folder that advice on resuming names, where it is not the run's own
 
 
 class Run:
@@ -61,10 +63,12 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            error.qed_log = self.log  # type: ignore[attr-defined]
-            self.note("".join(traceback.format_exception(error)))
             stopped = isinstance(error, KeyboardInterrupt | Interrupted)
-            self.event("interrupted" if stopped else "failed", reason=str(error)[:500])
+            # A disk that is full, or a folder that is gone, must not hide the error that is on its way.
+            with contextlib.suppress(OSError, QedError):
+                self.note("".join(traceback.format_exception(error)))
+                error.qed_log = self.log  # type: ignore[attr-defined]
+                self.event("interrupted" if stopped else "failed", reason=str(error)[:500])
 
     def note(self, text: str) -> None:
         """Add to the run's log."""
@@ -137,24 +141,27 @@ def as_bytes(lines: str) -> bytes:
 
 
 def write_bytes(path: Path, content: bytes, append: bool = False) -> None:
-    """Write to a file; every byte of a run goes through here, which is where tests make the disk full."""
+    """Write to a file; metrics, events, rollouts and evaluations go through here."""
     with path.open("ab" if append else "wb") as file:
         file.write(content)
 
 
-def open_folder(out: str, name: str, launch: Launch) -> Path:
-    """The folder of a run: fresh, or resumed, or overwritten when asked.
+def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]:
+    """The folder of a run: fresh, or resumed, or in the place of another when asked.
 
     Args:
         out: the folder, or empty for a fresh one under runs/.
         name: the beginning of the fresh folder's name.
         launch: what may happen to a folder that exists.
+
+    Returns:
+        the folder, and where the run that it replaces has been put aside.
     """
     if not out:
         if launch.resume:
             raise UsageError("--resume needs the run's folder: add --out DIR.")
         out = f"runs/{name}--{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    folder = Path(out)
+    folder, aside = Path(out), None
     occupied = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     is_run = (folder / "settings.yaml").is_file()
     if launch.resume and not is_run:
@@ -167,12 +174,15 @@ def open_folder(out: str, name: str, launch: Launch) -> Path:
                 else "It is no run; choose another."
             )
             raise UsageError(f"The folder {folder} already exists and is not empty. {what}")
-        shutil.rmtree(folder)
+        folder = folder.resolve()
+        aside = folder.with_name(f".{folder.name}.replaced-{secrets.token_hex(4)}")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if aside is not None:
+            folder.rename(aside)
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"The folder {folder} cannot be made: {error.strerror}.") from error
-    return folder
+        raise UsageError(f"The folder {folder} cannot be made or written: {error.strerror}.") from error
+    return folder, aside
 
 
 def as_row(rollout: Rollout, step: int) -> Row:
@@ -234,5 +244,5 @@ def _unwritable(path: Path, error: OSError) -> QedError:
     return QedError(
         f"Cannot write {path}: {error.strerror or error}. Training has stopped; everything written before is "
         "whole. Free some "
-        "space, or set run.save_rollouts=false, and go on with --resume."
+        "space, or set run.save_rollouts=false, and go on from the last checkpoint with --resume."
     )

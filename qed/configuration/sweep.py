@@ -17,7 +17,7 @@ from qed.configuration.help import columns
 from qed.configuration.names import suggest
 from qed.configuration.resolve import Resolved, resolve, sources
 from qed.configuration.values import Raw, shown, split
-from qed.errors import QedError, UsageError
+from qed.errors import Interrupted, QedError, UsageError
 
 LONGEST_NAME = 120  # Of a run's folder; file systems end at 255 bytes.
 
@@ -67,6 +67,8 @@ def run(found: Sequence[Point], train: Callable[[Resolved], dict[str, Any]]) -> 
         _say(f"sweep {number}/{len(found)}: {_folder(point.swept)}")
         try:
             outcomes.append(Outcome(point, train(point.resolved)))
+        except Interrupted:
+            raise
         except QedError as error:
             _say(f"error: {error}")
             outcomes.append(Outcome(point, {}, str(error)))

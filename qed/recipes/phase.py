@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -64,6 +63,7 @@ class Phase:
             self.learner.load_state(tensors)
             self.position, self.signal_steps = state["position"], state["signal_steps"]
         self.laps: dict[str, float] = {}
+        self.saved = -1
 
     def over(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
         """The phase's stream of items, going on where a resumed run stands."""
@@ -73,7 +73,8 @@ class Phase:
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are to be made; after each come evaluation, checkpoint and signals."""
         console = self.setup.console
-        self._evaluate_once(self.first)
+        if self.first == self.offset:
+            self._evaluate_once(self.first)
         if self.first == self.last:
             self._save(self.last)  # no step at all: an untouched model, evaluated and kept
             return
@@ -96,9 +97,10 @@ class Phase:
         stop = self.setup.stop
         if stop.received is not None:
             self._save(step)
+            home = self.setup.launch.home or self.setup.run.folder
             raise Interrupted(
                 f"Stopped after step {step} by {stop.received.name}; its checkpoint is saved. Go on with the same "
-                f"command and --resume --out {self.setup.run.folder}.",
+                f"command and --resume --out {home}.",
                 stop.exit_code,
             )
 
@@ -157,16 +159,17 @@ class Phase:
             }
         )
 
-    def _save(self, step: int) -> Path:
+    def _save(self, step: int) -> None:
+        if step == self.saved:
+            return
         state = {
             "phase": self.name,
             "position": self.stream.position if self.stream else 0,
             "signal_steps": self.signal_steps,
             "seed": self.settings.run.seed,
         }
-        return checkpoints.save(
-            self.setup.run, step, self.setup.model, self.setup.tokenizer, self.learner.state(), state
-        )
+        checkpoints.save(self.setup.run, step, self.setup.model, self.setup.tokenizer, self.learner.state(), state)
+        self.saved = step
 
     def finish(self) -> None:
         """Refuse to call it training when no step had a gradient."""

@@ -82,7 +82,8 @@ def control_steps(rows: list[Row], boundary: int) -> int:
 
 def run_beside(setup: Setup, settings: Settings) -> None:
     """A run of one phase in a folder of its own, on the problems and with the prompt that the setup has prepared."""
-    launch = replace(setup.launch, resume=False, overwrite=True, command=(*setup.launch.command, f"# {CONTROL}"))
+    command = (*setup.launch.command, f"# {CONTROL}")
+    launch = replace(setup.launch, resume=False, overwrite=True, command=command, home=str(setup.run.folder))
     with opened(settings, launch, CONTROL) as beside:
         run_phase(beside, settings)
         finished(beside, settings.learner.steps, settings.model.name, [settings.method])

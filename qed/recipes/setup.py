@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -19,15 +20,16 @@ from typing import Any
 import torch
 
 from qed import checkpoints, model, plugins, tasks
-from qed.configuration.resolve import dump
+from qed.configuration.changes import changes
+from qed.configuration.values import dump
 from qed.console import Console
 from qed.draws import seed_of, shuffled
-from qed.errors import DataError, UsageError
+from qed.errors import DataError, QedError, UsageError
 from qed.guards.signals import Stop, watched
 from qed.prompts.base import Template
 from qed.prompts.base import make as make_template
 from qed.rollouts import Reward
-from qed.runs import Launch, Run, open_folder, read_json
+from qed.runs import Launch, Run, open_folder, read_json, read_lines
 from qed.samplers.base import Sampler
 from qed.samplers.hf import HFSampler
 from qed.settings import DataSettings, EvaluationSettings, PipelineSettings, Settings
@@ -72,18 +74,57 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
     model.check_name(settings.model.name)
     device = model.pick_device(settings.model.device)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
-    folder = open_folder(settings.run.out, f"{name}--{label}", launch)
+    folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)
     console = Console(launch.json, settings.run.log_every)
     threads = torch.get_num_threads()
     with watched() as stop, Run(folder) as run:
         try:
-            _set_threads(settings, run, launch)
-            _write_settings(settings, run, launch, device)
-            resumed = checkpoints.newest_whole(run) if launch.resume else None
-            yield _prepared(settings, run, console, stop, launch, device, resumed)
+            with _preparing(folder, aside, launch):
+                resumed = _resumed(settings, run) if launch.resume else None
+                _set_threads(settings, run, launch)
+                _write_settings(settings, run, launch, device)
+                setup = _prepared(settings, run, console, stop, launch, device, resumed)
+            yield setup
         finally:
             console.end_phase()
             torch.set_num_threads(threads)  # the next run of this process begins as this one did
+
+
+@contextmanager
+def _preparing(folder: Path, aside: Path | None, launch: Launch) -> Iterator[None]:
+    """A mistake found before the first step leaves the folder as it was; the run it replaces goes once all is
+    prepared."""
+    try:
+        yield
+    except (QedError, KeyboardInterrupt):
+        if not launch.resume:
+            shutil.rmtree(folder, ignore_errors=True)
+            if aside is not None:
+                aside.rename(folder)
+        raise
+    if aside is not None:
+        shutil.rmtree(aside)
+
+
+def _resumed(settings: Settings | PipelineSettings, run: Run) -> Path | None:
+    """The checkpoint to go on from, once it is sure that this is the same run."""
+    told, refused = changes(run.folder / "settings.yaml", settings)
+    if refused:
+        raise UsageError(
+            f"{run.folder} cannot be resumed with other settings: {'; '.join(refused)}. Give those of its "
+            "settings.yaml, or "
+            "begin another run."
+        )
+    checkpoints.tidy(run)
+    found = checkpoints.newest_whole(run)
+    if found is None and read_lines(run.folder / "metrics.jsonl"):
+        raise UsageError(
+            f"{run.folder} has no checkpoint to go on from, and resuming would erase what it recorded. Begin "
+            "again with "
+            "--overwrite, and set run.save_every next time."
+        )
+    run.event("resumed", attempt=run.attempt, changed=told)
+    return found
 
 
 def _prepared(
@@ -209,29 +250,34 @@ def _set_threads(settings: Settings | PipelineSettings, run: Run, launch: Launch
 
 
 def _write_settings(settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device) -> None:
-    if launch.resume:
-        before = (run.folder / "settings.yaml").read_text(encoding="utf-8").splitlines()
-        changed = [line.strip() for line in dump(settings).splitlines() if line not in before]
-        run.event("resumed", attempt=run.attempt, changed=changed)
-    run.write("settings.yaml", dump(settings).encode())
+    # Without its folder, so that `qed METHOD settings.yaml` repeats the run in a fresh one.
+    run.write("settings.yaml", dump(replace(settings, run=replace(settings.run, out=""))).encode())
     run.write("settings.origin.json", json.dumps(dict(launch.origins), indent=1).encode())
     run.write("env.json", json.dumps(environment(device), indent=1).encode())
     run.write("command.txt", (shlex.join(launch.command) + "\n").encode())
 
 
+def _commit() -> str | None:
+    """The commit of qed's own checkout, `-dirty` behind it where files differ; None where there is no checkout or no
+    git."""
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return told.stdout.strip() or None
+
+
 def environment(device: torch.device) -> dict[str, Any]:
     """What the run stands on: versions, commit, hardware."""
-    commit = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), "rev-parse", "--verify", "-q", "HEAD"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     return {
         "qed": version("qed"),
         "python": sys.version.split()[0],
         **{name: version(name) for name in LIBRARIES},
-        "commit": commit.stdout.strip() or None,
+        "commit": _commit(),
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cpus": os.cpu_count(),

@@ -28,7 +28,9 @@ class TaskName:
         """A short name for tables and file names; the test split of a task goes by the task's name alone."""
         if self.leaf == "files":
             return Path(self.path).name.split(".")[0]
-        return self.leaf if self.split in ("", "test") else f"{self.leaf}-{self.split}"
+        # A user's own task goes by the last part of its path or dotted name.
+        name = Path(self.leaf).stem if self.leaf.endswith(".py") else self.leaf.rpartition(".")[2]
+        return name if self.split in ("", "test") else f"{name}-{self.split}"
 
 
 def parse(name: str) -> TaskName:
