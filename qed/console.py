@@ -20,7 +20,7 @@ class Console:
     """Speaks to stdout, or to stderr where stdout belongs to a machine."""
 
     def __init__(self, json: bool = False, log_every: int = 0) -> None:
-        self.rich = RichConsole(file=sys.stderr if json else sys.stdout, highlight=False, soft_wrap=True)
+        self.rich = RichConsole(file=sys.stderr if json else sys.stdout, highlight=False, soft_wrap=True, emoji=False)
         self.log_every = log_every
         self.live: Live | None = None
         self.began, self.first = 0.0, 0

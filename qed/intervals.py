@@ -26,5 +26,8 @@ def clustered(groups: Sequence[Sequence[float]]) -> tuple[float, float]:
     means = [fmean(group) for group in groups]
     if len(means) < 2:
         return 0.0, 1.0
+    if max(means) == min(means):
+        # Equal problems say nothing of their spread; the number of them still bounds what can be claimed.
+        return wilson(round(sum(means)), len(means))
     half = Z * stdev(means) / math.sqrt(len(means))
     return max(0.0, fmean(means) - half), min(1.0, fmean(means) + half)

@@ -61,7 +61,7 @@ class _LinearLogps(torch.autograd.Function):
             d_hidden[rows] = d_logits.to(hidden.dtype) @ narrow
             if d_weight is not None:
                 # Accumulated in the weight's own precision: rounding each chunk would bias the update.
-                d_weight += (d_logits.T @ hidden[rows].to(d_logits.dtype)).to(d_weight.dtype)
+                d_weight.addmm_(d_logits.T.to(d_weight.dtype), hidden[rows].to(d_weight.dtype))
             if d_bias is not None:
                 d_bias += d_logits.sum(0).to(d_bias.dtype)
         return d_hidden, d_weight, d_bias, None, None
@@ -108,7 +108,7 @@ def response_logps(model: nn.Module, batch: Batch, temperature: float) -> tuple[
 def decoder_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
     """The body of a causal language model and its output layer, whose logits must be a plain linear map."""
     config = getattr(model, "config", None)
-    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier"):
         if getattr(config, name, None) not in (None, 1, 1.0):
             raise ModelError(
                 f"The model transforms its logits ({name}), which qed cannot train yet; Qwen and Llama do not."

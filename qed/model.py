@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from tokenizers import AddedToken
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
@@ -138,15 +139,26 @@ def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
     try:
         config = AutoConfig.from_pretrained(settings.name, **source)
         tokenizer = AutoTokenizer.from_pretrained(settings.name, **source)
-        model = AutoModelForCausalLM.from_pretrained(
-            settings.name, config=config, dtype=torch.float32, use_safetensors=True, **source
+        model, told = AutoModelForCausalLM.from_pretrained(
+            settings.name,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            **source,
         )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         first = str(error).strip().split("\n")[0]
         raise ModelError(
             f"The model {settings.name} cannot be loaded: {first}\nGive a folder with config.json, tokenizer files and "
             "safetensors weights, a hub name that can be reached from here, or new:tiny for a fresh small one."
         ) from error
+    if told["missing_keys"]:
+        missing = sorted(told["missing_keys"])
+        raise ModelError(
+            f"{len(missing)} weights are missing from {settings.name}, such as {missing[0]}; they would be "
+            "random numbers."
+        )
     if len(tokenizer) > model.get_input_embeddings().num_embeddings:
         raise ModelError(
             f"The tokenizer of {settings.name} has {len(tokenizer)} tokens, the model's embedding only "
@@ -223,6 +235,13 @@ def end_ids(model: Any, tokenizer: Any, chat: bool) -> tuple[int, ...]:
     if not ends:
         raise ModelError("The model has no end token: set eos_token in its tokenizer_config.json.")
     return ends
+
+
+def end_with(model: Any, ends: tuple[int, ...]) -> None:
+    """Write the end ids into a model's generation settings, so that others generate from a checkpoint as it "
+    "was taught."""
+    if model.generation_config is not None:
+        model.generation_config.eos_token_id = list(ends)
 
 
 def window(model: Any) -> int:

@@ -65,6 +65,8 @@ def _from_path(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except SyntaxError as error:
         raise UsageError(f"{path}, line {error.lineno}: {error.msg}.") from error
+    except Exception as error:
+        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     return module
 
 

@@ -11,9 +11,10 @@ from typing import Generic, TypeVar
 
 import torch
 
+from qed import plugins
 from qed.algorithms.base import Algorithm
 from qed.draws import seed_of, shuffled
-from qed.errors import Diverged
+from qed.errors import Diverged, QedError, UsageError
 from qed.prompts.base import Template
 from qed.samplers.base import Sampler, Sampling
 from qed.settings import SamplingSettings
@@ -106,10 +107,35 @@ def gather(
     return groups
 
 
+def load_reward(name: str) -> Reward:
+    """A reward by its name on the shelf, or the user's own by path or dotted name.
+
+    Raises:
+        UsageError: the file has no function `reward`.
+    """
+    module = plugins.load("rewards", name)
+    reward: Reward | None = getattr(module, "reward", None)
+    if not callable(reward):
+        raise UsageError(f"{name} must define a function reward(rollout) that returns a qed.types.Grade.")
+    return reward
+
+
 def grade(groups: Groups, reward: Reward) -> None:
-    """Judge every rollout."""
+    """Judge every rollout.
+
+    Raises:
+        Diverged: a reward is not finite.
+        QedError: the reward fails, or returns something else than a Grade.
+    """
     for rollout in flat(groups):
-        rollout.grade = reward(rollout)
+        try:
+            rollout.grade = reward(rollout)
+        except Exception as error:
+            raise QedError(
+                f"The reward failed on an answer to problem {rollout.problem.id}: {type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(rollout.grade, Grade):
+            raise UsageError(f"The reward returned {type(rollout.grade).__name__}; it must return a qed.types.Grade.")
         if not math.isfinite(rollout.grade.reward):
             raise Diverged(
                 f"The reward of an answer to problem {rollout.problem.id} is {rollout.grade.reward}: "

@@ -44,8 +44,10 @@ class Algorithm:
     """How the loss is averaged: over tokens, over sequences, or by a constant length."""
 
     online: ClassVar[bool] = True
-    # What this algorithm sets in place of the defaults in settings.py.
+    # What this algorithm sets in place of the defaults in settings.py, and for a model made from nothing besides:
+    # weights that are random numbers bear, and need, a far larger learning rate than those that were trained before.
     defaults: ClassVar[dict[str, Any]] = {}
+    fresh_defaults: ClassVar[dict[str, Any]] = {}
 
     @property
     def reference(self) -> bool:

@@ -28,6 +28,7 @@ class ExpertIteration(Algorithm):
     """Keep an answer once where a group has it several times."""
 
     defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-5}
+    fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""

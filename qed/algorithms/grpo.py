@@ -12,7 +12,7 @@ batch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from qed.algorithms.base import Algorithm, Average, all_equal, require
 
@@ -40,6 +40,8 @@ class Grpo(Algorithm):
     """Weight of the KL to the reference model; 0 loads none."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
+
+    fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""

@@ -6,7 +6,7 @@ loss = - sum_t w_t A log pi(y_t | x, y_<t), A = r - baseline
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from qed.algorithms.base import Algorithm, all_equal
 
@@ -22,6 +22,8 @@ class Reinforce(Algorithm):
 
     baseline: Literal["group", "none"] = "group"
     """What is subtracted from the reward: the mean of the group, or nothing."""
+
+    fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
 
     def advantages(self, rewards: Tensor) -> Tensor:
         """Rewards less their baseline; exactly 0 in a group of equal rewards, if there is a baseline."""

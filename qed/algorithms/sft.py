@@ -26,6 +26,7 @@ class Sft(Algorithm):
         "learner.batch_size": 32,
         "learner.schedule": "linear",
     }
+    fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-3, "learner.warmup_steps": 20}
 
     def live(self, batch: Batch) -> Tensor:
         """Every demonstration has a gradient."""

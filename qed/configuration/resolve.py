@@ -68,6 +68,10 @@ def resolve(command: str, arguments: Sequence[str]) -> Resolved:
                 problems[str(error)] = str(error)
     if problems:
         raise UsageError("\n".join(problems.values()))
+    if values["model.name"].value.startswith("new:"):
+        # Only what nobody has given follows from the model.
+        fresh = _of_algorithms(source.table, "fresh_defaults", " for new models")
+        values |= {key: value for key, value in fresh.items() if values[key].origin.startswith(DEFAULT)}
     settings = _build(source.table, "", values)
     return Resolved(command, settings, {key: value.origin for key, value in values.items()}, source.flags)
 
@@ -115,16 +119,21 @@ def _without_method(layer: Layer, table: Table) -> Layer:
 def defaults(table: Table) -> dict[str, Value]:
     """The lowest layers: the defaults of the dataclasses, then those of the algorithms' classes."""
     given = {key: setting for key, setting in table.settings.items() if setting.default is not MISSING}
-    values = {key: Value(setting.default, DEFAULT) for key, setting in given.items()}
+    return {key: Value(setting.default, DEFAULT) for key, setting in given.items()} | _of_algorithms(table, "defaults")
+
+
+def _of_algorithms(table: Table, which: str, note: str = "") -> dict[str, Value]:
+    """What the algorithms' classes set in place of the defaults of the dataclasses."""
+    values: dict[str, Value] = {}
     for phase, method in table.methods.items():
-        for key, value in table.sections[f"{phase}.algorithm".lstrip(".")].defaults.items():  # type: ignore[attr-defined]
+        for key, value in getattr(table.sections[f"{phase}.algorithm".lstrip(".")], which).items():
             own = key.startswith(("learner.", "algorithm."))
             full = f"{phase}.{key}" if phase and own else key
             if full not in table.settings:
                 raise UsageError(f"The defaults of {method} name {key}, which is no setting.{suggest(full, table)}")
             # What both phases share follows the second phase, which samples.
             if own or phase != "sft":
-                values[full] = Value(value, f"default of {method}")
+                values[full] = Value(value, f"default of {method}{note}")
     return values
 
 

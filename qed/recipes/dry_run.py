@@ -7,7 +7,7 @@ from statistics import quantiles
 from typing import Any
 
 from qed.model import SIZES, check_name, is_new
-from qed.recipes.setup import load_problems, prompt_leaf, prompt_name
+from qed.recipes.problems import load_problems, prompt_leaf, prompt_name, prompt_reward
 from qed.settings import PipelineSettings, Settings
 
 CHARACTERS_PER_TOKEN = (
@@ -22,18 +22,19 @@ def dry_run(settings: Settings | PipelineSettings) -> None:
     """Resolve everything, open the data and print what would happen; exit codes are those of the run itself."""
     check_name(settings.model.name)
     phases = [settings] if isinstance(settings, Settings) else settings.phases()
-    problems, benches = load_problems(settings.data, settings.evaluation, settings.run.seed)
+    loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
+    problems, benches = loaded.problems, loaded.benches
     leaf = prompt_leaf(settings.data)
-    reward = leaf.REWARD if settings.data.reward == "auto" else settings.data.reward
     shown = sum(bool(leaf.demonstration(problem) or problem.meta.get("completion")) for problem in problems)
     lines = [
         f"model       {settings.model.name}{_size(settings.model.name)}",
-        f"prompt      {prompt_name(settings.data)}, reward {reward}",
+        f"prompt      {prompt_name(settings.data)}, reward {prompt_reward(settings.data)}",
         f"problems    {len(problems)} to train on; "
         + ", ".join(f"{len(b)} held out ({n})" for n, b in benches.items()),
         f"questions   {_spread([len(problem.question) for problem in problems])}",
         f"solutions   {shown} with a demonstration",
     ]
+    lines += [f"left out    {count} {reason}" for reason, count in loaded.left_out.items()]
     for phase in phases:
         lines += _arithmetic(phase)
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for

@@ -6,7 +6,6 @@ policy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
@@ -87,11 +86,6 @@ def say(decoding: str, figures: dict[str, Any]) -> str:
         f"{decoding} {figures['accuracy']:.1%} [{figures['ci_lo']:.1%}, {figures['ci_hi']:.1%}] right, "
         f"{figures['format']:.1%} in format, {figures['mean_tokens']:.1f} tokens"
     )
-
-
-def pick_examples(rows: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """The first few greedy answers of an evaluation, the same problems at every step."""
-    return [row for row in rows if row["decoding"] == "greedy"][:count]
 
 
 def _correct(rollout: Rollout) -> bool:

@@ -58,7 +58,8 @@ class Phase:
         self.stream: Stream[Any] | None = None
         tensors, state = setup.state()
         self.first = max(offset, state["step"])
-        self.position, self.signal_steps = 0, 0
+        self.position, self.signal_steps = 0, 0  # of this phase alone
+        setup.signal_steps = max(setup.signal_steps, state.get("run_signal_steps", 0))
         if offset < state["step"] <= self.last and state.get("phase") == name:
             self.learner.load_state(tensors)
             self.position, self.signal_steps = state["position"], state["signal_steps"]
@@ -119,6 +120,7 @@ class Phase:
         }
         merged |= {name: sum(s[name] for s in stats) for name in COUNTS}
         self.signal_steps += merged["train/live_rows"] > 0
+        self.setup.signal_steps += merged["train/live_rows"] > 0
         seconds = sum(self.laps.values())
         tokens = sum(len(rollout.output) for rollout in rollouts) or merged["train/tokens"]
         row: Row = {"step": step, "phase": self.name, **describe(groups), **merged}
@@ -166,19 +168,28 @@ class Phase:
             "phase": self.name,
             "position": self.stream.position if self.stream else 0,
             "signal_steps": self.signal_steps,
+            "run_signal_steps": self.setup.signal_steps,
             "seed": self.settings.run.seed,
         }
         checkpoints.save(self.setup.run, step, self.setup.model, self.setup.tokenizer, self.learner.state(), state)
         self.saved = step
 
     def finish(self) -> None:
-        """Refuse to call it training when no step had a gradient."""
-        if self.settings.learner.steps and not self.signal_steps:
-            raise NothingTrained(
-                f"No step of {self.name} had a gradient: every group's answers earned the same reward. Look at them in "
-                f"{self.setup.run.folder / 'rollouts'}; an easier task, a first phase of SFT or another "
-                "--prompt may help."
-            )
+        """Say when no step of the phase had a gradient.
+
+        Raises:
+            NothingTrained: nor had any step of the phases before it.
+        """
+        if self.signal_steps or not self.settings.learner.steps:
+            return
+        told = (
+            f"No step of {self.name} had a gradient: every group's answers earned the same reward. Look at them in "
+            f"{self.setup.run.folder / 'rollouts'}; an easier task, a longer phase of SFT or another --prompt may help."
+        )
+        self.setup.run.event("no_signal", phase=self.name)
+        if not self.setup.signal_steps:
+            raise NothingTrained(told)
+        self.setup.console.say(f"Warning: {told}")
 
 
 def memory(device: torch.device) -> Stats:

@@ -13,7 +13,7 @@ from typing import Any
 
 from qed.errors import UsageError
 from qed.recipes.setup import Setup, opened
-from qed.recipes.train import figures, finished, run_phase, run_pipeline
+from qed.recipes.train import figures, run_phases
 from qed.report import write_report
 from qed.runs import Launch, Row, evaluations, read_lines
 from qed.settings import PipelineSettings, Settings
@@ -33,11 +33,13 @@ def quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
         `sft`, `rl` and `control` with `accuracy, format, sampled_accuracy, sampled_format, n`; `mean_tokens_before` and
         `mean_tokens_after`, of the sampled answers; `seconds`; and `run`, the folder.
     """
+    if min(settings.sft.learner.steps, settings.rl.learner.steps) < 1:
+        raise UsageError("quickstart compares SFT with RL, so both need at least one step.")
     if settings.skip_sft or settings.skip_rl:
         raise UsageError("quickstart compares SFT with RL, so it can skip neither; `qed pipeline quickstart` can.")
     began = time.perf_counter()
     with opened(settings, launch, "quickstart") as setup:
-        run_pipeline(setup, settings)
+        run_phases(setup, settings.phases())
         _control(setup, settings)
         report = write_report([setup.run.folder], setup.run.folder / "report.html")
         result = _result(setup, settings)
@@ -85,8 +87,7 @@ def run_beside(setup: Setup, settings: Settings) -> None:
     command = (*setup.launch.command, f"# {CONTROL}")
     launch = replace(setup.launch, resume=False, overwrite=True, command=command, home=str(setup.run.folder))
     with opened(settings, launch, CONTROL) as beside:
-        run_phase(beside, settings)
-        finished(beside, settings.learner.steps, settings.model.name, [settings.method])
+        run_phases(beside, [settings])
 
 
 def _result(setup: Setup, settings: PipelineSettings) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def _tell(setup: Setup, settings: PipelineSettings, result: dict[str, Any], repo
     arms = [
         ("after SFT", measured[boundary][task]),
         (f"after {settings.rl.method}", measured[last][task]),
-        ("control: more SFT", list(evaluations(setup.run.folder / CONTROL))[-1][1][task]),
+        ("control: SFT", list(evaluations(setup.run.folder / CONTROL))[-1][1][task]),
     ]
     columns = ["% [95 %]", *arms[0][1], "format", "tokens"]
     rows = [
@@ -156,4 +157,5 @@ def _interval(figures_: Row) -> str:
 
 
 def _lengths(arm: dict[str, Row]) -> str:
-    return " / ".join(f"{decoding['mean_tokens']:.1f}" for decoding in arm.values())
+    """Of the decoding that stands last, which is the sampled one."""
+    return f"{list(arm.values())[-1]['mean_tokens']:.1f}"

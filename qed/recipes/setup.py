@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -19,24 +19,24 @@ from typing import Any
 
 import torch
 
-from qed import checkpoints, model, plugins, tasks
+from qed import checkpoints, model
 from qed.configuration.changes import changes
 from qed.configuration.values import dump
 from qed.console import Console
-from qed.draws import seed_of, shuffled
-from qed.errors import DataError, QedError, UsageError
+from qed.draws import seed_of
+from qed.errors import QedError, UsageError
 from qed.guards.signals import Stop, watched
 from qed.prompts.base import Template
 from qed.prompts.base import make as make_template
-from qed.rollouts import Reward
+from qed.recipes.problems import fitting, load_problems, prompt_leaf, prompt_name, prompt_reward, training_text
+from qed.rollouts import Reward, load_reward
 from qed.runs import Launch, Run, open_folder, read_json, read_lines
 from qed.samplers.base import Sampler
 from qed.samplers.hf import HFSampler
-from qed.settings import DataSettings, EvaluationSettings, PipelineSettings, Settings
+from qed.settings import PipelineSettings, Settings
 from qed.types import Problem
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "peft", "numpy")
-HELD_OUT_SHARE = 10  # one in so many problems, where the training data brings no test split
 
 
 @dataclass
@@ -56,6 +56,7 @@ class Setup:
     benches: dict[str, list[Problem]]
     sampler: Sampler
     resumed: Path | None  # the checkpoint that the run goes on from
+    signal_steps: int = 0  # steps of the whole run that had a gradient
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """The state to go on from; a run that begins is at step 0."""
@@ -136,7 +137,10 @@ def _prepared(
     device: torch.device,
     resumed: Path | None,
 ) -> Setup:
-    problems, benches = load_problems(settings.data, settings.evaluation, settings.run.seed)
+    loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
+    problems, benches = loaded.problems, loaded.benches
+    for reason, count in loaded.left_out.items():
+        console.say(f"Left out {count} {reason}.")
     leaf = prompt_leaf(settings.data)
     if resumed is not None:
         network, tokenizer = model.load(replace(settings.model, name=str(resumed / "hf"), revision=""))
@@ -148,11 +152,12 @@ def _prepared(
     run.truncate(checkpoints.read_state(resumed)[1]["step"] if resumed else 0)
     network = model.prepare(network, settings.model, device)
     ends = model.end_ids(network, tokenizer, leaf.CHAT)
+    model.end_with(network, ends)
     template = make_template(prompt_name(settings.data), tokenizer, ends)
     limit = model.window(network) - settings.sampling.max_tokens
     problems = fitting(problems, template, limit, "training", run, console)
     benches = {name: fitting(some, template, limit, name, run, console) for name, some in benches.items()}
-    reward = plugins.load("rewards", leaf.REWARD if settings.data.reward == "auto" else settings.data.reward).reward
+    reward = load_reward(prompt_reward(settings.data))
     sampler = HFSampler(network, tokenizer, ends, settings.sampling.rows_per_batch, model.precision(settings.model))
     run.event(
         "data",
@@ -161,6 +166,7 @@ def _prepared(
         training=len(problems),
         fingerprint=f"{seed_of(*(problem.id for problem in problems)):016x}",
         held_out={name: len(some) for name, some in benches.items()},
+        left_out=loaded.left_out,
     )
     parameters = sum(parameter.numel() for parameter in network.parameters())
     console.say(
@@ -171,75 +177,6 @@ def _prepared(
     return Setup(
         run, console, stop, launch, device, network, tokenizer, template, reward, problems, benches, sampler, resumed
     )
-
-
-def load_problems(
-    data: DataSettings, evaluation: EvaluationSettings, seed: int
-) -> tuple[list[Problem], dict[str, list[Problem]]]:
-    """The training problems, and the held-out ones by the name of their task; no held-out question is trained on."""
-    mapping = dict(_pair(entry) for entry in data.map)
-    problems = [problem for name in data.tasks for problem in tasks.load(name, "train", mapping)]
-    benches: dict[str, list[Problem]] = {}
-    for name in evaluation.tasks or [name for name in data.tasks if tasks.has_test_split(name)]:
-        label = tasks.parse(name).label
-        if label in benches:
-            raise UsageError(f"evaluation.tasks names two tasks that would both be called '{label}'; rename a file.")
-        benches[label] = tasks.load(name, "test", mapping)[: evaluation.problems]
-    if not benches:
-        order = shuffled(len(problems), seed, "held out")
-        count = min(evaluation.problems, len(problems) // HELD_OUT_SHARE)
-        if count == 0:
-            raise DataError(
-                f"{', '.join(data.tasks)}: {len(problems)} problems are too few to hold some out for evaluation. "
-                "Name held-out problems with --evaluation.tasks."
-            )
-        benches["held_out"] = [problems[index] for index in order[:count]]
-    held_out = {problem.question for some in benches.values() for problem in some}
-    return [problem for problem in problems if problem.question not in held_out], benches
-
-
-def prompt_name(data: DataSettings) -> str:
-    """The prompt of a run: the one named, or the one that its first task is meant to be asked with."""
-    return tasks.suggested_prompt(data.tasks[0]) if data.prompt == "auto" else data.prompt
-
-
-def prompt_leaf(data: DataSettings) -> Any:
-    """The prompt's file on its shelf."""
-    return plugins.load("prompts", prompt_name(data))
-
-
-def training_text(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:
-    """The text that a fresh tokenizer is trained on: questions and demonstrations, and a plain prompt's own words."""
-    for problem in problems:
-        yield problem.question if leaf.CHAT else leaf.render(problem, None)
-        yield problem.meta.get("completion") or leaf.demonstration(problem) or problem.answer
-
-
-def fitting(
-    problems: list[Problem], template: Template, limit: int, name: str, run: Run, console: Console
-) -> list[Problem]:
-    """The problems whose prompt leaves room for an answer in the model's window; the others are counted and said."""
-    kept = [problem for problem in problems if len(template.tokens(template.prompt(problem))) <= limit]
-    if len(kept) < len(problems):
-        left_out = len(problems) - len(kept)
-        run.event("prompts_too_long", problems=name, left_out=left_out, limit=limit)
-        console.say(
-            f"Left out {left_out} of {len(problems)} {name} problems: the prompt is longer than {limit} tokens."
-        )
-    if not kept:
-        raise DataError(
-            f"No {name} problem fits: with sampling.max_tokens the model's window leaves {limit} tokens for "
-            "the prompt. "
-            "Take a smaller sampling.max_tokens or a model with a longer window."
-        )
-    return kept
-
-
-def _pair(entry: str) -> tuple[str, str]:
-    ours, equals, theirs = entry.partition("=")
-    if not equals or not theirs:
-        raise UsageError(f"data.map wants OURS=THEIRS, for example question=problem, not '{entry}'.")
-    return ours, theirs
 
 
 def _set_threads(settings: Settings | PipelineSettings, run: Run, launch: Launch) -> None:

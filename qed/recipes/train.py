@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from qed.card import write_card
+from qed.errors import NothingTrained, UsageError
 from qed.recipes.offline import offline
 from qed.recipes.online import online
 from qed.recipes.setup import Setup, opened
@@ -21,32 +23,52 @@ def train(settings: Settings, launch: Launch) -> dict[str, Any]:
         the run's folder, its last step and what the last evaluation measured.
     """
     with opened(settings, launch, Path(settings.method).stem) as setup:
-        run_phase(setup, settings)
-        return finished(setup, settings.learner.steps, settings.model.name, [settings.method])
+        return run_phases(setup, [settings])
 
 
 def pipeline(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
     """SFT, then RL, in one run; either can be skipped."""
     with opened(settings, launch, "pipeline") as setup:
-        return run_pipeline(setup, settings)
+        return run_phases(setup, settings.phases())
 
 
-def run_pipeline(setup: Setup, settings: PipelineSettings) -> dict[str, Any]:
-    """Both phases, as far as they are not skipped or done."""
-    last, phases = 0, settings.phases()
+def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
+    """The phases of a run one after another, as far as they are not done, and what closes a run.
+
+    Raises:
+        NothingTrained: no step had a gradient; the run is closed all the same, so that it can be looked at.
+    """
+    last, nothing = 0, None
     for phase in phases:
-        run_phase(setup, phase, last)
+        try:
+            run_phase(setup, phase, last)
+        except NothingTrained as error:
+            nothing = error
         last += phase.learner.steps
-    return finished(setup, last, settings.model.name, [phase.method for phase in phases])
+    result = finished(setup, last, phases[0].model.name, [phase.method for phase in phases])
+    if nothing is not None:
+        raise nothing
+    return result
 
 
 def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
     """The steps of one phase that are not yet done."""
     _, state = setup.state()
     if setup.resumed is not None and state["step"] >= offset + settings.learner.steps:
+        if state["phase"] == phase_name(settings) and state["step"] > offset + settings.learner.steps:
+            raise UsageError(
+                f"{setup.run.folder} has already made {state['step'] - offset} steps of "
+                f"{phase_name(settings)}, more than the "
+                f"{settings.learner.steps} asked for."
+            )
         return
     phase = online if settings.algorithm.online else offline
-    phase(setup, settings, Path(settings.method).stem, offset)
+    phase(setup, settings, phase_name(settings), offset)
+
+
+def phase_name(settings: Settings) -> str:
+    """The name of a phase in metrics and folders: its algorithm's, without the path of a user's own."""
+    return Path(settings.method).stem
 
 
 def finished(setup: Setup, last: int, model: str, methods: list[str]) -> dict[str, Any]:

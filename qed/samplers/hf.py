@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from qed.draws import uniforms
+from qed.errors import Diverged
 from qed.samplers.base import Sampling
 from qed.types import Completion
 
@@ -45,11 +46,10 @@ class HFSampler:
         self.ends = tuple(ends)
         self.rows_per_batch = rows_per_batch
         self.precision = precision
-        self.version = 0
 
     def load(self, weights: nn.Module, version: int) -> None:
         """Answer from these weights from now on; the learner's own model is read where it lies."""
-        self.model, self.version = weights, version
+        self.model = weights
 
     @torch.no_grad()
     def generate(
@@ -84,7 +84,10 @@ class HFSampler:
             stopping_criteria=StoppingCriteriaList([ending]),
         )
         tokens = sequences[:, width:].tolist()
-        logps = torch.stack(drawing.logps, 1).tolist()
+        drawn = torch.stack(drawing.logps, 1)
+        if not bool(drawn.isfinite().all()):
+            raise Diverged("The model's log-probs are not finite any more: its last update has broken it.")
+        logps = drawn.tolist()
         lengths = ending.lengths.tolist()
         return [
             Completion(tuple(t[: n or None]), tuple(lp[: n or len(t)]), "stop" if n else "length")

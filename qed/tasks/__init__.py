@@ -35,7 +35,8 @@ class TaskName:
 
 def parse(name: str) -> TaskName:
     """Read NAME[:split][@PATH], or the path of a data file."""
-    if name.endswith(DATA_SUFFIXES) and "@" not in name:
+    is_file = name.lower().endswith(DATA_SUFFIXES) and ("@" not in name or Path(name).is_file())
+    if is_file or (Path(name).is_file() and not name.endswith(".py")):
         return TaskName("files", "", name)
     front, _, path = name.partition("@")
     leaf, _, split = front.partition(":")

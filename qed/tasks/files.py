@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ PROMPT = "r1_zero"
 QUESTION = ("question", "problem", "prompt")
 ANSWER = ("answer", "final_answer", "gold", "ground_truth")
 SOLUTION = ("solution", "completion", "response")
+COLUMNS = (*QUESTION, *ANSWER, *SOLUTION, "subject", "type", "level", "source")
 CALCULATOR = re.compile(r"<<[^<>]*>>")  # GSM8K writes its sums twice: 48/2 = <<48/2=24>>24
 
 Row = dict[str, Any]
@@ -43,13 +45,15 @@ def load_file(path: str, mapping: Mapping[str, str]) -> list[Problem]:
     file = Path(path)
     if not file.is_file():
         raise DataError(f"There is no data file {path}.")
-    problems, seen = [], set()
+    unknown = [ours for ours in mapping if ours not in COLUMNS]
+    if unknown:
+        raise UsageError(f"data.map names {', '.join(unknown)}, which is none of our columns: {', '.join(COLUMNS)}.")
+    problems = []
     for number, row in _rows(file):
-        named = {**row, **{ours: row[theirs] for ours, theirs in mapping.items() if theirs in row}}
-        problem = _problem(named, file, number)
-        if problem.id not in seen:  # the same row twice is one problem
-            seen.add(problem.id)
-            problems.append(problem)
+        missing = [theirs for theirs in mapping.values() if theirs not in row]
+        if missing:
+            raise DataError(f"{file}, row {number}: data.map names {missing[0]}, but the columns are {', '.join(row)}.")
+        problems.append(_problem({**row, **{ours: row[theirs] for ours, theirs in mapping.items()}}, file, number))
     return problems
 
 
@@ -72,7 +76,9 @@ def _problem(row: Row, file: Path, number: int) -> Problem:
         answer = last_boxed(solution) or ""
     if not question.strip():
         raise DataError(f"{file}, row {number}: the {question_key} is empty.")
-    return Problem(f"{file.stem}-{seed_of(question, answer):016x}", question.strip(), answer.strip(), solution, meta)
+    # Several solutions of one question are several demonstrations; only a row that stands twice has the same id.
+    address = seed_of(question, answer, solution, str(meta.get("completion", "")))
+    return Problem(f"{file.stem}-{address:016x}", question.strip(), answer.strip(), solution, meta)
 
 
 def _text(value: Any, file: Path, number: int, key: str) -> str:
@@ -85,7 +91,7 @@ def _text(value: Any, file: Path, number: int, key: str) -> str:
 
 def _missing(row: Row, file: Path, number: int) -> str:
     hints = [
-        f" --data.map {ours}={theirs}"
+        f"{ours}={theirs}"
         for ours, known in (("question", QUESTION), ("answer", ANSWER))
         if not any(key in row for key in known)
         for theirs in [_likely(row, known)]
@@ -95,7 +101,7 @@ def _missing(row: Row, file: Path, number: int) -> str:
         f"{file}, row {number}: the columns are {', '.join(map(str, row)) or '(none)'}; expected one of "
         f"{', '.join(QUESTION)} "
         f"and one of {', '.join((*ANSWER, *SOLUTION))}. Name yours with --data.map question=YOURS,answer=YOURS."
-        + (f" Perhaps:{''.join(hints)}" if hints else "")
+        + (f" Perhaps: --data.map {','.join(hints)}" if hints else "")
     )
 
 
@@ -110,11 +116,14 @@ def _likely(row: Row, known: tuple[str, ...]) -> str:
 
 def _rows(file: Path) -> Iterator[tuple[int, Row]]:
     """The rows of a file with their numbers, counted from 1 (in jsonl, the line)."""
-    name = file.name.removesuffix(".gz")
+    name = file.name.lower().removesuffix(".gz")
     if name.endswith(".parquet"):
         yield from _parquet(file)
         return
-    raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    try:
+        raw = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{file} cannot be read: {error}") from error
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -123,7 +132,7 @@ def _rows(file: Path) -> Iterator[tuple[int, Row]]:
     if name.endswith(".jsonl"):
         yield from _jsonl(file, text)
     elif name.endswith(".csv"):
-        yield from enumerate(csv.DictReader(io.StringIO(text)), 1)
+        yield from _csv(file, text)
     elif name.endswith(".json"):
         yield from enumerate(_json_list(file, text), 1)
     else:
@@ -143,6 +152,14 @@ def _jsonl(file: Path, text: str) -> Iterator[tuple[int, Row]]:
         if not isinstance(row, dict):
             raise DataError(f"{file}, row {number}: expected an object with columns, found {type(row).__name__}.")
         yield number, row
+
+
+def _csv(file: Path, text: str) -> Iterator[tuple[int, Row]]:
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    try:
+        yield from enumerate(csv.DictReader(io.StringIO(text)), 1)
+    except csv.Error as error:
+        raise DataError(f"{file} is no readable csv: {error}.") from error
 
 
 def _json_list(file: Path, text: str) -> list[Row]:

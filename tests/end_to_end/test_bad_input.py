@@ -16,8 +16,10 @@ from typing import Any
 
 import pytest
 from making import make_model
+from safetensors.torch import load_file, save_file
 
 from qed import runs
+from qed.model import build
 from qed.runs import read_lines
 
 TINY = ["--steps", 3, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
@@ -55,6 +57,7 @@ def assert_refused(done: Any, code: int, *words: str) -> None:
         ("object.json", '{"question": "1?"}', ["list of objects"]),
         ("headers.csv", "a,b\n1,2\n", ["row 1", "a, b"]),
         ("broken.parquet", "no parquet", ["cannot be read as parquet"]),
+        ("broken.jsonl.gz", "no gzip", ["cannot be read"]),
         ("one.jsonl", '{"question": "1?", "answer": "#### 1"}\n', ["too few"]),
     ],
 )
@@ -91,6 +94,38 @@ def test_models_that_cannot_be_used(qed: Callable[..., Any], tmp_path: Path) -> 
     assert_refused(qed("grpo", "--model", pickled, "--out", tmp_path / "b"), 3, "safetensors")
     assert_refused(qed("grpo", "--model", tmp_path, "--out", tmp_path / "c"), 3, "config.json")
     assert_refused(qed("grpo", "--model", "new:tinny", "--out", tmp_path / "d"), 2, "Did you mean 'tiny'?")
+
+
+def test_weights_that_are_missing_or_broken(qed: Callable[..., Any], tmp_path: Path) -> None:
+    network, tokenizer = build("new:tiny", ["one two 1 2 3"], seed=0)
+    folder = tmp_path / "model"
+    network.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    save_file({name: tensor for name, tensor in tensors.items() if "layers.1.mlp" not in name}, file, {"format": "pt"})
+    assert_refused(
+        qed("grpo", "--model", folder, "--out", tmp_path / "a", *TINY), 3, "weights are missing", "layers.1.mlp"
+    )
+    file.write_bytes(file.read_bytes()[:5000])
+    assert_refused(qed("grpo", "--model", folder, "--out", tmp_path / "b", *TINY), 3, "cannot be loaded")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def reward(rollout):\n    return 1.0\n", ["returned float"]),
+        ("def reward(rollout):\n    return rollout.nothing\n", ["AttributeError", "problem arithmetic"]),
+        ("def score(rollout):\n    return 1.0\n", ["must define a function reward"]),
+        ("import nothing_of_this_name\n", ["cannot be imported", "nothing_of_this_name"]),
+        ("def reward(rollout)\n", ["mine.py, line 1"]),
+    ],
+)
+def test_a_users_reward_that_fails(qed: Callable[..., Any], tmp_path: Path, code: str, words: list[str]) -> None:
+    (tmp_path / "mine.py").write_text(code)
+    done = qed("grpo", "--reward", tmp_path / "mine.py", "--out", tmp_path / "run", *TINY)
+    assert_refused(done, done.code, *words)
+    assert done.code in (1, 2)
 
 
 def test_a_model_from_nowhere(qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,9 +109,25 @@ def test_phases_one_by_one_and_a_foreign_model(qed: Callable[..., Any], gsm8k: P
 
 
 def test_no_signal_is_said_with_its_own_exit_code(qed: Callable[..., Any], gsm8k: Path, tmp_path: Path) -> None:
-    """A fresh model never answers right, so plain GRPO trains nothing: exit 5, and its rollouts are kept."""
+    """A fresh model never answers right, so plain GRPO trains nothing: exit 5, and the run can be looked at."""
     done = qed("grpo", "--model", "new:small", "--tasks", gsm8k, "--steps", 2, "--out", tmp_path / "run", *SMALL)
     assert done.code == 5
     assert "No step of grpo had a gradient" in done.err
     assert len(list((tmp_path / "run" / "rollouts").iterdir())) == 2
-    assert (tmp_path / "run" / "checkpoints" / "step_000002" / "hf" / "config.json").is_file()
+    for name in ("final/hf/config.json", "report.html", "README.md"):
+        assert (tmp_path / "run" / name).is_file()
+
+
+@pytest.mark.slow
+def test_the_plain_command_teaches_a_fresh_model(qed: Callable[..., Any], gsm8k: Path, tmp_path: Path) -> None:
+    """Nothing but model, data and steps: SFT's loss falls at the defaults of a fresh model, and RL without signal is
+    said."""
+    run = tmp_path / "run"
+    done = qed(
+        *("pipeline", "--model", "new:small", "--tasks", gsm8k, "--steps", 4, "--out", run),
+        *("--sampling.max_tokens", 16, "--evaluation.problems", 4, "--sft.learner.batch_size", 4),
+    )
+    assert done.code == 0, done.err
+    losses = [row["train/loss"] for row in rows_of(run, "sft")]
+    assert losses[-1] < losses[0] - 0.1
+    assert "Warning: No step of grpo had a gradient" in done.out

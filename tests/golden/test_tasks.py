@@ -15,9 +15,10 @@ from datasets import Dataset
 
 from qed import tasks
 from qed.configuration.resolve import resolve
-from qed.errors import UsageError
+from qed.errors import DataError, UsageError
+from qed.recipes.problems import load_problems
 from qed.rewards import think_answer
-from qed.settings import PipelineSettings
+from qed.settings import DataSettings, EvaluationSettings, PipelineSettings
 from qed.tasks import arithmetic
 from qed.types import Problem, Rollout
 
@@ -127,7 +128,8 @@ def test_files_know_their_columns(
     write: Callable[[Path, list[dict[str, Any]]], None] = WRITERS[suffix]
     write(tmp_path / f"data{suffix}", [row, row])
     problems = tasks.load(str(tmp_path / f"data{suffix}"), "train", {})
-    assert [(p.question, p.answer, p.solution) for p in problems] == [expected], "the same row twice is one problem"
+    assert [(p.question, p.answer, p.solution) for p in problems] == [expected, expected]
+    assert problems[0].id == problems[1].id, "the same row twice is the same problem"
     assert {key: problems[0].meta[key] for key in ("subject", "level") if key in row} == {
         key: row[key] for key in ("subject", "level") if key in row
     }
@@ -139,12 +141,44 @@ def test_a_completion_is_imitated_as_it_stands(tmp_path: Path) -> None:
     assert problem.meta["completion"] == "It is 3."
 
 
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    """Two solutions of a question are two demonstrations; a row that stands twice, or has no answer to measure, is
+    counted."""
+    rows = [{"question": f"{number}?", "answer": f"{number}"} for number in range(20)]
+    rows += [rows[0], {"question": "1?", "answer": "1", "solution": "another way"}]
+    write_jsonl(tmp_path / "train.jsonl", rows)
+    write_jsonl(
+        tmp_path / "test.jsonl", [rows[3], {"question": "new?", "answer": "5"}, {"question": "x?", "solution": "y"}]
+    )
+    data = DataSettings(tasks=(str(tmp_path / "train.jsonl"),))
+    loaded = load_problems(data, EvaluationSettings(tasks=(str(tmp_path / "test.jsonl"),)), seed=0)
+    assert len(loaded.problems) == 20, "twenty and another way, less one that is held out"
+    assert sum(problem.question == "1?" for problem in loaded.problems) == 2
+    assert [problem.question for problem in loaded.benches["test"]] == ["3?", "new?"]
+    assert loaded.left_out == {
+        "rows that stand twice": 1,
+        "held-out rows without an answer": 1,
+        "training problems that are held out": 1,
+    }
+    with pytest.raises(DataError, match="No training problem is left"):
+        load_problems(data, EvaluationSettings(tasks=data.tasks), seed=0)
+
+
+def test_every_joined_task_is_measured(tmp_path: Path) -> None:
+    """One brings a test split, the other has a part of its own held out."""
+    write_jsonl(tmp_path / "mine.jsonl", [{"question": f"{number}?", "answer": "1"} for number in range(30)])
+    loaded = load_problems(
+        DataSettings(tasks=("arithmetic", str(tmp_path / "mine.jsonl"))), EvaluationSettings(problems=5), seed=0
+    )
+    assert {name: len(some) for name, some in loaded.benches.items()} == {"arithmetic": 5, "mine": 3}
+    assert len(loaded.problems) == 8000 + 27
+
+
 def test_gsm8k_is_read_whole(shared: Path) -> None:
     """7,473 and 1,319 problems, every one with a whole number for an answer and a solution without calculator marks."""
     for split, count in (("train", 7473), ("test", 1319)):
         problems = tasks.load(str(shared / "data" / "gsm8k" / f"{split}.jsonl"), split, {})
-        assert len(problems) == len({problem.id for problem in problems})
-        assert count - 10 <= len(problems) <= count, "but for rows that stand twice"
+        assert len(problems) == len({problem.id for problem in problems}) == count
         for problem in problems:
             assert problem.answer.lstrip("-").isdigit(), problem
             assert problem.solution

@@ -48,7 +48,7 @@ ROOMS = {
     "yaml": ["configuration/", "reporting/"],
     "transformers": ["model.py", "samplers/hf.py"],
     "tokenizers": ["model.py"],
-    "safetensors": ["checkpoints.py"],
+    "safetensors": ["checkpoints.py", "model.py"],
     "zstandard": ["runs.py"],
     "rich": ["console.py"],
 }

@@ -247,7 +247,7 @@ def test_a_pipeline_takes_defaults_from_the_algorithms_of_its_phases() -> None:
     resolved = resolve("pipeline", ["--rl.method", "expert-iteration", "--rl.algorithm.keep", "2"])
     assert isinstance(resolved.settings, PipelineSettings)
     assert (resolved.settings.rl.method, resolved.settings.rl.algorithm.keep) == ("expert_iteration", 2)
-    assert resolved.origins["rl.learner.lr"] == "default of expert_iteration"
+    assert resolved.origins["rl.learner.lr"] == "default of expert_iteration for new models"
     assert resolved.origins["sft.learner.schedule"] == "default of sft"
     assert resolved.settings.phase("sft").method == "sft"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ from making import make_model
 
 from qed.algorithms.grpo import Grpo
 from qed.draws import seed_of, shuffled, uniforms
+from qed.errors import ModelError, UsageError
 from qed.recipes.phase import Phase
 from qed.recipes.train import train
 from qed.rollouts import Stream
 from qed.runs import Launch, read_lines
 from qed.samplers.base import Sampling
 from qed.samplers.hf import HFSampler
-from qed.settings import EvaluationSettings, LearnerSettings, RunSettings, SamplingSettings, Settings
+from qed.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings, Settings
 
 
 class Killed(BaseException):
@@ -126,6 +128,40 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     assert_same_run(tmp_path / "one", tmp_path / "other")
     train(small_run(tmp_path / "third", run=RunSettings(out=str(tmp_path / "third"), seed=8)), Launch())
     assert weights(tmp_path / "third") != weights(tmp_path / "one")
+
+
+def test_a_run_is_resumed_as_itself_or_not_at_all(tmp_path: Path) -> None:
+    """Other settings are refused by name, a longer horizon is not; without a checkpoint nothing recorded is erased."""
+    run = tmp_path / "run"
+    train(small_run(run), Launch())
+    recorded = (run / "metrics.jsonl").read_bytes()
+    other = small_run(run, sampling=SamplingSettings(problems_per_step=2, group_size=5, max_tokens=6))
+    with pytest.raises(UsageError, match=r"sampling\.group_size: 3 -> 5"):
+        train(other, Launch(resume=True))
+    with pytest.raises(UsageError, match="already made 4 steps"):
+        train(small_run(run, steps=2), Launch(resume=True))
+    assert (run / "metrics.jsonl").read_bytes() == recorded
+    train(small_run(run, steps=6), Launch(resume=True))
+    assert max(int(str(row["step"])) for row in untimed(run)) == 6
+    shutil.rmtree(run / "checkpoints")
+    with pytest.raises(UsageError, match="no checkpoint to go on from"):
+        train(small_run(run, steps=6), Launch(resume=True))
+    assert len(read_lines(run / "metrics.jsonl")) > 6
+
+
+def test_a_replaced_run_stays_until_the_new_one_stands(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(small_run(run), Launch())
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(ModelError):
+        train(small_run(run, model=ModelSettings(name=str(run / "nowhere"))), Launch(overwrite=True))
+    assert (run / "metrics.jsonl").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["run"], "nothing is left beside it"
+    train(small_run(run, steps=1), Launch(overwrite=True))
+    assert max(int(str(row["step"])) for row in untimed(run)) == 1
+    with pytest.raises(ModelError):
+        train(small_run(tmp_path / "fresh", model=ModelSettings(name="no/where/to/be/found")), Launch())
+    assert not (tmp_path / "fresh").exists(), "the corrected command can take the same folder"
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ def test_intervals() -> None:
     assert wilson(5, 5)[1] == 1
     assert wilson(0, 0) == (0, 1)
     low, high = clustered([[1, 1], [0, 0], [1, 1], [0, 1]])
+    assert clustered([[1, 1]] * 4) == wilson(4, 4), "equal problems say nothing of their spread, their number does"
     half = 1.959964 * np.std([1, 0, 1, 0.5], ddof=1) / 2
     assert (low, high) == pytest.approx((max(0, 0.625 - half), min(1, 0.625 + half)), abs=1e-6)
 

@@ -121,6 +121,12 @@ def test_autocast_reaches_both_passes() -> None:
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
     difference = (gradients[0] - gradients[1]).norm() / gradients[0].norm()
     assert 0 < difference < 0.15
+    seen: list[torch.dtype] = []
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.MonkeyPatch.context() as patch:
+        fused = logps_module.linear_logps
+        patch.setattr(logps_module, "linear_logps", lambda h, *rest: seen.append(h.dtype) or fused(h, *rest))
+        response_logps(model, batch, 1.0)
+    assert seen == [torch.bfloat16], "a backward pass by hand sees no autocast, so it must be given the precision"
     sampler = HFSampler(model, None, ends=(1,), precision=torch.bfloat16)
     (answers,) = sampler.generate([(4, 7)], [[seed_of("half", n) for n in range(20)]], Sampling(1.0, 6))
     rollouts = [Rollout(Problem("p", "?", "1"), (4, 7), a.tokens, a.logps, "", a.stop_reason) for a in answers]

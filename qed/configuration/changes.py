@@ -1,0 +1,42 @@
+"""What may change when a run is resumed: how far it goes and what it leaves behind, not what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qed.configuration.values import dump
+
+FREE_SECTIONS = ("run.", "evaluation.")
+# These decide how much is computed at once or how far it goes, never what comes out of a step.
+FREE = ("sampling.rows_per_batch", "learner.tokens_per_microbatch", "model.device", "model.gradient_checkpointing")
+
+
+def changes(saved: Path, settings: Any) -> tuple[list[str], list[str]]:
+    """The settings that differ from a saved settings.yaml, each as `key: old -> new`: all, and those that are
+    refused."""
+    before = dict(_flat(yaml.safe_load(saved.read_text(encoding="utf-8")) or {}))
+    after = dict(_flat(yaml.safe_load(dump(settings))))
+    # The steps of the last phase may grow; those of an earlier one would move everything behind them.
+    last = "rl.learner.steps" if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner.steps"
+    different = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    free = [
+        key
+        for key in different
+        if key.startswith(FREE_SECTIONS)
+        or key.removeprefix("sft.").removeprefix("rl.") in FREE
+        or key in ("learner.steps", last)
+    ]
+    said = {key: f"{key}: {before.get(key)} -> {after.get(key)}" for key in different if key != "run.out"}
+    return list(said.values()), [said[key] for key in said if key not in free]
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

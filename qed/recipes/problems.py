@@ -1,0 +1,142 @@
+"""The problems of a run: loaded, told apart into training and held-out ones, and counted where some are left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qed import plugins, tasks
+from qed.console import Console
+from qed.draws import shuffled
+from qed.errors import DataError, UsageError
+from qed.prompts.base import Template
+from qed.runs import Run
+from qed.settings import DataSettings, EvaluationSettings
+from qed.types import Problem
+
+HELD_OUT_SHARE = 10  # one in so many problems, where the training data brings no test split
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The training problems, the held-out ones by the name of their task, and how many were left out for which
+    reason."""
+
+    problems: list[Problem]
+    benches: dict[str, list[Problem]]
+    left_out: dict[str, int]
+
+
+def load_problems(data: DataSettings, evaluation: EvaluationSettings, seed: int) -> Loaded:
+    """Load everything that a run asks; no held-out question is trained on.
+
+    Raises:
+        DataError: the data cannot be used, or nothing is left to train on or to measure with.
+    """
+    mapping = dict(_pair(entry) for entry in data.map)
+    left_out: Counter[str] = Counter()
+    training: list[Problem] = []
+    benches: dict[str, list[Problem]] = {}
+    for name in data.tasks:
+        problems = _distinct(tasks.load(name, "train", mapping), left_out)
+        training += problems
+        if not evaluation.tasks:
+            held_out = (
+                tasks.load(name, "test", mapping)
+                if tasks.has_test_split(name)
+                else _held_out(name, problems, evaluation.problems, seed)
+            )
+            _add_bench(benches, tasks.parse(name).label, held_out, evaluation.problems, left_out)
+    for name in evaluation.tasks:
+        _add_bench(benches, tasks.parse(name).label, tasks.load(name, "test", mapping), evaluation.problems, left_out)
+    asked = {problem.question for some in benches.values() for problem in some}
+    kept = [problem for problem in training if problem.question not in asked]
+    left_out["training problems that are held out"] = len(training) - len(kept)
+    if not kept:
+        raise DataError("No training problem is left: every one of them is among the held-out problems.")
+    return Loaded(kept, benches, {reason: count for reason, count in left_out.items() if count})
+
+
+def _distinct(problems: Sequence[Problem], left_out: Counter[str]) -> list[Problem]:
+    """Each problem once; rows that stand twice are counted."""
+    distinct = list({problem.id: problem for problem in problems}.values())
+    left_out["rows that stand twice"] += len(problems) - len(distinct)
+    return distinct
+
+
+def _held_out(name: str, problems: Sequence[Problem], most: int, seed: int) -> list[Problem]:
+    """A part of a task's own training problems, where it brings no test split."""
+    answered = [problem for problem in problems if problem.answer]
+    order = shuffled(len(answered), seed, "held out")
+    count = min(most, len(answered) // HELD_OUT_SHARE)
+    if count == 0:
+        raise DataError(
+            f"{name}: {len(answered)} problems with an answer are too few to hold some out for evaluation. "
+            "Name held-out problems with --evaluation.tasks."
+        )
+    return [answered[index] for index in order[:count]]
+
+
+def _add_bench(
+    benches: dict[str, list[Problem]], label: str, problems: Sequence[Problem], most: int, left_out: Counter[str]
+) -> None:
+    """Held-out problems under their task's name; what has no answer cannot be measured with, and is counted."""
+    if label in benches:
+        raise UsageError(f"Two tasks to evaluate would both be called '{label}'; rename a file, or name one only.")
+    answered = [problem for problem in problems if problem.answer]
+    left_out["held-out rows without an answer"] += len(problems) - len(answered)
+    if not answered:
+        raise DataError(f"No held-out problem of {label} has an answer, so nothing can be measured with it.")
+    benches[label] = answered[:most]
+
+
+def prompt_name(data: DataSettings) -> str:
+    """The prompt of a run: the one named, or the one that its first task is meant to be asked with."""
+    return tasks.suggested_prompt(data.tasks[0]) if data.prompt == "auto" else data.prompt
+
+
+def prompt_leaf(data: DataSettings) -> Any:
+    """The prompt's file on its shelf."""
+    return plugins.load("prompts", prompt_name(data))
+
+
+def training_text(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:
+    """The text that a fresh tokenizer is trained on: questions and demonstrations, and a plain prompt's own words."""
+    for problem in problems:
+        yield problem.question if leaf.CHAT else leaf.render(problem, None)
+        yield problem.meta.get("completion") or leaf.demonstration(problem) or problem.answer
+
+
+def prompt_reward(data: DataSettings) -> str:
+    """The reward of a run: the one named, or the one that fits its prompt."""
+    fits: str = prompt_leaf(data).REWARD
+    return fits if data.reward == "auto" else data.reward
+
+
+def fitting(
+    problems: list[Problem], template: Template, limit: int, name: str, run: Run, console: Console
+) -> list[Problem]:
+    """The problems whose prompt leaves room for an answer in the model's window; the others are counted and said."""
+    kept = [problem for problem in problems if len(template.tokens(template.prompt(problem))) <= limit]
+    if len(kept) < len(problems):
+        left_out = len(problems) - len(kept)
+        run.event("prompts_too_long", problems=name, left_out=left_out, limit=limit)
+        console.say(
+            f"Left out {left_out} of {len(problems)} {name} problems: the prompt is longer than {limit} tokens."
+        )
+    if not kept:
+        raise DataError(
+            f"No {name} problem fits: with sampling.max_tokens the model's window leaves {limit} tokens for "
+            "the prompt. "
+            "Take a smaller sampling.max_tokens or a model with a longer window."
+        )
+    return kept
+
+
+def _pair(entry: str) -> tuple[str, str]:
+    ours, equals, theirs = entry.partition("=")
+    if not equals or not theirs:
+        raise UsageError(f"data.map wants OURS=THEIRS, for example question=problem, not '{entry}'.")
+    return ours, theirs
