@@ -1,0 +1,154 @@
+"""Quantities: a number with units, a currency, percent or degrees behind or before it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from qed.grading.bounds import UnreadableError
+from qed.grading.cursor import Cursor
+from qed.grading.expression import expression
+from qed.grading.tree import Node, negate, number
+from qed.grading.vocabulary import MULTIPLES, NO_UNITS, ORDINALS, POWERS, RATES, UNITS
+
+CURRENCIES = {"$": "$", "€": "€", "£": "£", "¥": "¥", "₹": "₹"}
+LONGEST_UNIT = 6  # words
+LETTER_UNITS = set("mgshlLJNVWKAdDC")
+
+
+def united(node: Node, name: str, factor: Fraction | int = 1) -> Node:
+    """A value in a unit: the dimension's name, and how many of its base one is."""
+    return Node("unit", name, (node, number(factor)))
+
+
+def currency(cursor: Cursor) -> Node | None:
+    """$5 and -$5."""
+    sign = cursor.text == "-" and cursor.look(1).text in CURRENCIES
+    if not (sign or cursor.text in CURRENCIES):
+        return None
+    cursor.place += sign
+    name, factor = UNITS[CURRENCIES[cursor.take().text]]
+    value, _ = _multiplied(cursor, expression(cursor))
+    if cursor.look().kind == "word":  # $5 per hour, $5 USD
+        inner = quantity(cursor, value)
+        if inner.kind == "unit" and inner.name != name:
+            raise UnreadableError("two units")
+    return united(negate(value) if sign else value, name, factor)
+
+
+def quantity(cursor: Cursor, value: Node) -> Node:
+    """A value with the units behind it, if there are any; `3 hours 20 minutes` is one quantity."""
+    if value.kind == "degree" or (value.kind == "negate" and value.parts[0].kind == "degree"):
+        return _degrees(cursor, value)
+    value, counted = _multiplied(cursor, value)
+    if cursor.accept("%"):
+        return united(value, "percent")
+    if cursor.text in CURRENCIES:
+        return united(value, *UNITS[CURRENCIES[cursor.take().text]])
+    found = _unit(cursor)
+    if found is None:
+        return value
+    if found[0] == "ordinal":
+        return value
+    if value.kind in {"sequence", "set", "list", "matrix"} and not counted:
+        raise UnreadableError("units behind a structure")
+    result = united(value, *found)
+    return _compound(cursor, result) if cursor.look().kind == "number" else result
+
+
+def _degrees(cursor: Cursor, value: Node) -> Node:
+    inner = negate(value.parts[0].parts[0]) if value.kind == "negate" else value.parts[0]
+    scale = {"c": "celsius", "f": "fahrenheit"}.get(cursor.text.lower())
+    if scale and cursor.look().kind in {"letter", "word"}:
+        cursor.take()
+        return united(inner, scale)
+    if cursor.look().kind == "word" and cursor.text.lower() in {"celsius", "fahrenheit"}:
+        return united(inner, cursor.take().text.lower())
+    return united(inner, "degree")
+
+
+def _multiplied(cursor: Cursor, value: Node) -> tuple[Node, bool]:
+    counted = False
+    while cursor.look().kind == "word" and cursor.text.lower() in MULTIPLES and value.kind in {"number", "multiply"}:
+        value = Node("multiply", parts=(value, number(MULTIPLES[cursor.take().text.lower()])))
+        counted = True
+    return value, counted
+
+
+def _compound(cursor: Cursor, first: Node) -> Node:
+    second = quantity(cursor, expression(cursor))
+    same = second.kind == "unit" and second.name == first.name and first.name
+    if not same or second.parts[1].number >= first.parts[1].number:
+        raise UnreadableError("two quantities side by side")
+    parts = tuple(Node("multiply", parts=part.parts) for part in (first, second))
+    return united(Node("add", parts=parts), first.name)
+
+
+def _unit(cursor: Cursor) -> tuple[str, Fraction] | None:
+    """The dimension and factor of the units that follow, as in cm², m/s^2, miles per hour, students."""
+    powers: dict[str, int] = {}
+    factor, sign, words, coming = Fraction(1), 1, 0, 1
+    while True:
+        name = _word(cursor)
+        if name is None:
+            break
+        words += 1
+        if name in {"per"}:
+            sign = -1
+        elif name in POWERS:
+            coming = POWERS[name]
+        else:
+            count = sign * coming * _exponent(cursor)
+            factor *= _enter(powers, name, count)
+            coming = 1
+            if cursor.accept("/"):
+                sign = -1
+            elif cursor.text == "*" and cursor.look(1).kind == "word":
+                cursor.take()
+        if words > LONGEST_UNIT:
+            raise UnreadableError("too many words behind a number")
+    if not words:
+        return None
+    powers.pop("", None)
+    return " ".join(f"{name}^{count}" if count != 1 else name for name, count in sorted(powers.items()) if count), factor
+
+
+def _word(cursor: Cursor) -> str | None:
+    token = cursor.look()
+    if token.kind == "letter" and cursor.letter_units and token.text in LETTER_UNITS:
+        return cursor.take().text
+    if token.kind != "word":
+        return None
+    return cursor.take().text.lower()
+
+
+def _exponent(cursor: Cursor) -> int:
+    if not (cursor.text in {"^", "**"} and cursor.look().kind == "sign"):
+        return 1
+    cursor.take()
+    braces = cursor.accept("{")
+    sign = -1 if cursor.accept("-") else 1
+    token = cursor.take()
+    if token.kind != "number" or not token.text.isdigit() or len(token.text) > 1:
+        raise UnreadableError("a unit's exponent")
+    if braces:
+        cursor.expect("}")
+    return sign * int(token.text)
+
+
+def _enter(powers: dict[str, int], name: str, count: int) -> Fraction:
+    """Put a unit into the product; what it is worth in its dimension's base."""
+    if name in RATES:
+        above, below = RATES[name]
+        return _enter(powers, above, count) * _enter(powers, below, -count)
+    known = UNITS.get(name) or UNITS.get(name.removesuffix("s"))
+    if name in ORDINALS:
+        powers["ordinal"] = 1
+        return Fraction(1)
+    if known is None:
+        if name in NO_UNITS or not 3 <= len(name) <= 20 or not name.isalpha():
+            raise UnreadableError(f"{name} is no unit")
+        powers["of " + name.removesuffix("s")] = 1
+        return Fraction(1)
+    dimension, worth = known
+    powers[dimension] = powers.get(dimension, 0) + count
+    return worth**count
