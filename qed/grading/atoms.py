@@ -31,6 +31,8 @@ def starts_atom(cursor: Cursor) -> bool:
     token = cursor.look()
     if token.kind == "letter":
         return True
+    if token.kind == "number":  # (n-2) 2^n
+        return cursor.look(-1).text in {")", "}"} or (cursor.look(-1).kind == "letter" and cursor.look(1).text == "^")
     if token.kind == "word":
         return token.text in {"e", "i"}
     if token.text == "|":
@@ -131,6 +133,8 @@ def _group(cursor: Cursor) -> Node:
         if opening == "\\{" and cursor.accept("\\}"):
             return Node("set")
         inner = cursor.inside(cursor)
+        if opening == "{" and cursor.text in {"\\over", "\\choose"}:
+            inner = _over(cursor, inner)
     closing = cursor.expect(*CLOSERS[opening])
     cursor.bars = bars
     if opening == "\\{":
@@ -144,6 +148,13 @@ def _group(cursor: Cursor) -> Node:
     if CLOSERS[opening][0] != closing:
         raise UnreadableError("brackets of two kinds around one thing")
     return inner
+
+
+def _over(cursor: Cursor, above: Node) -> Node:
+    """{a \\over b} and {n \\choose k}."""
+    name = cursor.take().text
+    parts = (above, cursor.inside(cursor))
+    return Node("divide", parts=parts) if name == "\\over" else Node("function", "\\binom", parts)
 
 
 def _set(inner: Node) -> Node:

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from qed.grading.bounds import MOST_ITEMS, OverBoundError, UnreadableError, Work
 from qed.grading.exact import UndefinedError, rational
+from qed.grading.matrices import multiplied
 from qed.grading.policy import Policy
 from qed.grading.quantities import same_based, same_quantity, same_ratio
 from qed.grading.regions import FLIPPED, region, same_region
@@ -59,7 +60,8 @@ class Comparison:
                     return found
             left, right = self.distinct(left), self.distinct(right)
         elif self.inequalities(gold) or self.inequalities(answer):
-            return bool(self.same_regions(gold, answer)) or self.matched(left, right)
+            found = self.same_regions(gold, answer)
+            return self.matched(left, right) if found is None else found
         elif any(part.kind == "sequence" for part in (*left, *right)):  # a point twice is one point
             left, right = self.distinct(left), self.distinct(right)
         return self.matched(left, right)
@@ -100,6 +102,7 @@ class Comparison:
 
     def same_one(self, gold: Node, answer: Node) -> bool:
         """Two values that are no lists."""
+        gold, answer = multiplied(gold), multiplied(answer)
         kinds = {gold.kind, answer.kind}
         if "relation" in kinds or "union" in kinds:
             return self.same_relation(gold, answer)

@@ -28,7 +28,7 @@ class Cursor:
 
     def look(self, ahead: int = 0) -> Token:
         place = self.place + ahead
-        return self.tokens[place] if place < len(self.tokens) else END
+        return self.tokens[place] if 0 <= place < len(self.tokens) else END
 
     @property
     def text(self) -> str:

@@ -52,6 +52,8 @@ def product(cursor: Cursor, signed: bool = False) -> Node:
             result = _times(result, _factor(cursor))
         elif cursor.accept("/"):
             result = Node("divide", parts=(result, _factor(cursor)))
+        elif result.kind == "degree" and cursor.text in {"C", "F"}:
+            return result
         elif starts_atom(cursor):
             result = _times(result, power(cursor))
         else:

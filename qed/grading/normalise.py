@@ -52,6 +52,8 @@ def cleaned(text: str) -> str:
         text = RAISED.sub(lambda run: "^{" + "".join(SUPERSCRIPTS[sign] for sign in run.group()) + "}", text)
         text = LOWERED.sub(lambda run: "_{" + "".join(SUBSCRIPTS[sign] for sign in run.group()) + "}", text)
         text = unicodedata.normalize("NFKC", text.translate(TABLE)).translate(TABLE)
+    if len(text) > 4 and text.startswith("**") and text.endswith("**"):  # bold in Markdown
+        text = text[2:-2]
     return _without_dollars(BRACED_COMMA.sub(r",\\!", text.strip()))
 
 

@@ -97,7 +97,10 @@ def _based(tokens: list[Token]) -> Node | None:
     """4210_5: digits, an underscore and the base, in digits or in words."""
     place = next((place for place, token in enumerate(tokens) if token.text == "_"), 0)
     digits, base = tokens[:place], [token for token in tokens[place + 1 :] if token.text not in {"{", "}"}]
-    if not digits or len(base) != 1 or not any(token.kind == "number" for token in digits):
+    if len(digits) > 2 and digits[0].text == "(" and digits[-1].text == ")":
+        digits = digits[1:-1]
+    hexadecimal = len(digits) > 1 and [token.text for token in base] == ["16"]
+    if not digits or len(base) != 1 or not (hexadecimal or any(token.kind == "number" for token in digits)):
         return None
     if any(token.kind not in {"number", "letter"} for token in digits):
         return None

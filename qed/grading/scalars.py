@@ -11,6 +11,7 @@ from qed.grading.tree import Node, walk
 
 CLOSE = 38  # digits that must agree
 SCALARS = {"number", "symbol", "constant", "add", "multiply", "divide", "power", "negate", "function", "apply", "degree"}
+MANY = 100  # digits that must agree in the end
 FEWEST_POINTS = 2  # at which both sides must have a value
 
 
@@ -58,7 +59,7 @@ def same_scalar(left: Node, right: Node, work: Work) -> bool:
         if agreed is False:
             return False
         met += agreed is True
-    return met >= min(FEWEST_POINTS, len(rows))
+    return met >= min(FEWEST_POINTS, len(rows)) and _confirmed(left, right, names, work)
 
 
 def _agree(left: Node, right: Node, names: dict[str, int], row: int, work: Work) -> bool | None:
@@ -73,6 +74,16 @@ def _agree(left: Node, right: Node, names: dict[str, int], row: int, work: Work)
         if all(outside):
             return None
     return close(first, second, point.arithmetic) or _vanishes(left, right, names, row, work, first - second)
+
+
+def _confirmed(left: Node, right: Node, names: dict[str, int], work: Work) -> bool:
+    """Whether many more digits agree too: √(10¹⁰⁰ + 1) is not 10⁵⁰."""
+    point = Point(names, 0, work, MORE_DIGITS)
+    first, second = attempt(left, point), attempt(right, point)
+    if first is None or second is None:
+        return True
+    scale = max(abs(first), abs(second), 1)
+    return bool(abs(first - second) <= scale * point.arithmetic.mpf(10) ** -MANY)
 
 
 def _imaginary(*nodes: Node) -> bool:

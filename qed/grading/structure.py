@@ -7,7 +7,7 @@ from qed.grading.cursor import Cursor
 from qed.grading.expression import expression
 from qed.grading.tokens import Token
 from qed.grading.tree import Node
-from qed.grading.units import currency, quantity
+from qed.grading.units import compounded, currency, quantity
 from qed.grading.vocabulary import RELATIONS
 
 SETTING = {"\\cup": "or", "\\cap": "and", "\\setminus": "without"}
@@ -48,6 +48,8 @@ def _answers(cursor: Cursor) -> Node:
             raise OverBoundError("too many items")
     if len(items) == 1:
         return items[0]
+    if joiners == {"and"} and (whole := compounded(items)) is not None:
+        return whole
     joiners -= {","} if len(joiners) > 1 else set()
     return Node("list", joiners.pop() if len(joiners) == 1 else ",", tuple(items))
 

@@ -116,6 +116,8 @@ class Reader:
         """Whether letters stand for a word and not for a product."""
         if self.in_text() or self.prose or not text.isascii():
             return True
+        if text in {"am", "pm"} and not self.spaced and self.tokens[-2:-1] and self.tokens[-2].text != ":":
+            return False
         if len(text) > 1 and (text in UNIT_WORDS or text.lower() in UNIT_WORDS) and self.after_value():
             return True
         if text.lower() in ORDINALS and self.last() in {"^", "{"}:
@@ -165,7 +167,7 @@ def tokenise(text: str, scientific: bool = True, commas: bool = True) -> list[To
         reader.take(found.lastgroup, found.group())
         place = found.end()
     tokens = reader.tokens
-    while tokens and tokens[-1].text in {".", ",", ";", "\\\\"}:
+    if tokens and tokens[-1].text in {".", ",", ";", "\\\\"}:
         tokens.pop()
     return tokens
 

@@ -75,12 +75,20 @@ def _multiplied(cursor: Cursor, value: Node) -> tuple[Node, bool]:
 
 
 def _compound(cursor: Cursor, first: Node) -> Node:
-    second = quantity(cursor, expression(cursor))
-    same = second.kind == "unit" and second.name == first.name and first.name
-    if not same or second.parts[1].number >= first.parts[1].number:
+    result = compounded([first, quantity(cursor, expression(cursor))])
+    if result is None:
         raise UnreadableError("two quantities side by side")
-    parts = tuple(Node("multiply", parts=part.parts) for part in (first, second))
-    return united(Node("add", parts=parts), first.name)
+    return result
+
+
+def compounded(items: list[Node]) -> Node | None:
+    """3 hours and 20 minutes: quantities of one dimension, each in a smaller unit, are one."""
+    if not all(item.kind == "unit" and item.name == items[0].name and item.name for item in items):
+        return None
+    worths = [item.parts[1].number for item in items]
+    if not all(large > small for large, small in zip(worths, worths[1:], strict=False)):
+        return None
+    return united(Node("add", parts=tuple(Node("multiply", parts=item.parts) for item in items)), items[0].name)
 
 
 def _unit(cursor: Cursor) -> tuple[str, Fraction] | None:

@@ -22,7 +22,7 @@ COMMANDS = _pairs(
 IGNORED = set(
     r"\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr \displaystyle \textstyle "
     r"\scriptstyle \limits \nolimits \, \; \: \! \> \quad \qquad \hspace \enspace \thinspace \( \) \[ \] \/ \unit "
-    r"\middle \mathopen \mathclose \mathrel \mathord \centering \noindent \phantom \strut \hfill \ ".split()
+    r"\middle \mathopen \mathclose \mathrel \mathord \centering \noindent \strut \hfill \ ".split()
 ) | {"\\ ", "\\\n", "\\\t"}
 TEXT_COMMANDS = set(
     r"\text \textbf \textit \textrm \textnormal \mbox \mathrm \rm \textsf \texttt \hbox \operatorname \mathsf \emph "
@@ -99,6 +99,8 @@ _UNITS = {
     "celsius": "celsius=1",
     "fahrenheit": "fahrenheit=1",
     "amount": "mol mole=1",
+    "charge": "c coulomb=1",
+    "field": "tesla=1",
     "degree": "degree deg=1",
     "radian": "radian rad=1",
     "percent": "% percent pct percentage=1",
