@@ -177,4 +177,8 @@ def _open_tag(text: str) -> str | None:
 Finder = Callable[[str], str | None]
 STRICT: tuple[tuple[str, Finder], ...] = (("tag", _tag), ("box", _box), ("hashes", _hashes))
 FLEXIBLE = (*STRICT, ("phrase", _phrase), ("bold", _bold), ("letter", _letter), ("number", _last_number))
-MODES = {"strict": STRICT, "flexible": FLEXIBLE, "lenient": (*FLEXIBLE, ("open box", _open_box), ("open tag", _open_tag))}
+MODES = {
+    "strict": STRICT,
+    "flexible": FLEXIBLE,
+    "lenient": (*FLEXIBLE, ("open box", _open_box), ("open tag", _open_tag)),
+}

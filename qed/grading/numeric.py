@@ -231,7 +231,9 @@ ONE_ARGUMENT: dict[str, Callable[[Any, Any], Any]] = {
     "\\tanh": lambda arithmetic, angle: 1 - 2 / (_exponential(2 * angle, arithmetic) + 1),
     "\\exp": lambda arithmetic, angle: _exponential(angle, arithmetic),
     "\\abs": lambda arithmetic, angle: abs(angle),
-    "\\cbrt": lambda arithmetic, angle: arithmetic.root(angle, 3) if arithmetic.re(angle) > 0 else -arithmetic.root(-angle, 3),
+    "\\cbrt": lambda arithmetic, angle: (
+        arithmetic.root(angle, 3) if arithmetic.re(angle) > 0 else -arithmetic.root(-angle, 3)
+    ),
 }
 RULES: dict[str, Callable[[Node, list[Any], Point], Any]] = {
     "add": lambda node, parts, point: sum(parts[1:], parts[0]),

@@ -40,7 +40,9 @@ def _times(value: Node, factor: Fraction) -> Node:
     return Node("multiply", parts=(value, number(factor)))
 
 
-def _same_units(left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work) -> bool:
+def _same_units(
+    left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work
+) -> bool:
     if {left[1], right[1]} == ANGLES:
         return policy.convert_units and _same_angle(left, right, work)
     if left[1] != right[1]:

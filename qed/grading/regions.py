@@ -205,8 +205,6 @@ def same_region(left: Region, right: Region, work: Work) -> bool:
     if len(left.parts) != len(right.parts) or not same_variable(left, right, work):
         return False
     return all(
-        one.closed == other.closed
-        and same_scalar(one.low, other.low, work)
-        and same_scalar(one.high, other.high, work)
+        one.closed == other.closed and same_scalar(one.low, other.low, work) and same_scalar(one.high, other.high, work)
         for one, other in zip(left.parts, right.parts, strict=True)
     )

@@ -10,7 +10,19 @@ from qed.grading.numeric import MORE_DIGITS, POINTS, POSITIVE, Point, value
 from qed.grading.tree import Node, walk
 
 CLOSE = 38  # digits that must agree
-SCALARS = {"number", "symbol", "constant", "add", "multiply", "divide", "power", "negate", "function", "apply", "degree"}
+SCALARS = {
+    "number",
+    "symbol",
+    "constant",
+    "add",
+    "multiply",
+    "divide",
+    "power",
+    "negate",
+    "function",
+    "apply",
+    "degree",
+}
 MANY = 100  # digits that must agree in the end
 FEWEST_POINTS = 2  # at which both sides must have a value
 
@@ -70,7 +82,9 @@ def _agree(left: Node, right: Node, names: dict[str, int], row: int, work: Work)
         return None if first is second is None else False
     if row >= POSITIVE and not _imaginary(left, right):
         # Outside of the reals, √(1/n) and 1/√n part: what is meant there is that the expression has no value.
-        outside = [abs(point.arithmetic.im(one)) > abs(one) * point.arithmetic.mpf(10) ** -CLOSE for one in (first, second)]
+        outside = [
+            abs(point.arithmetic.im(one)) > abs(one) * point.arithmetic.mpf(10) ** -CLOSE for one in (first, second)
+        ]
         if all(outside):
             return None
     return close(first, second, point.arithmetic) or _vanishes(left, right, names, row, work, first - second)

@@ -137,5 +137,3 @@ def _ratio(cursor: Cursor, first: Node) -> Node:
     texts = [token.text for token in cursor.tokens[begin : cursor.place]]
     plain = len(texts) == 2 * len(parts) - 1
     return Node("ratio", "".join(texts) if plain else "", tuple(parts))
-
-

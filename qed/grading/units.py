@@ -117,7 +117,9 @@ def _unit(cursor: Cursor) -> tuple[str, Fraction] | None:
     if not words:
         return None
     powers.pop("", None)
-    return " ".join(f"{name}^{count}" if count != 1 else name for name, count in sorted(powers.items()) if count), factor
+    return " ".join(
+        f"{name}^{count}" if count != 1 else name for name, count in sorted(powers.items()) if count
+    ), factor
 
 
 def _word(cursor: Cursor) -> str | None:
