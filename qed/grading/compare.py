@@ -11,8 +11,9 @@ from qed.grading.policy import Policy
 from qed.grading.quantities import same_based, same_quantity, same_ratio
 from qed.grading.regions import FLIPPED, region, same_region
 from qed.grading.scalars import is_scalar, names_in, ratio, same_scalar
-from qed.grading.tree import Node, walk, with_signs
+from qed.grading.tree import Node, with_signs
 
+COMPUTED = {"negate", "add", "multiply", "divide", "power", "function", "apply"}
 INEQUALITIES = {"<", "<=", ">", ">=", "!="}
 
 
@@ -104,30 +105,29 @@ class Comparison:
         """Two values that are no lists."""
         gold, answer = multiplied(gold), multiplied(answer)
         kinds = {gold.kind, answer.kind}
-        if "relation" in kinds or "union" in kinds:
+        if kinds & {"relation", "union"}:
             return self.same_relation(gold, answer)
-        if kinds == {"sequence"}:
+        if kinds & {"based", "unit", "ratio"}:
+            return self.same_number(gold, answer)
+        if len(kinds) == 1 and gold.kind in {"sequence", "matrix", "row", "text"}:
             return gold.name == answer.name and self.all_same(gold.parts, answer.parts)
-        if kinds == {"matrix"}:
-            return gold.name == answer.name and self.same_rows(gold, answer)
-        if kinds == {"text"}:
-            return gold.name == answer.name
-        if "based" in kinds:
-            return same_based(gold, answer, self.policy)
-        if "unit" in kinds:
-            return same_quantity(gold, answer, self.policy, self.work)
-        if "ratio" in kinds:
-            return same_ratio(gold, answer, self.work)
         if is_scalar(gold) and is_scalar(answer):
             return same_scalar(gold, answer, self.work) or self.rounds_to(gold, answer)
         if kinds <= {"sequence", "symbol"}:
             return bool(self.same_regions(gold, answer))
-        for node in (gold, answer):
-            if any(inner.kind in {"sequence", "set", "list", "union", "matrix"} for inner in walk(node)) and node.kind in {
-                "negate", "add", "multiply", "divide", "power", "function", "apply",
-            }:  # fmt: skip
-                raise UnreadableError("arithmetic on structures")
+        if any(node.kind in COMPUTED and not is_scalar(node) for node in (gold, answer)):
+            raise UnreadableError("arithmetic on structures")
         return False
+
+    def same_number(self, gold: Node, answer: Node) -> bool:
+        """Numbers with a base, a unit, or as a ratio."""
+        kinds = {gold.kind, answer.kind}
+        if "based" in kinds:
+            return same_based(gold, answer, self.policy)
+        if "unit" in kinds:
+            return same_quantity(gold, answer, self.policy, self.work)
+        scalar = all(node.kind == "ratio" or is_scalar(node) for node in (gold, answer))
+        return scalar and same_ratio(gold, answer, self.work)
 
     def rounds_to(self, gold: Node, answer: Node) -> bool:
         """Whether the answer, exactly, rounds to the decimals of the gold."""
@@ -140,10 +140,6 @@ class Comparison:
             return False
         return value is not None and places > 0 and abs(value - gold.number) <= Fraction(1, 2 * 10**places)
 
-    def same_rows(self, gold: Node, answer: Node) -> bool:
-        pairs = zip(gold.parts, answer.parts, strict=False)
-        return len(gold.parts) == len(answer.parts) and all(self.all_same(one.parts, two.parts) for one, two in pairs)
-
     def same_regions(self, gold: Node, answer: Node) -> bool | None:
         """The same set of reals; None where one of them is not described as one."""
         left, right = region(gold, self.work), region(answer, self.work)
@@ -155,16 +151,18 @@ class Comparison:
 
     def same_relation(self, gold: Node, answer: Node) -> bool:
         """Equations, inequalities and unions."""
-        if "=" in (gold.name, answer.name) and (gold.kind == answer.kind == "relation"):
+        both = gold.kind == answer.kind == "relation"
+        if both and "=" in (gold.name, answer.name):
             return gold.name == answer.name and self.same_equation(gold, answer)
         for one, other in ((gold, answer), (answer, gold)):
             if one.kind == "relation" and one.name == "=":
                 return self.same_as_equation(one, other)
-        found = self.same_regions(gold, answer)
-        if found:
+        if self.same_regions(gold, answer):
             return True
-        if gold.kind == answer.kind == "relation":
-            return self.same_inequality(gold, answer)
+        return self.same_inequality(gold, answer) if both else self.same_set(gold, answer)
+
+    def same_set(self, gold: Node, answer: Node) -> bool:
+        """Sets whose ends are no constants: x ∈ S is S, and unions are the same in any order."""
         for one, other in ((gold, answer), (answer, gold)):
             if one.kind == "relation" and one.name == "in":
                 return self.same(one.parts[1], other)

@@ -74,7 +74,8 @@ def raw_argument(cursor: Cursor) -> str:
     """The spelling of an argument that is a name: an index or a limit of a sum."""
     if not cursor.accept("{"):
         return cursor.take().text
-    words, depth = [], 1
+    words: list[str] = []
+    depth = 1
     while True:
         token = cursor.take()
         depth += (token.text == "{") - (token.text == "}")

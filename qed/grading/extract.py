@@ -13,7 +13,8 @@ THINKING_ENDS = "</think>"
 # A sampler that runs on writes the next turn; the answer stands before it.
 TURNS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
 PHRASE = re.compile(
-    r"\b(?:final answer|answer|solution|result|value|option|choice) ?(?:is|are|:|=)\s?:?|\banswer\b\s{0,3}(?=[$\\\d(*])",
+    r"\b(?:final answer|answer|solution|result|value|option|choice) ?(?:is|are|:|=)\s?:?"
+    r"|\banswer\b\s{0,3}(?=[$\\\d(*])",
     re.IGNORECASE,
 )
 DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"), ("**", "**"), ("`", "`"))
@@ -95,6 +96,13 @@ def _box(text: str) -> str | None:
     return text[begin:end] if begin >= 0 else None
 
 
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    found = None
+    for match in pattern.finditer(text):
+        found = match
+    return found
+
+
 def _tag(text: str) -> str | None:
     answer = between(text, "<answer>", "</answer>")
     return None if answer is None else _box(answer) or answer
@@ -108,10 +116,8 @@ def _phrase(text: str) -> str | None:
     """What stands behind the last `answer is`."""
     if _unfinished_box(text):
         return None
-    place = -1
-    for found in PHRASE.finditer(text):
-        place = found.end()
-    return _stated(text[place : place + LONGEST_SENTENCE]) if place >= 0 else None
+    found = _last(PHRASE, text)
+    return _stated(text[found.end() : found.end() + LONGEST_SENTENCE]) if found is not None else None
 
 
 def _stated(tail: str) -> str | None:
@@ -138,25 +144,19 @@ def _from_sentence(sentence: str) -> str | None:
 
 
 def _bold(text: str) -> str | None:
-    found = None
-    for found in BOLD.finditer(text):
-        pass
+    found = _last(BOLD, text)
     return found.group(1).strip().rstrip(".:") if found is not None and any(map(str.isdigit, found.group(1))) else None
 
 
 def _letter(text: str) -> str | None:
-    found = None
-    for found in LETTER.finditer(text):
-        pass
+    found = _last(LETTER, text)
     return (found.group(1) or found.group(2)) if found is not None else None
 
 
 def _last_number(text: str) -> str | None:
     if _unfinished_box(text):
         return None
-    found = None
-    for found in NUMBER.finditer(text):
-        pass
+    found = _last(NUMBER, text)
     return found.group() if found is not None else None
 
 
@@ -166,7 +166,7 @@ def _unfinished_box(text: str) -> bool:
 
 
 def _open_box(text: str) -> str | None:
-    opening, found, rest = text.rpartition("\\boxed{")
+    _, found, rest = text.rpartition("\\boxed{")
     return rest.partition("$")[0].partition("\n")[0][:LONGEST_SENTENCE] if found else None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import NamedTuple
 
 from qed.grading.bounds import OverBoundError, UnreadableError
@@ -13,10 +14,14 @@ from qed.grading.tree import Node, number
 from qed.grading.vocabulary import NUMBER_WORDS
 
 CHOICES = set("ABCDEFGH")
+LONGEST_CHOICE = 60  # tokens
+CHOICE_SIGNS = set("()[]{},.%$:-+/^*<>|!") | {"<=", ">="}
 LONGEST_CLEANED = 12_000
 AMBIGUOUS_EXPONENT = re.compile(r"\d[eE][+-]\d")
 AMBIGUOUS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
-SHORT_WORDS = set("no on of go am is it in to do up so or at as if we he me us an by my be ok ha hi oh".split())
+SHORT_WORDS = frozenset(
+    "no on of go am is it in to do up so or at as if we he me us an by my be ok ha hi oh".split()  # noqa: SIM905
+)
 
 
 class Reading(NamedTuple):
@@ -126,16 +131,21 @@ def _choice(tokens: list[Token]) -> tuple[str, bool]:
     rest = rest[1:]
     if after.text == ":" and (not rest or not rest[0].spaced):
         return "", False
-    if rest and (letter.text != name or _more_choices(rest)):
+    if rest and (letter.text != name or _more_choices(rest) or not _harmless(rest)):
         return "", False
     return name, not rest
+
+
+def _harmless(rest: list[Token]) -> bool:
+    """Whether what stands behind a choice letter can be the words or the value of a choice, and no other text."""
+    return len(rest) <= LONGEST_CHOICE and all(token.kind != "sign" or token.text in CHOICE_SIGNS for token in rest)
 
 
 def _more_choices(rest: list[Token]) -> bool:
     """Whether what follows a choice letter names another one, or states something of it."""
     if rest[0].kind == "joiner" or rest[0].text in {",", ";", "=", "+", "*", "/", "^", "-"}:
         return True
-    pairs = zip(rest, rest[1:], strict=False)
+    pairs = pairwise(rest)
     return any(one.text in CHOICES and two.text in {")", ".", ":"} for one, two in pairs) or any(
         token.text == "=" for token in rest
     )

@@ -23,7 +23,7 @@ SCALARS = {
     "apply",
     "degree",
 }
-MANY = 100  # digits that must agree in the end
+MANY = 130  # digits that must agree in the end
 FEWEST_POINTS = 2  # at which both sides must have a value
 
 

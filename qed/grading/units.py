@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 from qed.grading.bounds import UnreadableError
 from qed.grading.cursor import Cursor
@@ -86,7 +87,7 @@ def compounded(items: list[Node]) -> Node | None:
     if not all(item.kind == "unit" and item.name == items[0].name and item.name for item in items):
         return None
     worths = [item.parts[1].number for item in items]
-    if not all(large > small for large, small in zip(worths, worths[1:], strict=False)):
+    if not all(large > small for large, small in pairwise(worths)):
         return None
     return united(Node("add", parts=tuple(Node("multiply", parts=item.parts) for item in items)), items[0].name)
 
@@ -94,32 +95,33 @@ def compounded(items: list[Node]) -> Node | None:
 def _unit(cursor: Cursor) -> tuple[str, Fraction] | None:
     """The dimension and factor of the units that follow, as in cm², m/s^2, miles per hour, students."""
     powers: dict[str, int] = {}
-    factor, sign, words, coming = Fraction(1), 1, 0, 1
-    while True:
-        name = _word(cursor)
-        if name is None:
-            break
+    factor, sign, coming, words = Fraction(1), 1, 1, 0
+    while (name := _word(cursor)) is not None:
         words += 1
-        if name in {"per"}:
+        if words > LONGEST_UNIT:
+            raise UnreadableError("too many words behind a number")
+        if name == "per":
             sign = -1
         elif name in POWERS:
             coming = POWERS[name]
         else:
-            count = sign * coming * _exponent(cursor)
-            factor *= _enter(powers, name, count)
-            coming = 1
-            if cursor.accept("/"):
-                sign = -1
-            elif cursor.text == "*" and cursor.look(1).kind == "word":
-                cursor.take()
-        if words > LONGEST_UNIT:
-            raise UnreadableError("too many words behind a number")
+            factor *= _enter(powers, name, sign * coming * _exponent(cursor))
+            coming, sign = 1, _next_sign(cursor, sign)
     if not words:
         return None
     powers.pop("", None)
     return " ".join(
         f"{name}^{count}" if count != 1 else name for name, count in sorted(powers.items()) if count
     ), factor
+
+
+def _next_sign(cursor: Cursor, sign: int) -> int:
+    """Whether the next unit is divided by: behind a slash all are."""
+    if cursor.accept("/"):
+        return -1
+    if cursor.text == "*" and cursor.look(1).kind == "word":
+        cursor.take()
+    return sign
 
 
 def _word(cursor: Cursor) -> str | None:

@@ -9,6 +9,14 @@ def _pairs(text: str) -> dict[str, str]:
     return dict(pair.split("=>") for pair in text.split())
 
 
+def _list(text: str) -> list[str]:
+    return text.split()
+
+
+def _set(text: str) -> set[str]:
+    return set(text.split())
+
+
 COMMANDS = _pairs(
     r"\dfrac=>\frac \tfrac=>\frac \cfrac=>\frac \dbinom=>\binom \tbinom=>\binom \le=>\leq \ge=>\geq \leqslant=>\leq "
     r"\geqslant=>\geq \leqq=>\leq \geqq=>\geq \lt=>< \gt=>> \ne=>\neq \cdot=>* \times=>* \ast=>* \div=>/ \lbrace=>\{ "
@@ -19,35 +27,37 @@ COMMANDS = _pairs(
     r"\arcctg=>\arccot \tg=>\tan \ctg=>\cot \lg=>\log \Re=>\mathbb \bar=>\overline \backslash=>\setminus "
     r"\thinspace=>\, \lor=>\or \wedge=>\land \vee=>\or \_=>_ \imath=>\i \ii=>\i"
 )
-IGNORED = set(
+IGNORED = _set(
     r"\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr \displaystyle \textstyle "
     r"\scriptstyle \limits \nolimits \, \; \: \! \> \quad \qquad \hspace \enspace \thinspace \( \) \[ \] \/ \unit "
-    r"\middle \mathopen \mathclose \mathrel \mathord \centering \noindent \strut \hfill \ ".split()
+    r"\middle \mathopen \mathclose \mathrel \mathord \centering \noindent \strut \hfill \ "
 ) | {"\\ ", "\\\n", "\\\t"}
-TEXT_COMMANDS = set(
+TEXT_COMMANDS = _set(
     r"\text \textbf \textit \textrm \textnormal \mbox \mathrm \rm \textsf \texttt \hbox \operatorname \mathsf \emph "
-    r"\mathtt \textup \textmd \textsc".split()
+    r"\mathtt \textup \textmd \textsc"
 )
-WRAPPERS = set(r"\boxed \fbox \mathbf \boldsymbol \bm \bold \mathit \ensuremath \underline \bf \it".split())
+WRAPPERS = _set(r"\boxed \fbox \mathbf \boldsymbol \bm \bold \mathit \ensuremath \underline \bf \it")
 JOINERS = {"and", "or"}
 FUNCTION_WORDS = {
     word: "\\" + word
-    for word in "sin cos tan cot sec csc arcsin arccos arctan arccot sinh cosh tanh ln log exp sqrt gcd lcm max min pi "
-    "floor ceil abs cbrt alpha beta gamma delta theta lambda sigma omega infty".split()
+    for word in _set(
+        "sin cos tan cot sec csc arcsin arccos arctan arccot sinh cosh tanh ln log exp sqrt gcd lcm max min pi "
+        "floor ceil abs cbrt alpha beta gamma delta theta lambda sigma omega infty"
+    )
 }
 FUNCTION_WORDS |= {"asin": "\\arcsin", "acos": "\\arccos", "atan": "\\arctan", "lg": "\\log", "infinity": "\\infty"}
 FUNCTION_WORDS |= {"cosec": "\\csc", "arcsec": "\\arcsec", "arccsc": "\\arccsc"}
-FUNCTIONS = set(
+FUNCTIONS = _set(
     r"\sin \cos \tan \cot \sec \csc \arcsin \arccos \arctan \arccot \arcsec \arccsc \sinh \cosh \tanh \ln \log \exp "
-    r"\gcd \lcm \max \min \floor \ceil \abs \cbrt".split()
+    r"\gcd \lcm \max \min \floor \ceil \abs \cbrt"
 )
-SYMBOLS = set(
+SYMBOLS = _set(
     r"\alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kappa \lambda \mu \nu \xi \rho \sigma \tau \upsilon "
     r"\phi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega \ell \emptyset "
-    r"\hbar \partial \nabla".split()
+    r"\hbar \partial \nabla"
 )
-DECORATIONS = set(
-    r"\overline \vec \hat \tilde \overrightarrow \widehat \dot \ddot \widetilde \overleftrightarrow \overset".split()
+DECORATIONS = _set(
+    r"\overline \vec \hat \tilde \overrightarrow \widehat \dot \ddot \widetilde \overleftrightarrow \overset"
 )
 BIG = {"\\sum", "\\prod", "\\int", "\\lim", "\\iint", "\\oint", "\\bigcup", "\\bigcap"}
 RELATIONS = {
@@ -58,16 +68,18 @@ RELATIONS = {
 NUMBER_WORDS = {
     word: value
     for value, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-        "seventeen eighteen nineteen twenty".split()
+        _list(
+            "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+            "seventeen eighteen nineteen twenty"
+        )
     )
 } | {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
 MULTIPLES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 ORDINALS = {"st", "nd", "rd", "th"}
 # Words behind a number that say more than what is counted.
-NO_UNITS = set(
+NO_UNITS = _set(
     "is not no if plus minus times more less most least squared cubed factorial half over than else for in to by from "
-    "mod modulo only the a an of but else none nan true false import lambda answer wrong correct each".split()
+    "mod modulo only the a an of but else none nan true false import lambda answer wrong correct each"
 )
 
 # name: (dimension, how many of the dimension's own unit)
@@ -75,7 +87,8 @@ _UNITS = {
     "length": "m meter metre=1 cm centimeter centimetre=1/100 mm millimeter millimetre=1/1000 km kilometer "
     "kilometre=1000 in inch inche=127/5000 ft foot feet=381/1250 yd yard=1143/1250 mi mile=201168/125 "
     "nm nanometer=1/1000000000 dm decimeter=1/10 au=149597870700 angstrom=1/10000000000",
-    "mass": "g gram=1/1000 kg kilogram=1 mg milligram=1/1000000 lb lbs pound=45359237/100000000 oz ounce=45359237/1600000000 "
+    "mass": "g gram=1/1000 kg kilogram=1 mg milligram=1/1000000 lb lbs pound=45359237/100000000 "
+    "oz ounce=45359237/1600000000 "
     "tonne=1000 ton=90718474/100000",
     "time": "s sec second=1 min minute=60 h hr hour=3600 day=86400 week=604800 ms millisecond=1/1000",
     "year": "year yr=1 month=1/12 decade=10 centurie century=100",
@@ -85,7 +98,8 @@ _UNITS = {
     "yuan": "yuan rmb cny=1",
     "yen": "¥ yen jpy=1",
     "rupee": "₹ rupee rs=1",
-    "volume": "l liter litre=1 ml milliliter millilitre=1/1000 gallon gal=473176473/125000000 quart=473176473/500000000 "
+    "volume": "l liter litre=1 ml milliliter millilitre=1/1000 gallon gal=473176473/125000000 "
+    "quart=473176473/500000000 "
     "pint=473176473/1000000000 cup=473176473/2000000000",
     "frequency": "hz hertz=1 khz=1000 mhz=1000000 ghz=1000000000",
     "energy": "j joule=1 kj kilojoule=1000 ev=1602176634/10000000000000000000000000000 cal calorie=4184/1000 kcal=4184",
