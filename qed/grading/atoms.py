@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from qed.grading.bounds import MOST_BITS, OverBoundError, UnreadableError
+from qed.grading.bounds import LARGEST_TENS, MOST_BITS, OverBoundError, UnreadableError
 from qed.grading.cursor import Cursor, raw_argument
 from qed.grading.tree import Node, number
 from qed.grading.vocabulary import BIG, DECORATIONS, FUNCTIONS, SYMBOLS
@@ -67,11 +67,12 @@ def atom(cursor: Cursor) -> Node:
 def exact(text: str) -> Fraction:
     """The exact value of a number's digits, once its size is known to be small."""
     mantissa, _, tens = text.lower().partition("e")
-    if len(mantissa) > MOST_BITS // 10 or abs(int(tens or 0)) > MOST_BITS // 4:
+    if len(mantissa) > MOST_BITS // 10 or abs(int(tens or 0)) > LARGEST_TENS:
         raise OverBoundError("a number is too long")
     whole, _, decimals = mantissa.partition(".")
-    value = Fraction(int((whole + decimals) or "0"), 10 ** len(decimals))
-    return value * Fraction(10) ** int(tens or 0)
+    shift = int(tens or 0) - len(decimals)
+    digits = int((whole + decimals) or "0")
+    return Fraction(digits * 10**shift) if shift >= 0 else Fraction(digits, 10**-shift)
 
 
 def _number(cursor: Cursor) -> Node:
@@ -123,7 +124,11 @@ def _indexed(cursor: Cursor, name: str) -> Node:
 
 def _one_argument(cursor: Cursor, letter: str) -> bool:
     applied = letter in OFTEN_APPLIED or len(letter) > 1
-    return applied and cursor.look(1).kind in {"number", "letter"} and cursor.look(2).text in {")", ","}
+    return (
+        applied
+        and cursor.look(1).kind in {"number", "letter"}
+        and cursor.look(2).text in {")", ",", "=", "\\cup", "\\cap"}
+    )
 
 
 def _group(cursor: Cursor) -> Node:
@@ -170,6 +175,8 @@ def _bars(cursor: Cursor) -> Node:
         inner = cursor.inside(cursor)
         cursor.expect("|")
         cursor.bars.pop()
+    if inner.kind == "matrix":
+        return inner._replace(name="|")
     return Node("function", "\\abs", (inner,))
 
 

@@ -7,6 +7,7 @@ MOST_TOKENS = 1_500
 DEEPEST = 40  # levels of brackets, exponents and arguments
 MOST_ITEMS = 100  # of a list
 MOST_BITS = 40_000  # of an integer
+LARGEST_TENS = 4_000  # in 1e4000
 LARGEST_FACTORIAL = 3_000
 MOST_SIGNS = 3  # of ± in one expression: eight values
 MOST_WORK = 5_000  # steps of one comparison, each about ten microseconds

@@ -13,7 +13,7 @@ THINKING_ENDS = "</think>"
 # A sampler that runs on writes the next turn; the answer stands before it.
 TURNS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
 PHRASE = re.compile(
-    r"\b(?:final answer|answer|solution|result|value|option|choice) ?(?:is|are|:|=)\s?:?"
+    r"\b(?:final answer|answer|solution|result|value|option|choice)s? ?(?:is|are|:|=)\s?:?"
     r"|\banswer\b\s{0,3}(?=[$\\\d(*])",
     re.IGNORECASE,
 )

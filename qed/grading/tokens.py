@@ -28,7 +28,8 @@ SIMPLE = r"(?:\d+\.\d+|\d+\.(?!\.)|\d+|\.\d+)"
 EXPONENT = r"(?:[eE][+-]?\d{1,6}(?![\d.]))?"
 REST = (
     r"|(?P<half>[aApP]\.\s?[mM]\.?(?![A-Za-z]))|(?P<word>[^\W\d_]+)"
-    r"|(?P<environment>\\(?:begin|end)\s?\{[A-Za-z]{1,12}\*?\})|(?P<command>\\[A-Za-z]+|\\.)"
+    r"|(?P<environment>\\(?:begin|end)\s?\{[A-Za-z]{1,12}\*?\})|(?P<break>\\\\(?:\[-?[\d.]{1,6} ?[a-z]{2}\])?)"
+    r"|(?P<command>\\[A-Za-z]+|\\.)"
     r"|(?P<space>[\s~]+)|(?P<sign>\*\*|<=|>=|!=|==|.)"
 )
 
@@ -91,6 +92,8 @@ class Reader:
             self.add(kind, "".join(sign for sign in text if sign in "0123456789.eE+-"))
         elif kind == "half":
             self.add("word", text[0].lower() + "m")
+        elif kind == "break":
+            self.add("command", "\\\\")
         elif kind == "environment":
             self.add("command", text.replace(" ", "").replace("*", ""))
         elif kind == "word":
@@ -153,6 +156,9 @@ class Reader:
         if text == "}" and (self.braces.pop() if self.braces else "text") == "text":
             self.spaced = True
             return
+        if text == "." and self.tokens and self.tokens[-1].kind == "word" and len(self.last()) > 1:
+            self.spaced = True  # an abbreviation: sq. ft.
+            return
         self.depth += (text in OPENING) - (text in CLOSING)
         self.add("sign", text)
 
@@ -166,9 +172,19 @@ def tokenise(text: str, scientific: bool = True, commas: bool = True) -> list[To
             raise OverBoundError("no token")
         reader.take(found.lastgroup, found.group())
         place = found.end()
-    tokens = reader.tokens
+    tokens = _with_crosses(reader.tokens)
     if tokens and tokens[-1].text in {".", ",", ";", "\\\\"}:
         tokens.pop()
+    return tokens
+
+
+def _with_crosses(tokens: list[Token]) -> list[Token]:
+    """The letter x between two numbers is a multiplication sign."""
+    for place in range(1, len(tokens) - 1):
+        here, after = tokens[place], tokens[place + 1]
+        beside = here.text == "x" and tokens[place - 1].kind == after.kind == "number"
+        if beside and (after.text == "10" or (here.spaced and after.spaced)):
+            tokens[place] = Token("sign", "*")
     return tokens
 
 

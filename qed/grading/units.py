@@ -30,8 +30,9 @@ def currency(cursor: Cursor) -> Node | None:
     name, factor = UNITS[CURRENCIES[cursor.take().text]]
     value, _ = _multiplied(cursor, expression(cursor))
     if cursor.look().kind == "word":  # $5 per hour, $5 USD
+        rate = cursor.text.lower() in {"per", "each"}  # what the price is for is like a missing unit
         inner = quantity(cursor, value)
-        if inner.kind == "unit" and inner.name != name:
+        if not rate and inner.kind == "unit" and inner.name != name:
             raise UnreadableError("two units")
     return united(negate(value) if sign else value, name, factor)
 
