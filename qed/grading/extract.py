@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 # An escaped sign is no brace. Each alternative begins in its own way, so the search never goes back.
-BRACES = re.compile(r"\\f?boxed?\s{0,3}\{|\\.|[{}]", re.DOTALL)
+BRACES = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{|\\.|[{}]", re.DOTALL)
 BOXES = ("\\boxed", "\\fbox")
 THINKING_ENDS = "</think>"
 # A sampler that runs on writes the next turn; the answer stands before it.
