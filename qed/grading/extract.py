@@ -19,6 +19,8 @@ PHRASE = re.compile(
 )
 DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"), ("**", "**"), ("`", "`"))
 SENTENCE_END = re.compile(r"\.(?=\s|$)|[\n。!?;]|I hope")
+REASON = re.compile(r",? (?:because|since|which|where|so that|as there)\b")
+LIST = re.compile(r"(?:-?[\d./]+|and|or|[, ])+")
 LONGEST_SENTENCE = 1_000
 NUMBER = re.compile(
     r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+(?!\.?\d))?(?:\s?\\?%)?", re.ASCII
@@ -109,7 +111,9 @@ def _tag(text: str) -> str | None:
 
 
 def _hashes(text: str) -> str | None:
-    return text.rpartition("####")[2].strip().partition("\n")[0] if "####" in text else None
+    """The last line behind ####; elsewhere these signs are a heading."""
+    line = text.rpartition("####")[2].strip()
+    return line if "####" in text and "\n" not in line else None
 
 
 def _phrase(text: str) -> str | None:
@@ -135,12 +139,14 @@ def _stated(tail: str) -> str | None:
 
 def _from_sentence(sentence: str) -> str | None:
     """A short statement as it stands; in a longer one what follows `is`, or its last number."""
-    if len(sentence.split()) <= 3:
+    if reason := REASON.search(sentence):
+        sentence = sentence[: reason.start()]
+    if len(sentence.split()) <= 3 or LIST.fullmatch(sentence):
         return sentence or None
     tail = sentence.rpartition(" is ")[2]
     if len(tail.split()) <= 3:
         return tail.strip().strip("$*")
-    return _last_number(sentence)
+    return _formula(sentence) or _last_number(sentence)
 
 
 def _bold(text: str) -> str | None:
@@ -160,6 +166,15 @@ def _last_number(text: str) -> str | None:
     return found.group() if found is not None else None
 
 
+def _formula(text: str) -> str | None:
+    """The last formula of the last line, unless a number follows it."""
+    line = text.strip().rpartition("\n")[2]
+    pieces = line.replace("\\(", "$").replace("\\)", "$").replace("$$", "$").split("$")
+    if _unfinished_box(text) or len(pieces) < 3 or len(pieces) % 2 == 0 or _last(NUMBER, pieces[-1]):
+        return None
+    return pieces[-2]
+
+
 def _unfinished_box(text: str) -> bool:
     """A text that ends within a box was cut off: it has no answer."""
     return "\\boxed{" in text
@@ -176,7 +191,14 @@ def _open_tag(text: str) -> str | None:
 
 Finder = Callable[[str], str | None]
 STRICT: tuple[tuple[str, Finder], ...] = (("tag", _tag), ("box", _box), ("hashes", _hashes))
-FLEXIBLE = (*STRICT, ("phrase", _phrase), ("bold", _bold), ("letter", _letter), ("number", _last_number))
+FLEXIBLE = (
+    *STRICT,
+    ("phrase", _phrase),
+    ("bold", _bold),
+    ("letter", _letter),
+    ("formula", _formula),
+    ("number", _last_number),
+)
 MODES = {
     "strict": STRICT,
     "flexible": FLEXIBLE,

@@ -43,6 +43,10 @@ def _table() -> dict[int, str]:
 TABLE = _table()
 RAISED = re.compile(f"[{''.join(SUPERSCRIPTS)}]+")
 BRACED_COMMA = re.compile(r" ?\{, ?\}")
+# `The answer is 5`, in \\text or not, is 5.
+INTRODUCTION = re.compile(
+    r"^(?:\\text ?\{ ?)?(?:the |my )?(?:final |correct )?answer(?: is)? ?:?(?: ?\} ?| )(?=.)", re.IGNORECASE
+)
 LOWERED = re.compile(f"[{''.join(SUBSCRIPTS)}]+")
 
 
@@ -54,6 +58,7 @@ def cleaned(text: str) -> str:
         text = unicodedata.normalize("NFKC", text.translate(TABLE)).translate(TABLE)
     if len(text) > 4 and text.startswith("**") and text.endswith("**"):  # bold in Markdown
         text = text[2:-2]
+    text = INTRODUCTION.sub("", text, count=1)
     return _without_dollars(BRACED_COMMA.sub(r",\\!", text.strip()))
 
 

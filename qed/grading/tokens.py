@@ -28,7 +28,7 @@ SIMPLE = r"(?:\d+\.\d+|\d+\.(?!\.)|\d+|\.\d+)"
 EXPONENT = r"(?:[eE][+-]?\d{1,6}(?![\d.]))?"
 REST = (
     r"|(?P<half>[aApP]\.\s?[mM]\.?(?![A-Za-z]))|(?P<word>[^\W\d_]+)"
-    r"|(?P<environment>\\(?:begin|end)\s?\{[A-Za-z]{1,12}\*?\})|(?P<break>\\\\(?:\[-?[\d.]{1,6} ?[a-z]{2}\])?)"
+    r"|(?P<environment>\\(?:begin|end)\s?\{\s?[A-Za-z]{1,12}\*?\s?\})|(?P<break>\\\\(?:\[-?[\d.]{1,6} ?[a-z]{2}\])?)"
     r"|(?P<command>\\[A-Za-z]+|\\.)"
     r"|(?P<space>[\s~]+)|(?P<sign>\*\*|<=|>=|!=|==|.)"
 )
@@ -95,7 +95,7 @@ class Reader:
         elif kind == "break":
             self.add("command", "\\\\")
         elif kind == "environment":
-            self.add("command", text.replace(" ", "").replace("*", ""))
+            self.add("command", "".join(text.split()).replace("*", ""))
         elif kind == "word":
             self.word(text)
         elif kind == "command":

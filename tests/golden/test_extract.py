@@ -67,6 +67,11 @@ def test_every_mode_takes_a_convention(text: str, answer: str, source: str) -> N
         ("The correct option is (B).", "(B)", "phrase"),
         ("Final Answer: The volume of $ABCDEFGH$ is 120. I hope it is correct.", "120", "phrase"),
         ("Final Answer: Jane started 3 hours ago. I hope it is correct.", "3", "phrase"),
+        ("The answer is 12, since there are 4 groups of 3.", "12", "phrase"),
+        ("The answers are 1, 2, and 3.", "1, 2, and 3", "phrase"),
+        (r"Adding up gives $x=\frac{1}{3}$.", r"x=\frac{1}{3}", "formula"),
+        (r"With $x=7$ there are 12.", "12", "number"),
+        ("#### Step 2\nThere are 5.", "5", "number"),  # a heading
         ("Thus there are **73** of them.", "73", "bold"),
         ("So the chance that Alice wins is 2/3. <|im_start|>user 5", "2/3", "number"),
         ("it is not 10, it is 1,000.99m²", "1,000.99", "number"),
