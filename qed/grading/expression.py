@@ -123,6 +123,8 @@ def power(cursor: Cursor) -> Node:
 def _raised(cursor: Cursor, base: Node) -> Node:
     opened = cursor.text == "{"
     name = cursor.look(opened).text
+    if name == "o" and base.kind == "number":
+        name = "\\circ"
     if name in DEGREES or name.lower() in ORDINALS:
         cursor.place += 1 + opened
         if opened:

@@ -20,7 +20,7 @@ PHRASE = re.compile(
 DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"), ("**", "**"), ("`", "`"))
 SENTENCE_END = re.compile(r"\.(?=\s|$)|[\n。!?;]|I hope")
 REASON = re.compile(r",? (?:because|since|which|where|so that|as there)\b")
-LIST = re.compile(r"(?:-?[\d./]+|and|or|[, ])+")
+LIST = re.compile(r"(?:[-\d./, ]|and|or)+")  # each alternative is one sign or one word: nothing to go back to
 LONGEST_SENTENCE = 1_000
 NUMBER = re.compile(
     r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+(?!\.?\d))?(?:\s?\\?%)?", re.ASCII

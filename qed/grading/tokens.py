@@ -6,6 +6,7 @@ Words are kept whole wherever they can be words, so that no name is ever read as
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from qed.grading.bounds import MOST_TOKENS, OverBoundError
@@ -27,7 +28,7 @@ COMMAS = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d]|,\d)" + DECIMALS
 SIMPLE = r"(?:\d+\.\d+|\d+\.(?!\.)|\d+|\.\d+)"
 EXPONENT = r"(?:[eE][+-]?\d{1,6}(?![\d.]))?"
 REST = (
-    r"|(?P<half>[aApP]\.\s?[mM]\.?(?![A-Za-z]))|(?P<word>[^\W\d_]+)"
+    r"|(?P<rate>(?:km|cm|mm|ft|mi|kg|m|g|N|J|W|C)/(?:hr|min|mol|cm|kg|s|h|m|L)(?![A-Za-z]))|(?P<half>[aApP]\.\s?[mM]\.?(?![A-Za-z]))|(?P<word>[^\W\d_]+)"
     r"|(?P<environment>\\(?:begin|end)\s?\{\s?[A-Za-z]{1,12}\*?\s?\})|(?P<break>\\\\(?:\[-?[\d.]{1,6} ?[a-z]{2}\])?)"
     r"|(?P<command>\\[A-Za-z]+|\\.)"
     r"|(?P<space>[\s~]+)|(?P<sign>\*\*|<=|>=|!=|==|.)"
@@ -41,6 +42,7 @@ def _scanner(commas: bool, scientific: bool) -> re.Pattern[str]:
 
 SCANNERS = {(commas, exact): _scanner(commas, exact) for commas in (False, True) for exact in (False, True)}
 PROSE = re.compile(r"[A-Za-z ,.'\-!?]+")
+PREFIXED = {"rs", "usd", "eur", "gbp"}  # currencies before a number
 LONG_WORD = re.compile(r"[a-z]{4}")
 THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
 OPENING, CLOSING = {"(", "[", "\\{"}, {")", "]", "\\}"}
@@ -65,6 +67,14 @@ class Reader:
         self.spaced = False
         self.depth = 0
         self.scientific = scientific
+        self.rules: dict[str, Callable[[str], None]] = {
+            "number": self.number,
+            "word": self.word,
+            "sign": self.sign,
+            "command": self.command,
+            "half": self.half,
+            "rate": self.rate,
+        }
         # Inside brackets a comma separates, unless other commas there have a space behind them and this one has none.
         self.commas = commas
         self.prose = PROSE.fullmatch(text) is not None and LONG_WORD.search(text) is not None
@@ -88,20 +98,16 @@ class Reader:
     def take(self, kind: str, text: str) -> None:
         if kind == "space":
             self.spaced = True
-        elif kind == "number":
-            self.add(kind, "".join(sign for sign in text if sign in "0123456789.eE+-"))
-        elif kind == "half":
-            self.add("word", text[0].lower() + "m")
-        elif kind == "break":
-            self.add("command", "\\\\")
-        elif kind == "environment":
-            self.add("command", "".join(text.split()).replace("*", ""))
-        elif kind == "word":
-            self.word(text)
-        elif kind == "command":
-            self.command(text)
+        elif kind in self.rules:
+            self.rules[kind](text)
         else:
-            self.sign(text)
+            self.add("command", "".join(text.split()).replace("*", "") if kind == "environment" else "\\\\")
+
+    def number(self, text: str) -> None:
+        self.add("number", "".join(sign for sign in text if sign in "0123456789.eE+-"))
+
+    def half(self, text: str) -> None:
+        self.add("word", text[0].lower() + "m")
 
     def word(self, text: str) -> None:
         lower = text.lower()
@@ -115,9 +121,25 @@ class Reader:
             for letter in text:
                 self.add("letter", letter)
 
+    def rate(self, text: str) -> None:
+        """m/s is a unit behind a number and a space, else a quotient of letters."""
+        above, _, below = text.partition("/")
+        unit = self.spaced and self.after_value()
+        for part in (above, "/", below):
+            if part == "/":
+                self.add("sign", part)
+            elif unit:
+                self.add("word", part)
+            else:
+                self.word(part)
+
     def is_word(self, text: str) -> bool:
         """Whether letters stand for a word and not for a product."""
         if self.in_text() or self.prose or not text.isascii():
+            return True
+        if not self.tokens and text.lower() in PREFIXED:
+            return True
+        if self.spaced and self.tokens and self.tokens[-1].kind == "word":  # 10 years old
             return True
         if text in {"am", "pm"} and not self.spaced and self.tokens[-2:-1] and self.tokens[-2].text != ":":
             return False

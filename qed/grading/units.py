@@ -8,8 +8,9 @@ from itertools import pairwise
 from qed.grading.bounds import UnreadableError
 from qed.grading.cursor import Cursor
 from qed.grading.expression import expression
+from qed.grading.tokens import PREFIXED
 from qed.grading.tree import Node, negate, number
-from qed.grading.vocabulary import MULTIPLES, NO_UNITS, ORDINALS, POWERS, RATES, UNITS
+from qed.grading.vocabulary import MEASURED, MULTIPLES, NO_UNITS, ORDINALS, POWERS, RATES, UNITS
 
 CURRENCIES = {"$": "$", "€": "€", "£": "£", "¥": "¥", "₹": "₹"}
 LONGEST_UNIT = 6  # words
@@ -23,6 +24,9 @@ def united(node: Node, name: str, factor: Fraction | int = 1) -> Node:
 
 def currency(cursor: Cursor) -> Node | None:
     """$5 and -$5."""
+    if cursor.look().kind == "word" and cursor.text.lower() in PREFIXED and cursor.look(1).kind == "number":
+        name, factor = UNITS[cursor.take().text.lower()]
+        return united(expression(cursor), name, factor)
     sign = cursor.text == "-" and cursor.look(1).text in CURRENCIES
     if not (sign or cursor.text in CURRENCIES):
         return None
@@ -112,7 +116,9 @@ def _unit(cursor: Cursor) -> tuple[str, Fraction] | None:
         return None
     powers.pop("", None)
     return " ".join(
-        f"{name}^{count}" if count != 1 else name for name, count in sorted(powers.items()) if count
+        f"{name}^{count}" if count != 1 and name[:3] != "of " else name
+        for name, count in sorted(powers.items())
+        if count
     ), factor
 
 
@@ -131,7 +137,21 @@ def _word(cursor: Cursor) -> str | None:
         return cursor.take().text
     if token.kind != "word":
         return None
+    if token.text.isupper() and len(token.text) > 3:
+        raise UnreadableError(f"{token.text} is no unit")
     return cursor.take().text.lower()
+
+
+def _count(powers: dict[str, int], name: str) -> None:
+    """A noun that is counted: the last of two is what counts, as in red apples."""
+    if name in MEASURED and powers:
+        return
+    counted = [noun for noun in powers if noun.startswith("of ")]
+    if name in NO_UNITS or not 3 <= len(name) <= 20 or not name.isalpha() or powers.get(f"of {name}"):
+        raise UnreadableError(f"{name} is no unit")
+    if counted and powers.pop(counted[0]) != 1:
+        raise UnreadableError("too many words behind a number")
+    powers["of " + name.removesuffix("s")] = 1 + len(counted)
 
 
 def _exponent(cursor: Cursor) -> int:
@@ -158,9 +178,7 @@ def _enter(powers: dict[str, int], name: str, count: int) -> Fraction:
         powers["ordinal"] = 1
         return Fraction(1)
     if known is None:
-        if name in NO_UNITS or not 3 <= len(name) <= 20 or not name.isalpha():
-            raise UnreadableError(f"{name} is no unit")
-        powers["of " + name.removesuffix("s")] = 1
+        _count(powers, name)
         return Fraction(1)
     dimension, worth = known
     powers[dimension] = powers.get(dimension, 0) + count

@@ -79,8 +79,13 @@ ORDINALS = {"st", "nd", "rd", "th"}
 # Words behind a number that say more than what is counted.
 NO_UNITS = _set(
     "is not no if plus minus times more less most least squared cubed factorial half over than else for in to by from "
-    "mod modulo only the a an of but else none nan true false import lambda answer wrong correct each"
+    "mod modulo only the a an of but else none nan true false import lambda answer wrong correct each touch rm echo "
+    "sudo exit quit print exec eval return pass def class open system os sys while try raise assert yield del global "
+    "with as at"
 )
+
+# Words behind a unit that say nothing about it.
+MEASURED = _set("long tall wide deep high old away total altogether")
 
 # name: (dimension, how many of the dimension's own unit)
 _UNITS = {

@@ -447,6 +447,19 @@ P(X=2)=\frac14 ## 0.25
 12 ## Area = 12 cm^2
 h(x)=x^2-1 ## (x-1)(x+1)
 x = 2k\pi, k\in\mathbb{Z} ## x=2k\pi, k\in\mathbb{Z}
+x = 2k\pi ## x=2 k \pi
+3.0 x 10^8 m/s ## 3\times10^8
+9.8 m/s^2 ## 9.8\text{ m/s}^2
+90^o ## 90^\circ
+\text{Rs. }500 ## 500
+USD 36 ## \$36
+5 cm long ## 5\text{ cm}
+10 years old ## 10
+a/b ## \frac{a}{b}
+m/s ## \frac{m}{s}
+5 km/h ## 5
+\text{The answer is } 5 ## 5
+The answer is 5 ## 5
 """
 
 DIFFERENT = r"""
@@ -794,6 +807,14 @@ e^{-1000} ## 0
 \sin(10^{-30}) ## 10^{-30}
 1 ## \cos(10^{-25})
 # of every kind, once more
+5 m/s ## 5 s/m
+5 ## 5 touch PWN
+5 ## 5 import os
+5 ## 5 foo bar baz
+5 ## 5 print print
+5\text{ m/s} ## 5\text{ km/h}
+The answer is 5 ## 6
+5 cm ## 5 m long
 h+t ## a+d
 2·a ## 2·d
 -1\frac12 ## -0.5
