@@ -58,8 +58,7 @@ def cleaned(text: str) -> str:
         text = unicodedata.normalize("NFKC", text.translate(TABLE)).translate(TABLE)
     if len(text) > 4 and text.startswith("**") and text.endswith("**"):  # bold in Markdown
         text = text[2:-2]
-    text = INTRODUCTION.sub("", text, count=1)
-    return _without_dollars(BRACED_COMMA.sub(r",\\!", text.strip()))
+    return INTRODUCTION.sub("", _without_dollars(BRACED_COMMA.sub(r",\\!", text.strip())), count=1)
 
 
 def _without_dollars(text: str) -> str:

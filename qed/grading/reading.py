@@ -137,8 +137,12 @@ def _choice(tokens: list[Token]) -> tuple[str, bool]:
 
 
 def _harmless(rest: list[Token]) -> bool:
-    """Whether what stands behind a choice letter can be the words or the value of a choice, and no other text."""
-    return len(rest) <= LONGEST_CHOICE and all(token.kind != "sign" or token.text in CHOICE_SIGNS for token in rest)
+    """Whether what stands behind a choice letter can be the words or the value of a choice: no call, no code."""
+    if len(rest) > LONGEST_CHOICE or any(
+        one.kind == "word" and two == ("sign", "(", False) for one, two in pairwise(rest)
+    ):
+        return False
+    return all(token.kind != "sign" or token.text in CHOICE_SIGNS for token in rest)
 
 
 def _more_choices(rest: list[Token]) -> bool:

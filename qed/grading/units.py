@@ -10,7 +10,7 @@ from qed.grading.cursor import Cursor
 from qed.grading.expression import expression
 from qed.grading.tokens import PREFIXED
 from qed.grading.tree import Node, negate, number
-from qed.grading.vocabulary import MEASURED, MULTIPLES, NO_UNITS, ORDINALS, POWERS, RATES, UNITS
+from qed.grading.vocabulary import MEASURED, MULTIPLES, NO_UNITS, NUMBER_WORDS, ORDINALS, POWERS, RATES, UNITS
 
 CURRENCIES = {"$": "$", "€": "€", "£": "£", "¥": "¥", "₹": "₹"}
 LONGEST_UNIT = 6  # words
@@ -147,7 +147,13 @@ def _count(powers: dict[str, int], name: str) -> None:
     if name in MEASURED and powers:
         return
     counted = [noun for noun in powers if noun.startswith("of ")]
-    if name in NO_UNITS or not 3 <= len(name) <= 20 or not name.isalpha() or powers.get(f"of {name}"):
+    if (
+        name in NO_UNITS
+        or name in NUMBER_WORDS
+        or not 3 <= len(name) <= 20
+        or not name.isalpha()
+        or powers.get(f"of {name}")
+    ):
         raise UnreadableError(f"{name} is no unit")
     if counted and powers.pop(counted[0]) != 1:
         raise UnreadableError("too many words behind a number")
