@@ -51,16 +51,16 @@ class Comparison:
 
     def same_many(self, gold: Node, answer: Node, left: list[Node], right: list[Node]) -> bool:
         """Lists and sets, in any order; a tuple beside a bare list, in its order."""
-        for one, other in ((gold, answer), (answer, gold)):
-            if other.kind == "relation" and other.name == "=" and other.parts[1].kind == "sequence":
-                other = other.parts[1]  # (x, y) = (1, 2) beside x = 1, y = 2
-            if other.kind == "sequence":
-                return one.kind == "list" and self.list_as_tuple(one, other)
         kinds = {gold.kind, answer.kind}
         if ("set" in kinds and "list" not in kinds) or self.inequalities(gold) or self.inequalities(answer):
             found = self.same_regions(gold, answer)
             if found is not None:
                 return found
+        for one, other in ((gold, answer), (answer, gold)):
+            if other.kind == "relation" and other.name == "=" and other.parts[1].kind == "sequence":
+                other = other.parts[1]  # (x, y) = (1, 2) beside x = 1, y = 2
+            if other.kind == "sequence":
+                return one.kind == "list" and self.list_as_tuple(one, other)
         # An element of a set counts once, and so does a point in a list of points.
         if "set" in kinds or any(part.kind == "sequence" for part in (*left, *right)):
             left, right = self.distinct(left), self.distinct(right)

@@ -120,6 +120,8 @@ def _based(tokens: list[Token]) -> Node | None:
 
 def _choice(tokens: list[Token]) -> tuple[str, bool]:
     """The letter of a choice: B, (B), B., (B) 12."""
+    if len(tokens) > 1 and tokens[0].text.lower() in {"option", "choice"}:
+        tokens = tokens[1:]
     opened = bool(tokens) and tokens[0].text == "("
     letter, after = (*tokens[opened : opened + 2], Token("end", ""), Token("end", ""))[:2]
     name = letter.text.upper()

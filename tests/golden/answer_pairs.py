@@ -460,6 +460,100 @@ m/s ## \frac{m}{s}
 5 km/h ## 5
 \text{The answer is } 5 ## 5
 The answer is 5 ## 5
+4.2×10⁻³ ## 0.0042
+∛8 ## 2
+√(2) ## \sqrt2
+5⁄8 ## \frac58
+Ⓑ ## B
+2³ ## 8
+π/2 ## \frac{\pi}{2}
+3 ≤ x < 5 ## [3,5)
+x ∈ [1, 2] ## [1,2]
+(−∞, 3] ## x \le 3
+{1, 2} ## \{1,2\}
+½π ## \frac{\pi}{2}
+x² + y² = 1 ## x^2+y^2=1
+60° ## 60
+¼ ## 0.25
+|x| ## \left|x\right|
+1′ ## 1'
+a·b ## ab
+“yes” ## “yes”
+△ABC ## \triangle ABC
+x → ∞ ## x \to \infty
+x=\frac{3}{4}=0.75 ## 3/4
+0.75 ## \frac34 = 0.75
+\approx 3.14 ## 3.14
+12 \text{ hours} ## 12 \text{ hrs}
+1.5\text{ million} ## 1500000
+1,500,000 ## 1.5 \times 10^6
+\frac{1}{2}, \frac{1}{3} ## 1/3, 1/2
+(1, 2), (3, 4) ## (1,2) and (3,4)
+x = 1, x = 2 ## \{1, 2\}
+\{(1,2),(2,1)\} ## (1,2),(2,1)
+x<-2 \text{ or } x>2 ## (-\infty,-2)\cup(2,\infty)
+x<-2, x>2 ## (-\infty,-2)\cup(2,\infty)
+-2<x<2 \text{ and } x\neq 0 ## (-2,0)\cup(0,2)
+x\geq 0 \text{ and } x \leq 4 ## [0,4]
+[0,2]\cap[1,3] ## [1,2]
+y \le 4 ## (-\infty,4]
+\left(\frac{1}{2},\infty\right) ## x>\frac12
+2+\sqrt{3} ## \frac{1}{2-\sqrt{3}}
+\frac{\sqrt[3]{4}}{2} ## \frac{1}{\sqrt[3]{2}}
+\sqrt[3]{54} ## 3\sqrt[3]{2}
+32^{1/5} ## 2
+\ln(e^2) ## 2
+e^{\ln 3} ## 3
+10^{\log 5} ## 5
+\log_{4}8 ## \frac{3}{2}
+\sin^{-1}(1) ## \frac{\pi}{2}
+\cos^2 x - \sin^2 x ## \cos 2x
+\sec^2 x - 1 ## \tan^2 x
+(a-b)^3 ## a^3-3a^2b+3ab^2-b^3
+\frac{a^2-b^2}{a-b} ## a+b
+n(n+1)(2n+1)/6 ## \frac{2n^3+3n^2+n}{6}
+x^{\frac{2}{3}} ## \sqrt[3]{x^2}
+(x^2)^{1/3} ## x^{2/3}
+\frac{\ln 8}{\ln 2} ## 3
+\det A ## \det A
+A^T ## A^T
+A^{-1} ## A^{-1}
+\mathbf{v} ## \mathbf{v}
+\frac{d}{dx} ## \frac{d}{dx}
+\infty ## \infty.
+Q(x)=x+1 ## x+1
+T_n=3n-2 ## 3n-2
+S = 4\pi ## 4\pi
+V=\frac{4}{3}\pi r^3 ## \frac43\pi r^3
+\angle A = 60^\circ ## 60^\circ
+AB = 5 ## 5
+AB=5\text{ cm} ## 5
+x-y=3 ## y=x-3
+y = -2x ## 2x+y=0
+x=3 ## x-3=0
+3x - 4y + 5 = 0 ## 4y=3x+5
+y^2=4x ## x=\frac{y^2}{4}
+\begin{pmatrix}1\\2\\3\end{pmatrix} ## \begin{bmatrix}1\\2\\3\end{bmatrix}
+\begin{pmatrix} \sqrt{2} & 0 \\ 0 & 1 \end{pmatrix} ## \begin{pmatrix} 2^{1/2} & 0 \\ 0 & 1 \end{pmatrix}
+-\begin{pmatrix}1\\2\end{pmatrix} ## \begin{pmatrix}-1\\-2\end{pmatrix}
+\text{(A) and (C)} ## A, C
+A and C ## A, C
+\text{Option B} ## B
+\text{choice } C ## C
+(c) ## C
+1:30 PM ## 1:30 p.m.
+1:30\,\text{PM} ## 1{:}30 \text{ pm}
+1{:}30 ## 1:30
+4\text{ hr }30\text{ min} ## 270\text{ minutes}
+30^{th} ## 30
+1st place ## 1st
+-\$5.00 ## -5
+\$-5 ## -\$5
+5¢ ## 5 cents
+£3.50 ## 3.5
+3\frac{1}{2}\text{ cups} ## 3.5
+25 \% ## \frac{25}{100}
+\frac{25}{100} ## 25\%
 """
 
 DIFFERENT = r"""
