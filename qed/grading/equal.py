@@ -1,60 +1,109 @@
-"""Are two answers the same? By their normalised strings, or as exact rational numbers.
+"""Are two answers the same? By their normalised strings, or by the typed values that a parser of our own reads.
 
-No text is ever evaluated: a number is recognised by its characters, and its size is bounded before any arithmetic.
+No text is ever evaluated: an answer is read into numbers and expressions, and every size is bounded before any
+arithmetic. What neither tier can read gets the tier "unknown", for a symbolic grader behind this one to decide.
 """
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
-LONGEST_NUMBER = 200
-DIGITS = frozenset("0123456789")
+from qed.grading.bounds import LONGEST_ANSWER, OverBoundError, UnreadableError, Work
+from qed.grading.compare import Comparison
+from qed.grading.exact import UndefinedError
+from qed.grading.policy import MATH, Policy
+from qed.grading.reading import Reading, number_word, read
+from qed.grading.tree import Node, walk
 
-
-def equal(gold: str, answer: str) -> bool:
-    """Whether an answer is the gold answer: equal text after normalisation, or equal rational numbers."""
-    left, right = normalised(gold), normalised(answer)
-    if left == right:
-        return bool(left)
-    number = as_number(left)
-    return number is not None and number == as_number(right)
-
-
-def normalised(text: str) -> str:
-    """The text without spaces, dollar signs, a final full stop, and commas between thousands."""
-    text = "".join(text.split()).replace("\\$", "").replace("$", "").removesuffix(".")
-    return _without_thousands(text)
+CACHED_GOLDS = 512
+# The commonest answers need no parser. The lengths are bounded, so that the arithmetic is.
+PLAIN = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30})?")
 
 
-def as_number(text: str) -> Fraction | None:
-    """An integer, decimal or simple fraction as an exact number; None for anything else."""
-    if not 0 < len(text) <= LONGEST_NUMBER:
-        return None
-    sign, body = (-1 if text[0] == "-" else 1), text[1:] if text[0] in "+-" else text
-    numerator, slash, denominator = body.partition("/")
-    whole, point, decimals = numerator.partition(".")
-    if not _is_digits(whole + decimals):
-        return None
-    if slash and (point or not _is_digits(denominator) or int(denominator) == 0):
-        return None
-    return sign * Fraction(int(whole + decimals), 10 ** len(decimals) * int(denominator or 1))
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an answer is right, which tier decided (string, typed, bound, unknown), and why."""
+
+    correct: bool
+    tier: str
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.correct
 
 
-def _is_digits(text: str) -> bool:
-    # str.isdigit accepts superscripts and other scripts' digits, which int() may refuse.
-    return bool(text) and DIGITS.issuperset(text)
+SAME_STRING = Verdict(True, "string", "the same string")
+SAME_TOKENS = Verdict(True, "string", "the same after normalisation")
+NOTHING = Verdict(False, "string", "one of them is empty")
+TOO_LONG = Verdict(False, "bound", "longer than an answer may be")
+SAME_VALUE = Verdict(True, "typed", "the same value")
+OTHER_VALUE = Verdict(False, "typed", "another value")
+
+read_gold = lru_cache(CACHED_GOLDS)(read)
 
 
-def _without_thousands(text: str) -> str:
-    """12,345 becomes 12345, but 1,2 stays a list of two."""
-    sign, body = (text[:1], text[1:]) if text[:1] in ("+", "-") else ("", text)
-    whole, point, decimals = body.partition(".")
-    first, *rest = whole.split(",")
-    if (
-        rest
-        and 1 <= len(first) <= 3
-        and _is_digits(first)
-        and all(len(part) == 3 and _is_digits(part) for part in rest)
-    ):
-        return sign + first + "".join(rest) + point + decimals
-    return text
+def equal(gold: str, answer: str, policy: Policy = MATH) -> Verdict:
+    """Whether an answer is the gold answer. Never raises, and takes bounded work, whatever the texts."""
+    gold, answer = gold.strip(), answer.strip()
+    if not gold or not answer:
+        return NOTHING
+    if gold == answer:
+        return SAME_STRING
+    if max(len(gold), len(answer)) > LONGEST_ANSWER:
+        return TOO_LONG
+    if PLAIN.fullmatch(gold) and PLAIN.fullmatch(answer):
+        return SAME_VALUE if Fraction(gold) == Fraction(answer) else OTHER_VALUE
+    left, right = read_gold(gold), read(answer)
+    if left.key and left.key == right.key:
+        return SAME_TOKENS
+    decided = _by_choice(left, right)
+    return decided if decided is not None else _by_value(gold, answer, left, right, policy)
+
+
+def _by_choice(left: Reading, right: Reading) -> Verdict | None:
+    """Choice letters are letters: C is (C) and C) 12, and never a number."""
+    if left.choice and right.choice and (left.bare or right.bare):
+        correct = left.choice == right.choice
+        return Verdict(correct, "string", "the same choice" if correct else "another choice")
+    return None
+
+
+def _by_value(gold: str, answer: str, left: Reading, right: Reading, policy: Policy) -> Verdict:
+    for side, reading in (("gold", left), ("answer", right)):
+        if reading.over:
+            return Verdict(False, "bound", f"{side}: {reading.trouble}")
+        if not reading.values:
+            return Verdict(False, "unknown", f"{side}: {reading.trouble or 'nothing to read'}")
+    if _has_unit(left) != _has_unit(right):  # behind a number, 5 m and 5\text{ m} are the same
+        left, right = (read(gold, letter_units=True), right) if _has_unit(right) else (left, read(answer, True))
+    return _compared(left, right, policy)
+
+
+def _has_unit(reading: Reading) -> bool:
+    return any(node.kind == "unit" for value in reading.values for node in walk(value))
+
+
+def _compared(left: Reading, right: Reading, policy: Policy) -> Verdict:
+    comparison = Comparison(policy, Work())
+    try:
+        for one in left.values:
+            for other in right.values:
+                if comparison.same(*_worded(one, other, policy)):
+                    return SAME_VALUE
+    except UnreadableError as error:
+        return Verdict(False, "unknown", str(error))
+    except (OverBoundError, RecursionError) as error:
+        return Verdict(False, "bound", str(error))
+    except (UndefinedError, ArithmeticError, ValueError) as error:
+        return Verdict(False, "typed", f"no value: {error}")
+    return OTHER_VALUE
+
+
+def _worded(one: Node, other: Node, policy: Policy) -> tuple[Node, Node]:
+    """A number in words is a number only beside one that is not: `one` and `one` are the same word anyway."""
+    if policy.number_words and (one.kind == "text") != (other.kind == "text"):
+        return number_word(one), number_word(other)
+    return one, other

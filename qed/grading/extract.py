@@ -3,10 +3,38 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-BOX = "\\boxed{"
 # An escaped sign is no brace. Each alternative begins in its own way, so the search never goes back.
-BRACES = re.compile(r"\\boxed\{|\\.|[{}]", re.DOTALL)
+BRACES = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{|\\.|[{}]", re.DOTALL)
+BOXES = ("\\boxed", "\\fbox")
+THINKING_ENDS = "</think>"
+# A sampler that runs on writes the next turn; the answer stands before it.
+TURNS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
+PHRASE = re.compile(
+    r"\b(?:final answer|answer|solution|result|value|option|choice)s? ?(?:is|are|:|=)\s?:?"
+    r"|\banswer\b\s{0,3}(?=[$\\\d(*])",
+    re.IGNORECASE,
+)
+DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"), ("**", "**"), ("`", "`"))
+SENTENCE_END = re.compile(r"\.(?=\s|$)|[\n。!?;]|I hope")
+REASON = re.compile(r",? (?:because|since|which|where|so that|as there)\b")
+LIST = re.compile(r"(?:[-\d./, ]|and|or)+")  # each alternative is one sign or one word: nothing to go back to
+LONGEST_SENTENCE = 1_000
+NUMBER = re.compile(
+    r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+(?!\.?\d))?(?:\s?\\?%)?", re.ASCII
+)
+BOLD = re.compile(r"\*\*([^*\n]{1,300})\*\*")
+LETTER = re.compile(r"(?:option|choice|answer|correct)\b[^\n.]{0,20}?\(?\b([A-J])\b\)?|^\(?([A-J])[).]?$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """An answer, and the convention by which it was found."""
+
+    answer: str
+    source: str
 
 
 def between(text: str, opening: str, closing: str) -> str | None:
@@ -22,15 +50,157 @@ def between(text: str, opening: str, closing: str) -> str | None:
 
 def last_boxed(text: str) -> str | None:
     r"""The content of the complete `\boxed{…}` that begins last, braces matched; None where there is none."""
-    opened: list[int] = []  # where the content of each open brace begins, or -1 for a brace that opens no box
-    begin, end = -1, -1
-    for sign in BRACES.finditer(text):
-        if sign.group() == "}":
-            start = opened.pop() if opened else -1
-            if start > begin:
-                begin, end = start, sign.start()
-        elif sign.group() == "{":
-            opened.append(-1)
-        elif sign.group() == BOX:
-            opened.append(sign.end())
+    begin, end = max(_boxes(text, ("\\boxed",)), default=(-1, -1))
     return text[begin:end].strip() if begin >= 0 else None
+
+
+def _boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int, int]]:
+    """Where the content of every complete box begins and ends."""
+    opened: list[int] = []  # where the content of each open brace begins, or -1 for a brace that opens no box
+    for sign in BRACES.finditer(text):
+        found = sign.group()
+        if found == "}":
+            start = opened.pop() if opened else -1
+            if start >= 0:
+                yield start, sign.start()
+        elif found[-1] == "{" and len(found) != 2:
+            opened.append(sign.end() if found[:-1].strip() in names else -1)
+
+
+def final_answer(text: str, mode: str = "flexible") -> Extracted | None:
+    """The final answer of a response, and where it was found.
+
+    `strict` takes a complete box, an answer tag or a `####` line; `flexible` also takes what the text says in words,
+    down to its last number; `lenient` goes on to a box or tag that never closes.
+    """
+    if mode not in MODES:
+        raise ValueError(f"{mode!r} is no mode of extraction: {', '.join(MODES)}")
+    text = _last_turn(text)
+    for source, find in MODES[mode]:
+        found = find(text)
+        if found is not None and found.strip():
+            return Extracted(found.strip(), source)
+    return None
+
+
+def _last_turn(text: str) -> str:
+    """The text behind the thinking, and before a next turn."""
+    text = text.rpartition(THINKING_ENDS)[2]
+    ends = [place for turn in TURNS if (place := text.find(turn)) > 0]
+    return text[: min(ends)] if ends else text
+
+
+def _box(text: str) -> str | None:
+    if "box" not in text:
+        return None
+    filled = ((begin, end) for begin, end in _boxes(text) if text[begin:end].strip())
+    begin, end = max(filled, default=(-1, -1))
+    return text[begin:end] if begin >= 0 else None
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    found = None
+    for match in pattern.finditer(text):
+        found = match
+    return found
+
+
+def _tag(text: str) -> str | None:
+    answer = between(text, "<answer>", "</answer>")
+    return None if answer is None else _box(answer) or answer
+
+
+def _hashes(text: str) -> str | None:
+    """The last line behind ####; elsewhere these signs are a heading."""
+    line = text.rpartition("####")[2].strip()
+    return line if "####" in text and "\n" not in line else None
+
+
+def _phrase(text: str) -> str | None:
+    """What stands behind the last `answer is`."""
+    if _unfinished_box(text):
+        return None
+    found = _last(PHRASE, text)
+    return _stated(text[found.end() : found.end() + LONGEST_SENTENCE]) if found is not None else None
+
+
+def _stated(tail: str) -> str | None:
+    """The answer at the beginning of a tail: between delimiters, or as a sentence."""
+    tail = tail.lstrip(" \t\r\n:*=")
+    for opening, closing in DELIMITERS:
+        if tail.startswith(opening):
+            inside, found, _ = tail[len(opening) :].partition(closing)
+            if found:
+                return inside
+    end = SENTENCE_END.search(tail)
+    sentence = tail[: end.start()] if end else tail
+    return _from_sentence(sentence.strip().strip("*").strip())
+
+
+def _from_sentence(sentence: str) -> str | None:
+    """A short statement as it stands; in a longer one what follows `is`, or its last number."""
+    if reason := REASON.search(sentence):
+        sentence = sentence[: reason.start()]
+    if len(sentence.split()) <= 3 or LIST.fullmatch(sentence):
+        return sentence or None
+    tail = sentence.rpartition(" is ")[2]
+    if len(tail.split()) <= 3:
+        return tail.strip().strip("$*")
+    return _formula(sentence) or _last_number(sentence)
+
+
+def _bold(text: str) -> str | None:
+    found = _last(BOLD, text)
+    return found.group(1).strip().rstrip(".:") if found is not None and any(map(str.isdigit, found.group(1))) else None
+
+
+def _letter(text: str) -> str | None:
+    found = _last(LETTER, text)
+    return (found.group(1) or found.group(2)) if found is not None else None
+
+
+def _last_number(text: str) -> str | None:
+    if _unfinished_box(text):
+        return None
+    found = _last(NUMBER, text)
+    return found.group() if found is not None else None
+
+
+def _formula(text: str) -> str | None:
+    """The last formula of the last line, unless a number follows it."""
+    line = text.strip().rpartition("\n")[2]
+    pieces = line.replace("\\(", "$").replace("\\)", "$").replace("$$", "$").split("$")
+    if _unfinished_box(text) or len(pieces) < 3 or len(pieces) % 2 == 0 or _last(NUMBER, pieces[-1]):
+        return None
+    return pieces[-2]
+
+
+def _unfinished_box(text: str) -> bool:
+    """A text that ends within a box was cut off: it has no answer."""
+    return "\\boxed{" in text
+
+
+def _open_box(text: str) -> str | None:
+    _, found, rest = text.rpartition("\\boxed{")
+    return rest.partition("$")[0].partition("\n")[0][:LONGEST_SENTENCE] if found else None
+
+
+def _open_tag(text: str) -> str | None:
+    return text.rpartition("<answer>")[2][:LONGEST_SENTENCE] if "<answer>" in text else None
+
+
+Finder = Callable[[str], str | None]
+STRICT: tuple[tuple[str, Finder], ...] = (("tag", _tag), ("box", _box), ("hashes", _hashes))
+FLEXIBLE = (
+    *STRICT,
+    ("phrase", _phrase),
+    ("bold", _bold),
+    ("letter", _letter),
+    ("formula", _formula),
+    ("number", _last_number),
+)
+MODES = {
+    "strict": STRICT,
+    "flexible": FLEXIBLE,
+    "lenient": (*FLEXIBLE, ("open box", _open_box), ("open tag", _open_tag)),
+}

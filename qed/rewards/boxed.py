@@ -10,5 +10,5 @@ from qed.types import Grade, Rollout
 def reward(rollout: Rollout) -> Grade:
     """Reward = correct."""
     found = last_boxed(rollout.text)
-    correct = found is not None and equal(rollout.problem.answer, found)
+    correct = found is not None and equal(rollout.problem.answer, found).correct
     return Grade(float(correct), correct, found is not None, found, {"correct": float(correct)})

@@ -17,7 +17,7 @@ def reward(rollout: Rollout) -> Grade:
     text = rollout.text
     format_ok = "</think> <answer>" in text and "</answer>" in text
     extracted = _answer(text) if format_ok else None
-    correct = extracted is not None and equal(rollout.problem.answer, extracted)
+    correct = extracted is not None and equal(rollout.problem.answer, extracted).correct
     return Grade(float(correct), correct, format_ok, extracted, {"correct": float(correct), "format": float(format_ok)})
 
 

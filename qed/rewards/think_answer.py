@@ -16,7 +16,7 @@ def reward(rollout: Rollout) -> Grade:
     text = rollout.text.strip()
     format_ok = well_formed(text)
     extracted = between(text, "<answer>", "</answer>")
-    correct = format_ok and extracted is not None and equal(rollout.problem.answer, extracted)
+    correct = format_ok and extracted is not None and equal(rollout.problem.answer, extracted).correct
     parts = {"correct": float(correct), "format": float(format_ok)}
     return Grade(correct + FORMAT_WEIGHT * format_ok, correct, format_ok, extracted, parts)
 

@@ -38,6 +38,7 @@ FLOORS = [
 ROOMS = {
     "math_verify": ["grading/equal.py"],
     "sympy": ["grading/equal.py"],
+    "mpmath": ["grading/"],
     "ray": ["cluster/"],
     "vllm": [],
     "wandb": ["trackers.py"],

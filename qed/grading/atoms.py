@@ -1,0 +1,254 @@
+"""What expressions are made of: numbers, names, fractions, roots, brackets, absolute values, matrices."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from qed.grading.bounds import LARGEST_TENS, MOST_BITS, OverBoundError, UnreadableError
+from qed.grading.cursor import Cursor, raw_argument
+from qed.grading.tree import Node, number
+from qed.grading.vocabulary import BIG, DECORATIONS, FUNCTIONS, SYMBOLS
+
+OPENERS = {"(", "[", "{", "\\{"}
+CLOSERS = {"(": (")", "]"), "[": ("]", ")"), "{": ("}",), "\\{": ("\\}",)}
+PREFIXES = {"\\angle", "\\triangle"}
+STARTING = (
+    {"\\frac", "\\sqrt", "\\surd", "\\binom", "\\pi", "\\infty", "\\i", "\\lfloor", "\\lceil", "\\mathbb", "\\mathcal"}
+    | OPENERS
+    | FUNCTIONS
+    | SYMBOLS
+    | DECORATIONS
+    | BIG
+    | PREFIXES
+)
+ALWAYS_APPLIED = set("fgFG")
+OFTEN_APPLIED = set("hpquvABCDEHIJKLMNOPQRSTUVWXYZ")
+NUMBER_ENDS = ("\\overline", "\\dot")
+
+
+def starts_atom(cursor: Cursor) -> bool:
+    """Whether a factor follows without a sign between."""
+    token = cursor.look()
+    if token.kind == "letter":
+        return True
+    if token.kind == "number":  # (n-2) 2^n
+        return cursor.look(-1).text in {")", "}"} or (cursor.look(-1).kind == "letter" and cursor.look(1).text == "^")
+    if token.kind == "word":
+        return token.text in {"e", "i"}
+    if token.text == "|":
+        return not cursor.bars
+    if token.text.startswith("\\begin{"):
+        return True
+    return token.kind in {"sign", "command"} and token.text in STARTING
+
+
+def argument(cursor: Cursor) -> Node:
+    """The argument of a command: a group, or what LaTeX takes without braces."""
+    with cursor.deeper():
+        return atom(cursor)
+
+
+def atom(cursor: Cursor) -> Node:
+    """One factor without its exponent."""
+    token = cursor.look()
+    if token.kind == "number":
+        return _number(cursor)
+    if token.kind in {"letter", "word"}:
+        return _name(cursor)
+    if token.text in OPENERS:
+        return _group(cursor)
+    if token.text == "|":
+        return _bars(cursor)
+    if token.kind == "command":
+        return _command(cursor)
+    raise UnreadableError(f"no expression begins with {token.text or 'nothing'}")
+
+
+def exact(text: str) -> Fraction:
+    """The exact value of a number's digits, once its size is known to be small."""
+    mantissa, _, tens = text.lower().partition("e")
+    if len(mantissa) > MOST_BITS // 10 or abs(int(tens or 0)) > LARGEST_TENS:
+        raise OverBoundError("a number is too long")
+    whole, _, decimals = mantissa.partition(".")
+    shift = int(tens or 0) - len(decimals)
+    digits = int((whole + decimals) or "0")
+    return Fraction(digits * 10**shift) if shift >= 0 else Fraction(digits, 10**-shift)
+
+
+def _number(cursor: Cursor) -> Node:
+    text = cursor.take().text
+    if "." in text and cursor.text in NUMBER_ENDS:
+        return _repeating(cursor, text)
+    if cursor.text == "_":
+        raise UnreadableError("a number with an index")
+    return number(exact(text))
+
+
+def _repeating(cursor: Cursor, text: str) -> Node:
+    """0.1\\overline{23}: the last digits over and over."""
+    cursor.take()
+    digits = raw_argument(cursor).replace(" ", "")
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 1000:
+        raise UnreadableError("a line over something else than digits")
+    decimals = len(text.partition(".")[2])
+    tail = Fraction(int(digits), (10 ** len(digits) - 1) * 10**decimals)
+    return number(exact(text) + tail)
+
+
+def _name(cursor: Cursor) -> Node:
+    token = cursor.take()
+    name = token.text
+    if name in {"e", "i"} and cursor.text not in {"_", "'"}:
+        return Node("constant", name)
+    if token.kind == "word" and len(name) > 1 and cursor.text not in {"=", "(", "_"}:
+        raise UnreadableError(f"the word {name} in an expression")
+    return _indexed(cursor, name)
+
+
+def _indexed(cursor: Cursor, name: str) -> Node:
+    """A name with its index and primes, applied to what stands in brackets where it is a function's."""
+    letter = name
+    while cursor.text in {"_", "'"}:
+        name += cursor.text
+        if cursor.take().text == "_":
+            name += raw_argument(cursor)
+    if cursor.text == "^" and cursor.look(1).text in {"\\prime", "*"}:
+        name += "^" + cursor.look(1).text
+        cursor.place += 2
+    primed = name.endswith("'")
+    if cursor.text == "(" and (primed or letter in ALWAYS_APPLIED or _one_argument(cursor, letter)):
+        inner = _group(cursor)
+        return Node("apply", name, inner.parts if inner.kind == "sequence" else (inner,))
+    return Node("symbol", name)
+
+
+def _one_argument(cursor: Cursor, letter: str) -> bool:
+    applied = letter in OFTEN_APPLIED or len(letter) > 1
+    return (
+        applied
+        and cursor.look(1).kind in {"number", "letter"}
+        and cursor.look(2).text in {")", ",", "=", "\\cup", "\\cap"}
+    )
+
+
+def _group(cursor: Cursor) -> Node:
+    opening = cursor.take().text
+    bars, cursor.bars = cursor.bars, []
+    with cursor.deeper():
+        if opening == "\\{" and cursor.accept("\\}"):
+            return Node("set")
+        inner = cursor.inside(cursor)
+        if opening == "{" and cursor.text in {"\\over", "\\choose"}:
+            inner = _over(cursor, inner)
+    closing = cursor.expect(*CLOSERS[opening])
+    cursor.bars = bars
+    if opening == "\\{":
+        return _set(inner)
+    if opening == "{":
+        return inner
+    if inner.kind == "list":
+        if inner.name != ",":
+            raise UnreadableError("words in brackets")
+        return Node("sequence", opening + closing, inner.parts)
+    if CLOSERS[opening][0] != closing:
+        raise UnreadableError("brackets of two kinds around one thing")
+    return inner
+
+
+def _over(cursor: Cursor, above: Node) -> Node:
+    """{a \\over b} and {n \\choose k}."""
+    name = cursor.take().text
+    parts = (above, cursor.inside(cursor))
+    return Node("divide", parts=parts) if name == "\\over" else Node("function", "\\binom", parts)
+
+
+def _set(inner: Node) -> Node:
+    if inner.kind == "builder":
+        return inner.parts[0]
+    return Node("set", parts=inner.parts if inner.kind == "list" else (inner,))
+
+
+def _bars(cursor: Cursor) -> Node:
+    cursor.take()
+    with cursor.deeper():
+        cursor.bars.append(cursor.depth)
+        inner = cursor.inside(cursor)
+        cursor.expect("|")
+        cursor.bars.pop()
+    if inner.kind == "matrix":
+        return inner._replace(name="|")
+    return Node("function", "\\abs", (inner,))
+
+
+def _command(cursor: Cursor) -> Node:
+    name = cursor.take().text
+    if name in {"\\frac", "\\binom"}:
+        parts = (_short(cursor), _short(cursor))
+        return Node("divide", parts=parts) if name == "\\frac" else Node("function", "\\binom", parts)
+    if name in {"\\sqrt", "\\surd"}:
+        return _root(cursor)
+    if name == "\\pi":
+        return Node("constant", "pi")
+    if name == "\\infty":
+        return Node("constant", "infinity")
+    if name == "\\i":
+        return Node("constant", "i")
+    if name in {"\\lfloor", "\\lceil"}:
+        inner = cursor.inside(cursor)
+        cursor.expect("\\r" + name[2:])
+        return Node("function", "\\floor" if name == "\\lfloor" else "\\ceil", (inner,))
+    if name == "\\emptyset":
+        return Node("set")
+    return _named(cursor, name)
+
+
+def _named(cursor: Cursor, name: str) -> Node:
+    if name in SYMBOLS:
+        return _indexed(cursor, name)
+    if name in DECORATIONS or name in {"\\mathbb", "\\mathcal"}:
+        return _indexed(cursor, f"{name} {raw_argument(cursor)}")
+    if name in PREFIXES:
+        while cursor.look().kind == "letter":
+            name += cursor.take().text
+        return Node("symbol", name)
+    if name in BIG:
+        while cursor.text in {"_", "^"}:
+            name += cursor.take().text + raw_argument(cursor)
+        with cursor.deeper():
+            return Node("apply", name, (cursor.inside(cursor),))
+    if name.startswith("\\begin{"):
+        return _matrix(cursor, name[7:-1])
+    raise UnreadableError(f"the command {name}")
+
+
+def _short(cursor: Cursor) -> Node:
+    cursor.split_digit()
+    return argument(cursor)
+
+
+def _root(cursor: Cursor) -> Node:
+    degree = number(2)
+    if cursor.text == "[":
+        cursor.take()
+        degree = cursor.inside(cursor)
+        cursor.expect("]")
+    return Node("function", "root", (argument(cursor), degree))
+
+
+def _matrix(cursor: Cursor, name: str) -> Node:
+    """Rows between \\\\ and cells between &; only a determinant's bars make a difference."""
+    if name not in {"pmatrix", "bmatrix", "matrix", "vmatrix", "Bmatrix", "array", "smallmatrix", "Vmatrix"}:
+        raise UnreadableError(f"the environment {name}")
+    if name == "array" and cursor.text == "{":
+        raw_argument(cursor)
+    end, rows, row = f"\\end{{{name}}}", [], [cursor.inside(cursor)]
+    while not cursor.accept(end):
+        mark = cursor.expect("&", "\\\\", "\\cr")
+        if mark != "&":
+            rows.append(Node("row", parts=tuple(row)))
+            row = []
+        if cursor.text != end:
+            row.append(cursor.inside(cursor))
+    if row:
+        rows.append(Node("row", parts=tuple(row)))
+    return Node("matrix", "|" if name in {"vmatrix", "Vmatrix"} else "", tuple(rows))

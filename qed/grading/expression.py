@@ -1,0 +1,183 @@
+"""Sums, products and powers: the grammar of expressions, with the products that no sign marks."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from qed.grading.atoms import argument, atom, starts_atom
+from qed.grading.bounds import UnreadableError
+from qed.grading.cursor import Cursor
+from qed.grading.tree import Node, negate, number
+from qed.grading.vocabulary import FUNCTIONS, ORDINALS
+
+ADDING = {"+", "-", "\\pm", "\\mp"}
+DEGREES = {"\\circ", "\\degrees"}
+
+
+def expression(cursor: Cursor) -> Node:
+    """A sum of products."""
+    with cursor.deeper():
+        parts = [_signed(cursor)]
+        while cursor.text in ADDING:
+            sign = cursor.take().text
+            parts.append(_with_sign(sign, product(cursor, signed=True)))
+    return parts[0] if len(parts) == 1 else Node("add", parts=tuple(parts))
+
+
+def _signed(cursor: Cursor) -> Node:
+    if cursor.text in ADDING:
+        sign = cursor.take().text
+        return _with_sign(sign, product(cursor))
+    return product(cursor)
+
+
+def _with_sign(sign: str, node: Node) -> Node:
+    if sign == "-":
+        return negate(node)
+    if sign == "+":
+        return node
+    return Node("plus_minus" if sign == "\\pm" else "minus_plus", parts=(node,))
+
+
+def product(cursor: Cursor, signed: bool = False) -> Node:
+    """Factors beside each other, or with a sign between them, from left to right."""
+    if signed and cursor.text in {"+", "-"}:
+        return _with_sign(cursor.take().text, product(cursor))
+    whole = _is_whole(cursor)
+    result = power(cursor)
+    if whole and (mixed := _mixed(cursor, result)) is not None:
+        result = mixed
+    while True:
+        if cursor.accept("*"):
+            result = _times(result, _factor(cursor))
+        elif cursor.accept("/"):
+            result = Node("divide", parts=(result, _factor(cursor)))
+        elif result.kind == "degree" and cursor.text in {"C", "F"}:
+            return result
+        elif starts_atom(cursor):
+            result = _times(result, power(cursor))
+        else:
+            return result
+
+
+def _times(left: Node, right: Node) -> Node:
+    parts = left.parts if left.kind == "multiply" else (left,)
+    return Node("multiply", parts=(*parts, right))
+
+
+def _factor(cursor: Cursor) -> Node:
+    if cursor.text in {"+", "-"}:
+        return _with_sign(cursor.take().text, power(cursor))
+    return power(cursor)
+
+
+def _is_whole(cursor: Cursor) -> bool:
+    token = cursor.look()
+    return token.kind == "number" and token.text.isdigit()
+
+
+def _mixed(cursor: Cursor, whole: Node) -> Node | None:
+    """2\\frac13 and 2 1/3: a whole number with a proper fraction behind it is their sum."""
+    if whole.kind != "number":
+        return None
+    if cursor.text == "\\frac":
+        place, tokens = cursor.place, list(cursor.tokens)
+        fraction = atom(cursor)
+        if fraction.kind == "divide" and (value := _proper(fraction.parts)) is not None:
+            return number(whole.number + value)
+        cursor.place, cursor.tokens = place, tokens
+        return None
+    above, slash, below = cursor.look(), cursor.look(1), cursor.look(2)
+    if above.kind == below.kind == "number" and above.spaced and slash.text == "/":
+        if not (above.text.isdigit() and below.text.isdigit() and int(above.text) < int(below.text)):
+            raise UnreadableError("two numbers side by side")
+        cursor.place += 3
+        return number(whole.number + Fraction(int(above.text), int(below.text)))
+    return None
+
+
+def _proper(parts: tuple[Node, ...]) -> Fraction | None:
+    above, below = parts
+    if above.kind == below.kind == "number" and above.number.denominator == below.number.denominator == 1:
+        return above.number / below.number if 0 < above.number < below.number else None
+    return None
+
+
+def power(cursor: Cursor) -> Node:
+    """An atom with what stands behind it: exponents, factorials, degrees."""
+    command = cursor.text
+    if command in FUNCTIONS:
+        return _function(cursor)
+    base = atom(cursor)
+    while cursor.text in {"^", "**", "!", "\\degrees"}:
+        sign = cursor.take().text
+        if sign == "!":
+            base = Node("function", "!", (base,))
+        elif sign == "\\degrees":
+            base = Node("degree", parts=(base,))
+        else:
+            base = _raised(cursor, base)
+    return base
+
+
+def _raised(cursor: Cursor, base: Node) -> Node:
+    opened = cursor.text == "{"
+    name = cursor.look(opened).text
+    if name == "o" and base.kind == "number":
+        name = "\\circ"
+    if name in DEGREES or name.lower() in ORDINALS:
+        cursor.place += 1 + opened
+        if opened:
+            cursor.expect("}")
+        if name in DEGREES:
+            return Node("degree", parts=(base,))
+        if base.kind != "number":
+            raise UnreadableError("an ordinal of something else than a number")
+        return base
+    if name == "'" or name == "\\prime":
+        raise UnreadableError("a prime behind something else than a name")
+    return Node("power", parts=(base, exponent(cursor)))
+
+
+def exponent(cursor: Cursor) -> Node:
+    """What is raised: a group, or a signed atom; towers stand on the right."""
+    with cursor.deeper():
+        if cursor.text in {"-", "+"}:
+            return _with_sign(cursor.take().text, exponent(cursor))
+        above = _function(cursor) if cursor.text in FUNCTIONS else atom(cursor)
+        if cursor.text in {"^", "**"}:
+            cursor.take()
+            above = Node("power", parts=(above, exponent(cursor)))
+    return above
+
+
+def _function(cursor: Cursor) -> Node:
+    """sin x, sin²(x), log_2 8: with brackets what is in them, without them the product that follows."""
+    name = cursor.take().text
+    base: tuple[Node, ...] = ()
+    raised: Node | None = None
+    while cursor.text in {"^", "_", "**"}:
+        if cursor.take().text == "_":
+            base = (argument(cursor),)
+        else:
+            raised = exponent(cursor)
+    with cursor.deeper():
+        arguments = _arguments(cursor)
+    if raised == number(-1) and name in {"\\sin", "\\cos", "\\tan", "\\cot", "\\sec", "\\csc"}:
+        name, raised = "\\arc" + name[1:], None
+    result = Node("function", name, (*arguments, *base))
+    return result if raised is None else Node("power", parts=(result, raised))
+
+
+def _arguments(cursor: Cursor) -> tuple[Node, ...]:
+    if cursor.text in {"(", "[", "{"}:
+        inner = atom(cursor)
+        if inner.kind in {"sequence", "list"}:
+            return inner.parts
+        if cursor.text in {"^", "**"}:
+            return (inner,)
+        return (inner,)
+    result = power(cursor)
+    while starts_atom(cursor) and cursor.text not in FUNCTIONS and cursor.text != "(":
+        result = _times(result, power(cursor))
+    return (result,)

@@ -1,0 +1,73 @@
+"""One spelling for what looks the same: Unicode signs become LaTeX, invisible characters and delimiters go."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
+SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₖ", "0123456789+-()nk", strict=True))
+FRACTIONS = {"½": "12", "⅓": "13", "⅔": "23", "¼": "14", "¾": "34", "⅕": "15", "⅖": "25", "⅗": "35", "⅘": "45"}
+FRACTIONS |= {"⅙": "16", "⅚": "56", "⅛": "18", "⅜": "38", "⅝": "58", "⅞": "78", "⅐": "17", "⅑": "19"}
+GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho sigma_ sigma tau"
+GREEK += " upsilon phi chi psi omega"
+SIGNS = {
+    "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "×": r"\times ", "⋅": r"\cdot ", "·": r"\cdot ",
+    "∙": r"\cdot ", "∗": "*", "÷": r"\div ", "∕": "/", "⁄": "/", "≤": r"\leq ", "⩽": r"\leq ", "≥": r"\geq ",
+    "⩾": r"\geq ", "≠": r"\neq ", "±": r"\pm ", "∓": r"\mp ", "∞": r"\infty ", "√": r"\surd ", "∛": r"\sqrt[3]",
+    "∜": r"\sqrt[4]", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "°": r"^\circ ", "º": r"^\circ ",
+    "℃": r"^\circ C", "℉": r"^\circ F", "′": "'", "’": "'", "‘": "'", "∠": r"\angle ", "△": r"\triangle ",
+    "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ", "≈": r"\approx ", "≃": r"\approx ", "…": r"\ldots ", "→": r"\to ",
+    "⟨": r"\langle ", "⟩": r"\rangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
+    "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}",
+    "、": ",", "。": ".", "∶": ":", "‖": r"\|", "∣": "|", "∖": r"\setminus ", "％": "%", "﹪": "%",
+    "≡": r"\equiv ", "∧": r"\land ", "∨": r"\lor ", "∂": r"\partial ", "¢": r"\text{ cents}",
+}  # fmt: skip
+INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u200e\u200f\u2061\u2062\u2063\ufe0f"
+
+
+def _table() -> dict[int, str]:
+    table = {ord(sign): latex for sign, latex in SIGNS.items()}
+    table |= {ord(sign): rf"\frac{{{pair[0]}}}{{{pair[1]}}}" for sign, pair in FRACTIONS.items()}
+    table |= {ord("⅒"): r"\frac{1}{10}"}
+    table |= dict.fromkeys(map(ord, INVISIBLE), "")
+    for place, name in enumerate(GREEK.split()):
+        name = name.strip("_")
+        table[ord("α") + place] = "o" if name == "omicron" else f"\\{name} "
+    for upper in ("Γ", "Δ", "Θ", "Λ", "Ξ", "Π", "Σ", "Φ", "Ψ", "Ω"):
+        name = unicodedata.name(upper).split()[-1].capitalize().replace("Lamda", "Lambda")
+        table[ord(upper)] = f"\\{name} "
+    return table | {ord("ϕ"): r"\phi ", ord("ϵ"): r"\epsilon ", ord("µ"): r"\mu "}
+
+
+TABLE = _table()
+RAISED = re.compile(f"[{''.join(SUPERSCRIPTS)}]+")
+BRACED_COMMA = re.compile(r" ?\{, ?\}")
+# `The answer is 5`, in \\text or not, is 5.
+INTRODUCTION = re.compile(
+    r"^(?:\\text ?\{ ?)?(?:the |my )?(?:final |correct )?answer(?: is)? ?:?(?: ?\} ?| )(?=.)", re.IGNORECASE
+)
+LOWERED = re.compile(f"[{''.join(SUBSCRIPTS)}]+")
+
+
+def cleaned(text: str) -> str:
+    """The text in ASCII LaTeX as far as a table can say it."""
+    if not text.isascii():
+        text = RAISED.sub(lambda run: "^{" + "".join(SUPERSCRIPTS[sign] for sign in run.group()) + "}", text)
+        text = LOWERED.sub(lambda run: "_{" + "".join(SUBSCRIPTS[sign] for sign in run.group()) + "}", text)
+        text = unicodedata.normalize("NFKC", text.translate(TABLE)).translate(TABLE)
+    if len(text) > 4 and text.startswith("**") and text.endswith("**"):  # bold in Markdown
+        text = text[2:-2]
+    return INTRODUCTION.sub("", _without_dollars(BRACED_COMMA.sub(r",\\!", text.strip())), count=1)
+
+
+def _without_dollars(text: str) -> str:
+    """Dollar signs around mathematics go; one that stands alone before a number is money."""
+    if "$" not in text:
+        return text
+    money = text.replace("\\$", "\0")
+    if money.count("$") % 2:
+        place = money.find("$")
+        if money[place + 1 : place + 2].isdigit():
+            money = money[:place] + "\0" + money[place + 1 :]
+    return money.replace("$", " ").replace("\0", "\\$").strip()

@@ -1,0 +1,40 @@
+"""The conventions on which reasonable graders differ, one switch each. The defaults are the convention of MATH."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What counts as the same answer where mathematics leaves it open."""
+
+    percent_sign_optional: bool = True
+    """20 % equals 20 as well as 0.2: the sign may be dropped. Off: 20 % is 0.2 and nothing else."""
+
+    ordered_lists: bool = False
+    """A bare list of answers must come in the order of the gold. Off: `1, 2` is `2, 1`."""
+
+    convert_units: bool = True
+    """3 hours equal 180 minutes, and 30° equals π/6. Off: two different units are a conflict."""
+
+    bare_list_as_tuple: bool = True
+    """`2, 4` and `x = 2, y = 4` equal `(2, 4)` when the order is the same."""
+
+    interval_as_inequality: bool = True
+    """`2 < x < 4` equals the interval `(2, 4)`."""
+
+    number_words: bool = True
+    """`six` equals 6, and `1 million` equals 1,000,000."""
+
+    half_day_optional: bool = True
+    """7:45 equals 7:45 a.m.; 7:45 p.m. never does."""
+
+    base_optional: bool = True
+    """`52` equals `52_8`: the base may be dropped, but never be another."""
+
+    rounded_gold: bool = False
+    """A gold with a decimal point accepts every value that rounds to it: 33.3 accepts 100/3."""
+
+
+MATH = Policy()

@@ -1,0 +1,131 @@
+"""Numbers that are more than their value: with a unit, in a base, as a ratio or a time of day."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from qed.grading.bounds import Work
+from qed.grading.policy import Policy
+from qed.grading.scalars import is_scalar, same_scalar
+from qed.grading.tree import Node, number
+
+HALVES = {"am", "pm"}
+ANGLES = {"degree", "radian"}
+
+
+def same_quantity(gold: Node, answer: Node, policy: Policy, work: Work) -> bool:
+    """Two values of which one has a unit: a missing unit is fine, another one is not."""
+    left, right = _parted(gold), _parted(answer)
+    if left[0].kind == "ratio" or right[0].kind == "ratio" or {left[1], right[1]} & HALVES:
+        return _same_time(left, right, policy, work)
+    if not all(map(is_scalar, (left[0], right[0]))):
+        return False
+    if "percent" in (left[1], right[1]):
+        return _same_percent(left, right, policy, work)
+    if left[1] and right[1]:
+        return _same_units(left, right, policy, work)
+    if same_scalar(left[0], right[0], work):
+        return True
+    return policy.convert_units and _same_angle(left, right, work)
+
+
+def _parted(node: Node) -> tuple[Node, str, Fraction]:
+    """Value, dimension, and worth of the unit; "" for no unit and for the word `units` itself."""
+    if node.kind != "unit":
+        return node, "", Fraction(1)
+    return node.parts[0], node.name, node.parts[1].number
+
+
+def _times(value: Node, factor: Fraction) -> Node:
+    return Node("multiply", parts=(value, number(factor)))
+
+
+def _same_units(
+    left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work
+) -> bool:
+    if {left[1], right[1]} == ANGLES:
+        return policy.convert_units and _same_angle(left, right, work)
+    if left[1] != right[1]:
+        return False
+    if left[2] == right[2]:
+        return same_scalar(left[0], right[0], work)
+    return policy.convert_units and same_scalar(_times(left[0], left[2]), _times(right[0], right[2]), work)
+
+
+def _same_angle(left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], work: Work) -> bool:
+    """30° is π/6."""
+    if (left[1] == "degree") == (right[1] == "degree") or not {left[1], right[1]} <= ANGLES | {""}:
+        return False
+    sides = [Node("degree", parts=(one[0],)) if one[1] == "degree" else one[0] for one in (left, right)]
+    return same_scalar(sides[0], sides[1], work)
+
+
+def _same_percent(
+    left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work
+) -> bool:
+    """20 % is 0.2, and by convention 20."""
+    if left[1] == right[1]:
+        return same_scalar(left[0], right[0], work)
+    percent, plain = (left, right) if left[1] == "percent" else (right, left)
+    if plain[1]:
+        return False
+    if same_scalar(_times(percent[0], Fraction(1, 100)), plain[0], work):
+        return True
+    return policy.percent_sign_optional and same_scalar(percent[0], plain[0], work)
+
+
+def same_ratio(gold: Node, answer: Node, work: Work) -> bool:
+    """2:3 is 4:6 and 2/3; a time of day is only itself."""
+    if _is_time(gold) or _is_time(answer):
+        return _clock(gold) == _clock(answer) != ()
+    if gold.kind != answer.kind:
+        return len(gold.parts) <= 2 and len(answer.parts) <= 2 and same_scalar(_quotient(gold), _quotient(answer), work)
+    if len(gold.parts) != len(answer.parts):
+        return False
+    pairs = list(zip(gold.parts, answer.parts, strict=True))
+    first, second = pairs[0]
+    return all(
+        same_scalar(Node("multiply", parts=(first, two)), Node("multiply", parts=(second, one)), work)
+        for one, two in pairs[1:]
+    )
+
+
+def _quotient(node: Node) -> Node:
+    return Node("divide", parts=node.parts) if node.kind == "ratio" else node
+
+
+def _is_time(node: Node) -> bool:
+    """Hours and two digits of minutes, with seconds or without."""
+    hours, *rest = node.name.split(":") if node.kind == "ratio" else ("",)
+    if not (hours.isdigit() and 0 < len(hours) <= 2 and int(hours) <= 24 and 0 < len(rest) <= 2):
+        return False
+    return all(len(part) == 2 and part.isdigit() and int(part) < 60 for part in rest)
+
+
+def _clock(node: Node) -> tuple[int, ...]:
+    """Hours, minutes and seconds; a bare number is the hour."""
+    if node.kind == "ratio" and all(part.isdigit() and len(part) <= 4 for part in node.name.split(":")):
+        return (*map(int, node.name.split(":")), 0, 0)[:3]
+    if node.kind == "number" and node.number.denominator == 1:
+        return (node.number.numerator, 0, 0)
+    return ()
+
+
+def _same_time(left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work) -> bool:
+    halves = {left[1], right[1]}
+    if halves <= HALVES | {""}:
+        if len(halves) > 1 and not ("" in halves and policy.half_day_optional):
+            return False
+        times = [_clock(one[0]) for one in (left, right)]
+        return times[0] == times[1] != ()
+    if halves & HALVES or (left[1] and right[1] and left[1] != right[1]):
+        return False
+    return left[0].kind == right[0].kind and same_ratio(left[0], right[0], work)
+
+
+def same_based(gold: Node, answer: Node, policy: Policy) -> bool:
+    """52_8: the digits and the base, which may be dropped but not changed."""
+    if gold.kind == answer.kind:
+        return gold.name == answer.name
+    based, plain = (gold, answer) if gold.kind == "based" else (answer, gold)
+    return policy.base_optional and plain.kind == "number" and str(plain.number) == based.name.partition("_")[0]

@@ -1,0 +1,157 @@
+"""From the text of an answer to what it may mean."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import NamedTuple
+
+from qed.grading.bounds import OverBoundError, UnreadableError
+from qed.grading.normalise import cleaned
+from qed.grading.structure import parse
+from qed.grading.tokens import Token, key, tokenise
+from qed.grading.tree import Node, number
+from qed.grading.vocabulary import NUMBER_WORDS
+
+CHOICES = set("ABCDEFGH")
+LONGEST_CHOICE = 60  # tokens
+CHOICE_SIGNS = set("()[]{},.%$:-+/^*<>|!") | {"<=", ">="}
+LONGEST_CLEANED = 12_000
+AMBIGUOUS_EXPONENT = re.compile(r"\d[eE][+-]\d")
+AMBIGUOUS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
+SHORT_WORDS = frozenset(
+    "no on of go am is it in to do up so or at as if we he me us an by my be ok ha hi oh".split()  # noqa: SIM905
+)
+
+
+class Reading(NamedTuple):
+    """The tokens as one string, the choice letter that it begins with, and the values it may have."""
+
+    key: str
+    choice: str = ""
+    bare: bool = False
+    """Whether the choice letter is all there is."""
+    values: tuple[Node, ...] = ()
+    trouble: str = ""
+    over: bool = False
+    """Whether a bound was met."""
+
+
+def read(text: str, letter_units: bool = False) -> Reading:
+    """What a text says. Never raises."""
+    try:
+        text = cleaned(text)
+        if len(text) > LONGEST_CLEANED:
+            raise OverBoundError("too long")
+        tokens = tokenise(text)
+    except OverBoundError as error:
+        return Reading("", trouble=str(error), over=True)
+    choice, bare = _choice(tokens)
+    shared = Reading(key(tokens), choice, bare)
+    try:
+        values = [_value(tokens, letter_units)]
+    except UnreadableError as error:
+        return shared._replace(trouble=str(error))
+    except (OverBoundError, RecursionError) as error:
+        return shared._replace(trouble=str(error) or "nested too deeply", over=True)
+    return shared._replace(values=(*values, *_others(text, letter_units)))
+
+
+def _others(text: str, letter_units: bool) -> list[Node]:
+    """Further readings: 2e-3 with Euler's number, 100,200 as two numbers."""
+    found = []
+    for ambiguous, scientific, commas in ((AMBIGUOUS_EXPONENT, False, True), (AMBIGUOUS_COMMA, True, False)):
+        if ambiguous.search(text):
+            try:
+                found.append(_value(tokenise(text, scientific, commas), letter_units))
+            except (UnreadableError, OverBoundError, RecursionError):
+                continue
+    return found
+
+
+def _value(tokens: list[Token], letter_units: bool) -> Node:
+    if (based := _based(tokens)) is not None:
+        return based
+    if (word := _word(tokens)) is not None:
+        return word
+    return parse(tokens, letter_units)
+
+
+def _word(tokens: list[Token]) -> Node | None:
+    """Letters side by side and nothing else are a word: never a product of letters."""
+    if len(tokens) < 2 or any(token.kind != "letter" for token in tokens) or any(token.spaced for token in tokens[1:]):
+        return None
+    word = "".join(token.text for token in tokens).casefold()
+    return Node("text", word) if len(word) > 2 or word in SHORT_WORDS else None
+
+
+def number_word(node: Node) -> Node:
+    """The number that a text names: six, twenty-five."""
+    if node.kind != "text":
+        return node
+    words = node.name.split()
+    if not 1 <= len(words) <= 2 or not all(word in NUMBER_WORDS for word in words):
+        return node
+    values = [NUMBER_WORDS[word] for word in words]
+    if len(values) == 2 and not (values[0] >= 20 and values[0] % 10 == 0 and 0 < values[1] < 10):
+        return node
+    return number(sum(values))
+
+
+def _based(tokens: list[Token]) -> Node | None:
+    """4210_5: digits, an underscore and the base, in digits or in words."""
+    place = next((place for place, token in enumerate(tokens) if token.text == "_"), 0)
+    digits, base = tokens[:place], [token for token in tokens[place + 1 :] if token.text not in {"{", "}"}]
+    if len(digits) > 2 and digits[0].text == "(" and digits[-1].text == ")":
+        digits = digits[1:-1]
+    hexadecimal = len(digits) > 1 and [token.text for token in base] == ["16"]
+    if not digits or len(base) != 1 or not (hexadecimal or any(token.kind == "number" for token in digits)):
+        return None
+    if any(token.kind not in {"number", "letter"} for token in digits):
+        return None
+    text = "".join(token.text for token in digits)
+    known = base[0].text if base[0].kind == "number" else str(NUMBER_WORDS.get(base[0].text.lower(), ""))
+    if not (text.isalnum() and known.isdigit() and 2 <= int(known[:3]) <= 36):
+        return None
+    if any(int(sign, 36) >= int(known) for sign in text):
+        return None
+    return Node("based", f"{text.upper().lstrip('0') or '0'}_{int(known)}")
+
+
+def _choice(tokens: list[Token]) -> tuple[str, bool]:
+    """The letter of a choice: B, (B), B., (B) 12."""
+    if len(tokens) > 1 and tokens[0].text.lower() in {"option", "choice"}:
+        tokens = tokens[1:]
+    opened = bool(tokens) and tokens[0].text == "("
+    letter, after = (*tokens[opened : opened + 2], Token("end", ""), Token("end", ""))[:2]
+    name = letter.text.upper()
+    if letter.kind not in {"letter", "word"} or name not in CHOICES:
+        return "", False
+    rest = tokens[opened + 1 :]
+    if after.text not in {")", ".", ":", ""} or (opened and after.text != ")"):
+        return "", False
+    rest = rest[1:]
+    if after.text == ":" and (not rest or not rest[0].spaced):
+        return "", False
+    if rest and (letter.text != name or _more_choices(rest) or not _harmless(rest)):
+        return "", False
+    return name, not rest
+
+
+def _harmless(rest: list[Token]) -> bool:
+    """Whether what stands behind a choice letter can be the words or the value of a choice: no call, no code."""
+    if len(rest) > LONGEST_CHOICE or any(
+        one.kind == "word" and two == ("sign", "(", False) for one, two in pairwise(rest)
+    ):
+        return False
+    return all(token.kind != "sign" or token.text in CHOICE_SIGNS for token in rest)
+
+
+def _more_choices(rest: list[Token]) -> bool:
+    """Whether what follows a choice letter names another one, or states something of it."""
+    if rest[0].kind == "joiner" or rest[0].text in {",", ";", "=", "+", "*", "/", "^", "-"}:
+        return True
+    pairs = pairwise(rest)
+    return any(one.text in CHOICES and two.text in {")", ".", ":"} for one, two in pairs) or any(
+        token.text == "=" for token in rest
+    )

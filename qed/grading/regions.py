@@ -1,0 +1,210 @@
+"""Sets of real numbers: intervals, their unions, and the inequalities that describe them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from qed.grading.bounds import Work
+from qed.grading.numeric import Point
+from qed.grading.scalars import attempt, infinity, is_scalar, names_in, same_scalar
+from qed.grading.tree import Node, negate
+
+FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!=", "in": "in", "=": "="}
+INFINITY = Node("constant", "infinity")
+BRACKETS = {"()", "[]", "(]", "[)"}
+
+
+class Interval(NamedTuple):
+    """From low to high; `closed` says of both ends whether they belong to it."""
+
+    low: Node
+    high: Node
+    closed: tuple[bool, bool]
+
+
+@dataclass
+class Region:
+    """Intervals in order that do not touch, and the variable they are of, where it was said."""
+
+    parts: list[Interval]
+    variable: Node | None = None
+
+
+LINE = Interval(negate(INFINITY), INFINITY, (False, False))
+
+
+def position(node: Node, work: Work) -> Any:
+    """Where a constant lies on the line; None for what is no real constant."""
+    if sign := infinity(node):
+        return sign * float("inf")
+    if not is_scalar(node) or names_in(node):
+        return None
+    found = attempt(node, Point({}, 0, work))
+    if found is None or getattr(found, "imag", 0) != 0:
+        return None
+    return getattr(found, "real", found)
+
+
+def region(node: Node, work: Work) -> Region | None:
+    """The set that a node describes; None where it describes none, or not one with constant ends."""
+    work.spend()
+    if node.kind == "sequence":
+        return _interval(node, work)
+    if node.kind == "set":
+        return _points(node, work)
+    if node.kind == "union":
+        return _combined(node.name, node.parts, work)
+    if node.kind == "list" and node.name in {"or", "and", ","}:
+        if not all(part.kind in {"relation", "union"} or part.kind == "sequence" for part in node.parts):
+            return None
+        return _combined("and" if node.name == "and" else "or", node.parts, work)
+    if node.kind == "relation":
+        return _inequality(node, work)
+    if node.kind == "symbol" and node.name == "\\mathbb R":
+        return Region([LINE])
+    return None
+
+
+def _interval(node: Node, work: Work) -> Region | None:
+    if len(node.parts) != 2 or node.name not in BRACKETS:
+        return None
+    closed = (node.name[0] == "[", node.name[1] == "]")
+    return _ordered([Interval(node.parts[0], node.parts[1], closed)], None, work)
+
+
+def _points(node: Node, work: Work) -> Region | None:
+    return _ordered([Interval(part, part, (True, True)) for part in node.parts], None, work)
+
+
+def _inequality(node: Node, work: Work) -> Region | None:
+    """A variable against constants, on one side or between two."""
+    signs, sides = node.name.split(), node.parts
+    if signs == ["in"]:
+        inner = region(sides[1], work)
+        return None if inner is None else Region(inner.parts, sides[0])
+    if not set(signs) <= {"<", "<=", ">", ">=", "!="} or len(sides) > 3 or (len(sides) == 3 and "!=" in signs):
+        return None
+    ends = [position(side, work) for side in sides]
+    if len(sides) == 3:
+        return _between(sides, signs, ends, work)
+    if ends[0] is not None:
+        sides, signs, ends = sides[::-1], [FLIPPED[signs[0]]], ends[::-1]
+    if ends[0] is not None or ends[1] is None or not names_in(sides[0]):
+        return None
+    bound, closed = sides[1], "=" in signs[0]
+    if signs[0] == "!=":
+        parts = [Interval(LINE.low, bound, (False, False)), Interval(bound, LINE.high, (False, False))]
+    elif signs[0][0] == "<":
+        parts = [Interval(LINE.low, bound, (False, closed))]
+    else:
+        parts = [Interval(bound, LINE.high, (closed, False))]
+    return Region(parts, sides[0])
+
+
+def _between(sides: tuple[Node, ...], signs: list[str], ends: list[Any], work: Work) -> Region | None:
+    if ends[0] is None or ends[2] is None or ends[1] is not None or signs[0][0] != signs[1][0]:
+        return None
+    if signs[0][0] == ">":
+        sides, signs = sides[::-1], [FLIPPED[sign] for sign in signs[::-1]]
+    closed = ("=" in signs[0], "=" in signs[1])
+    return _ordered([Interval(sides[0], sides[2], closed)], sides[1], work)
+
+
+def _combined(how: str, nodes: tuple[Node, ...], work: Work) -> Region | None:
+    result: Region | None = None
+    for node in nodes:
+        found = region(node, work)
+        if found is None:
+            return None
+        if result is None:
+            result = found
+            continue
+        if not same_variable(result, found, work):
+            return None
+        parts = result.parts + found.parts
+        if how == "and":
+            parts = _common(result.parts, found.parts, work)
+        elif how == "without":
+            parts = _common(result.parts, _complement(found.parts), work)
+        joined = _ordered(parts, result.variable or found.variable, work)
+        if joined is None:
+            return None
+        result = joined
+    return result
+
+
+def same_variable(left: Region, right: Region, work: Work) -> bool:
+    """Whether two regions are of the same variable, or one of them does not say."""
+    if left.variable is None or right.variable is None:
+        return True
+    return is_scalar(left.variable) and is_scalar(right.variable) and same_scalar(left.variable, right.variable, work)
+
+
+def _complement(parts: list[Interval]) -> list[Interval]:
+    result, low, open_end = [], LINE.low, False
+    for part in parts:
+        result.append(Interval(low, part.low, (open_end, not part.closed[0])))
+        low, open_end = part.high, not part.closed[1]
+    return [*result, Interval(low, LINE.high, (open_end, False))]
+
+
+def _common(left: list[Interval], right: list[Interval], work: Work) -> list[Interval]:
+    result = []
+    for one in left:
+        for other in right:
+            low = max((one.low, one.closed[0]), (other.low, other.closed[0]), key=lambda end: _low_key(end, work))
+            high = min((one.high, one.closed[1]), (other.high, other.closed[1]), key=lambda end: _high_key(end, work))
+            gap = position(low[0], work) - position(high[0], work)
+            if gap < 0 or (gap == 0 and low[1] and high[1]):
+                result.append(Interval(low[0], high[0], (low[1], high[1])))
+    return result
+
+
+def _low_key(end: tuple[Node, bool], work: Work) -> tuple[Any, bool]:
+    return position(end[0], work), not end[1]
+
+
+def _high_key(end: tuple[Node, bool], work: Work) -> tuple[Any, bool]:
+    return position(end[0], work), end[1]
+
+
+def _ordered(parts: list[Interval], variable: Node | None, work: Work) -> Region | None:
+    """The intervals from left to right, those that touch joined."""
+    placed = []
+    for part in parts:
+        low, high = position(part.low, work), position(part.high, work)
+        if low is None or high is None or low > high or (low == high and part.closed != (True, True)):
+            return None
+        placed.append(((low, not part.closed[0]), part))
+    placed.sort(key=lambda one: one[0])
+    result: list[Interval] = []
+    for _, part in placed:
+        if result and _touch(result[-1], part, work):
+            result[-1] = _joined(result[-1], part, work)
+        else:
+            result.append(part)
+    return Region(result, variable)
+
+
+def _touch(left: Interval, right: Interval, work: Work) -> bool:
+    end, start = position(left.high, work), position(right.low, work)
+    return bool(start < end or (start == end and (left.closed[1] or right.closed[0])))
+
+
+def _joined(left: Interval, right: Interval, work: Work) -> Interval:
+    end, other = position(left.high, work), position(right.high, work)
+    if end > other:
+        return left
+    closed = right.closed[1] or (end == other and left.closed[1])
+    return Interval(left.low, right.high, (left.closed[0], closed))
+
+
+def same_region(left: Region, right: Region, work: Work) -> bool:
+    """The same intervals, end by end."""
+    if len(left.parts) != len(right.parts) or not same_variable(left, right, work):
+        return False
+    return all(
+        one.closed == other.closed and same_scalar(one.low, other.low, work) and same_scalar(one.high, other.high, work)
+        for one, other in zip(left.parts, right.parts, strict=True)
+    )

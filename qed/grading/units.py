@@ -1,0 +1,191 @@
+"""Quantities: a number with units, a currency, percent or degrees behind or before it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+
+from qed.grading.bounds import UnreadableError
+from qed.grading.cursor import Cursor
+from qed.grading.expression import expression
+from qed.grading.tokens import PREFIXED
+from qed.grading.tree import Node, negate, number
+from qed.grading.vocabulary import MEASURED, MULTIPLES, NO_UNITS, NUMBER_WORDS, ORDINALS, POWERS, RATES, UNITS
+
+CURRENCIES = {"$": "$", "€": "€", "£": "£", "¥": "¥", "₹": "₹"}
+LONGEST_UNIT = 6  # words
+LETTER_UNITS = set("mgshlLJNVWKAdDC")
+
+
+def united(node: Node, name: str, factor: Fraction | int = 1) -> Node:
+    """A value in a unit: the dimension's name, and how many of its base one is."""
+    return Node("unit", name, (node, number(factor)))
+
+
+def currency(cursor: Cursor) -> Node | None:
+    """$5 and -$5."""
+    if cursor.look().kind == "word" and cursor.text.lower() in PREFIXED and cursor.look(1).kind == "number":
+        name, factor = UNITS[cursor.take().text.lower()]
+        return united(expression(cursor), name, factor)
+    sign = cursor.text == "-" and cursor.look(1).text in CURRENCIES
+    if not (sign or cursor.text in CURRENCIES):
+        return None
+    cursor.place += sign
+    name, factor = UNITS[CURRENCIES[cursor.take().text]]
+    value, _ = _multiplied(cursor, expression(cursor))
+    if cursor.look().kind == "word":  # $5 per hour, $5 USD
+        rate = cursor.text.lower() in {"per", "each"}  # what the price is for is like a missing unit
+        inner = quantity(cursor, value)
+        if not rate and inner.kind == "unit" and inner.name != name:
+            raise UnreadableError("two units")
+    return united(negate(value) if sign else value, name, factor)
+
+
+def quantity(cursor: Cursor, value: Node) -> Node:
+    """A value with the units behind it, if there are any; `3 hours 20 minutes` is one quantity."""
+    if value.kind == "degree" or (value.kind == "negate" and value.parts[0].kind == "degree"):
+        return _degrees(cursor, value)
+    value, counted = _multiplied(cursor, value)
+    if cursor.accept("%"):
+        return united(value, "percent")
+    if cursor.text in CURRENCIES:
+        return united(value, *UNITS[CURRENCIES[cursor.take().text]])
+    found = _unit(cursor)
+    if found is None:
+        return value
+    if found[0] == "ordinal":
+        return value
+    if value.kind in {"sequence", "set", "list", "matrix"} and not counted:
+        raise UnreadableError("units behind a structure")
+    result = united(value, *found)
+    return _compound(cursor, result) if cursor.look().kind == "number" else result
+
+
+def _degrees(cursor: Cursor, value: Node) -> Node:
+    inner = negate(value.parts[0].parts[0]) if value.kind == "negate" else value.parts[0]
+    scale = {"c": "celsius", "f": "fahrenheit"}.get(cursor.text.lower())
+    if scale and cursor.look().kind in {"letter", "word"}:
+        cursor.take()
+        return united(inner, scale)
+    if cursor.look().kind == "word" and cursor.text.lower() in {"celsius", "fahrenheit"}:
+        return united(inner, cursor.take().text.lower())
+    return united(inner, "degree")
+
+
+def _multiplied(cursor: Cursor, value: Node) -> tuple[Node, bool]:
+    counted = False
+    while cursor.look().kind == "word" and cursor.text.lower() in MULTIPLES and value.kind in {"number", "multiply"}:
+        value = Node("multiply", parts=(value, number(MULTIPLES[cursor.take().text.lower()])))
+        counted = True
+    return value, counted
+
+
+def _compound(cursor: Cursor, first: Node) -> Node:
+    result = compounded([first, quantity(cursor, expression(cursor))])
+    if result is None:
+        raise UnreadableError("two quantities side by side")
+    return result
+
+
+def compounded(items: list[Node]) -> Node | None:
+    """3 hours and 20 minutes: quantities of one dimension, each in a smaller unit, are one."""
+    if not all(item.kind == "unit" and item.name == items[0].name and item.name for item in items):
+        return None
+    worths = [item.parts[1].number for item in items]
+    if not all(large > small for large, small in pairwise(worths)):
+        return None
+    return united(Node("add", parts=tuple(Node("multiply", parts=item.parts) for item in items)), items[0].name)
+
+
+def _unit(cursor: Cursor) -> tuple[str, Fraction] | None:
+    """The dimension and factor of the units that follow, as in cm², m/s^2, miles per hour, students."""
+    powers: dict[str, int] = {}
+    factor, sign, coming, words = Fraction(1), 1, 1, 0
+    while (name := _word(cursor)) is not None:
+        words += 1
+        if words > LONGEST_UNIT:
+            raise UnreadableError("too many words behind a number")
+        if name == "per":
+            sign = -1
+        elif name in POWERS:
+            coming = POWERS[name]
+        else:
+            factor *= _enter(powers, name, sign * coming * _exponent(cursor))
+            coming, sign = 1, _next_sign(cursor, sign)
+    if not words:
+        return None
+    powers.pop("", None)
+    return " ".join(
+        f"{name}^{count}" if count != 1 and name[:3] != "of " else name
+        for name, count in sorted(powers.items())
+        if count
+    ), factor
+
+
+def _next_sign(cursor: Cursor, sign: int) -> int:
+    """Whether the next unit is divided by: behind a slash all are."""
+    if cursor.accept("/"):
+        return -1
+    if cursor.text == "*" and cursor.look(1).kind == "word":
+        cursor.take()
+    return sign
+
+
+def _word(cursor: Cursor) -> str | None:
+    token = cursor.look()
+    if token.kind == "letter" and cursor.letter_units and token.text in LETTER_UNITS:
+        return cursor.take().text
+    if token.kind != "word":
+        return None
+    if token.text.isupper() and len(token.text) > 3:
+        raise UnreadableError(f"{token.text} is no unit")
+    return cursor.take().text.lower()
+
+
+def _count(powers: dict[str, int], name: str) -> None:
+    """A noun that is counted: the last of two is what counts, as in red apples."""
+    if name in MEASURED and powers:
+        return
+    counted = [noun for noun in powers if noun.startswith("of ")]
+    if (
+        name in NO_UNITS
+        or name in NUMBER_WORDS
+        or not 3 <= len(name) <= 20
+        or not name.isalpha()
+        or powers.get(f"of {name}")
+    ):
+        raise UnreadableError(f"{name} is no unit")
+    if counted and powers.pop(counted[0]) != 1:
+        raise UnreadableError("too many words behind a number")
+    powers["of " + name.removesuffix("s")] = 1 + len(counted)
+
+
+def _exponent(cursor: Cursor) -> int:
+    if not (cursor.text in {"^", "**"} and cursor.look().kind == "sign"):
+        return 1
+    cursor.take()
+    braces = cursor.accept("{")
+    sign = -1 if cursor.accept("-") else 1
+    token = cursor.take()
+    if token.kind != "number" or not token.text.isdigit() or len(token.text) > 1:
+        raise UnreadableError("a unit's exponent")
+    if braces:
+        cursor.expect("}")
+    return sign * int(token.text)
+
+
+def _enter(powers: dict[str, int], name: str, count: int) -> Fraction:
+    """Put a unit into the product; what it is worth in its dimension's base."""
+    if name in RATES:
+        above, below = RATES[name]
+        return _enter(powers, above, count) * _enter(powers, below, -count)
+    known = UNITS.get(name) or UNITS.get(name.removesuffix("s"))
+    if name in ORDINALS:
+        powers["ordinal"] = 1
+        return Fraction(1)
+    if known is None:
+        _count(powers, name)
+        return Fraction(1)
+    dimension, worth = known
+    powers[dimension] = powers.get(dimension, 0) + count
+    return worth**count

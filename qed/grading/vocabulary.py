@@ -1,0 +1,149 @@
+"""The commands and words that the parser knows, in tables."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(pair.split("=>") for pair in text.split())
+
+
+def _list(text: str) -> list[str]:
+    return text.split()
+
+
+def _set(text: str) -> set[str]:
+    return set(text.split())
+
+
+COMMANDS = _pairs(
+    r"\dfrac=>\frac \tfrac=>\frac \cfrac=>\frac \dbinom=>\binom \tbinom=>\binom \le=>\leq \ge=>\geq \leqslant=>\leq "
+    r"\geqslant=>\geq \leqq=>\leq \geqq=>\geq \lt=>< \gt=>> \ne=>\neq \cdot=>* \times=>* \ast=>* \div=>/ \lbrace=>\{ "
+    r"\rbrace=>\} \lvert=>| \rvert=>| \vert=>| \mid=>| \|=>| \lVert=>| \rVert=>| \Vert=>| \lparen=>( \rparen=>) "
+    r"\lbrack=>[ \rbrack=>] \langle=>( \rangle=>) \%=>% \$=>$ \varnothing=>\emptyset \varepsilon=>\epsilon "
+    r"\varphi=>\phi \vartheta=>\theta \infin=>\infty \bullet=>* \degree=>\degrees \colon=>: \simeq=>\approx "
+    r"\approxeq=>\approx \dots=>\ldots \cdots=>\ldots \dotsc=>\ldots \dotsb=>\ldots \dotsm=>\ldots \vdots=>\ldots "
+    r"\arcctg=>\arccot \tg=>\tan \ctg=>\cot \lg=>\log \Re=>\mathbb \bar=>\overline \backslash=>\setminus "
+    r"\thinspace=>\, \lor=>\or \wedge=>\land \vee=>\or \_=>_ \imath=>\i \ii=>\i"
+)
+IGNORED = _set(
+    r"\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr \displaystyle \textstyle "
+    r"\scriptstyle \limits \nolimits \, \; \: \! \> \quad \qquad \hspace \enspace \thinspace \( \) \[ \] \/ \unit "
+    r"\middle \mathopen \mathclose \mathrel \mathord \centering \noindent \strut \hfill \ "
+) | {"\\ ", "\\\n", "\\\t"}
+TEXT_COMMANDS = _set(
+    r"\text \textbf \textit \textrm \textnormal \mbox \mathrm \rm \textsf \texttt \hbox \operatorname \mathsf \emph "
+    r"\mathtt \textup \textmd \textsc"
+)
+WRAPPERS = _set(r"\boxed \fbox \mathbf \boldsymbol \bm \bold \mathit \ensuremath \underline \bf \it")
+JOINERS = {"and", "or"}
+FUNCTION_WORDS = {
+    word: "\\" + word
+    for word in _set(
+        "sin cos tan cot sec csc arcsin arccos arctan arccot sinh cosh tanh ln log exp sqrt gcd lcm max min pi "
+        "floor ceil abs cbrt alpha beta gamma delta theta lambda sigma omega infty"
+    )
+}
+FUNCTION_WORDS |= {"asin": "\\arcsin", "acos": "\\arccos", "atan": "\\arctan", "lg": "\\log", "infinity": "\\infty"}
+FUNCTION_WORDS |= {"cosec": "\\csc", "arcsec": "\\arcsec", "arccsc": "\\arccsc"}
+FUNCTIONS = _set(
+    r"\sin \cos \tan \cot \sec \csc \arcsin \arccos \arctan \arccot \arcsec \arccsc \sinh \cosh \tanh \ln \log \exp "
+    r"\gcd \lcm \max \min \floor \ceil \abs \cbrt"
+)
+SYMBOLS = _set(
+    r"\alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kappa \lambda \mu \nu \xi \rho \sigma \tau \upsilon "
+    r"\phi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega \ell \emptyset "
+    r"\hbar \partial \nabla"
+)
+DECORATIONS = _set(
+    r"\overline \vec \hat \tilde \overrightarrow \widehat \dot \ddot \widetilde \overleftrightarrow \overset"
+)
+BIG = {"\\sum", "\\prod", "\\int", "\\lim", "\\iint", "\\oint", "\\bigcup", "\\bigcap"}
+RELATIONS = {
+    "=": "=", "==": "=", "<": "<", ">": ">", "\\leq": "<=", "<=": "<=", "\\geq": ">=", ">=": ">=", "\\neq": "!=",
+    "!=": "!=", "\\in": "in", "\\approx": "~", "\\equiv": "==",
+}  # fmt: skip
+
+NUMBER_WORDS = {
+    word: value
+    for value, word in enumerate(
+        _list(
+            "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+            "seventeen eighteen nineteen twenty"
+        )
+    )
+} | {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
+MULTIPLES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+ORDINALS = {"st", "nd", "rd", "th"}
+# Words behind a number that say more than what is counted.
+NO_UNITS = _set(
+    "is not no if plus minus times more less most least squared cubed factorial half over than else for in to by from "
+    "mod modulo only the a an of but else none nan true false import lambda answer wrong correct each touch rm echo "
+    "sudo exit quit print exec eval return pass def class open system os sys while try raise assert yield del global "
+    "with as at"
+)
+
+# Words behind a unit that say nothing about it.
+MEASURED = _set("long tall wide deep high old away total altogether")
+
+# name: (dimension, how many of the dimension's own unit)
+_UNITS = {
+    "length": "m meter metre=1 cm centimeter centimetre=1/100 mm millimeter millimetre=1/1000 km kilometer "
+    "kilometre=1000 in inch inche=127/5000 ft foot feet=381/1250 yd yard=1143/1250 mi mile=201168/125 "
+    "nm nanometer=1/1000000000 dm decimeter=1/10 au=149597870700 angstrom=1/10000000000",
+    "mass": "g gram=1/1000 kg kilogram=1 mg milligram=1/1000000 lb lbs pound=45359237/100000000 "
+    "oz ounce=45359237/1600000000 "
+    "tonne=1000 ton=90718474/100000",
+    "time": "s sec second=1 min minute=60 h hr hour=3600 day=86400 week=604800 ms millisecond=1/1000",
+    "year": "year yr=1 month=1/12 decade=10 centurie century=100",
+    "money": "$ dollar usd buck=1 cent penny pennie=1/100 quarter=1/4 dime=1/10 nickel=1/20",
+    "euro": "€ euro eur=1",
+    "sterling": "£ gbp=1",
+    "yuan": "yuan rmb cny=1",
+    "yen": "¥ yen jpy=1",
+    "rupee": "₹ rupee rs=1",
+    "volume": "l liter litre=1 ml milliliter millilitre=1/1000 gallon gal=473176473/125000000 "
+    "quart=473176473/500000000 "
+    "pint=473176473/1000000000 cup=473176473/2000000000",
+    "frequency": "hz hertz=1 khz=1000 mhz=1000000 ghz=1000000000",
+    "energy": "j joule=1 kj kilojoule=1000 ev=1602176634/10000000000000000000000000000 cal calorie=4184/1000 kcal=4184",
+    "power": "w watt=1 kw kilowatt=1000 mw=1000000",
+    "force": "n newton=1",
+    "pressure": "pa pascal=1 kpa=1000 atm=101325",
+    "voltage": "v volt=1 mv=1/1000",
+    "current": "a amp ampere=1",
+    "resistance": "ohm=1",
+    "temperature": "k kelvin=1",
+    "celsius": "celsius=1",
+    "fahrenheit": "fahrenheit=1",
+    "amount": "mol mole=1",
+    "charge": "c coulomb=1",
+    "field": "tesla=1",
+    "degree": "degree deg=1",
+    "radian": "radian rad=1",
+    "percent": "% percent pct percentage=1",
+    "": "unit=1",
+    "am": "am=1",
+    "pm": "pm=1",
+}
+
+
+def _units() -> dict[str, tuple[str, Fraction]]:
+    table: dict[str, tuple[str, Fraction]] = {}
+    for dimension, row in _UNITS.items():
+        names: list[str] = []
+        for entry in row.split():
+            name, _, factor = entry.partition("=")
+            names.append(name)
+            if factor:
+                table |= dict.fromkeys(names, (dimension, Fraction(factor)))
+                names = []
+    return table
+
+
+UNITS = _units()
+RATES = {"mph": ("mile", "hour"), "kph": ("km", "hour"), "kmh": ("km", "hour"), "fps": ("foot", "second")}
+POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
+UNIT_WORDS = {name + plural for name in UNITS if name.isalpha() for plural in ("", "s")} | set(RATES) | set(POWERS)
+UNIT_WORDS |= {"per", "inches", "centuries", "pennies"} | ORDINALS | set(MULTIPLES)

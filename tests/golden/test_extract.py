@@ -1,0 +1,132 @@
+"""The final answer in a text, by convention and by mode; every search is linear whatever the text."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qed.grading.extract import MODES, Extracted, between, final_answer, last_boxed
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        (r"so \boxed{12}.", "12"),
+        (r"\boxed{1} and \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),  # escaped braces are not braces
+        (r"\boxed{1} then \boxed{2", "1"),  # an unfinished box is no answer
+        (r"\boxed{a \boxed{b}}", "b"),
+        ("12", None),
+        (r"\boxed{", None),
+    ],
+)
+def test_last_boxed(text: str, content: str | None) -> None:
+    assert last_boxed(text) == content
+
+
+def test_extraction_comes_back_from_hostile_text() -> None:
+    """A million signs each: a search that is not linear would take hours."""
+    for text in ("\\boxed{" * 150_000, "{" * 10**6, "}" * 10**6, "\\" * 10**6, "<answer>" * 120_000):
+        assert last_boxed(text) is None
+        assert between(text, "<answer>", "</answer>") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "source"),
+    [
+        (r"so \boxed{12}.", "12", "box"),
+        (r"\fbox{9}", "9", "box"),
+        (r"\boxed {5}", "5", "box"),
+        (r"\boxed{7} and \boxed{ }", "7", "box"),  # an empty box says nothing
+        (r"first \boxed{35 cm}, then \boxed{4}", "4", "box"),  # the last one counts
+        (r"<think>\boxed{3}</think> \boxed{4}", "4", "box"),  # what was thought is no answer
+        (r"<answer>\boxed{6}</answer>", "6", "tag"),
+        ("<think>a</think> <answer> 8 </answer>", "8", "tag"),
+        ("12 + 30\n#### 42", "42", "hashes"),
+        (r"\boxed{1}<|im_end|><|im_start|>user \boxed{2}", "1", "box"),  # the next turn is somebody else's
+    ],
+)
+def test_every_mode_takes_a_convention(text: str, answer: str, source: str) -> None:
+    for mode in MODES:
+        assert final_answer(text, mode) == Extracted(answer, source)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "source"),
+    [
+        ("The answer is 5.", "5", "phrase"),
+        (r"Final answer: $\frac{1}{2}$.", r"\frac{1}{2}", "phrase"),
+        ("Answer $$ \n 9 \n $$", "\n 9 \n".strip(), "phrase"),
+        (r"Answer \( 9 \)", "9", "phrase"),
+        ("**Answer:** 17", "17", "phrase"),
+        ("Final Answer: **42**", "42", "phrase"),
+        ("The correct option is (B).", "(B)", "phrase"),
+        ("Final Answer: The volume of $ABCDEFGH$ is 120. I hope it is correct.", "120", "phrase"),
+        ("Final Answer: Jane started 3 hours ago. I hope it is correct.", "3", "phrase"),
+        ("The answer is 12, since there are 4 groups of 3.", "12", "phrase"),
+        ("The answers are 1, 2, and 3.", "1, 2, and 3", "phrase"),
+        (r"Adding up gives $x=\frac{1}{3}$.", r"x=\frac{1}{3}", "formula"),
+        (r"With $x=7$ there are 12.", "12", "number"),
+        ("#### Step 2\nThere are 5.", "5", "number"),  # a heading
+        ("Thus there are **73** of them.", "73", "bold"),
+        ("So the chance that Alice wins is 2/3. <|im_start|>user 5", "2/3", "number"),
+        ("it is not 10, it is 1,000.99m²", "1,000.99", "number"),
+        ("The error increases by 100%.", "100%", "number"),
+    ],
+)
+def test_flexible_takes_words(text: str, answer: str, source: str) -> None:
+    assert final_answer(text, "strict") is None
+    assert final_answer(text) == Extracted(answer, source)
+    assert final_answer(text, "lenient") == Extracted(answer, source)
+
+
+def test_only_lenient_takes_what_never_closes() -> None:
+    for text, answer, source in ((r"so \boxed{12", "12", "open box"), ("<answer>twelve", "twelve", "open tag")):
+        assert final_answer(text, "strict") is None
+        assert final_answer(text, "flexible") is None
+        assert final_answer(text, "lenient") == Extracted(answer, source)
+
+
+def test_an_unknown_mode_is_said() -> None:
+    with pytest.raises(ValueError, match="flexible"):
+        final_answer("12", "fuzzy")
+
+
+@given(st.text(max_size=200), st.sampled_from(sorted(MODES)))
+def test_extraction_takes_any_text(text: str, mode: str) -> None:
+    found = final_answer(text, mode)
+    assert found is None or found.answer.strip() == found.answer != ""
+
+
+HOSTILE = [
+    "\\boxed{",
+    "{",
+    "}",
+    "\\",
+    "<answer>",
+    "final answer is ",
+    "answer ",
+    "**",
+    "1,234,567.89 ",
+    "1,",
+    "1/",
+    "option ",
+    "####",
+    "</think>",
+    "\\boxed{}",
+    "$",
+    "A)\n",
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_every_mode_is_linear(piece: str) -> None:
+    """Ten times the text takes about ten times as long; a quadratic search would take hours on the longest."""
+    started = time.perf_counter()
+    for mode in MODES:
+        final_answer(piece * (600_000 // len(piece)), mode)
+    assert time.perf_counter() - started < 20
