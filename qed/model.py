@@ -40,7 +40,7 @@ class Size:
     window: int
 
 
-# Parameters, tied embeddings included: 0.5 M, 4 M, 28 M and 110 M.
+# Parameters, tied embeddings included: 0.6 M, 4.5 M, 36 M and 128 M at the full vocabulary.
 SIZES = {
     "tiny": Size(layers=2, width=128, heads=4, kv_heads=2, vocabulary=512, window=512),
     "small": Size(layers=4, width=256, heads=8, kv_heads=4, vocabulary=2048, window=1024),

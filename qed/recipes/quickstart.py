@@ -131,7 +131,7 @@ def _tell(setup: Setup, settings: PipelineSettings, result: dict[str, Any], repo
             console.say(f"  {name} {'right' if row['correct'] else 'wrong'}: {row['text'].strip()[:LONGEST_SHOWN]}")
     console.say(f"\nReport: {report}")
     console.say(f"All of it took {result['seconds']:.0f} s. What to do next:")
-    console.say("  your own data    qed pipeline --model new:small --tasks your.jsonl --out runs/mine")
+    console.say("  your own data    qed pipeline small --tasks your.jsonl --out runs/mine")
     console.say("  a real model     qed grpo --model Qwen/Qwen2.5-0.5B --tasks your.jsonl --prompt r1_zero")
     console.say("  every setting    qed config show quickstart")
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as some
 
 from qed.configuration import values
@@ -69,6 +69,7 @@ def any_settings(draw: some.DrawFn) -> Settings | PipelineSettings:
         s for s in source.table.settings.values() if not s.shelf and s.key not in ("data.tasks", "evaluation.tasks")
     ]
     chosen = {setting.key: draw(of_type(setting.kind)) for setting in free if draw(some.booleans())}
+    assume(not (chosen.get("skip_sft") and chosen.get("skip_rl")))  # together they leave nothing to do
     changed = resolve(command, []).settings
     for key, value in chosen.items():
         changed = with_value(changed, key.split("."), value)
