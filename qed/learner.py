@@ -121,7 +121,7 @@ class Learner:
             loss, extra = self.algorithm.loss(part, logps, entropy)
             loss.backward()  # type: ignore[no-untyped-call]
             extra |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
-            extra["mismatch/logp"] = ((logps.detach() - part.sampled_logps).abs() * (part.sampled_logps != 0)).sum()
+            extra |= mismatch(logps.detach(), part)
             for name, value in extra.items():
                 sums[name] = sums[name] + value
         computed = float(batch.mask[live].sum()) or 1.0
@@ -164,3 +164,16 @@ class Learner:
             for row, values, mask in zip(rows, logps.cpu(), part.mask.bool().cpu(), strict=True):
                 scores[row] = tuple(values[mask].tolist())
         return scores
+
+
+def mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
+    """How far the sampler's log-probs are from the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
+
+    Demonstrations have no sampler. From a step's second update on, the figures hold the policy's own progress too.
+    """
+    sampled = batch.mask.bool() & (batch.sampled_logps != 0)
+    difference = (logps - batch.sampled_logps) * sampled
+    return {
+        "mismatch/logp": difference.abs().sum(),
+        "mismatch/kl": ((difference.exp() - 1 - difference) * sampled).sum(),
+    }

@@ -9,6 +9,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from jinja2 import TemplateError
+
 from qed import plugins
 from qed.errors import ModelError
 from qed.types import Problem, Prompt, Rollout
@@ -82,8 +84,7 @@ def chat(question: str, tokenizer: Any, system: str = "") -> str:
     """A question in the tokenizer's own chat template, up to where the answer begins."""
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": question})
-    text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    return text
+    return _rendered(messages, tokenizer, add_generation_prompt=True)
 
 
 def turn_end(tokenizer: Any) -> int | None:
@@ -91,6 +92,14 @@ def turn_end(tokenizer: Any) -> int | None:
     if not tokenizer.chat_template:
         return None
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": SENTINEL}]
-    text: str = tokenizer.apply_chat_template(messages, tokenize=False)
+    text = _rendered(messages, tokenizer, add_generation_prompt=False)
     ids = tokenizer(text[text.rfind(SENTINEL) + len(SENTINEL) :].lstrip(), add_special_tokens=False)["input_ids"]
     return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None
+
+
+def _rendered(messages: list[dict[str, str]], tokenizer: Any, add_generation_prompt: bool) -> str:
+    try:
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+    except TemplateError as error:
+        raise ModelError(f"The tokenizer's chat template cannot render a question: {error}") from error
+    return text

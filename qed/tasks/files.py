@@ -83,6 +83,8 @@ def _problem(row: Row, file: Path, number: int) -> Problem:
 
 def _text(value: Any, file: Path, number: int, key: str) -> str:
     if isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= sign <= "\udfff" for sign in value):
+            raise DataError(f"{file}, row {number}: {key} holds half of a UTF-16 pair, which is no text.")
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise DataError(f"{file}, row {number}: {key} is {type(value).__name__}, not text: {str(value)[:80]}")

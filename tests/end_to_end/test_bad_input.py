@@ -53,6 +53,7 @@ def assert_refused(done: Any, code: int, *words: str) -> None:
         ),
         ("type.jsonl", '{"question": ["1?"], "answer": "1"}\n', ["row 1", "question is list"]),
         ("nothing.jsonl", '{"question": " ", "answer": "1"}\n', ["row 1", "empty"]),
+        ("half.jsonl", '{"question": "\\ud800?", "answer": "1"}\n', ["row 1", "half of a UTF-16 pair"]),
         ("broken.json", '[{"question": "1?"', ["broken.json, line 1"]),
         ("object.json", '{"question": "1?"}', ["list of objects"]),
         ("headers.csv", "a,b\n1,2\n", ["row 1", "a, b"]),

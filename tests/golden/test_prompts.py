@@ -80,6 +80,11 @@ def test_a_template_that_opens_the_thought_is_neither_doubled_nor_trained(space:
     assert bare.text == f"<think>{space}5"
 
 
+def test_a_chat_template_that_fails_is_named() -> None:
+    with pytest.raises(ModelError, match="only two turns"):
+        template(chat_template="{{ raise_exception('only two turns') }}").prompt(PROBLEM)
+
+
 def test_the_end_of_a_turn_is_what_the_template_writes() -> None:
     """Not the tokenizer's end of text: base models often have another one."""
     TOKENIZER.chat_template = model.CHAT_TEMPLATE.replace("<|end|>", "<|pad|>\\n")
