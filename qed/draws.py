@@ -26,18 +26,17 @@ def shuffled(count: int, *address: int | str) -> list[int]:
     return order
 
 
-def uniforms(seeds: Tensor, positions: int, start: int = 0) -> Tensor:
+def uniforms(seeds: Tensor, positions: int) -> Tensor:
     """Uniform numbers in [0, 1) for every seed and position, by a counter-based hash (SplitMix64, Steele et al. 2014).
 
     Args:
         seeds: [B] int64, one seed for each row.
-        positions: how many consecutive positions.
-        start: the first position.
+        positions: how many positions, from the first.
 
     Returns:
         [B, positions] float64, a function of seed and position alone.
     """
-    counter = torch.arange(start + 1, start + positions + 1, dtype=torch.int64, device=seeds.device)
+    counter = torch.arange(1, positions + 1, dtype=torch.int64, device=seeds.device)
     z = seeds[:, None] + counter[None, :] * _signed(0x9E3779B97F4A7C15)
     z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)

@@ -33,12 +33,12 @@ SEEDS = st.integers(0, 2**63 - 1)
 
 
 @settings(max_examples=50)
-@given(seeds=st.lists(SEEDS, min_size=1, max_size=8), count=st.integers(1, 20), start=st.integers(0, 5))
-def test_a_draw_depends_on_its_seed_and_position_alone(seeds: list[int], count: int, start: int) -> None:
-    together = uniforms(torch.tensor(seeds), start + count)
+@given(seeds=st.lists(SEEDS, min_size=1, max_size=8), count=st.integers(1, 20), more=st.integers(0, 5))
+def test_a_draw_depends_on_its_seed_and_position_alone(seeds: list[int], count: int, more: int) -> None:
+    together = uniforms(torch.tensor(seeds), count + more)
     assert ((together >= 0) & (together < 1)).all()
     for row, seed in enumerate(seeds):
-        assert torch.equal(uniforms(torch.tensor([seed]), count, start)[0], together[row, start:])
+        assert torch.equal(uniforms(torch.tensor([seed]), count)[0], together[row, :count])
 
 
 def test_draws_are_uniform_and_unrelated_between_neighbours() -> None:
