@@ -128,9 +128,8 @@ def fitting(
         )
     if not kept:
         raise DataError(
-            f"No {name} problem fits: with sampling.max_tokens the model's window leaves {limit} tokens for "
-            "the prompt. "
-            "Take a smaller sampling.max_tokens or a model with a longer window."
+            f"No {name} problem fits: with sampling.max_tokens the model's window leaves {max(0, limit)} tokens "
+            "for the prompt. Take a smaller sampling.max_tokens or a model with a longer window."
         )
     return kept
 

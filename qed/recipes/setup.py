@@ -97,8 +97,9 @@ def _preparing(folder: Path, aside: Path | None, launch: Launch) -> Iterator[Non
     prepared."""
     try:
         yield
-    except (QedError, KeyboardInterrupt):
-        if not launch.resume:
+    except BaseException as error:
+        # A bug leaves its folder for the traceback in it, but never in the place of a run that was there before.
+        if aside is not None or (not launch.resume and isinstance(error, QedError | KeyboardInterrupt)):
             shutil.rmtree(folder, ignore_errors=True)
             if aside is not None:
                 aside.rename(folder)
@@ -113,16 +114,14 @@ def _resumed(settings: Settings | PipelineSettings, run: Run) -> Path | None:
     if refused:
         raise UsageError(
             f"{run.folder} cannot be resumed with other settings: {'; '.join(refused)}. Give those of its "
-            "settings.yaml, or "
-            "begin another run."
+            "settings.yaml, or begin another run."
         )
     checkpoints.tidy(run)
     found = checkpoints.newest_whole(run)
     if found is None and read_lines(run.folder / "metrics.jsonl"):
         raise UsageError(
             f"{run.folder} has no checkpoint to go on from, and resuming would erase what it recorded. Begin "
-            "again with "
-            "--overwrite, and set run.save_every next time."
+            "again with --overwrite, and set run.save_every next time."
         )
     run.event("resumed", attempt=run.attempt, changed=told)
     return found

@@ -58,8 +58,7 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
         if state["phase"] == phase_name(settings) and state["step"] > offset + settings.learner.steps:
             raise UsageError(
                 f"{setup.run.folder} has already made {state['step'] - offset} steps of "
-                f"{phase_name(settings)}, more than the "
-                f"{settings.learner.steps} asked for."
+                f"{phase_name(settings)}, more than the {settings.learner.steps} asked for."
             )
         return
     phase = online if settings.algorithm.online else offline

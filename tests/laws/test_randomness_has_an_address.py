@@ -156,6 +156,11 @@ def test_a_replaced_run_stays_until_the_new_one_stands(tmp_path: Path) -> None:
     with pytest.raises(ModelError):
         train(small_run(run, model=ModelSettings(name=str(run / "nowhere"))), Launch(overwrite=True))
     assert (run / "metrics.jsonl").read_bytes() == before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qed.recipes.setup.load_problems", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(small_run(run), Launch(overwrite=True))
+    assert (run / "metrics.jsonl").read_bytes() == before, "a bug of ours costs nobody his run either"
     assert [path.name for path in tmp_path.iterdir()] == ["run"], "nothing is left beside it"
     train(small_run(run, steps=1), Launch(overwrite=True))
     assert max(int(str(row["step"])) for row in untimed(run)) == 1
