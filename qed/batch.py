@@ -16,7 +16,7 @@ from qed.types import Rollout
 
 @dataclass(frozen=True)
 class Batch:
-    """Columns [B, T] aligned on labels, T the longest row less one; `advantages` is [B].
+    """Columns [B, T] aligned on labels, T the longest row less one.
 
     `attention` says which inputs are there, `mask` which labels are response tokens that may be trained.
     """
@@ -25,11 +25,14 @@ class Batch:
     labels: Tensor  # collate: int64, the inputs one step ahead
     attention: Tensor  # collate: int64, 1 where an input stands
     mask: Tensor  # collate: float, 1 where the label belongs to the response
-    advantages: Tensor  # collate: float
+    advantages: Tensor  # collate: float, of every response token
+    expert: Tensor  # collate: float, 1 where the label was given, by a trace or a replay, and not sampled
+    behaviour_logps: Tensor  # collate: float, of given tokens under who wrote them; NaN where that is not known
     sampled_logps: Tensor  # collate: float, the sampler's; 0 for demonstrations
     old_logps: Tensor  # collate: float, the learner's where it scored them, else the sampled ones
     ref_logps: Tensor  # collate: float, the reference model's; 0 where there is none
     weights: Tensor  # collate: float, the share of each token in the step's loss
+    prepared: Tensor  # prepare: float, what the algorithm worked out over all rows before the cut; 0 until then
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -61,41 +64,48 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
     rows, width = len(rollouts), max(len(r.prompt) + len(r.output) for r in rollouts) - 1
     ids = torch.full((rows, width + 1), pad, dtype=torch.int64)
     attention = torch.zeros(rows, width, dtype=torch.int64)
-    columns = {name: torch.zeros(rows, width, dtype=dtype) for name in ("mask", "sampled", "old", "ref")}
+    columns = {column.name: torch.zeros(rows, width, dtype=dtype) for column in fields(Batch)[3:]}
+    columns["behaviour_logps"].fill_(torch.nan)
     for row, rollout in enumerate(rollouts):
         start, end = len(rollout.prompt), len(rollout.prompt) + len(rollout.output)
         ids[row, :end] = torch.tensor(rollout.prompt + rollout.output)
         attention[row, : end - 1] = 1
-        response = slice(start - 1, end - 1)  # the label of the last prompt token is the first response token
-        columns["mask"][row, response] = 1
-        for name, values in (
-            ("sampled", rollout.logps),
-            ("old", rollout.old_logps if rollout.old_logps is not None else rollout.logps),
-            ("ref", rollout.ref_logps),
-        ):
-            if values:
-                columns[name][row, response] = torch.tensor(values, dtype=dtype)
-    return Batch(
-        inputs=ids[:, :-1],
-        labels=ids[:, 1:],
-        attention=attention,
-        mask=columns["mask"],
-        advantages=torch.tensor([rollout.advantage for rollout in rollouts], dtype=dtype),
-        sampled_logps=columns["sampled"],
-        old_logps=columns["old"],
-        ref_logps=columns["ref"],
-        weights=torch.zeros(rows, width, dtype=dtype),
-    )
+        first = start - 1  # the label of the last prompt token is the first response token
+        for name, values in _response(rollout).items():
+            if isinstance(values, float | int):
+                columns[name][row, first : end - 1] = values
+            elif values:
+                columns[name][row, first : first + len(values)] = torch.tensor(values, dtype=dtype)
+    return Batch(inputs=ids[:, :-1], labels=ids[:, 1:], attention=attention, **columns)
 
 
-def cut(batch: Batch, budget: int) -> list[list[int]]:
-    """The rows of each micro-batch: sorted by length, at most `budget` padded tokens; a longer row stands alone."""
+def _response(rollout: Rollout) -> dict[str, float | tuple[float, ...] | None]:
+    """The columns of a rollout from its first response token on: one value for all of them, or one for each."""
+    return {
+        "mask": 1.0,
+        "advantages": rollout.advantage,
+        "expert": (1.0,) * rollout.given,
+        "behaviour_logps": rollout.behaviour,
+        "sampled_logps": rollout.logps,
+        "old_logps": rollout.old_logps if rollout.old_logps is not None else rollout.logps,
+        "ref_logps": rollout.ref_logps,
+    }
+
+
+def cut(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
+    """The rows of each micro-batch: sorted by length, at most `budget` padded tokens.
+
+    Every `together` consecutive rows stay in one part, such as the two of a preference pair; what is longer than the
+    budget stands alone.
+    """
     lengths = batch.attention.sum(1).tolist()
+    bundles = [range(start, start + together) for start in range(0, len(batch), together)]
+    widths = [max(lengths[row] for row in bundle) for bundle in bundles]
     parts: list[list[int]] = []
-    for row in sorted(range(len(batch)), key=lengths.__getitem__):
-        # Rows come shortest first, so this row is the width of the part that it joins.
-        if parts and (len(parts[-1]) + 1) * lengths[row] <= budget:
-            parts[-1].append(row)
+    for number in sorted(range(len(bundles)), key=widths.__getitem__):
+        # Bundles come shortest first, so this one is the width of the part that it joins.
+        if parts and (len(parts[-1]) + together) * widths[number] <= budget:
+            parts[-1] += bundles[number]
         else:
-            parts.append([row])
+            parts.append(list(bundles[number]))
     return parts

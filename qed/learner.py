@@ -10,8 +10,9 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -64,14 +65,14 @@ class Learner:
         self.reference = (reference or copy.deepcopy(model)).requires_grad_(False) if algorithm.reference else None
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
-    def score(self, parts: Sequence[Sequence[Rollout]]) -> None:
-        """Write the log-probs that the loss compares with, before the first update of a step.
+    def score(self, rollouts: Sequence[Rollout], old: bool) -> None:
+        """Write the log-probs that the loss compares with, before the first of a step's updates.
 
-        The learner's own are needed when there are several updates: only for the first is the policy still the one that
-        sampled. The reference model's are needed when the algorithm asks for them.
+        Its own, `old`, are needed when there are several updates, because only for the first is the policy still the
+        one that sampled, and where the algorithm corrects for a sampler that is not exact. The reference model's are
+        needed when the algorithm asks for them.
         """
-        rollouts = [rollout for part in parts for rollout in part]
-        if len(parts) > 1:
+        if old:
             for rollout, logps in zip(rollouts, self._scored(self.model, rollouts), strict=True):
                 rollout.old_logps = logps
         if self.reference is not None:
@@ -103,19 +104,26 @@ class Learner:
         self.optimizer.step()
         return stats | {"optim/grad_norm": norm}
 
-    def accumulate(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Add the gradient of some rollouts' loss to the parameters, and describe it."""
+    def accumulate(self, rollouts: Sequence[Rollout], rank: int = 0, world: int = 1) -> dict[str, float]:
+        """Add the gradient of some rollouts' loss to the parameters, and describe it.
+
+        Args:
+            rollouts: all rows of the optimizer step.
+            rank: this process among `world` ones, which each take every world-th micro-batch: their gradients add up to
+                that of one process.
+            world: how many processes share the step.
+        """
         stats: dict[str, float] = {"train/loss": 0.0, "train/rows": len(rollouts), **dict.fromkeys(COUNTS[1:], 0)}
         if not rollouts:
             return stats
         batch = self._collate(rollouts)
-        batch = batch.weighted(self.algorithm.weights(batch, self.length))
+        batch = self._prepared(batch)
         live = self.algorithm.live(batch).nonzero().flatten()
         trained = float(batch.mask.sum())
         stats |= {"train/live_rows": len(live), "train/tokens": trained}
         stats["train/computed_tokens"] = float(batch.attention[live].sum())
         sums: dict[str, Tensor | float] = defaultdict(float)
-        for part in self._parts(batch.select(live)) if len(live) else ():
+        for part in islice(self._parts(batch.select(live)), rank, None, world) if len(live) else ():
             with self._autocast():
                 logps, entropy = response_logps(self.model, part, self.temperature)
             loss, extra = self.algorithm.loss(part, logps, entropy)
@@ -128,6 +136,10 @@ class Learner:
         # The loss is the step's own weighted sum; every other entry is a mean over the tokens that were computed.
         stats |= {name: float(total) / (1 if name == "train/loss" else computed) for name, total in sums.items()}
         return stats
+
+    def adapt(self, stats: Mapping[str, float]) -> None:
+        """Let the algorithm set its coefficients for the next step by the metrics of this one."""
+        self.algorithm = self.algorithm.adapted(stats)
 
     def weights(self) -> nn.Module:
         """What a sampler loads: here the model itself, which in-process samplers read where it lies."""
@@ -145,25 +157,43 @@ class Learner:
         dtype = torch.float64 if self.parameters[0].dtype == torch.float64 else torch.float32
         return collate(rollouts, dtype=dtype).to(self.parameters[0].device)
 
+    def _prepared(self, batch: Batch) -> Batch:
+        """The step's rows with their weights and whatever else must be worked out before they are cut."""
+        batch = batch.weighted(self.algorithm.weights(batch, self.length))
+        if not self.algorithm.two_pass:
+            return self.algorithm.prepare(batch, None, None)
+        return self.algorithm.prepare(batch, *self._looked_over(self.model, batch))
+
+    def _cuts(self, batch: Batch) -> list[list[int]]:
+        return cut(batch, self.settings.tokens_per_microbatch, self.algorithm.together)
+
     def _parts(self, batch: Batch) -> Iterator[Batch]:
-        return (batch.select(rows) for rows in cut(batch, self.settings.tokens_per_microbatch))
+        return (batch.select(rows) for rows in self._cuts(batch))
 
     def _autocast(self) -> AbstractContextManager[object]:
         device = self.parameters[0].device.type
         return torch.autocast(device, dtype=self.precision, enabled=self.precision != torch.float32)
 
-    @torch.no_grad()
     def _scored(self, model: nn.Module, rollouts: Sequence[Rollout]) -> list[tuple[float, ...]]:
         """The log-probs of each rollout's output under a model."""
+        if not rollouts:
+            return []
         batch = self._collate(rollouts)
-        scores: list[tuple[float, ...]] = [()] * len(rollouts)
-        for rows in cut(batch, self.settings.tokens_per_microbatch):
+        logps, _ = self._looked_over(model, batch)
+        chosen = batch.mask.bool().cpu()
+        return [tuple(values[mask].tolist()) for values, mask in zip(logps.cpu(), chosen, strict=True)]
+
+    @torch.no_grad()
+    def _looked_over(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
+        logps, entropy = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
+        for rows in self._cuts(batch):
             part = batch.select(rows)
             with self._autocast():
-                logps, _ = response_logps(model, part, self.temperature)
-            for row, values, mask in zip(rows, logps.cpu(), part.mask.bool().cpu(), strict=True):
-                scores[row] = tuple(values[mask].tolist())
-        return scores
+                found = response_logps(model, part, self.temperature)
+            for column, values in zip((logps, entropy), found, strict=True):
+                column[rows, : values.shape[1]] = values.to(column.dtype)
+        return logps, entropy
 
 
 def mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The stages of an online step: gather, grade, credit, minibatches. Each writes its own fields of a rollout."""
+"""The stages of an online step: sample, grade, credit, minibatches. Each writes its own fields of a rollout."""
 
 from __future__ import annotations
 
@@ -9,16 +9,13 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Generic, TypeVar
 
-import torch
-
 from qed.algorithms.base import Algorithm
 from qed.draws import seed_of, shuffled
 from qed.errors import Diverged, QedError
 from qed.prompts.base import Template
 from qed.rewards.grader import Grader
 from qed.samplers.base import Sampler, Sampling
-from qed.settings import SamplingSettings
-from qed.types import Group, Groups, Problem, Rollout
+from qed.types import Group, Groups, Request, Rollout
 
 T = TypeVar("T")
 UNGRADED = ("timeout", "error")  # tiers of what could not be graded
@@ -48,32 +45,32 @@ class Stream(Generic[T]):
 
 
 def sample(
-    problems: Sequence[tuple[Problem, int]],
+    requests: Sequence[Request],
     sampler: Sampler,
     template: Template,
     sampling: Sampling,
     address: tuple[int | str, ...],
     version: int = 0,
 ) -> list[Group]:
-    """Answers to problems, so many to each; the draws of each follow from the address, its problem's id and its
-    number."""
-    prompts = [template.prompt(problem) for problem, _ in problems]
+    """The answers that are asked for; the draws of each follow from the address, its problem's id and its number."""
+    prompts = [template.prompt(request.problem) for request in requests]
     tokens = [template.tokens(prompt) for prompt in prompts]
     asked: Counter[str] = Counter()
     numbers: list[range] = []
-    for problem, count in problems:
+    for request in requests:
         # A problem that stands twice in one step goes on counting, or its answers would be the same twice.
-        numbers.append(range(asked[problem.id], asked[problem.id] + count))
-        asked[problem.id] += count
+        first = asked[request.problem.id]
+        numbers.append(range(first, first + request.count))
+        asked[request.problem.id] += request.count
     seeds = [
-        [seed_of(*address, problem.id, number) for number in own]
-        for (problem, _), own in zip(problems, numbers, strict=True)
+        [seed_of(*address, request.problem.id, number) for number in own]
+        for request, own in zip(requests, numbers, strict=True)
     ]
     answers = sampler.generate(tokens, seeds, sampling)
     return [
         [
             Rollout(
-                problem,
+                request.problem,
                 ids,
                 answer.tokens,
                 answer.logps,
@@ -85,26 +82,8 @@ def sample(
             )
             for answer, number in zip(own, counted, strict=True)
         ]
-        for (problem, _), prompt, ids, own, counted in zip(problems, prompts, tokens, answers, numbers, strict=True)
+        for request, prompt, ids, own, counted in zip(requests, prompts, tokens, answers, numbers, strict=True)
     ]
-
-
-def gather(
-    stream: Stream[Problem],
-    sampler: Sampler,
-    template: Template,
-    algorithm: Algorithm,
-    settings: SamplingSettings,
-    step: int,
-) -> list[Group]:
-    """Plan and sample until the algorithm has enough."""
-    sampling = Sampling(settings.temperature, settings.max_tokens, template.stop)
-    groups: list[Group] = []
-    while not algorithm.enough(groups):
-        requests = algorithm.plan(stream.take(settings.problems_per_step), settings.group_size)
-        asked = [(request.problem, request.count) for request in requests]
-        groups += sample(asked, sampler, template, sampling, (stream.seed, "rollout", step), version=step - 1)
-    return groups
 
 
 def grade(groups: Groups, grader: Grader) -> None:
@@ -127,10 +106,9 @@ def grade(groups: Groups, grader: Grader) -> None:
 
 
 def credit(groups: Groups, algorithm: Algorithm) -> None:
-    """Give every rollout its advantage, from the rewards of its group in float64."""
-    for group in groups:
-        rewards = torch.tensor([rollout.reward for rollout in group], dtype=torch.float64)
-        for rollout, advantage in zip(group, algorithm.advantages(rewards).tolist(), strict=True):
+    """Give every rollout its advantage."""
+    for group, advantages in zip(groups, algorithm.credit(groups), strict=True):
+        for rollout, advantage in zip(group, advantages, strict=True):
             rollout.advantage = advantage
 
 

@@ -115,6 +115,8 @@ class LearnerSettings:
     """Steps of the phase."""
     batch_size: int = 0
     """Rollouts for each optimizer step; 0 takes all rollouts of a step at once."""
+    passes: int = 1
+    """Passes over the rollouts of an online step; each pass makes its own optimizer steps."""
     tokens_per_microbatch: int = 16384
     """Padded tokens computed at once; bounds memory, never changes a gradient."""
     lr: float = 1e-6
@@ -134,6 +136,7 @@ class LearnerSettings:
         """Refuse numbers that no run can mean."""
         _require(self.steps >= 0, "learner.steps must not be negative.")
         _require(self.batch_size >= 0, "learner.batch_size must not be negative.")
+        _require(self.passes >= 1, "learner.passes must be at least 1.")
         _require(self.tokens_per_microbatch >= 1, "learner.tokens_per_microbatch must be at least 1.")
         _require(0 <= self.lr < float("inf"), "learner.lr must be a finite number, 0 or more.")
         _require(self.warmup_steps >= 0, "learner.warmup_steps must not be negative.")

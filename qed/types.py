@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 StopReason = Literal["stop", "length"]
-Source = Literal["policy", "demonstration"]
+Source = Literal["policy", "demonstration", "expert", "replay"]
+# One number for the whole answer, or one for each of its tokens.
+Advantage = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,17 @@ class Problem:
 
 @dataclass(frozen=True)
 class Request:
-    """What an algorithm asks of the sampler for one problem of a step: how many answers."""
+    """What an algorithm asks for one problem of a step: how many answers, after which given beginning, beside which.
+
+    `shares` belong to the first answers: how much of the problem's demonstration each is given to go on from. 1 is the
+    whole of it, which joins the group as it stands and is not sampled. `beside` are complete answers that join the
+    group too, such as replayed ones. Both count towards `count`.
+    """
 
     problem: Problem
     count: int
+    shares: tuple[float, ...] = ()
+    beside: tuple[Rollout, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -81,15 +90,17 @@ class Rollout:
     problem: Problem  # gather
     prompt: tuple[int, ...]  # gather: token ids
     output: tuple[int, ...]  # gather: token ids, end token included
-    logps: tuple[float, ...]  # gather: the sampler's log-probs of `output`; empty for a demonstration
+    logps: tuple[float, ...]  # gather: the sampler's log-probs of `output`, 0 where given; empty for a demonstration
     text: str  # gather: the answer as it reads, with what the prompt opened for it
     stop_reason: StopReason  # gather
     source: Source = "policy"  # gather
     version: int = 0  # gather: the policy's version that sampled it
     index: int = 0  # gather: which of its problem's answers it is
     prompt_text: str = ""  # gather: the rendered prompt
+    given: int = 0  # gather: how many tokens of `output`, from its first, this policy did not sample
+    behaviour: tuple[float, ...] = ()  # gather: log-probs of the given tokens under who wrote them, where known
     grade: Grade | None = None  # grade
-    advantage: float = 0.0  # credit
+    advantage: Advantage = 0.0  # credit
     old_logps: tuple[float, ...] | None = None  # score: the learner's, before the step's first update
     ref_logps: tuple[float, ...] | None = None  # score: the reference model's
 

@@ -7,33 +7,42 @@ keeps `qed grpo --help` instant: leaves use the methods of the tensors that they
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from qed.errors import UsageError
-from qed.types import Group, Groups, Problem, Request, Rollout
+from qed.types import Advantage, Group, Groups, Problem, Request, Rollout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from qed.batch import Batch
 
-Average = Literal["token", "sequence", "constant"]
+Average = Literal["token", "sequence", "constant", "sequence_sum"]
 
 
 def spread(mask: Tensor, average: Average, length: int) -> Tensor:
     """The weight of every token in the step's loss, [B, T]; the rows of `mask` are all rows of the optimizer step.
 
     `token` is DAPO's mean over all tokens, `sequence` is GRPO's mean over rows of each row's mean, `constant` is Dr.
-    GRPO's sum over rows times the generation budget `length`.
+    GRPO's sum over rows times the generation budget `length`, `sequence_sum` the mean over rows of each row's sum.
     """
     rows = len(mask)
     if average == "token":
         return mask / mask.sum().clamp(min=1)
     if average == "sequence":
         return mask / mask.sum(1, keepdim=True).clamp(min=1) / rows
-    return mask / (rows * length)
+    return mask / (rows * length if average == "constant" else rows)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Where in a run an algorithm is asked: the phase's step, from 1, of `steps`, and the run's seed for its draws."""
+
+    step: int
+    steps: int
+    seed: int
 
 
 @dataclass(frozen=True)
@@ -41,9 +50,11 @@ class Algorithm:
     """The default of every stage: one group a problem, all rows count, the token mean."""
 
     average: Average = "token"
-    """How the loss is averaged: over tokens, over sequences, or by a constant length."""
+    """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
 
     online: ClassVar[bool] = True
+    # So many consecutive rows belong together, such as the two of a preference pair: cutting never parts them.
+    together: ClassVar[int] = 1
     # What this algorithm sets in place of the defaults in settings.py, and for a model made from nothing besides:
     # weights that are random numbers bear, and need, a far larger learning rate than those that were trained before.
     defaults: ClassVar[dict[str, Any]] = {}
@@ -54,13 +65,42 @@ class Algorithm:
         """Whether the loss reads the log-probs of a frozen reference model."""
         return False
 
-    def plan(self, problems: Sequence[Problem], group_size: int) -> list[Request]:
+    @property
+    def rescored(self) -> bool:
+        """Whether `old_logps` must be the learner's own even where there is a single update for a sampling."""
+        return False
+
+    @property
+    def scored_before_credit(self) -> bool:
+        """Whether the advantages read `old_logps` or `ref_logps`, as a KL in the reward does."""
+        return False
+
+    @property
+    def two_pass(self) -> bool:
+        """Whether `prepare` reads the policy's log-probs and entropies over all rows, which costs a forward pass."""
+        return False
+
+    def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
         """What to ask of the sampler in this step."""
         return [Request(problem, group_size) for problem in problems]
 
-    def enough(self, groups: Groups) -> bool:
-        """Whether the groups suffice for a step, or the recipe should gather more."""
-        return len(groups) > 0
+    def kept(self, groups: Groups) -> list[Group]:
+        """The graded groups that may count, of those just sampled; the others are recorded and dropped."""
+        return list(groups)
+
+    def enough(self, groups: Groups, wanted: int, rounds: int) -> bool:
+        """Whether the kept groups suffice after so many rounds of sampling, or the recipe should gather more."""
+        return rounds > 0
+
+    def credit(self, groups: Groups) -> list[list[Advantage]]:
+        """The advantage of every rollout of every group; of each group by itself, where nothing else is said."""
+        return [self._advantages(group) for group in groups]
+
+    def _advantages(self, group: Group) -> list[Advantage]:
+        # Imported here, because nothing else of this file needs torch, and the command line reads it for its help.
+        from torch import float64, tensor  # noqa: PLC0415
+
+        return list(self.advantages(tensor([rollout.reward for rollout in group], dtype=float64)).tolist())
 
     def advantages(self, rewards: Tensor) -> Tensor:
         """The advantages of one group, [G] float64, from its rewards, [G] float64."""
@@ -74,9 +114,19 @@ class Algorithm:
         """The weight of every token, [B, T], over all rows of the optimizer step; `length` is the generation budget."""
         return spread(batch.mask, self.average, length)
 
+    def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
+        """What has to be worked out over all rows of the optimizer step before they are cut, in the weighted batch.
+
+        Args:
+            batch: all rows of the step, weights included.
+            logps: [B, T], the policy's log-probs of the labels without a gradient; None unless `two_pass`.
+            entropy: [B, T], its entropies; None unless `two_pass`.
+        """
+        return batch
+
     def live(self, batch: Batch) -> Tensor:
         """The rows that have a gradient, [B] bool; the others count in the average but are not computed."""
-        return batch.advantages != 0
+        return (batch.advantages != 0).any(1)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of some rows as a weighted sum, and sums for the metrics that are weighted the same way.
@@ -88,16 +138,15 @@ class Algorithm:
         """
         raise NotImplementedError
 
+    def adapted(self, stats: Mapping[str, float]) -> Algorithm:
+        """The algorithm for the next step, given this step's metrics: itself, or a copy with adapted coefficients."""
+        return self
+
 
 def require(condition: bool, message: str) -> None:
     """Raise a UsageError when an algorithm's setting is out of its range."""
     if not condition:
         raise UsageError(message)
-
-
-def all_equal(rewards: Tensor) -> bool:
-    """Whether a group's rewards are the same number; compared directly, because rounding can leave a tiny deviation."""
-    return bool((rewards == rewards[0]).all())
 
 
 def correct_ones(group: Group) -> list[Rollout]:

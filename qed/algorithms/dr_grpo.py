@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qed.algorithms.base import Average
-from qed.algorithms.grpo import Grpo
+from qed.algorithms.parts.policy_gradient import PolicyGradient
 
 
 @dataclass(frozen=True)
-class DrGrpo(Grpo):
+class DrGrpo(PolicyGradient):
     """GRPO with centred rewards and a constant length."""
 
     average: Average = "constant"
-    """How the loss is averaged: over tokens, over sequences, or by a constant length."""
+    """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
     normalize_std: bool = False
     """Divide advantages by the group's standard deviation."""

@@ -1,36 +1,24 @@
 """REINFORCE (Williams 1992), with the mean reward of the group as its baseline or with none.
 
-loss = - sum_t w_t A log pi(y_t | x, y_<t), A = r - baseline
+loss = - sum_t w_t A log pi(y_t | x, y_<t), A = r - mean r, or r with `estimator: none`
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from qed.algorithms.base import Algorithm, all_equal
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from qed.batch import Batch
+from qed.algorithms.base import Average
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.surrogates import Surrogate
 
 
 @dataclass(frozen=True)
-class Reinforce(Algorithm):
+class Reinforce(PolicyGradient):
     """The plain policy gradient."""
 
-    baseline: Literal["group", "none"] = "group"
-    """What is subtracted from the reward: the mean of the group, or nothing."""
-
-    fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
-
-    def advantages(self, rewards: Tensor) -> Tensor:
-        """Rewards less their baseline; exactly 0 in a group of equal rewards, if there is a baseline."""
-        if self.baseline == "none":
-            return rewards
-        return rewards * 0 if all_equal(rewards) else rewards - rewards.mean()
-
-    def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted policy gradient; its value carries no information, its gradient does."""
-        return -(batch.weights * batch.advantages[:, None] * logps).sum(), {}
+    average: Average = "token"
+    """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    normalize_std: bool = False
+    """Divide advantages by the group's standard deviation."""
+    surrogate: Surrogate = "plain"
+    """What is minimised for a token of a known advantage."""

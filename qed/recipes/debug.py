@@ -18,7 +18,7 @@ from qed.recipes.setup import load_grader
 from qed.rollouts import flat, grade, sample
 from qed.samplers.base import Sampling
 from qed.settings import Settings
-from qed.types import Group, Rollout
+from qed.types import Group, Request, Rollout
 
 TAG = re.compile(r"</?[A-Za-z_][A-Za-z0-9_]{0,39}>|\\boxed|####")
 SHOWN = 600  # characters of an answer, from its beginning and its end
@@ -45,7 +45,7 @@ def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, policy.template.stop)
     address = (settings.run.seed, "debug")
     groups = sample(
-        [(problem, settings.sampling.group_size) for problem in asked],
+        [Request(problem, settings.sampling.group_size) for problem in asked],
         policy.sampler,
         policy.template,
         sampling,

@@ -16,7 +16,7 @@ from qed.rollouts import flat, grade, sample
 from qed.runs import Row, as_row
 from qed.samplers.base import Sampling
 from qed.settings import Settings
-from qed.types import Groups, Problem
+from qed.types import Groups, Problem, Request
 
 # What metrics.jsonl says of one decoding; the rest stands in summary.json.
 METRICS = {
@@ -49,7 +49,7 @@ def evaluate(
         for decoding, (temperature, count) in decodings.items():
             sampling = Sampling(temperature, settings.sampling.max_tokens, setup.template.stop)
             address = (settings.run.seed, "evaluation", decoding)
-            asked = [(problem, count) for problem in problems]
+            asked = [Request(problem, count) for problem in problems]
             groups = sample(asked, setup.sampler, setup.template, sampling, address, version=step)
             grade(groups, setup.grader)
             rows = as_rows(groups, decoding, step)

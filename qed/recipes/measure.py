@@ -39,7 +39,7 @@ from qed.rollouts import flat, grade, sample
 from qed.runs import Row, step_folder, write_whole
 from qed.samplers.base import Sampling
 from qed.settings import Settings
-from qed.types import Problem
+from qed.types import Problem, Request
 
 BATCHES_A_CHUNK = 4  # an answer that ends early leaves its place to the next one of its chunk
 USUAL_TOKENS = 2_048
@@ -201,7 +201,8 @@ def _sample(
     address = (asked.settings.run.seed, "evaluation", asked.decoding)
     for chunk in going:
         began = time.perf_counter()
-        groups = sample(chunk, policy.sampler, policy.template, sampling, address, version=asked.step)
+        requests = [Request(problem, count) for problem, count in chunk]
+        groups = sample(requests, policy.sampler, policy.template, sampling, address, version=asked.step)
         grade(groups, grader)
         store.add(as_rows(groups, asked.decoding, asked.step))
         finished += len(chunk)

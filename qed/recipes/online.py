@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from qed.algorithms.base import Moment
 from qed.errors import DataError
+from qed.gathering import Gatherer
 from qed.recipes.phase import Phase
 from qed.recipes.setup import Setup
-from qed.rollouts import credit, gather, grade, minibatches
+from qed.rollouts import credit, flat, minibatches
 from qed.settings import Settings
 from qed.types import Problem
 
@@ -17,19 +19,23 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
         NothingTrained: no step had a gradient.
     """
     phase = Phase(setup, settings, name, offset)
-    algorithm, learner, sampler = settings.algorithm, phase.learner, setup.sampler
+    learner, sampler = phase.learner, setup.sampler
     stream = phase.over(answerable(setup), "problems")
+    gatherer = Gatherer(stream, sampler, setup.template, setup.grader, settings.sampling, offset)
     for step in phase.steps():
-        groups = gather(stream, sampler, setup.template, algorithm, settings.sampling, step)
-        grade(groups, setup.grader)
+        algorithm = learner.algorithm
+        gathered = gatherer.gather(algorithm, Moment(step - offset, settings.learner.steps, settings.run.seed))
         phase.lap("sample")
-        credit(groups, algorithm)
-        rows = algorithm.rows(groups)
-        parts = minibatches(rows, settings.learner.batch_size)
-        learner.score(parts)
+        if algorithm.scored_before_credit:
+            learner.score(flat(gathered.groups), old=True)
+        credit(gathered.groups, algorithm)
+        rows = algorithm.rows(gathered.groups)
+        parts = minibatches(rows, settings.learner.batch_size) * settings.learner.passes
+        if not algorithm.scored_before_credit:
+            learner.score(rows, old=len(parts) > 1 or algorithm.rescored)
         stats = [learner.update(part, step - offset - 1) for part in parts]
         sampler.load(learner.weights(), version=step)
-        phase.record(step, stats, groups)
+        learner.adapt(phase.record(step, stats, gathered.sampled))
     phase.finish()
 
 

@@ -9,7 +9,7 @@ import resource
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
@@ -63,6 +63,7 @@ class Phase:
         setup.signal_steps = max(setup.signal_steps, state.get("run_signal_steps", 0))
         if offset < state["step"] <= self.last and state.get("phase") == name:
             self.learner.load_state(tensors)
+            self.learner.algorithm = replace(settings.algorithm, **state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
         self.laps: dict[str, float] = {}
         self.saved = -1
@@ -115,7 +116,7 @@ class Phase:
         self.laps[stage] = self.laps.get(stage, 0.0) + now - self.clock
         self.clock = now
 
-    def record(self, step: int, stats: Sequence[Stats], groups: Groups = ()) -> None:
+    def record(self, step: int, stats: Sequence[Stats], groups: Groups = ()) -> Row:
         """Write a step: the means of its updates, what its rollouts look like, times and memory."""
         rollouts = flat(groups)
         self.lap("train")
@@ -135,6 +136,7 @@ class Phase:
         self.setup.run.metrics(row)
         self.setup.console.step(step, self.last, row)
         self.laps = {}
+        return row
 
     def _reference(self) -> nn.Module | None:
         """The model as it stood when the phase began: kept beside the checkpoints, because a resumed policy has moved
@@ -186,9 +188,15 @@ class Phase:
             "signal_steps": self.signal_steps,
             "run_signal_steps": self.setup.signal_steps,
             "seed": self.settings.run.seed,
+            "algorithm": self._adapted(),
         }
         checkpoints.save(self.setup.run, step, self.setup.model, self.setup.tokenizer, self.learner.state(), state)
         self.saved = step
+
+    def _adapted(self) -> dict[str, Any]:
+        """The coefficients that the algorithm has set itself since the phase began."""
+        now, begun = asdict(self.learner.algorithm), asdict(self.settings.algorithm)
+        return {name: value for name, value in now.items() if value != begun[name]}
 
     def finish(self) -> None:
         """Say when no step of the phase had a gradient.

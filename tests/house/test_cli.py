@@ -84,7 +84,7 @@ def test_help_all_documents_every_setting(run: Run) -> None:
 
 
 def test_help_knows_the_algorithms_chosen_and_their_defaults(run: Run) -> None:
-    assert "--rl.algorithm.baseline group|none" in run("pipeline", "--rl.method", "reinforce", "--help-all")[1]
+    assert "--rl.algorithm.surrogate clip|plain" in run("pipeline", "--rl.method", "reinforce", "--help-all")[1]
     assert "(default: 1e-05, by sft)" in run("sft", "--help-all")[1]
     assert "--rl.algorithm.kl" in run("pipeline", "--rl.method", "nonsense", "--help-all")[1]
 

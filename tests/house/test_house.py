@@ -32,6 +32,7 @@ FLOORS = [
     ["model", "logps", "optim"],
     ["learner", "samplers"],
     ["rollouts"],
+    ["gathering"],
     ["report", "reporting", "card"],
     ["recipes"],
     ["commands"],

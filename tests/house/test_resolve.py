@@ -264,9 +264,9 @@ def test_a_pipeline_takes_defaults_from_the_algorithms_of_its_phases() -> None:
 
 
 def test_a_file_may_name_the_algorithm_of_a_phase(error: Refused, write: Write) -> None:
-    config = write("rl: {method: reinforce, algorithm: {baseline: none}}")
-    assert resolve("pipeline", [config]).settings.rl.algorithm.baseline == "none"  # type: ignore[union-attr]
-    assert "rl.algorithm.baseline is not a setting" in error("pipeline", config, "rl.method=grpo")
+    config = write("rl: {method: expert_iteration, algorithm: {keep: 2}}")
+    assert resolve("pipeline", [config]).settings.rl.algorithm.keep == 2  # type: ignore[union-attr]
+    assert "rl.algorithm.keep is not a setting" in error("pipeline", config, "rl.method=grpo")
     assert "x.yaml:1: rl.method: There is no 'grop'" in error("pipeline", write("rl: {method: grop}"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 import torch
@@ -14,14 +15,14 @@ from making import make_model, make_rollout
 
 from qed import plugins
 from qed.algorithms import find
-from qed.algorithms.base import Algorithm, spread
+from qed.algorithms.base import Algorithm, Average, spread
 from qed.batch import collate, cut
 from qed.learner import Learner
 from qed.settings import LearnerSettings
 from qed.types import Rollout
 
 ALL = sorted(plugins.shelf("algorithms"))
-AVERAGES = ["token", "sequence", "constant"]
+AVERAGES = list(get_args(Average))
 MODEL = make_model()
 
 

@@ -68,7 +68,7 @@ def test_scoring_writes_one_log_prob_for_each_token_whatever_the_cut() -> None:
     scores = []
     for budget in (1, 10**6):
         learner = Learner(model, Grpo(kl=0.1), LearnerSettings(tokens_per_microbatch=budget), temperature=0.7)
-        learner.score([rollouts[:2], rollouts[2:]])
+        learner.score(rollouts, old=True)
         assert all(len(rollout.old_logps or ()) == len(rollout.output) for rollout in rollouts)
         # The reference is a copy of the policy as it stood, so before any update the two agree.
         assert all(rollout.old_logps == rollout.ref_logps for rollout in rollouts)
@@ -81,7 +81,7 @@ def test_a_single_update_takes_the_sampled_log_probs() -> None:
     rollouts = [make_rollout(random.Random(seed)) for seed in range(3)]
     for rollout in rollouts:
         rollout.old_logps = None
-    Learner(make_model(), Grpo(), LearnerSettings()).score([rollouts])
+    Learner(make_model(), Grpo(), LearnerSettings()).score(rollouts, old=False)
     assert all(rollout.old_logps is None for rollout in rollouts)
     batch = collate(rollouts)
     assert torch.equal(batch.old_logps, batch.sampled_logps)

@@ -32,11 +32,14 @@ def batch(mask: list[list[int]], advantages: list[float], **columns: torch.Tenso
         "labels": zeros.long(),
         "attention": shape.long(),
         "mask": shape,
-        "advantages": torch.tensor(advantages, dtype=torch.float64),
+        "advantages": torch.tensor(advantages, dtype=torch.float64)[:, None] * shape,
+        "expert": zeros,
+        "behaviour_logps": zeros * torch.nan,
         "sampled_logps": zeros,
         "old_logps": zeros,
         "ref_logps": zeros,
         "weights": zeros,
+        "prepared": zeros,
     }
     return Batch(**{**parts, **columns})
 
@@ -112,7 +115,7 @@ def test_advantages_by_hand() -> None:
     assert Grpo().advantages(rewards).tolist() == pytest.approx([expected, -expected, -expected, expected])
     assert DrGrpo().advantages(rewards).tolist() == [0.5, -0.5, -0.5, 0.5]
     assert Reinforce().advantages(rewards).tolist() == [0.5, -0.5, -0.5, 0.5]
-    assert Reinforce(baseline="none").advantages(rewards).tolist() == rewards.tolist()
+    assert Reinforce(estimator="none").advantages(rewards).tolist() == rewards.tolist()
     equal = torch.full((7,), 0.1, dtype=torch.float64)  # its mean is not exactly 0.1
     for algorithm in (Grpo(), DrGrpo(), Reinforce()):
         assert not algorithm.advantages(equal).any()
