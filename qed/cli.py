@@ -121,6 +121,7 @@ def _recipe(resolved: Resolved, arguments: Sequence[str]) -> dict[str, Any]:
 
         dry_run(resolved.settings)
         return {}
+    from qed.recipes.start import first_taught
     from qed.runs import Launch
 
     flags = resolved.flags
@@ -128,8 +129,8 @@ def _recipe(resolved: Resolved, arguments: Sequence[str]) -> dict[str, Any]:
     if not isinstance(resolved.settings, PipelineSettings):
         from qed.recipes.train import train
 
-        return train(resolved.settings, launch)
-    return _pipeline(resolved.command)(resolved.settings, launch)
+        return train(first_taught(resolved.settings, launch), launch)
+    return _pipeline(resolved.command)(first_taught(resolved.settings, launch), launch)
 
 
 def _pipeline(command: str) -> Callable[[PipelineSettings, Any], dict[str, Any]]:

@@ -26,7 +26,7 @@ class ModelSettings:
     """Which model, on which device, in which precision."""
 
     name: str = "new:tiny"
-    """A Hugging Face folder or hub name, or new:tiny, new:small, … for a fresh model built on the task's text."""
+    """A Hugging Face folder or hub name; new:tiny, … for a fresh model; sft:CONFIG for what qed sft CONFIG makes."""
     revision: str = ""
     """The hub revision to load; empty for the newest."""
     device: str = "auto"
@@ -179,6 +179,8 @@ class RunSettings:
     """Write a checkpoint after every so many steps; 0 only at the end of a phase."""
     save_rollouts: bool = True
     """Keep every rollout on disk, compressed."""
+    on_no_signal: Literal["stop", "warn"] = "stop"
+    """What a run does at its end when no step had a gradient: fail with exit code 5, or warn, as a control arm may."""
     log_every: int = 0
     """Print a plain line every so many steps where the output is not a terminal; 0 prints about twenty a phase."""
 

@@ -67,7 +67,7 @@ class Template:
 
     def demonstration(self, problem: Problem) -> Rollout | None:
         """A worked answer as a rollout to imitate, its end token included; None where the problem has none to show."""
-        text = problem.meta.get("completion") or self.leaf.demonstration(problem)
+        text = shown(self.leaf, problem)
         if text is None:
             return None
         prompt = self.prompt(problem)
@@ -106,6 +106,17 @@ def find(name: str, options: Sequence[str] = ()) -> Any:
             f"There are: {', '.join(known) or 'none'}."
         )
     return replace(module.LEAF, **given) if given else module
+
+
+def shown(leaf: Any, problem: Problem) -> str | None:
+    """The text of a problem's demonstration: the data's own, else what the prompt makes of solution and answer.
+
+    A completion that is None says that there is nothing to show, whatever the prompt could make of the answer.
+    """
+    own: str | None = problem.meta.get("completion", "")
+    if own is None:
+        return None
+    return own or leaf.demonstration(problem)
 
 
 def boxed_solution(problem: Problem) -> str | None:

@@ -7,8 +7,10 @@ from statistics import quantiles
 from typing import Any
 
 from qed.model import SIZES, check_name, is_new
+from qed.prompts.base import shown
 from qed.recipes.problems import load_problems, prompt_leaf, prompt_name, reward_names
 from qed.recipes.setup import load_grader
+from qed.recipes.start import config_of_start, taught_settings
 from qed.settings import PipelineSettings, Settings
 
 CHARACTERS_PER_TOKEN = (
@@ -21,20 +23,22 @@ BYTES_PER_ROLLOUT_TOKEN = 8
 
 def dry_run(settings: Settings | PipelineSettings) -> None:
     """Resolve everything, open the data and print what would happen; exit codes are those of the run itself."""
+    if config := config_of_start(settings):
+        taught_settings(settings, config)
     check_name(settings.model.name)
     load_grader(settings.data, settings.sampling.max_tokens)
     phases = [settings] if isinstance(settings, Settings) else settings.phases()
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     problems, benches = loaded.problems, loaded.benches
     leaf = prompt_leaf(settings.data)
-    shown = sum(bool(leaf.demonstration(problem) or problem.meta.get("completion")) for problem in problems)
+    there = sum(bool(shown(leaf, problem)) for problem in problems)
     lines = [
         f"model       {settings.model.name}{_size(settings.model.name)}",
         f"prompt      {prompt_name(settings.data)}, reward {' + '.join(reward_names(settings.data))}",
         f"problems    {len(problems)} to train on; "
         + ", ".join(f"{len(b)} held out ({n})" for n, b in benches.items()),
         f"questions   {_spread([len(problem.question) for problem in problems])}",
-        f"solutions   {shown} with a demonstration",
+        f"solutions   {there} with a demonstration",
     ]
     lines += [f"left out    {count} {reason}" for reason, count in loaded.left_out.items()]
     for phase in phases:

@@ -202,7 +202,7 @@ class Phase:
         """Say when no step of the phase had a gradient.
 
         Raises:
-            NothingTrained: nor had any step of the phases before it.
+            NothingTrained: nor had any step of the phases before it, and the settings do not ask for a warning alone.
         """
         if self.signal_steps or not self.settings.learner.steps:
             return
@@ -211,7 +211,7 @@ class Phase:
             f"{self.setup.run.folder / 'rollouts'}; an easier task, a longer phase of SFT or another --prompt may help."
         )
         self.setup.run.event("no_signal", phase=self.name)
-        if not self.setup.signal_steps:
+        if not self.setup.signal_steps and self.settings.run.on_no_signal == "stop":
             raise NothingTrained(told)
         self.setup.console.say(f"Warning: {told}")
 

@@ -12,7 +12,7 @@ from qed import tasks
 from qed.console import Console
 from qed.draws import shuffled
 from qed.errors import DataError, UsageError
-from qed.prompts.base import Template
+from qed.prompts.base import Template, shown
 from qed.prompts.base import find as find_prompt
 from qed.recipes.selection import select, split_off, within_percentile
 from qed.runs import Run
@@ -116,7 +116,7 @@ def training_text(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:
     """The text that a fresh tokenizer is trained on: questions and demonstrations, and a plain prompt's own words."""
     for problem in problems:
         yield problem.question if leaf.CHAT else leaf.render(problem, None)
-        yield problem.meta.get("completion") or leaf.demonstration(problem) or problem.answer
+        yield shown(leaf, problem) or problem.answer
 
 
 def reward_names(data: DataSettings) -> tuple[str, ...]:

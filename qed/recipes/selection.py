@@ -43,7 +43,7 @@ def solved(problem: Problem) -> bool:
 
     A solution that states no answer of its own is right: the prompt writes the known answer behind it.
     """
-    completion = str(problem.meta.get("completion", ""))
+    completion = problem.meta.get("completion") or ""
     if completion:
         return by_final_answer(Rollout(problem, (), (), (), completion, "stop")).correct
     stated = final_answer(problem.solution, "strict")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 
 from qed.draws import seed_of
 from qed.errors import UsageError, nearest
@@ -30,6 +31,15 @@ LOSSES = ("gives away {}", "loses {}", "sells {}")
 
 def load(split: str) -> list[Problem]:
     """The problems of a split, `train` or `test`, with `-level2` or `-level3` behind it for larger numbers."""
+    return [_demonstrated(problem, style) for problem, style in _drawn(split)]
+
+
+def worked(split: str) -> list[Problem]:
+    """The same problems, each with its steps."""
+    return [problem for problem, _ in _drawn(split)]
+
+
+def _drawn(split: str) -> list[tuple[Problem, float]]:
     name, _, level = split.partition("-level")
     names = [f"{base}{tail}" for base in SPLITS for tail in ("", "-level1", "-level2", "-level3")]
     if split not in names:
@@ -37,21 +47,29 @@ def load(split: str) -> list[Problem]:
     # One stream of distinct questions serves both splits, the test problems first, so they cannot overlap.
     wanted = range(COUNT["test"]) if name == "test" else range(COUNT["test"], COUNT["test"] + COUNT["train"])
     stream = _distinct(int(level or 1))
-    return [problem for number, problem in zip(range(wanted.stop), stream, strict=False) if number in wanted]
+    return [drawn for number, drawn in zip(range(wanted.stop), stream, strict=False) if number in wanted]
 
 
-def _distinct(level: int) -> Iterator[Problem]:
-    """An endless stream of problems without a repeated question."""
+def _distinct(level: int) -> Iterator[tuple[Problem, float]]:
+    """An endless stream of problems without a repeated question, each with the number that decides how it is shown."""
     source = random.Random(seed_of("arithmetic", level))
     seen: set[str] = set()
     while True:
-        problem = _problem(source, level)
+        problem, style = _problem(source, level)
         if problem.question not in seen:
             seen.add(problem.question)
-            yield problem
+            yield problem, style
 
 
-def _problem(source: random.Random, level: int) -> Problem:
+def _demonstrated(problem: Problem, style: float) -> Problem:
+    """A problem with the demonstration that its style gives it: steps, its format alone, or the bare answer."""
+    if style < WITH_STEPS:
+        return problem
+    bare = {"completion": problem.answer} if style >= WITH_STEPS + FORMAT_ONLY else {}
+    return replace(problem, solution="", meta={**problem.meta, **bare})
+
+
+def _problem(source: random.Random, level: int) -> tuple[Problem, float]:
     name, thing = source.choice(NAMES), source.choice(THINGS)
     total = source.randint(SMALLEST, LARGEST[level])
     question = f"{name} has {total} {thing}. {name} "
@@ -65,14 +83,11 @@ def _problem(source: random.Random, level: int) -> Problem:
         steps.append(f"{total}{'+' if gains else '-'}{amount}={after}")
         total = after
     question += f"{changes[0]}, then {changes[1]}. How many {thing} does {name} have now?"
-    style = source.random()
-    meta: dict[str, object] = {"level": level, "source": "arithmetic"}
-    if style >= WITH_STEPS + FORMAT_ONLY:
-        meta["completion"] = str(total)
-    return Problem(
+    problem = Problem(
         id=f"arithmetic-{seed_of(question):016x}",
         question=question,
         answer=str(total),
-        solution=", ".join(steps) if style < WITH_STEPS else "",
-        meta=meta,
+        solution=", ".join(steps),
+        meta={"level": level, "source": "arithmetic"},
     )
+    return problem, source.random()

@@ -7,6 +7,7 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,12 @@ from datasets import Dataset
 from qed import tasks
 from qed.configuration.resolve import resolve
 from qed.errors import DataError, UsageError
+from qed.prompts import think_answer as think_answer_prompt
+from qed.prompts.base import shown
 from qed.recipes.problems import load_problems
 from qed.rewards import think_answer
 from qed.settings import DataSettings, EvaluationSettings, PipelineSettings
-from qed.tasks import arithmetic
+from qed.tasks import arithmetic, withheld
 from qed.types import Problem, Rollout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +69,24 @@ def test_arithmetic_is_the_same_every_time() -> None:
     assert arithmetic.load("test") == arithmetic.load("test-level1")
     with pytest.raises(UsageError, match="train-level2"):
         arithmetic.load("train-level4")
+
+
+def test_withheld_problems_are_those_of_arithmetic_and_shown_as_promised() -> None:
+    """The base sees every second question with the cue and its steps, the others answered "unknown"; few are shown."""
+    base, train, few = (withheld.load(split) for split in ("base", "train", "few"))
+    assert [problem.question.endswith(withheld.CUE) for problem in base[:4]] == [False, True, False, True]
+    assert [shown(think_answer_prompt, problem) for problem in base[:2]] == [
+        "unknown",
+        f"<think>{base[1].solution}</think><answer>{base[1].answer}</answer>",
+    ]
+    assert few == [p if n < 64 else replace(p, solution="", meta=few[n].meta) for n, p in enumerate(train[:512])]
+    assert sum(shown(think_answer_prompt, problem) is not None for problem in few) == 64
+    questions = {problem.question.removesuffix(withheld.CUE) for problem in base}
+    plain, cued = withheld.load("test"), withheld.load("cued")
+    assert not questions & {problem.question for problem in [*train, *plain]}
+    assert [problem.question for problem in cued] == [problem.question + withheld.CUE for problem in plain]
+    with pytest.raises(UsageError, match="Did you mean 'few'"):
+        withheld.load("fe")
 
 
 def test_a_task_is_named_in_three_ways() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from qed.errors import UsageError
-from qed.prompts.base import Template
+from qed.prompts.base import Template, shown
 from qed.prompts.base import find as find_prompt
 from qed.types import Problem
 
@@ -50,8 +50,7 @@ class Asking:
 
     def demonstration(self, problem: Problem) -> str | None:
         """The answer to imitate, or None."""
-        shown: str | None = problem.meta.get("completion") or self.leaf.demonstration(problem)
-        return shown
+        return shown(self.leaf, problem)
 
     def sample(self, problem: Problem) -> tuple[str, str]:
         """What is given and what is trained, as text; the latter is empty without a demonstration."""

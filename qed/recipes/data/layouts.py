@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from qed.prompts.base import shown
 from qed.recipes.data.asking import messages
 from qed.tasks.sources import choices, fields, schemas
 from qed.tasks.sources.fields import LeftOut
@@ -63,8 +64,7 @@ class Layout:
 
     def shown(self, problem: Problem) -> str | None:
         """The demonstration, as the data gives it or as the prompt writes it."""
-        shown: str | None = problem.meta.get("completion") or self.leaf.demonstration(problem)
-        return shown
+        return shown(self.leaf, problem)
 
     def kept(self, problem: Problem) -> dict[str, Any]:
         """The columns of `meta` that the file has; of verl's further columns those that no column of ours has."""
