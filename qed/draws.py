@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import random
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def seed_of(*address: int | str) -> int:
@@ -26,6 +27,11 @@ def shuffled(count: int, *address: int | str) -> list[int]:
     return order
 
 
+def uniform(*address: int | str) -> float:
+    """A uniform number in [0, 1) that belongs to the address."""
+    return random.Random(seed_of(*address)).random()
+
+
 def uniforms(seeds: Tensor, positions: int) -> Tensor:
     """Uniform numbers in [0, 1) for every seed and position, by a counter-based hash (SplitMix64, Steele et al. 2014).
 
@@ -36,7 +42,8 @@ def uniforms(seeds: Tensor, positions: int) -> Tensor:
     Returns:
         [B, positions] float64, a function of seed and position alone.
     """
-    counter = torch.arange(1, positions + 1, dtype=torch.int64, device=seeds.device)
+    # Methods of the tensor alone: algorithms draw by address too, and their help must not wait for torch.
+    counter = seeds.new_ones(positions).cumsum(0)
     z = seeds[:, None] + counter[None, :] * _signed(0x9E3779B97F4A7C15)
     z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)

@@ -6,6 +6,7 @@ and which the log-probs that came with it correct for.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from qed.algorithms.base import Algorithm, Moment
@@ -19,11 +20,13 @@ from qed.types import Group, Problem
 
 @dataclass
 class Gathered:
-    """The groups of a step: those that count, all that were sampled and graded for it, and after how many rounds."""
+    """The groups of a step: those that count, all that were sampled and graded for it, after how many rounds, and what
+    became of the written answers that were asked for."""
 
     groups: list[Group]
     sampled: list[Group]
     rounds: int
+    counts: dict[str, float]
 
 
 @dataclass
@@ -44,22 +47,22 @@ class Gatherer:
     def gather(self, algorithm: Algorithm, moment: Moment) -> Gathered:
         """The graded groups of a step, at most as many as its problems; what is kept beyond them is surplus."""
         wanted = self.settings.problems_per_step
-        kept, sampled, rounds = self.surplus, [], 0
+        kept, sampled, rounds, counts = self.surplus, [], 0, Counter[str]()
         while not algorithm.enough(kept, wanted, rounds):
-            fresh = self._sample(algorithm, moment, rounds)
+            fresh = self._sample(algorithm, moment, rounds, counts)
             sampled += fresh
             kept = kept + algorithm.kept(fresh)
             rounds += 1
         groups, self.surplus = kept[:wanted], kept[wanted:]
-        return Gathered(groups, sampled, rounds)
+        return Gathered(groups, sampled, rounds, dict(counts))
 
-    def _sample(self, algorithm: Algorithm, moment: Moment, rounds: int) -> list[Group]:
+    def _sample(self, algorithm: Algorithm, moment: Moment, rounds: int, counts: Counter[str]) -> list[Group]:
         problems = self.stream.take(self.settings.problems_per_step)
         requests = algorithm.plan(problems, self.settings.group_size, moment)
         sampling = Sampling(self.settings.temperature, self.settings.max_tokens, self.template.stop)
         step = self.offset + moment.step
         # A problem that is asked again in a later round of the same step must not get the same draws.
         address = (moment.seed, "rollout", step, *((rounds,) if rounds else ()))
-        groups = sample(requests, self.sampler, self.template, sampling, address, version=step - 1)
+        groups = sample(requests, self.sampler, self.template, sampling, address, step - 1, counts)
         grade(groups, self.grader)
         return groups

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Generic, TypeVar
 
-from qed.algorithms.base import Algorithm
+from qed.algorithms.base import Algorithm, correct_ones
 from qed.draws import seed_of, shuffled
 from qed.errors import Diverged, QedError
 from qed.prompts.base import Template
 from qed.rewards.grader import Grader
 from qed.samplers.base import Sampler, Sampling
-from qed.types import Group, Groups, Request, Rollout
+from qed.types import Completion, Group, Groups, Prompt, Request, Rollout
 
 T = TypeVar("T")
 UNGRADED = ("timeout", "error")  # tiers of what could not be graded
@@ -51,39 +51,105 @@ def sample(
     sampling: Sampling,
     address: tuple[int | str, ...],
     version: int = 0,
+    counts: Counter[str] | None = None,
 ) -> list[Group]:
-    """The answers that are asked for; the draws of each follow from the address, its problem's id and its number."""
-    prompts = [template.prompt(request.problem) for request in requests]
-    tokens = [template.tokens(prompt) for prompt in prompts]
+    """The answers that are asked for; the draws of each follow from the address, its problem's id and its number.
+
+    What a request gives, a whole answer or the beginning of one, stands first in its group; whole answers are not
+    sampled. An answer has at most `max_tokens` tokens, those given among them.
+
+    Args:
+        requests: what is asked.
+        sampler: generates.
+        template: puts the problems to the model.
+        sampling: how.
+        address: of the draws.
+        version: of the policy that samples.
+        counts: gets what became of the written answers that were asked for.
+    """
+    counts = Counter() if counts is None else counts
     asked: Counter[str] = Counter()
-    numbers: list[range] = []
+    groups: list[Group] = []
     for request in requests:
+        members = begun(request, template, sampling.max_tokens, address, counts)
         # A problem that stands twice in one step goes on counting, or its answers would be the same twice.
         first = asked[request.problem.id]
-        numbers.append(range(first, first + request.count))
+        groups.append([replace(member, index=first + number) for number, member in enumerate(members)])
         asked[request.problem.id] += request.count
+    # Answers that begin alike are asked for together, so that what they share is computed once.
+    together: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for which, group in enumerate(groups):
+        for place, member in enumerate(group):
+            if member.source == "policy":
+                together.setdefault((which, member.output), []).append(place)
+    prompts = [groups[which][0].prompt + beginning for which, beginning in together]
     seeds = [
-        [seed_of(*address, request.problem.id, number) for number in own]
-        for request, own in zip(requests, numbers, strict=True)
+        [seed_of(*address, groups[which][place].problem.id, groups[which][place].index) for place in places]
+        for (which, _), places in together.items()
     ]
-    answers = sampler.generate(tokens, seeds, sampling)
-    return [
-        [
-            Rollout(
-                request.problem,
-                ids,
-                answer.tokens,
-                answer.logps,
-                template.read(prompt, answer.tokens),
-                answer.stop_reason,
-                version=version,
-                index=number,
-                prompt_text=prompt.text,
-            )
-            for answer, number in zip(own, counted, strict=True)
-        ]
-        for request, prompt, ids, own, counted in zip(requests, prompts, tokens, answers, numbers, strict=True)
-    ]
+    given = [len(beginning) for _, beginning in together]
+    answers = (
+        sampler.generate(prompts, seeds, sampling, given) if any(given) else sampler.generate(prompts, seeds, sampling)
+    )
+    for ((which, _), places), found in zip(together.items(), answers, strict=True):
+        for place, answer in zip(places, found, strict=True):
+            groups[which][place] = _continued(groups[which][place], answer, template, version)
+    return groups
+
+
+def begun(
+    request: Request, template: Template, most: int, address: tuple[int | str, ...], counts: Counter[str]
+) -> Group:
+    """The members of a group before any is sampled: whole answers first, then beginnings, then empty ones."""
+    prompt = template.prompt(request.problem)
+    empty = Rollout(request.problem, template.tokens(prompt), (), (), prompt.opened, "length", prompt_text=prompt.text)
+    traces = _traces(request, template, most, address, counts)
+    shares = request.shares if traces else ()
+    guided = [_guided(empty, traces[number % len(traces)], share) for number, share in enumerate(shares)]
+    if request.shares:
+        counts["guidance/traces"] += sum(member.given > 0 for member in guided)
+    members = [*request.beside, *guided]
+    return members + [empty] * (request.count - len(members))
+
+
+def _traces(
+    request: Request, template: Template, most: int, address: tuple[int | str, ...], counts: Counter[str]
+) -> list[Rollout]:
+    """The written answers to a problem that are short enough, in the order in which this step takes them."""
+    if not any(request.shares):
+        return []
+    written = template.demonstrations(request.problem)
+    fitting = [trace for trace in written if len(trace.output) <= most]
+    counts["guidance/without_trace"] += not written
+    counts["guidance/too_long"] += bool(written) and not fitting
+    return [fitting[number] for number in shuffled(len(fitting), *address, request.problem.id, "trace")]
+
+
+def _guided(empty: Rollout, trace: Rollout, share: float) -> Rollout:
+    """A share of a written answer, to go on from; the whole of it is the writer's."""
+    count = int(len(trace.output) * share)
+    whole = count == len(trace.output)
+    return replace(
+        trace if whole else empty,
+        output=trace.output[:count],
+        logps=(0.0,) * count,
+        source="expert" if whole else "policy",
+        given=count,
+        behaviour=trace.behaviour[:count],
+    )
+
+
+def _continued(rollout: Rollout, answer: Completion, template: Template, version: int) -> Rollout:
+    """An answer with what was sampled behind its beginning; until then its text is what the prompt opened for it."""
+    output = rollout.output + answer.tokens
+    return replace(
+        rollout,
+        output=output,
+        logps=rollout.logps + answer.logps,
+        text=template.read(Prompt(rollout.prompt_text, rollout.text), output),
+        stop_reason=answer.stop_reason,
+        version=version,
+    )
 
 
 def grade(groups: Groups, grader: Grader) -> None:
@@ -125,10 +191,15 @@ def flat(groups: Iterable[Group]) -> list[Rollout]:
 
 def describe(groups: Groups) -> dict[str, float]:
     """What a step's rollouts look like, nothing dropped in silence: rewards, formats, lengths, truncations, empty
-    groups."""
-    rollouts = flat(groups)
-    if not rollouts:
+    groups.
+
+    Figures of answers are those of the policy's own, where there are any: what was given is not its merit.
+    """
+    everything = flat(groups)
+    if not everything:
         return {}
+    rollouts = [rollout for rollout in everything if not rollout.given] or everything
+    traces = [rollout for rollout in everything if rollout.source == "expert"]
     graded = [(rollout, rollout.grade) for rollout in rollouts if rollout.grade is not None]
     spread = [[rollout.reward for rollout in group] for group in groups]
     right = [len(r.output) for r, verdict in graded if verdict.correct]
@@ -149,4 +220,6 @@ def describe(groups: Groups) -> dict[str, float]:
         **({"length/right_mean": fmean(right)} if right else {}),
         **({"length/wrong_mean": fmean(wrong)} if wrong else {}),
         "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),
+        **({"guidance/trace_reward": fmean(trace.reward for trace in traces)} if traces else {}),
+        **({"guidance/wrong_traces": sum(not correct_ones([trace]) for trace in traces)} if traces else {}),
     }

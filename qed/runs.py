@@ -229,6 +229,7 @@ def as_row(rollout: Rollout, step: int) -> Row:
         "logps": [round(value, 6) for value in rollout.logps],
         "stop_reason": rollout.stop_reason,
         "source": rollout.source,
+        "given": rollout.given,
         "version": rollout.version,
     }
 

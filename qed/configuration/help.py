@@ -55,7 +55,7 @@ def command_help(table: Table, everything: bool = False) -> str:
             "one wins, and the command line wins over all. `section.setting=VALUE` means the same as the option."
         ),
     ]
-    own = [name for name in table.sections if name.rpartition(".")[2] == "algorithm"]
+    own = [name for name in table.sections if "algorithm" in name.split(".")]
     if everything:
         parts += [_section(table, name, values) for name in table.sections]
     else:

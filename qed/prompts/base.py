@@ -8,6 +8,7 @@ the same members in `LEAF`, whose fields they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
@@ -67,9 +68,23 @@ class Template:
 
     def demonstration(self, problem: Problem) -> Rollout | None:
         """A worked answer as a rollout to imitate, its end token included; None where the problem has none to show."""
-        text = shown(self.leaf, problem)
-        if text is None:
-            return None
+        return next(iter(self.demonstrations(problem)), None)
+
+    def demonstrations(self, problem: Problem) -> list[Rollout]:
+        """All worked answers to a problem, each once; the first is the one that the data names first.
+
+        The probabilities under who wrote the first, where the data has them, are left alone if they are not one for
+        each of its tokens, which is so when they were taken with another tokenizer.
+        """
+        first = shown(self.leaf, problem)
+        texts = dict.fromkeys(text for text in (first, *problem.meta.get("traces", ())) if text)
+        found = [self._demonstration(problem, text) for text in texts]
+        known = tuple(_log(probability) for probability in problem.meta.get("trace_probabilities", ()))
+        if found and len(known) == len(found[0].output):
+            found[0] = replace(found[0], behaviour=known)
+        return found
+
+    def _demonstration(self, problem: Problem, text: str) -> Rollout:
         prompt = self.prompt(problem)
         # What the prompt has opened is not written, and not trained, a second time.
         opened = prompt.opened
@@ -78,6 +93,13 @@ class Template:
         return Rollout(
             problem, self.tokens(prompt), output, (), opened + written, "stop", "demonstration", prompt_text=prompt.text
         )
+
+
+def _log(probability: float) -> float:
+    """The logarithm of a probability; no number where it is negative, which marks what is not known."""
+    if probability < 0:
+        return math.nan
+    return math.log(probability) if probability else -math.inf
 
 
 def find(name: str, options: Sequence[str] = ()) -> Any:

@@ -35,7 +35,7 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
             learner.score(rows, old=len(parts) > 1 or algorithm.rescored)
         stats = [learner.update(part, step - offset - 1) for part in parts]
         sampler.load(learner.weights(), version=step)
-        learner.adapt(phase.record(step, stats, gathered.sampled))
+        learner.adapt(phase.record(step, stats, gathered.sampled, gathered.counts))
     phase.finish()
 
 

@@ -41,9 +41,17 @@ class Sampler(Protocol):
     """Generates answers to prompts under the weights it has loaded."""
 
     def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        sampling: Sampling,
+        given: Sequence[int] = (),
     ) -> list[list[Completion]]:
-        """For each prompt as many answers as it has seeds; an answer's draws are a function of its seed alone."""
+        """For each prompt as many answers as it has seeds; an answer's draws are a function of its seed alone.
+
+        `given` says of each prompt how many of its last tokens begin the answer already: with them an answer has at
+        most `max_tokens`, and what is returned is its continuation. Without it no answer is begun.
+        """
         ...
 
     def load(self, weights: nn.Module, version: int) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -54,18 +55,27 @@ class HFSampler:
 
     @torch.no_grad()
     def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        sampling: Sampling,
+        given: Sequence[int] = (),
     ) -> list[list[Completion]]:
         """For each prompt as many answers as it has seeds, rows of like length side by side."""
         rows = [(which, seed) for which, own in enumerate(seeds) for seed in own]
+        room = [sampling.max_tokens - begun for begun in given or [0] * len(prompts)]
         order = sorted(range(len(rows)), key=lambda row: len(prompts[rows[row][0]]))
         found: list[Completion | None] = [None] * len(rows)
         with ready(self.model, self.precision):
-            for start in range(0, len(order), self.rows_per_batch):
-                part = order[start : start + self.rows_per_batch]
-                sampled = self._batch([prompts[rows[r][0]] for r in part], [rows[r][1] for r in part], sampling)
-                for row, answer in zip(part, sampled, strict=True):
-                    found[row] = answer
+            # Rows that may still grow by different lengths are apart: `model.generate` has one bound for all of them.
+            for length in sorted(set(room)):
+                alike = [row for row in order if room[rows[row][0]] == length]
+                for start in range(0, len(alike), self.rows_per_batch):
+                    part = alike[start : start + self.rows_per_batch]
+                    asked, own = [prompts[rows[r][0]] for r in part], [rows[r][1] for r in part]
+                    sampled = self._batch(asked, own, replace(sampling, max_tokens=length))
+                    for row, answer in zip(part, sampled, strict=True):
+                        found[row] = answer
         answers = iter([answer for answer in found if answer is not None])
         return [[next(answers) for _ in own] for own in seeds]
 

@@ -36,14 +36,18 @@ class NativeSampler(HFSampler):
 
     @torch.no_grad()
     def generate(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        sampling: Sampling,
+        given: Sequence[int] = (),
     ) -> list[list[Completion]]:
         """For each prompt as many answers as it has seeds, prompts of like length side by side."""
         order = sorted(range(len(prompts)), key=lambda which: len(prompts[which]))
         waiting = deque((which, number) for which in order for number in range(len(seeds[which])))
         found: dict[Place, Completion] = {}
         with ready(self.model, self.precision):
-            loop = _Loop(self, prompts, seeds, sampling)
+            loop = _Loop(self, prompts, seeds, sampling, given)
             while waiting or loop.rows is not None:
                 free = self.rows_per_batch - loop.live
                 if waiting and (loop.rows is None or free * REFILL_SHARE >= self.rows_per_batch):
@@ -65,8 +69,10 @@ class _Loop:
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[Sequence[int]],
         sampling: Sampling,
+        given: Sequence[int],
     ) -> None:
         self.model, self.tokenizer = sampler.model, sampler.tokenizer
+        self.room = [sampling.max_tokens - begun for begun in given or [0] * len(prompts)]
         self.prompts, self.seeds, self.sampling = prompts, seeds, sampling
         self.device = sampler.model.device
         self.ends = torch.tensor([*sampler.ends, *_stop_ids(sampler.tokenizer, sampling.stop)], device=self.device)
@@ -115,7 +121,8 @@ class _Loop:
         )
         owner = torch.tensor([asked.index(which) for which, _ in places], device=self.device)
         seeds = [self.seeds[which][number] for which, number in places]
-        rows = begun(places, seeds, lengths[owner].tolist(), self.sampling, mask[owner], cache)
+        room = [self.room[which] for which, _ in places]
+        rows = begun(places, seeds, lengths[owner].tolist(), room, self.sampling, mask[owner], cache)
         return rows, owner, out.logits[owner, -1]
 
     def step(self) -> None:
@@ -151,7 +158,7 @@ class _Loop:
         rows.tokens[index, at] = torch.where(going, chosen, rows.tokens[index, at])
         rows.logps[index, at] = torch.where(going, logps, rows.logps[index, at])
         rows.age[index] = age + going
-        rows.finished[index] |= torch.isin(chosen, self.ends) | (age + 1 >= self.sampling.max_tokens)
+        rows.finished[index] |= torch.isin(chosen, self.ends) | (age + 1 >= rows.room[index])
         self.steps += 1
         if self.sampling.stop and self.steps % STOP_EVERY == 0:
             self._stop_rows()

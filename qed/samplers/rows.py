@@ -26,6 +26,7 @@ class Rows:
     logps: Tensor  # [R, max_tokens] float32
     age: Tensor  # [R] int64: tokens written
     prompt: Tensor  # [R] int64: tokens of the prompt
+    room: Tensor  # [R] int64: tokens that may be written
     draws: Tensor | None  # [R, max_tokens] float64
     finished: Tensor  # [R] bool
     mask: Tensor  # [R, columns] bool: which columns are the row's own
@@ -42,7 +43,13 @@ class Rows:
 
 
 def begun(
-    places: Sequence[Place], seeds: Sequence[int], lengths: Sequence[int], sampling: Sampling, mask: Tensor, cache: Any
+    places: Sequence[Place],
+    seeds: Sequence[int],
+    lengths: Sequence[int],
+    room: Sequence[int],
+    sampling: Sampling,
+    mask: Tensor,
+    cache: Any,
 ) -> Rows:
     """Rows of which only the prompts are there; `cache` may hold a prompt once for several of them."""
     count, device = len(places), mask.device
@@ -54,6 +61,7 @@ def begun(
         logps=torch.zeros(count, sampling.max_tokens, device=device),
         age=torch.zeros(count, dtype=torch.int64, device=device),
         prompt=torch.tensor(lengths, device=device),
+        room=torch.tensor(room, device=device),
         draws=uniforms(torch.tensor(seeds), sampling.max_tokens).to(place) if sampling.temperature > 0 else None,
         finished=torch.zeros(count, dtype=torch.bool, device=device),
         mask=mask,
@@ -80,7 +88,7 @@ def packed(config: Any, parts: Sequence[tuple[Rows, Tensor, Tensor]]) -> Rows:
 
     return Rows(
         [rows.places[row] for rows, which, _ in parts for row in which.tolist()],
-        **{name: joined(name) for name in ("tokens", "logps", "age", "prompt", "finished")},
+        **{name: joined(name) for name in ("tokens", "logps", "age", "prompt", "room", "finished")},
         draws=None if parts[0][0].draws is None else _drawn(parts),
         mask=torch.cat([_aligned(mask, width) for mask in masks]),
         cache=cache,

@@ -1,0 +1,85 @@
+"""LUFFY (arXiv 2504.14945): each group holds a written answer beside the policy's own, and learns from both.
+
+A = r - mean r over the whole group, the written answer included
+loss = - sum_t w_t A rho_t for sampled tokens, - sum_t w_t A p_t / (p_t + gamma) for given ones, p = pi(y_t | x, y_<t)
+
+The ratio rho is not clipped unless `clip_low` and `clip_high` say so, and the average is by a constant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from qed.algorithms.base import Average, Moment
+from qed.algorithms.parts import shaping
+from qed.algorithms.parts.guidance import Guidance
+from qed.algorithms.parts.mixture import Mixture, split_group
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.shaping import Shaping
+from qed.algorithms.parts.surrogates import Terms
+from qed.types import Advantage, Group, Groups, Problem, Request
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from qed.batch import Batch
+
+
+@dataclass(frozen=True)
+class Luffy(PolicyGradient):
+    """Learns from written answers among its own."""
+
+    average: Average = "constant"
+    """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    normalize_std: bool = False
+    """Divide advantages by the group's standard deviation."""
+    clip_low: float = 1.0
+    """The ratio of sampled tokens is clipped below at 1 - clip_low; 1 does not clip."""
+    clip_high: float = math.inf
+    """The ratio of sampled tokens is clipped above at 1 + clip_high; infinity does not clip."""
+    guidance: Guidance = field(default_factory=Guidance)
+    mixture: Mixture = field(default_factory=Mixture)
+    shaping: Shaping = field(default_factory=Shaping)
+
+    @property
+    def two_pass(self) -> bool:
+        """Which tokens are too likely to count must be known before the average is fixed."""
+        return super().two_pass or self.shaping.drop_above > 0
+
+    def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
+        """The first answers of each group go on from a written one."""
+        return self.guidance.plan(problems, group_size, moment)
+
+    def kept(self, groups: Groups) -> list[Group]:
+        """Without the written answers that the grader found wrong."""
+        return super().kept(self.guidance.trusted(groups))
+
+    def credit(self, groups: Groups) -> list[list[Advantage]]:
+        """The group's advantages, weighed by who wrote a token."""
+        if self.mixture.statistics == "shared":
+            advantages = super().credit(groups)
+        else:
+            advantages = [split_group(group, self.normalize_std, self.std_epsilon) for group in groups]
+        return [self.mixture.weighed(group, own) for group, own in zip(groups, advantages, strict=True)]
+
+    def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
+        """The rows without the tokens that are too likely, where there is a bound."""
+        batch = super().prepare(batch, logps, entropy)
+        return self.shaping.kept(batch, logps, self.average) if self.shaping.drop_above else batch
+
+    def terms(self, batch: Batch, logps: Tensor) -> Terms:
+        """The surrogate of the policy's own tokens, and - A f(p) for given ones."""
+        logps = shaping.filled(logps, batch)
+        if self.shaping.own_kind == "none":
+            own = super().terms(shaping.own_tokens(batch), logps)
+        else:
+            own = -batch.advantages * self.shaping.own(logps, shaping.filled(batch.old_logps, batch)), {}
+        return shaping.joined(batch, own, *self.shaping.given(logps, batch.behaviour_logps))
+
+    def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """As the policy gradient's; given tokens add nothing to the KL and to the entropy bonus."""
+        batch, entropy = shaping.unguided(batch, logps, entropy)
+        return super().loss(batch, logps, entropy)
