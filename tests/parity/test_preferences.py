@@ -78,6 +78,8 @@ def test_recorded_losses(shared: Path) -> None:
         # TRL sums what its callers have masked, so its gradient goes on where nothing is trained.
         expected = vectors[f"{case}::out::grad_per_token_logps"][rows.numpy()] * mask.numpy()
         np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-4, atol=1e-5, err_msg=case)
+        for side in ("chosen", "rejected"):
+            assert stats[f"logps/{side}"] == pytest.approx(wanted[f"metric_logps_{side}"], rel=1e-4, abs=1e-5), case
         if case != "sft":
             for ours, theirs in (("accuracy", "accuracies"), ("chosen", "chosen"), ("margin", "margins")):
                 found = stats[f"rewards/{ours}"]

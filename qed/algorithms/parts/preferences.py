@@ -143,9 +143,9 @@ class Preferences(Algorithm):
 
     def _described(self, batch: Batch, logps: Tensor, share: Tensor) -> dict[str, Tensor]:
         """The sums of log-probs, the rewards beta c and beta r, and how often the chosen answer has the larger one."""
-        whole = logps.masked_fill(batch.mask == 0, 0)
-        ratios = (whole - batch.ref_logps).masked_fill(batch.mask == 0, 0)
-        told = {"logps": whole.sum(1)} | ({"rewards": self.beta * ratios.sum(1)} if set(self.losses) != {"sft"} else {})
+        told = {"logps": self._sums(batch, logps)}
+        if set(self.losses) != {"sft"}:
+            told["rewards"] = self.beta * self._sums(batch, logps - batch.ref_logps)
         found: dict[str, Tensor] = {}
         for name, values in told.items():
             chosen, rejected = values[0::2], values[1::2]
