@@ -68,15 +68,17 @@ class Template:
     def demonstration(self, problem: Problem) -> Rollout | None:
         """A worked answer as a rollout to imitate, its end token included; None where the problem has none to show."""
         text = problem.meta.get("completion") or self.leaf.demonstration(problem)
-        if text is None:
-            return None
+        return None if text is None else self.written(problem, text)
+
+    def written(self, problem: Problem, text: str) -> Rollout:
+        """A text as the answer to a problem, its end token included."""
         prompt = self.prompt(problem)
         # What the prompt has opened is not written, and not trained, a second time.
         opened = prompt.opened
-        written = text.removeprefix(opened if text.startswith(opened) else opened.strip())
-        output = (*self.tokenizer(written, add_special_tokens=False)["input_ids"], self.end)
+        added = text.removeprefix(opened if text.startswith(opened) else opened.strip())
+        output = (*self.tokenizer(added, add_special_tokens=False)["input_ids"], self.end)
         return Rollout(
-            problem, self.tokens(prompt), output, (), opened + written, "stop", "demonstration", prompt_text=prompt.text
+            problem, self.tokens(prompt), output, (), opened + added, "stop", "demonstration", prompt_text=prompt.text
         )
 
 

@@ -124,7 +124,8 @@ def test_losses_by_hand(algorithm: Dpo, expected: float) -> None:
     assert float(loss) == pytest.approx(expected)
     if algorithm.reference:
         assert stats["rewards/accuracy"] == 0.5
-        assert stats["rewards/margin"] == pytest.approx(algorithm.beta * (3 - 1) / 2)
+        longer = 3 if algorithm.length_alpha == 1 else 2.5
+        assert stats["rewards/margin"] == pytest.approx(algorithm.beta * (longer - 1) / 2)
 
 
 @pytest.mark.parametrize("loss", get_args(Preference))
