@@ -33,6 +33,7 @@ class Batch:
     ref_logps: Tensor  # collate: float, the reference model's; 0 where there is none
     weights: Tensor  # collate: float, the share of each token in the step's loss
     prepared: Tensor  # prepare: float, what the algorithm worked out over all rows before the cut; 0 until then
+    log_squares: Tensor  # learner: float, log sum_v p_v^2 of the current policy; 0 unless the algorithm reads it
 
     def __len__(self) -> int:
         """The number of rows."""

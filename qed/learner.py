@@ -12,6 +12,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import islice
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from qed.algorithms.base import Algorithm
 from qed.batch import Batch, collate, cut
 from qed.errors import Diverged
-from qed.logps import response_logps
+from qed.logps import response_logps, response_scores
 from qed.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from qed.settings import LearnerSettings
 from qed.types import Rollout
@@ -65,18 +66,25 @@ class Learner:
         self.reference = (reference or copy.deepcopy(model)).requires_grad_(False) if algorithm.reference else None
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
-    def score(self, rollouts: Sequence[Rollout], old: bool) -> None:
+    def score(self, rollouts: Sequence[Rollout], old: bool, reference: nn.Module | None = None) -> None:
         """Write the log-probs that the loss compares with, before the first of a step's updates.
 
         Its own, `old`, are needed when there are several updates, because only for the first is the policy still the
         one that sampled, and where the algorithm corrects for a sampler that is not exact. The reference model's are
-        needed when the algorithm asks for them.
+        needed when the algorithm asks for them. They are scored as the policy's are: the same tokens, temperature and
+        precision.
+
+        Args:
+            rollouts: the rows, bundles whole.
+            old: whether the learner's own are wanted.
+            reference: the reference model, where the learner keeps none.
         """
+        reference = reference or self.reference
         if old:
             for rollout, logps in zip(rollouts, self._scored(self.model, rollouts), strict=True):
                 rollout.old_logps = logps
-        if self.reference is not None:
-            for rollout, logps in zip(rollouts, self._scored(self.reference, rollouts), strict=True):
+        if reference is not None:
+            for rollout, logps in zip(rollouts, self._scored(reference, rollouts), strict=True):
                 rollout.ref_logps = logps
 
     def update(self, rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
@@ -125,7 +133,10 @@ class Learner:
         sums: dict[str, Tensor | float] = defaultdict(float)
         for part in islice(self._parts(batch.select(live)), rank, None, world) if len(live) else ():
             with self._autocast():
-                logps, entropy = response_logps(self.model, part, self.temperature)
+                logps, entropy, log_squares = response_scores(
+                    self.model, part, self.temperature, self.algorithm.log_squares
+                )
+            part = part if log_squares is None else replace(part, log_squares=log_squares)
             loss, extra = self.algorithm.loss(part, logps, entropy)
             loss.backward()  # type: ignore[no-untyped-call]
             extra |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
@@ -133,8 +144,10 @@ class Learner:
             for name, value in extra.items():
                 sums[name] = sums[name] + value
         computed = float(batch.mask[live].sum()) or 1.0
-        # The loss is the step's own weighted sum; every other entry is a mean over the tokens that were computed.
-        stats |= {name: float(total) / (1 if name == "train/loss" else computed) for name, total in sums.items()}
+        # The loss is the step's own weighted sum; so are those that the algorithm names; every other entry is a mean
+        # over the tokens that were computed.
+        means = ("train/loss", *self.algorithm.step_means)
+        stats |= {name: float(total) / (1 if name in means else computed) for name, total in sums.items()}
         return stats
 
     def adapt(self, stats: Mapping[str, float]) -> None:

@@ -20,30 +20,41 @@ CHUNK_ELEMENTS = 1 << 24
 
 
 class _LinearLogps(torch.autograd.Function):
-    """log softmax((h W^T + b) / temperature)[label] and its entropy, by chunks of tokens.
+    """log softmax((h W^T + b) / temperature)[label], its entropy and, where asked for, log sum_v p_v^2, by chunks.
 
-    With p the softmax and H the entropy: d logp / dz_j = 1[j = y] - p_j and dH / dz_j = -p_j (log p_j + H).
+    With p the softmax and H the entropy: d logp / dz_j = 1[j = y] - p_j and dH / dz_j = -p_j (log p_j + H). The sum of
+    squares has no gradient, and is empty where it was not asked for.
     """
 
     @staticmethod
     def forward(
-        context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, temperature: float
-    ) -> tuple[Tensor, Tensor]:
-        logps, entropies = [], []
+        context: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        labels: Tensor,
+        temperature: float,
+        squares: bool,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        logps, entropies, log_squares = [], [], [hidden.new_zeros(0)]
         narrow = weight.to(hidden.dtype)
         for rows in _chunks(hidden, weight):
             logits = _logits(hidden[rows], narrow, bias, temperature)
             normaliser = logits.logsumexp(-1)
             logps.append(logits.gather(-1, labels[rows, None]).squeeze(-1) - normaliser)
             entropies.append(normaliser - ((logits - normaliser[:, None]).exp() * logits).sum(-1))
+            if squares:
+                log_squares.append((2 * (logits - normaliser[:, None])).logsumexp(-1))
         context.save_for_backward(hidden, weight, bias, labels)
         context.temperature = temperature
-        return torch.cat(logps), torch.cat(entropies)
+        found = torch.cat(log_squares)
+        context.mark_non_differentiable(found)
+        return torch.cat(logps), torch.cat(entropies), found
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None]:
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None, None, None]:
         hidden, weight, bias, labels = context.saved_tensors
-        of_logps, of_entropy = gradients
+        of_logps, of_entropy, _ = gradients
         d_hidden = torch.empty_like(hidden)
         d_weight = torch.zeros_like(weight) if context.needs_input_grad[1] else None
         d_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
@@ -64,7 +75,7 @@ class _LinearLogps(torch.autograd.Function):
                 d_weight.addmm_(d_logits.T.to(d_weight.dtype), hidden[rows].to(d_weight.dtype))
             if d_bias is not None:
                 d_bias += d_logits.sum(0).to(d_bias.dtype)
-        return d_hidden, d_weight, d_bias, None, None
+        return d_hidden, d_weight, d_bias, None, None, None
 
 
 def linear_logps(
@@ -82,12 +93,33 @@ def linear_logps(
     Returns:
         two [N] tensors in float32, or float64 where the hidden states are.
     """
-    logps, entropy = _LinearLogps.apply(hidden, weight, bias, labels, temperature)
+    logps, entropy, _ = linear_scores(hidden, weight, labels, temperature, bias)
     return logps, entropy
 
 
+def linear_scores(
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    temperature: float = 1.0,
+    bias: Tensor | None = None,
+    squares: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same with log sum_v p_v^2 as a third, without a gradient; it is empty unless asked for."""
+    logps, entropy, log_squares = _LinearLogps.apply(hidden, weight, bias, labels, temperature, squares)
+    return logps, entropy, log_squares
+
+
 def response_logps(model: nn.Module, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probs of a batch's labels and the policy's entropy, [B, T] each, 0 where the mask is 0.
+    """Log-probs of a batch's labels and the policy's entropy, [B, T] each, 0 where the mask is 0."""
+    logps, entropy, _ = response_scores(model, batch, temperature)
+    return logps, entropy
+
+
+def response_scores(
+    model: nn.Module, batch: Batch, temperature: float, squares: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The same with log sum_v p_v^2 as a third, which is None unless asked for and has no gradient.
 
     Positions follow from right padding: the first token of a row stands at 0, so absolute and rotary embeddings agree.
     """
@@ -99,10 +131,16 @@ def response_logps(model: nn.Module, batch: Batch, temperature: float) -> tuple[
         # Autocast does not reach into a backward pass written by hand, so both passes are given its precision here.
         hidden = hidden.to(torch.get_autocast_dtype(device))
     chosen = batch.mask.bool()
-    found, spread_out = linear_logps(hidden[chosen], head.weight, batch.labels[chosen], temperature, head.bias)
-    logps = torch.zeros(batch.labels.shape, dtype=found.dtype, device=found.device)
+    logps, entropy, log_squares = linear_scores(
+        hidden[chosen], head.weight, batch.labels[chosen], temperature, head.bias, squares
+    )
+    blank = torch.zeros(batch.labels.shape, dtype=logps.dtype, device=logps.device)
     # masked_scatter keeps the graph even where no label is chosen, so that a backward pass always works.
-    return logps.masked_scatter(chosen, found), logps.masked_scatter(chosen, spread_out)
+    return (
+        blank.masked_scatter(chosen, logps),
+        blank.masked_scatter(chosen, entropy),
+        blank.masked_scatter(chosen, log_squares) if squares else None,
+    )
 
 
 def decoder_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:

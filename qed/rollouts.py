@@ -178,9 +178,10 @@ def credit(groups: Groups, algorithm: Algorithm) -> None:
             rollout.advantage = advantage
 
 
-def minibatches(rows: Sequence[Rollout], size: int) -> list[list[Rollout]]:
-    """The rows of each optimizer step, in the order given; 0 takes all at once."""
-    size = size or max(1, len(rows))
+def minibatches(rows: Sequence[Rollout], size: int, together: int = 1) -> list[list[Rollout]]:
+    """The rows of each optimizer step, in the order given; 0 takes all at once, else `size` rounded up to whole
+    bundles."""
+    size = -(-size // together) * together or max(1, len(rows))
     return [list(rows[start : start + size]) for start in range(0, max(1, len(rows)), size)]
 
 

@@ -20,7 +20,8 @@ class Problem:
     """A question with its known answer, as a task loads it.
 
     `solution` is the worked reasoning without its final answer, or empty. `meta` holds what else is known: `subject`,
-    `level`, `source`; `completion` where the data gives the whole demonstration as it is to be written; `choices` and
+    `level`, `source`; `completion` where the data gives the whole demonstration as it is to be written; `chosen` and
+    `rejected`, a better and a worse reply; `choices` and
     `options`, the texts and the letters of a multiple choice; `k` where the data asks for k answers by repeating the
     problem.
     """
@@ -30,6 +31,11 @@ class Problem:
     answer: str
     solution: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_preference(self) -> bool:
+        """Whether the data gives a better and a worse reply."""
+        return "chosen" in self.meta and "rejected" in self.meta
 
 
 @dataclass(frozen=True)

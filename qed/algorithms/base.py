@@ -26,7 +26,8 @@ def spread(mask: Tensor, average: Average, length: int) -> Tensor:
     """The weight of every token in the step's loss, [B, T]; the rows of `mask` are all rows of the optimizer step.
 
     `token` is DAPO's mean over all tokens, `sequence` is GRPO's mean over rows of each row's mean, `constant` is Dr.
-    GRPO's sum over rows times the generation budget `length`, `sequence_sum` the mean over rows of each row's sum.
+    GRPO's sum over rows times `length`, the generation budget or a number of the user's own, `sequence_sum` the mean
+    over rows of each row's sum.
     """
     rows = len(mask)
     if average == "token":
@@ -51,18 +52,38 @@ class Algorithm:
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    average_length: int = 0
+    """The length that the constant average divides by; 0 takes sampling.max_tokens."""
 
     online: ClassVar[bool] = True
     # So many consecutive rows belong together, such as the two of a preference pair: cutting never parts them.
     together: ClassVar[int] = 1
+    # Whether the loss is of advantages: a row whose advantages are all 0 has no gradient then.
+    by_advantage: ClassVar[bool] = True
+    # The metrics of `loss` that its weights have made means already; every other is a sum over the trained tokens.
+    step_means: ClassVar[tuple[str, ...]] = ()
     # What this algorithm sets in place of the defaults in settings.py, and for a model made from nothing besides:
     # weights that are random numbers bear, and need, a far larger learning rate than those that were trained before.
     defaults: ClassVar[dict[str, Any]] = {}
     fresh_defaults: ClassVar[dict[str, Any]] = {}
 
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        require(self.average_length >= 0, "algorithm.average_length must not be negative.")
+
     @property
     def reference(self) -> bool:
-        """Whether the loss reads the log-probs of a frozen reference model."""
+        """Whether a frozen reference model is kept, whose log-probs the loss reads."""
+        return False
+
+    @property
+    def reference_name(self) -> str:
+        """The reference model by its name or folder; empty for the model as it stands when the phase begins."""
+        return ""
+
+    @property
+    def log_squares(self) -> bool:
+        """Whether the loss reads the batch's `log_squares`."""
         return False
 
     @property
@@ -112,7 +133,7 @@ class Algorithm:
 
     def weights(self, batch: Batch, length: int) -> Tensor:
         """The weight of every token, [B, T], over all rows of the optimizer step; `length` is the generation budget."""
-        return spread(batch.mask, self.average, length)
+        return spread(batch.mask, self.average, self.average_length or length)
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
         """What has to be worked out over all rows of the optimizer step before they are cut, in the weighted batch.
@@ -126,10 +147,10 @@ class Algorithm:
 
     def live(self, batch: Batch) -> Tensor:
         """The rows that have a gradient, [B] bool; the others count in the average but are not computed."""
-        return (batch.advantages != 0).any(1)
+        return (batch.advantages != 0).any(1) if self.by_advantage else batch.mask.any(1)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of some rows as a weighted sum, and sums for the metrics that are weighted the same way.
+        """The loss of some rows as a weighted sum, and sums for the metrics, see `step_means`.
 
         Args:
             batch: the rows, columns [B, T] aligned on labels.

@@ -27,11 +27,13 @@ class ExpertIteration(Algorithm):
     deduplicate: bool = True
     """Keep an answer once where a group has it several times."""
 
+    by_advantage: ClassVar[bool] = False
     defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-5}
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
+        super().__post_init__()
         require(self.keep >= 0, "algorithm.keep must not be negative.")
 
     def rows(self, groups: Groups) -> list[Rollout]:
@@ -43,10 +45,6 @@ class ExpertIteration(Algorithm):
                 right = list({rollout.output: rollout for rollout in right}.values())
             kept += right[: self.keep or None]
         return kept
-
-    def live(self, batch: Batch) -> Tensor:
-        """Every kept answer has a gradient."""
-        return batch.mask.any(1)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The weighted negative log-likelihood."""

@@ -21,6 +21,7 @@ class Sft(Algorithm):
     """Imitates demonstrations."""
 
     online: ClassVar[bool] = False
+    by_advantage: ClassVar[bool] = False
     defaults: ClassVar[dict[str, Any]] = {
         "learner.lr": 1e-5,
         "learner.batch_size": 32,
@@ -28,10 +29,6 @@ class Sft(Algorithm):
     }
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-3, "learner.warmup_steps": 20}
 
-    def live(self, batch: Batch) -> Tensor:
-        """Every demonstration has a gradient."""
-        return batch.mask.any(1)
-
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The weighted negative log-likelihood."""
-        return -(batch.weights * logps).sum(), {}
+        return -(batch.weights * logps.masked_fill(batch.mask == 0, 0)).sum(), {}

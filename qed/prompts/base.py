@@ -78,20 +78,21 @@ class Template:
         """
         first = shown(self.leaf, problem)
         texts = dict.fromkeys(text for text in (first, *problem.meta.get("traces", ())) if text)
-        found = [self._demonstration(problem, text) for text in texts]
+        found = [self.written(problem, text) for text in texts]
         known = tuple(_log(probability) for probability in problem.meta.get("trace_probabilities", ()))
         if found and len(known) == len(found[0].output):
             found[0] = replace(found[0], behaviour=known)
         return found
 
-    def _demonstration(self, problem: Problem, text: str) -> Rollout:
+    def written(self, problem: Problem, text: str) -> Rollout:
+        """A text as the answer to a problem, its end token included."""
         prompt = self.prompt(problem)
         # What the prompt has opened is not written, and not trained, a second time.
         opened = prompt.opened
-        written = text.removeprefix(opened if text.startswith(opened) else opened.strip())
-        output = (*self.tokenizer(written, add_special_tokens=False)["input_ids"], self.end)
+        added = text.removeprefix(opened if text.startswith(opened) else opened.strip())
+        output = (*self.tokenizer(added, add_special_tokens=False)["input_ids"], self.end)
         return Rollout(
-            problem, self.tokens(prompt), output, (), opened + written, "stop", "demonstration", prompt_text=prompt.text
+            problem, self.tokens(prompt), output, (), opened + added, "stop", "demonstration", prompt_text=prompt.text
         )
 
 

@@ -36,7 +36,7 @@ def dry_run(settings: Settings | PipelineSettings) -> None:
         f"model       {settings.model.name}{_size(settings.model.name)}",
         f"prompt      {prompt_name(settings.data)}, reward {' + '.join(reward_names(settings.data))}",
         f"problems    {len(problems)} to train on; "
-        + ", ".join(f"{len(b)} held out ({n})" for n, b in benches.items()),
+        + (", ".join(f"{len(b)} held out ({n})" for n, b in benches.items()) or "none held out"),
         f"questions   {_spread([len(problem.question) for problem in problems])}",
         f"solutions   {there} with a demonstration",
     ]
@@ -49,7 +49,9 @@ def dry_run(settings: Settings | PipelineSettings) -> None:
 def _arithmetic(settings: Settings) -> list[str]:
     learner, sampling = settings.learner, settings.sampling
     if not settings.algorithm.online:
-        return [f"{settings.method:<11} {learner.steps} steps of {learner.batch_size} demonstrations"]
+        each = "pairs" if settings.algorithm.together == 2 else "demonstrations"
+        count = learner.batch_size // settings.algorithm.together or "all"
+        return [f"{settings.method:<11} {learner.steps} steps of {count} {each}"]
     rollouts = sampling.problems_per_step * sampling.group_size
     size = learner.batch_size or rollouts
     disk = learner.steps * rollouts * sampling.max_tokens * BYTES_PER_ROLLOUT_TOKEN / 2**20

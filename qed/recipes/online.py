@@ -30,7 +30,7 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
             learner.score(flat(gathered.groups), old=True)
         credit(gathered.groups, algorithm)
         rows = algorithm.rows(gathered.groups)
-        parts = minibatches(rows, settings.learner.batch_size) * settings.learner.passes
+        parts = minibatches(rows, settings.learner.batch_size, algorithm.together) * settings.learner.passes
         if not algorithm.scored_before_credit:
             learner.score(rows, old=len(parts) > 1 or algorithm.rescored)
         stats = [learner.update(part, step - offset - 1) for part in parts]

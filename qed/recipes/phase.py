@@ -8,27 +8,28 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
 import torch
-from torch import nn
 
 from qed import checkpoints
 from qed.errors import Interrupted, NothingTrained
 from qed.learner import COUNTS, Learner
-from qed.model import load, precision, prepare
+from qed.model import precision
 from qed.recipes.evaluate import as_metrics, evaluate
 from qed.recipes.problems import VALIDATION
+from qed.recipes.reference import reference
 from qed.recipes.setup import Setup
 from qed.rollouts import Stream, describe, flat
-from qed.runs import Row, evaluations
+from qed.runs import Row, evaluations, read_lines
 from qed.settings import Settings
 from qed.types import Groups
 
 Stats = dict[str, float]
+VALIDATED = f"eval/{VALIDATION}/preferred"  # the share of held-out pairs whose chosen answer the policy has raised more
 
 
 class Phase:
@@ -54,7 +55,7 @@ class Phase:
             temperature=settings.sampling.temperature,
             length=settings.sampling.max_tokens,
             precision=precision(settings.model),
-            reference=self._reference() if settings.algorithm.reference else None,
+            reference=reference(setup, settings, offset) if settings.algorithm.reference else None,
         )
         self.stream: Stream[Any] | None = None
         tensors, state = setup.state()
@@ -67,6 +68,12 @@ class Phase:
             self.position, self.signal_steps = state["position"], state["signal_steps"]
         self.laps: dict[str, float] = {}
         self.saved = -1
+        # What the recipe itself measures on the validation part, and its figures so far by step; `VALIDATED` is among
+        # them.
+        self.measure: Callable[[], Stats] | None = None
+        self.measured = {
+            row["step"]: row[VALIDATED] for row in read_lines(setup.run.folder / "metrics.jsonl") if VALIDATED in row
+        }
 
     def over(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
         """The phase's stream of items, going on where a resumed run stands."""
@@ -138,16 +145,6 @@ class Phase:
         self.laps = {}
         return row
 
-    def _reference(self) -> nn.Module | None:
-        """The model as it stood when the phase began: kept beside the checkpoints, because a resumed policy has moved
-        on."""
-        folder = self.setup.run.folder / "reference" / f"step_{self.offset:06d}"
-        if self.setup.resumed is None or not folder.is_dir():
-            checkpoints.save_model(self.setup.model, self.setup.tokenizer, folder)
-            return None
-        network, _ = load(replace(self.settings.model, name=str(folder), revision=""))
-        return prepare(network, self.settings.model, self.setup.device)
-
     def _due(self, step: int, every: int) -> bool:
         return every > 0 and (step - self.offset) % every == 0
 
@@ -157,7 +154,13 @@ class Phase:
         Between the start and the end only the validation part is asked, where there is one: what a run reports should
         not be looked at so often that it guides the run.
         """
-        validation = {VALIDATION: self.setup.validation} if self.setup.validation else {}
+        if self.measure is not None and step not in self.measured:
+            figures = self.measure()
+            self.measured[step] = figures[VALIDATED]
+            self.setup.run.metrics({"step": step, "phase": self.name, **figures})
+            self.setup.console.say(f"  step {step}, {VALIDATION}: {figures[VALIDATED]:.1%} of the pairs ranked right")
+        answerable = [problem for problem in self.setup.validation if problem.answer]
+        validation = {VALIDATION: answerable} if answerable else {}
         between = validation and step not in (self.offset, self.last)
         benches = validation if between else {**self.setup.benches, **validation}
         if set(dict(evaluations(self.setup.run.folder)).get(step, {})) >= set(benches):
@@ -177,6 +180,7 @@ class Phase:
         """Whether the validation part was answered better after this step than after any before it."""
         told = dict(evaluations(self.setup.run.folder))
         scores = {at: told[at][VALIDATION]["greedy"]["accuracy"] for at in told if at > 0 and VALIDATION in told[at]}
+        scores = scores or {at: score for at, score in self.measured.items() if at > self.offset}
         return step in scores and all(score < scores[step] for at, score in scores.items() if at < step)
 
     def _save(self, step: int) -> None:

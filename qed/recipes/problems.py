@@ -47,7 +47,8 @@ def load_problems(data: DataSettings, evaluation: EvaluationSettings, seed: int)
     for name in data.tasks:
         problems = _distinct(load(name, "train", left_out=left_out), left_out)
         training += problems
-        if not evaluation.tasks:
+        # Preferences have no answer to measure with; a validation part of them is measured by what the policy prefers.
+        if not evaluation.tasks and any(problem.answer or not problem.is_preference for problem in problems):
             held_out = (
                 load(name, "test", left_out=left_out)
                 if tasks.has_test_split(name)

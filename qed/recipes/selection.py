@@ -51,13 +51,16 @@ def solved(problem: Problem) -> bool:
 
 
 def split_off(problems: Sequence[Problem], share: float, most: int, seed: int) -> tuple[list[Problem], list[Problem]]:
-    """The training problems, and a part of them held back for validation: problems with an answer, drawn by the seed.
+    """The training problems, and a part of them held back for validation: problems with an answer or a preference,
+    drawn by the seed.
 
     All rows that ask the same question go together, so that nothing validated on is trained on.
     """
     if not share:
         return list(problems), []
-    answered = list({problem.question: problem for problem in problems if problem.answer}.values())
+    answered = list(
+        {problem.question: problem for problem in problems if problem.answer or problem.is_preference}.values()
+    )
     count = min(most, math.ceil(share * len(answered)))
     drawn = [answered[index] for index in shuffled(len(answered), seed, "validation")[:count]]
     asked = {problem.question for problem in drawn}

@@ -207,7 +207,7 @@ def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings,
     console.say(
         f"{run.folder}: {settings.model.name} ({parameters / 1e6:.2f} M parameters, {device}, "
         f"{torch.get_num_threads()} threads), {len(loaded.problems)} training problems, "
-        + ", ".join(f"{len(some)} held out ({name})" for name, some in loaded.benches.items())
+        + (", ".join(f"{len(some)} held out ({name})" for name, some in loaded.benches.items()) or "none held out")
     )
 
 

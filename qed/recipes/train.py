@@ -10,6 +10,7 @@ from qed.card import write_card
 from qed.errors import NothingTrained, UsageError
 from qed.recipes.offline import offline
 from qed.recipes.online import online
+from qed.recipes.preferences import preferences
 from qed.recipes.setup import Setup, opened
 from qed.report import write_report
 from qed.runs import Launch, Row, evaluations
@@ -61,7 +62,8 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
                 f"{phase_name(settings)}, more than the {settings.learner.steps} asked for."
             )
         return
-    phase = online if settings.algorithm.online else offline
+    algorithm = settings.algorithm
+    phase = online if algorithm.online else preferences if algorithm.together == 2 else offline
     phase(setup, settings, phase_name(settings), offset)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -16,8 +16,10 @@ from making import make_model, make_rollout
 from qed import plugins
 from qed.algorithms import find
 from qed.algorithms.base import Algorithm, Average, spread
+from qed.algorithms.parts.pair_losses import Divergence, Preference
 from qed.batch import collate, cut
 from qed.learner import Learner
+from qed.rollouts import flat
 from qed.settings import LearnerSettings
 from qed.types import Rollout
 
@@ -27,10 +29,25 @@ MODEL = make_model()
 
 
 def variants(name: str) -> list[Algorithm]:
-    """An algorithm with each average, and with KL and entropy where it has them."""
+    """An algorithm with each average, and with KL and entropy, or each loss of preference pairs, where it has them."""
     kind = find(name)
-    extras = [{}, {"kl": 0.1, "entropy": 0.01}] if "kl" in {field.name for field in fields(kind)} else [{}]
-    return [kind(average=average, **extra) for average in AVERAGES for extra in extras]
+    names = {field.name for field in fields(kind)}
+    extras: list[dict[str, Any]] = [{}]
+    if "kl" in names:
+        extras += [{"kl": 0.1, "entropy": 0.01}]
+    if "losses" in names:
+        extras += [{"losses": (loss,), "label_smoothing": 0.1} for loss in get_args(Preference)]
+        extras += [{"divergence": divergence} for divergence in get_args(Divergence)]
+        extras += [{"losses": ("bco_pair", "aot_unpaired", "sft"), "loss_weights": (0.5, 2.0, 1.0)}]
+        extras += [{"losses": ("sigmoid", "sft"), "weighted": True, "length_alpha": 0.3}]
+    return [kind(average=average, **extra) for average in AVERAGES for extra in extras] + [
+        kind(average="constant", average_length=3)
+    ]
+
+
+def bundles(source: random.Random, algorithm: Algorithm, count: int, **options: Any) -> list[list[Rollout]]:
+    """So many times the rows that belong together."""
+    return [[make_rollout(source, **options) for _ in range(algorithm.together)] for _ in range(count)]
 
 
 def gradient(algorithm: Algorithm, rollouts: Sequence[Rollout], budget: int) -> torch.Tensor:
@@ -48,24 +65,26 @@ def assert_same(one: torch.Tensor, other: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 @settings(max_examples=12, deadline=None)
-@given(seed=st.integers(0, 10**6), count=st.integers(1, 7), budget=st.integers(1, 90), which=st.integers(0, 99))
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 7), budget=st.integers(1, 90), which=st.integers(0, 999))
 def test_cuts_and_order_change_nothing(name: str, seed: int, count: int, budget: int, which: int) -> None:
     source = random.Random(seed)
-    rollouts = [make_rollout(source) for _ in range(count)]
     algorithm = variants(name)[which % len(variants(name))]
-    whole = gradient(algorithm, rollouts, budget=10**6)
-    assert_same(gradient(algorithm, rollouts, budget), whole)
-    assert_same(gradient(algorithm, source.sample(rollouts, count), budget), whole)
+    rows = bundles(source, algorithm, count)
+    whole = gradient(algorithm, flat(rows), budget=10**6)
+    assert_same(gradient(algorithm, flat(rows), budget), whole)
+    assert_same(gradient(algorithm, flat(source.sample(rows, count)), budget), whole)
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_padding_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every row alone, without a padded place, gives what one wide batch gives; and it does not matter what is padded
-    with."""
+    """Every row alone, without a padded place, gives what one wide batch gives, also with the last bundle first; and it
+    does not matter what is padded with."""
     rollouts = [make_rollout(random.Random(seed), longest=3 + 3 * seed) for seed in range(4)]
     for algorithm in variants(name):
         whole = gradient(algorithm, rollouts, budget=10**6)
         assert_same(gradient(algorithm, rollouts, budget=1), whole)
+        turned = rollouts[-algorithm.together :] + rollouts[: -algorithm.together]
+        assert_same(gradient(algorithm, turned, budget=1), whole)
         with monkeypatch.context() as patch:
             patch.setattr("qed.learner.collate", lambda rows, dtype: collate(rows, pad=7, dtype=dtype))
             assert_same(gradient(algorithm, rollouts, budget=10**6), whole)
@@ -81,7 +100,7 @@ def test_rows_that_are_not_live_count_but_add_nothing(name: str) -> None:
         assert_same(gradient(algorithm, rollouts, 40), gradient(computed, rollouts, 40))
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name not in ("sft", "expert_iteration")])
+@pytest.mark.parametrize("name", [name for name in ALL if find(name).by_advantage])
 def test_zero_advantage_gives_zero_gradient(name: str) -> None:
     rollouts = [make_rollout(random.Random(seed), advantage=0.0) for seed in range(4)]
     for average in AVERAGES:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pytest
 import torch
 
 from qed.algorithms.base import Algorithm, spread
+from qed.algorithms.dft import Dft
 from qed.algorithms.dr_grpo import DrGrpo
 from qed.algorithms.expert_iteration import ExpertIteration
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.reinforce import Reinforce
 from qed.algorithms.sft import Sft
 from qed.batch import Batch
+from qed.errors import UsageError
 from qed.intervals import wilson
 from qed.optim import learning_rate
 from qed.settings import LearnerSettings
@@ -27,19 +30,11 @@ def batch(mask: list[list[int]], advantages: list[float], **columns: torch.Tenso
     """A batch of which the loss reads only some columns."""
     shape = torch.tensor(mask, dtype=torch.float64)
     zeros = torch.zeros_like(shape)
-    parts: dict[str, Any] = {
-        "inputs": zeros.long(),
-        "labels": zeros.long(),
+    parts: dict[str, Any] = dict.fromkeys((column.name for column in fields(Batch)), zeros) | {
         "attention": shape.long(),
         "mask": shape,
         "advantages": torch.tensor(advantages, dtype=torch.float64)[:, None] * shape,
-        "expert": zeros,
         "behaviour_logps": zeros * torch.nan,
-        "sampled_logps": zeros,
-        "old_logps": zeros,
-        "ref_logps": zeros,
-        "weights": zeros,
-        "prepared": zeros,
     }
     return Batch(**{**parts, **columns})
 
@@ -66,6 +61,23 @@ def test_reinforce_weighs_by_the_advantage() -> None:
     loss, gradient = loss_and_gradient(Reinforce(average="sequence"), rows, torch.tensor([[-1.0, -2.0], [-3.0, 0.0]]))
     assert loss == pytest.approx(-(2 * (-1 - 2) / 4 + -1 * -3 / 2))
     assert gradient.tolist() == [[pytest.approx(-0.5)] * 2, [pytest.approx(0.5), 0]]
+
+
+def test_dft_weighs_by_the_probability_itself() -> None:
+    """Probabilities 1/2 and 1/4, each of weight 1/2: the loss is (log 2 / 2 + log 4 / 4) / 2, the gradient -p / 2."""
+    rows = batch([[1, 1, 0]], [0])
+    loss, gradient = loss_and_gradient(Dft(), rows, torch.tensor([[math.log(0.5), math.log(0.25), math.nan]]))
+    assert loss == pytest.approx((math.log(2) / 2 + math.log(4) / 4) / 2)
+    assert gradient.tolist() == [[pytest.approx(-1 / 4), pytest.approx(-1 / 8), 0]]
+
+
+def test_a_constant_of_ones_own_divides_the_constant_average() -> None:
+    """CS336's masked normalise: the sum of a row over c, then the mean over rows; rows of two tokens and one, c = 5."""
+    algorithm = Sft(average="constant", average_length=5)
+    loss, _ = loss_and_gradient(algorithm, batch([[1, 1], [1, 0]], [0, 0]), torch.tensor([[-1.0, -2.0], [-3.0, 0.0]]))
+    assert loss == pytest.approx((3 / 5 + 3 / 5) / 2)
+    with pytest.raises(UsageError, match="average_length"):
+        Grpo(average_length=-1)
 
 
 @pytest.mark.parametrize("kind", [Grpo, DrGrpo])

@@ -16,7 +16,7 @@ from qed import logps as logps_module
 from qed.batch import collate
 from qed.draws import seed_of
 from qed.errors import ModelError
-from qed.logps import linear_logps, response_logps
+from qed.logps import linear_logps, response_logps, response_scores
 from qed.samplers.base import Sampling
 from qed.samplers.hf import HFSampler
 from qed.types import Problem, Rollout
@@ -63,6 +63,19 @@ def test_chunks_equal_the_whole_in_value_and_gradient(chunk: int, bias: bool, mo
     ]
     for one, other in zip(*gradients, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def test_the_sum_of_squares_is_that_of_the_models_own_logits() -> None:
+    """log sum_v p_v^2 at the learner's temperature, without a gradient; nobody else pays for it."""
+    model, rollouts = make_model(), [make_rollout(random.Random(seed)) for seed in range(3)]
+    batch = collate(rollouts, dtype=torch.float64)
+    *_, found = response_scores(model, batch, 0.7, squares=True)
+    logits = model(input_ids=batch.inputs, attention_mask=batch.attention).logits / 0.7
+    wanted = logits.softmax(-1).square().sum(-1).log() * batch.mask
+    assert found is not None
+    assert not found.requires_grad
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    assert response_scores(model, batch, 0.7)[2] is None
 
 
 def test_half_precision_is_summed_in_float32() -> None:
@@ -123,8 +136,8 @@ def test_autocast_reaches_both_passes() -> None:
     assert 0 < difference < 0.15
     seen: list[torch.dtype] = []
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.MonkeyPatch.context() as patch:
-        fused = logps_module.linear_logps
-        patch.setattr(logps_module, "linear_logps", lambda h, *rest: seen.append(h.dtype) or fused(h, *rest))
+        fused = logps_module.linear_scores
+        patch.setattr(logps_module, "linear_scores", lambda h, *rest: seen.append(h.dtype) or fused(h, *rest))
         response_logps(model, batch, 1.0)
     assert seen == [torch.bfloat16], "a backward pass by hand sees no autocast, so it must be given the precision"
     sampler = HFSampler(model, None, ends=(1,), precision=torch.bfloat16)

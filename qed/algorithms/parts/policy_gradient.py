@@ -46,6 +46,7 @@ class PolicyGradient(Algorithm):
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
+        super().__post_init__()
         require(0 <= self.clip_low <= 1, "algorithm.clip_low must lie in [0, 1].")
         require(self.clip_high >= 0, "algorithm.clip_high must not be negative.")
         require(self.std_epsilon >= 0, "algorithm.std_epsilon must not be negative.")

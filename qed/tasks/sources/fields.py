@@ -47,8 +47,10 @@ def problem(found: Fields, row: Row, prefix: str) -> Problem:
         meta["completion"] = found.completion
     solution = found.solution.strip()
     answer = (found.answer or last_boxed(solution) or "").strip()
-    # Several solutions of one question are several demonstrations; only a row that stands twice has the same id.
-    address = seed_of(found.question.strip(), answer, solution, found.completion)
+    # Several solutions of one question are several demonstrations, several worse replies are several preferences; only
+    # a row that stands twice has the same id.
+    worse = [found.extra["rejected"]] if "rejected" in found.extra else []
+    address = seed_of(found.question.strip(), answer, solution, found.completion, *worse)
     return Problem(f"{prefix}-{address:016x}", found.question.strip(), answer, solution, meta)
 
 

@@ -1,0 +1,51 @@
+"""Direct preference optimisation (arXiv 2305.18290) on the policy's own answers: what is right against what is wrong.
+
+loss = - mean over pairs of log sigma(beta d),
+d = log pi(y_w) / pi_ref(y_w) - log pi(y_l) / pi_ref(y_l)
+
+Each step samples anew, so the pairs are always the policy's own. A problem whose answers are all right or all wrong has
+no pair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from qed.algorithms.base import correct_ones, require
+from qed.algorithms.parts.preferences import Preferences
+
+if TYPE_CHECKING:
+    from qed.types import Groups, Rollout
+
+
+def known_wrong(rollout: Rollout) -> bool:
+    """Whether the grader found an answer wrong, and did not merely fail on it."""
+    grade = rollout.grade
+    return grade is not None and not grade.correct and grade.tier not in ("timeout", "error")
+
+
+@dataclass(frozen=True)
+class OnlineDpo(Preferences):
+    """Pairs right answers with wrong ones of the same problem."""
+
+    pairs_per_problem: int = 4
+    """Pairs made of each problem at most; every answer stands in one pair only. 0 makes as many as there are."""
+
+    defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-6}
+    fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        super().__post_init__()
+        require(self.pairs_per_problem >= 0, "algorithm.pairs_per_problem must not be negative.")
+
+    def rows(self, groups: Groups) -> list[Rollout]:
+        """Right and wrong answers by turns, each text once."""
+        kept: list[Rollout] = []
+        for group in groups:
+            right = {rollout.output: rollout for rollout in correct_ones(group)}
+            wrong = {rollout.output: rollout for rollout in group if known_wrong(rollout)}
+            pairs = list(zip(right.values(), wrong.values(), strict=False))
+            kept += [rollout for pair in pairs[: self.pairs_per_problem or None] for rollout in pair]
+        return kept

@@ -1,0 +1,113 @@
+"""The model that a loss compares with: as the phase began, or another one, or its log-probs scored once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from qed import checkpoints
+from qed.errors import UsageError
+from qed.learner import Learner
+from qed.model import is_new, load, prepare
+from qed.recipes.setup import Setup
+from qed.settings import Settings
+from qed.types import Rollout
+
+ROWS_AT_ONCE = 256  # scored in one go; even, because pairs stay together
+
+
+def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | None:
+    """The reference model of a phase on its device; None where it is the model as it stands now.
+
+    The model as it stood when the phase began is kept beside the checkpoints, because a resumed policy has moved on.
+
+    Args:
+        setup: of the run.
+        settings: of the phase.
+        offset: the run's steps before the phase.
+
+    Raises:
+        UsageError: the model that was named counts its tokens in another way than the policy.
+    """
+    name = settings.algorithm.reference_name
+    if name:
+        return _named(setup, settings, name)
+    folder = setup.run.folder / "reference" / f"step_{offset:06d}"
+    if setup.resumed is None or not folder.is_dir():
+        checkpoints.save_model(setup.model, setup.tokenizer, folder)
+        return None
+    network, _ = load(replace(settings.model, name=str(folder), revision=""))
+    return prepare(network, settings.model, setup.device)
+
+
+def _named(setup: Setup, settings: Settings, name: str) -> nn.Module:
+    if is_new(name):
+        raise UsageError(f"algorithm.reference_model cannot be {name}: random weights are nothing to compare with.")
+    network, tokenizer = load(replace(settings.model, name=name, revision=""))
+    if tokenizer.get_vocab() != setup.tokenizer.get_vocab():
+        raise UsageError(
+            f"algorithm.reference_model {name} has another vocabulary than {settings.model.name}, so the log-probs of "
+            "the two cannot be compared. Take a reference with the policy's own tokenizer, such as the model that the "
+            "policy was made from."
+        )
+    return prepare(network, settings.model, setup.device)
+
+
+def precomputed(
+    setup: Setup, settings: Settings, learner: Learner, offset: int, rollouts: Sequence[Rollout]
+) -> list[Rollout]:
+    """The rollouts with the reference's log-probs, scored once and kept in the run's folder.
+
+    What is kept is found again by the rollouts' token ids, the model's weights, the temperature and the precision, so
+    that a change of any of them scores anew.
+    """
+    network = reference(setup, settings, offset) or setup.model
+    kept = setup.run.folder / "reference" / f"logps_{_key(network, learner, rollouts)}.npy"
+    lengths = [len(rollout.output) for rollout in rollouts]
+    found = _read(kept, sum(lengths))
+    if found is None:
+        setup.console.say(f"Scoring {len(rollouts)} answers under the reference model.")
+        for start in range(0, len(rollouts), ROWS_AT_ONCE):
+            learner.score(rollouts[start : start + ROWS_AT_ONCE], old=False, reference=network)
+        _write(kept, np.array([value for rollout in rollouts for value in rollout.ref_logps or ()], dtype=np.float64))
+        return list(rollouts)
+    values = iter(found.tolist())
+    return [
+        replace(rollout, ref_logps=tuple(islice(values, length)))
+        for rollout, length in zip(rollouts, lengths, strict=True)
+    ]
+
+
+def _key(network: nn.Module, learner: Learner, rollouts: Sequence[Rollout]) -> str:
+    digest = hashlib.sha256(json.dumps([learner.temperature, str(learner.precision)]).encode())
+    for rollout in rollouts:
+        digest.update(json.dumps([rollout.prompt, rollout.output]).encode())
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def _read(file: Path, count: int) -> np.ndarray | None:
+    """The values that are kept; None where there are none, or not as many."""
+    try:
+        found: np.ndarray = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return found if found.shape == (count,) else None
+
+
+def _write(file: Path, values: np.ndarray) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f".{file.stem}-{secrets.token_hex(4)}.npy")
+    np.save(beside, values, allow_pickle=False)
+    beside.replace(file)
