@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from qed.algorithms.base import Algorithm, Moment
 from qed.prompts.base import Template
 from qed.rewards.grader import Grader
-from qed.rollouts import Stream, grade, sample
+from qed.rollouts import Stream, grade, sample, with_greedy
 from qed.samplers.base import Sampler, Sampling
 from qed.settings import SamplingSettings
 from qed.types import Group, Problem
@@ -19,11 +19,18 @@ from qed.types import Group, Problem
 
 @dataclass
 class Gathered:
-    """The groups of a step: those that count, all that were sampled and graded for it, and after how many rounds."""
+    """The groups of a step: those that count, all that were sampled and graded for it, after how many rounds, and how
+    many the algorithm did not keep."""
 
     groups: list[Group]
     sampled: list[Group]
     rounds: int
+    dropped: int
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """For the step's record."""
+        return {"groups/rounds": self.rounds, "groups/kept": len(self.groups), "groups/dropped": self.dropped}
 
 
 @dataclass
@@ -44,6 +51,7 @@ class Gatherer:
     def gather(self, algorithm: Algorithm, moment: Moment) -> Gathered:
         """The graded groups of a step, at most as many as its problems; what is kept beyond them is surplus."""
         wanted = self.settings.problems_per_step
+        before = len(self.surplus)
         kept, sampled, rounds = self.surplus, [], 0
         while not algorithm.enough(kept, wanted, rounds):
             fresh = self._sample(algorithm, moment, rounds)
@@ -51,7 +59,7 @@ class Gatherer:
             kept = kept + algorithm.kept(fresh)
             rounds += 1
         groups, self.surplus = kept[:wanted], kept[wanted:]
-        return Gathered(groups, sampled, rounds)
+        return Gathered(groups, sampled, rounds, dropped=before + len(sampled) - len(kept))
 
     def _sample(self, algorithm: Algorithm, moment: Moment, rounds: int) -> list[Group]:
         problems = self.stream.take(self.settings.problems_per_step)
@@ -61,5 +69,6 @@ class Gatherer:
         # A problem that is asked again in a later round of the same step must not get the same draws.
         address = (moment.seed, "rollout", step, *((rounds,) if rounds else ()))
         groups = sample(requests, self.sampler, self.template, sampling, address, version=step - 1)
+        groups = with_greedy(groups, requests, self.sampler, self.template, sampling, version=step - 1)
         grade(groups, self.grader)
         return groups

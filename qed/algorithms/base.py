@@ -80,6 +80,9 @@ class Algorithm:
         """Whether `prepare` reads the policy's log-probs and entropies over all rows, which costs a forward pass."""
         return False
 
+    def check(self, group_size: int) -> None:
+        """Refuse groups, of so many answers, that the algorithm could learn nothing from."""
+
     def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
         """What to ask of the sampler in this step."""
         return [Request(problem, group_size) for problem in problems]

@@ -116,8 +116,9 @@ class Phase:
         self.laps[stage] = self.laps.get(stage, 0.0) + now - self.clock
         self.clock = now
 
-    def record(self, step: int, stats: Sequence[Stats], groups: Groups = ()) -> Row:
-        """Write a step: the means of its updates, what its rollouts look like, times and memory."""
+    def record(self, step: int, stats: Sequence[Stats], groups: Groups = (), counts: Stats | None = None) -> Row:
+        """Write a step: the means of its updates, what its rollouts look like and how they were gathered, times and
+        memory."""
         rollouts = flat(groups)
         self.lap("train")
         merged = {
@@ -128,7 +129,7 @@ class Phase:
         self.setup.signal_steps += merged["train/live_rows"] > 0
         seconds = sum(self.laps.values())
         tokens = sum(len(rollout.output) for rollout in rollouts) or merged["train/tokens"]
-        row: Row = {"step": step, "phase": self.name, **describe(groups), **merged}
+        row: Row = {"step": step, "phase": self.name, **describe(groups), **(counts or {}), **merged}
         row |= {f"time/{stage}_s": value for stage, value in self.laps.items()}
         row |= {"time/step_s": seconds, "perf/tokens_per_s": tokens / seconds, **memory(self.setup.device)}
         if self.settings.run.save_rollouts and rollouts:
