@@ -127,6 +127,10 @@ class Algorithm:
         """
         return batch
 
+    def measured(self, batch: Batch) -> dict[str, float]:
+        """Metrics over all rows of the optimizer step, those without a gradient too, before `prepare` changes them."""
+        return {}
+
     def live(self, batch: Batch) -> Tensor:
         """The rows that have a gradient, [B] bool; the others count in the average but are not computed."""
         return (batch.advantages != 0).any(1)

@@ -10,9 +10,20 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from qed.algorithms.base import Algorithm, Average, Moment, require
-from qed.algorithms.parts import crediting, divergences, estimators, exploration, surrogates
+from qed.algorithms.parts import (
+    corrections,
+    crediting,
+    divergences,
+    estimators,
+    exploration,
+    requirements,
+    surrogates,
+)
+from qed.algorithms.parts.corrections import Correction, Rejection
 from qed.algorithms.parts.divergences import Divergence
 from qed.algorithms.parts.estimators import Estimator
+from qed.algorithms.parts.losses import CispoClip
+from qed.algorithms.parts.scales import Scale, factor
 from qed.algorithms.parts.surrogates import Surrogate
 from qed.types import Advantage, Group, Groups, Problem, Request, Rollout
 
@@ -50,9 +61,39 @@ class PolicyGradient(Algorithm):
     surrogate: Surrogate = "clip"
     """What is minimised for a token of a known advantage."""
     clip_low: float = 0.2
-    """The ratio is clipped below at 1 - clip_low."""
+    """The ratio is clipped below at 1 - clip_low; in gmpo its logarithm, in dppo the probability's change."""
     clip_high: float = 0.2
-    """The ratio is clipped above at 1 + clip_high."""
+    """The ratio is clipped above at 1 + clip_high; in gmpo its logarithm, in dppo the probability's change."""
+    clip_dual: float = 0.0
+    """For a negative advantage A the loss is at most -A times this (dual clip; verl: 3); 0 does not bound it."""
+    ratio_clamp: float = 0.0
+    """Log-ratios are kept within plus or minus this many nats (verl and OpenRLHF: 20); 0 leaves them as they are."""
+    cispo_clip: CispoClip = "both"
+    """Which side cispo clips: both, only above at 1 + clip_high, or as TRL only above at clip_high itself."""
+    sapo_temperatures: tuple[float, float] = (1.0, 1.05)
+    """How fast sapo's gate closes, for positive advantages and for the others."""
+    vespo_shape: tuple[float, float, float, float] = (2.0, 3.0, 3.0, 2.0)
+    """vespo's k and lambda for advantages of 0 or more, then for negative ones."""
+    dppo_square: float = 1e-3
+    """Weight of dppo's squared log-ratio to the sampler, on all tokens."""
+    correction: Correction = "none"
+    """What exp(old - sampled) does to the policy loss: weigh it, bounded; bypass: the ratio is to the sampler."""
+    correction_low: float = 0.0
+    """The smallest weight of a correction."""
+    correction_high: float = 2.0
+    """The largest weight of a correction."""
+    correction_normalize: bool = False
+    """Divide a correction's weights by their mean over the whole step."""
+    rejection: Rejection = "none"
+    """Drop tokens or rows by a measure of log(old / sampled): k1, k2 or k3 of a token, or a row's sum, mean or max."""
+    rejection_low: float = 0.5
+    """The smallest sampled / old that k1 keeps."""
+    rejection_high: float = 2.0
+    """The largest sampled / old that k1 keeps; the largest k2 or k3."""
+    offpolicy_limit: float = 0.0
+    """Drop rows of negative advantage whose mean of sampled - new log-probs is above this; 0 drops none."""
+    scale: Scale = "qed"
+    """Multiply the loss by a constant, so that it is as large as another library's with the same average."""
     kl: float = 0.0
     """Weight of the KL to the reference model; 0 loads none."""
     kl_estimator: Divergence = "k3"
@@ -79,47 +120,19 @@ class PolicyGradient(Algorithm):
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
-        require(0 <= self.clip_low <= 1, "algorithm.clip_low must lie in [0, 1].")
-        require(self.clip_high >= 0, "algorithm.clip_high must not be negative.")
-        self._check_advantages()
-        self._check_terms()
-
-    def _check_advantages(self) -> None:
-        require(self.std_epsilon >= 0, "algorithm.std_epsilon must not be negative.")
-        require(0 <= self.discount <= 1, "algorithm.discount must lie in [0, 1].")
-        require(self.max_rounds >= 1, "algorithm.max_rounds must be at least 1.")
-        require(
-            self.discount == 1 or self.estimator == "returns",
-            "algorithm.discount is read by the estimator returns alone; set algorithm.estimator=returns.",
-        )
-        require(
-            self.std_over == "group" or (self.estimator == "group" and self.normalize_std),
-            "algorithm.std_over=batch goes with the estimator group and algorithm.normalize_std.",
-        )
-
-    def _check_terms(self) -> None:
-        require(self.kl >= 0, "algorithm.kl must not be negative.")
-        require(self.kl_target >= 0, "algorithm.kl_target must not be negative.")
-        require(self.kl_horizon >= 1, "algorithm.kl_horizon must be at least 1.")
-        require(
-            self.kl_target == 0 or self.kl > 0,
-            "algorithm.kl_target steers the weight algorithm.kl, which must be above 0 to begin with.",
-        )
-        require(
-            not (self.kl_importance and self.kl_place == "reward"),
-            "algorithm.kl_importance is of the KL in the loss; in the reward there is no ratio to multiply by.",
-        )
-        require(
-            not (self.estimator == "gdpo" and self.kl_place == "reward"),
-            "The estimator gdpo normalises the parts of the reward, and a KL is none: use algorithm.kl_place=loss.",
-        )
-        require(self.entropy_target >= 0, "algorithm.entropy_target must not be negative.")
-        require(0 < self.top_entropy <= 1, "algorithm.top_entropy must lie in (0, 1].")
+        requirements.advantages(self)
+        requirements.regularisers(self)
+        requirements.surrogate(self)
 
     @property
     def reference(self) -> bool:
         """A reference model is needed for the KL alone."""
         return self.kl > 0
+
+    @property
+    def rescored(self) -> bool:
+        """A correction compares the sampler's log-probs with the learner's own; a bypass wants the sampler's alone."""
+        return self.correction not in ("none", "bypass") or self.rejection != "none"
 
     @property
     def scored_before_credit(self) -> bool:
@@ -176,22 +189,35 @@ class PolicyGradient(Algorithm):
             if rollout.source != "greedy" and not (self.mask_truncated and rollout.stop_reason == "length")
         ]
 
+    def weights(self, batch: Batch, length: int) -> Tensor:
+        """The average's weights, times the constant of the `scale`."""
+        return super().weights(batch, length) * factor(self.scale, self.average, len(batch))
+
+    def measured(self, batch: Batch) -> dict[str, float]:
+        """What the correction meets, if there is one."""
+        return corrections.measured(batch, self) if self.rescored else {}
+
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """With `top_entropy` only those tokens keep an advantage; the KL and the entropy bonus stay on all."""
+        """The rows as corrected for what sampled them, with an advantage only on the tokens of `top_entropy`."""
+        batch = corrections.corrected(batch, self)
         if self.top_entropy == 1 or entropy is None:
             return batch
         return exploration.keep_top(batch, entropy, self.top_entropy)
 
     def live(self, batch: Batch) -> Tensor:
         """Rows with an advantage; every row where KL or entropy has a weight in the loss, or is steered."""
-        everywhere = self.kl_target or self.entropy_target or self.bonus or (self.kl and self.kl_place == "loss")
-        return batch.mask.any(1) if everywhere else super().live(batch)
+        pulled = self.surrogate == "dppo" and self.dppo_square > 0
+        held = self.bonus or (self.kl and self.kl_place == "loss")
+        steered = self.kl_target or self.entropy_target
+        return batch.mask.any(1) if pulled or held or steered else super().live(batch)
 
     def terms(self, batch: Batch, logps: Tensor) -> surrogates.Terms:
         """What each token adds to the policy loss, [B, T], before it is weighted, and sums for the metrics."""
-        if self.surrogate == "plain":
-            return surrogates.plain(batch, logps)
-        return surrogates.clip(batch, logps, self.clip_low, self.clip_high)
+        if self.offpolicy_limit:
+            written, limit = surrogates.sampled(batch), self.offpolicy_limit
+            kept = corrections.on_policy_rows(logps, batch.sampled_logps, batch.advantages, written, limit)
+            batch = replace(batch, advantages=batch.advantages * kept)
+        return surrogates.terms(batch, logps, self)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The surrogate, with the KL and the entropy where they have a weight, all averaged by the same weights."""
