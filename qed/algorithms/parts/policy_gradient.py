@@ -92,6 +92,10 @@ class PolicyGradient(Algorithm):
         require(min(self.vespo_shape) > 0, "algorithm.vespo_shape must hold numbers above 0.")
         require(self.dppo_square >= 0, "algorithm.dppo_square must not be negative.")
         require(
+            self.surrogate != "dppo" or self.correction in ("none", "bypass"),
+            "algorithm.correction would count the sampler's log-probs twice: the ratio of dppo is to them already.",
+        )
+        require(
             0 <= self.correction_low <= self.correction_high and self.correction_high > 0,
             "algorithm.correction_low must lie in [0, algorithm.correction_high].",
         )
