@@ -33,7 +33,7 @@ MODEL = make_model()
 # Bounds are such that the rollouts of these tests, whose old log-probs are up to 0.2 above the sampled ones, fall on
 # both of their sides.
 BOUNDS: dict[str, Any] = {"correction_low": 1.05, "correction_high": 1.5}
-REJECTED = {"k1": (0.85, 0.95), "k2": (0.0, 0.02), "k3": (0.0, 0.02)}
+REJECTED = {"k1": (0.85, 0.95), "k2": (0.0, 0.005), "k3": (0.0, 0.005)}
 SINGLE: list[dict[str, Any]] = [
     *({"surrogate": surrogate} for surrogate in get_args(Surrogate)),
     *({"surrogate": "cispo", "cispo_clip": clip} for clip in get_args(CispoClip)),
@@ -57,9 +57,11 @@ SINGLE: list[dict[str, Any]] = [
 MIXED: list[dict[str, Any]] = [
     {"correction": "token_truncate", "correction_normalize": True, "scale": "trl", **BOUNDS},
     {"correction": "sequence_mask", "correction_normalize": True, "clip_dual": 3.0, **BOUNDS},
-    {"correction": "bypass", "rejection": "sequence_mean_k3", "rejection_high": 0.02, "scale": "verl"},
+    {"correction": "bypass", "rejection": "sequence_mean_k3", "rejection_high": 0.005, "scale": "verl"},
     {"correction": "geometric_mask", "ratio_clamp": 0.5, "offpolicy_limit": 0.1, **BOUNDS},
 ]
+# What an algorithm refuses, because its ratio is to the sampler's log-probs already.
+BARRED: dict[str, dict[str, Any]] = {"dppo": {"correction": "none"}}
 # What pulls at rows without an advantage too.
 PULLED = {"dppo": {"dppo_square": 0.0}}
 
@@ -71,7 +73,10 @@ def variants(name: str) -> list[Algorithm]:
     plain = [kind(average=average, **extra) for average in AVERAGES for extra in extras]
     if not issubclass(kind, PolicyGradient):
         return plain
-    mixed = [kind(average=average, **extra) for average, extra in zip(AVERAGES, MIXED, strict=True)]
+    mixed = [
+        kind(**{"average": average, **extra, **BARRED.get(name, {})})
+        for average, extra in zip(AVERAGES, MIXED, strict=True)
+    ]
     # Each setting by itself on one leaf, because the leaves differ in their defaults alone.
     return plain + mixed + ([kind(**extra) for extra in SINGLE] if name == "grpo" else [])
 

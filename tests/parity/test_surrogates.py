@@ -256,6 +256,7 @@ def test_a_bypass_takes_the_sampler_for_the_old_policy_and_weighs_nothing() -> N
         {"rejection": "token_k1", "rejection_low": 3.0},
         {"sapo_temperatures": (0.0, 1.0)},
         {"offpolicy_limit": -1.0},
+        {"surrogate": "dppo", "correction": "token_mask"},
     ],
 )
 def test_settings_that_no_run_can_mean(wrong: dict[str, Any]) -> None:

@@ -56,6 +56,10 @@ def surrogate(method: PolicyGradient) -> None:
     require(min(method.vespo_shape) > 0, "algorithm.vespo_shape must hold numbers above 0.")
     require(method.dppo_square >= 0, "algorithm.dppo_square must not be negative.")
     require(
+        method.surrogate != "dppo" or method.correction in ("none", "bypass"),
+        "algorithm.correction would count the sampler's log-probs twice: the ratio of dppo is to them already.",
+    )
+    require(
         0 <= method.correction_low <= method.correction_high and method.correction_high > 0,
         "algorithm.correction_low must lie in [0, algorithm.correction_high].",
     )
