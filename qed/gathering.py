@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from qed.algorithms.base import Algorithm, Moment
 from qed.prompts.base import Template
 from qed.rewards.grader import Grader
-from qed.rollouts import Stream, grade, sample
+from qed.rollouts import Stream, grade, sample, with_greedy
 from qed.samplers.base import Sampler, Sampling
 from qed.settings import SamplingSettings
 from qed.types import Group, Problem
@@ -20,12 +20,11 @@ from qed.types import Group, Problem
 
 @dataclass
 class Gathered:
-    """The groups of a step: those that count, all that were sampled and graded for it, after how many rounds, and what
-    became of the written answers that were asked for."""
+    """The groups of a step: those that count, all that were sampled and graded for it, and for the step's record after
+    how many rounds, how many the algorithm did not keep and what became of the written answers asked for."""
 
     groups: list[Group]
     sampled: list[Group]
-    rounds: int
     counts: dict[str, float]
 
 
@@ -47,14 +46,17 @@ class Gatherer:
     def gather(self, algorithm: Algorithm, moment: Moment) -> Gathered:
         """The graded groups of a step, at most as many as its problems; what is kept beyond them is surplus."""
         wanted = self.settings.problems_per_step
-        kept, sampled, rounds, counts = self.surplus, [], 0, Counter[str]()
+        before, counts = len(self.surplus), Counter[str]()
+        kept, sampled, rounds = self.surplus, [], 0
         while not algorithm.enough(kept, wanted, rounds):
             fresh = self._sample(algorithm, moment, rounds, counts)
             sampled += fresh
             kept = kept + algorithm.kept(fresh)
             rounds += 1
         groups, self.surplus = kept[:wanted], kept[wanted:]
-        return Gathered(groups, sampled, rounds, dict(counts))
+        dropped = before + len(sampled) - len(kept)
+        record: dict[str, float] = {"groups/rounds": rounds, "groups/kept": len(groups), "groups/dropped": dropped}
+        return Gathered(groups, sampled, record | counts)
 
     def _sample(self, algorithm: Algorithm, moment: Moment, rounds: int, counts: Counter[str]) -> list[Group]:
         problems = self.stream.take(self.settings.problems_per_step)
@@ -64,5 +66,6 @@ class Gatherer:
         # A problem that is asked again in a later round of the same step must not get the same draws.
         address = (moment.seed, "rollout", step, *((rounds,) if rounds else ()))
         groups = sample(requests, self.sampler, self.template, sampling, address, step - 1, counts)
+        groups = with_greedy(groups, requests, self.sampler, self.template, sampling, version=step - 1)
         grade(groups, self.grader)
         return groups

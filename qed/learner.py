@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from qed.algorithms.base import Algorithm
 from qed.batch import Batch, collate, cut
-from qed.errors import Diverged
+from qed.errors import Diverged, QedError
 from qed.logps import response_logps, response_scores
 from qed.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from qed.settings import LearnerSettings
@@ -65,6 +65,7 @@ class Learner:
         self.optimizer = make_optimizer(model, settings)
         self.reference = (reference or copy.deepcopy(model)).requires_grad_(False) if algorithm.reference else None
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.moved = 0.0  # about how far each weight has gone since the rollouts were scored, as AdamW steps
 
     def score(self, rollouts: Sequence[Rollout], old: bool, reference: nn.Module | None = None) -> None:
         """Write the log-probs that the loss compares with, before the first of a step's updates.
@@ -79,6 +80,7 @@ class Learner:
             old: whether the learner's own are wanted.
             reference: the reference model, where the learner keeps none.
         """
+        self.moved = 0.0
         reference = reference or self.reference
         if old:
             for rollout, logps in zip(rollouts, self._scored(self.model, rollouts), strict=True):
@@ -92,6 +94,7 @@ class Learner:
 
         Raises:
             Diverged: when the loss or the gradient is not finite; the weights are then still those before the step.
+            QedError: when the weights have moved since the rollouts were scored, and yet every ratio is exactly 1.
         """
         rate = learning_rate(self.settings, step)
         self.optimizer.zero_grad(set_to_none=True)
@@ -107,9 +110,11 @@ class Learner:
                 "stopped before "
                 "the optimizer step. A smaller learner.lr, or float32 in place of bfloat16, is the usual cure."
             )
+        self._require_ratios(stats)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
+        self.moved += rate * min(1.0, norm)
         return stats | {"optim/grad_norm": norm}
 
     def accumulate(self, rollouts: Sequence[Rollout], rank: int = 0, world: int = 1) -> dict[str, float]:
@@ -125,6 +130,7 @@ class Learner:
         if not rollouts:
             return stats
         batch = self._collate(rollouts)
+        stats |= self.algorithm.measured(batch)
         batch = self._prepared(batch)
         live = self.algorithm.live(batch).nonzero().flatten()
         trained = float(batch.mask.sum())
@@ -142,13 +148,12 @@ class Learner:
             extra |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
             extra |= mismatch(logps.detach(), part)
             for name, value in extra.items():
-                sums[name] = sums[name] + value
+                sums[name] = max(sums[name], value) if name.endswith("_max") else sums[name] + value
         computed = float(batch.mask[live].sum()) or 1.0
-        # The loss is the step's own weighted sum; so are those that the algorithm names; every other entry is a mean
-        # over the tokens that were computed.
-        means = ("train/loss", *self.algorithm.step_means)
-        stats |= {name: float(total) / (1 if name in means else computed) for name, total in sums.items()}
-        return stats
+        # The loss is the step's own weighted sum, and so are those that the algorithm names; a maximum is one; every
+        # other entry is a mean over the tokens that were computed.
+        whole = {name for name in sums if name.endswith("_max")} | {"train/loss", *self.algorithm.step_means}
+        return stats | {name: float(total) / (1 if name in whole else computed) for name, total in sums.items()}
 
     def adapt(self, stats: Mapping[str, float]) -> None:
         """Let the algorithm set its coefficients for the next step by the metrics of this one."""
@@ -165,6 +170,19 @@ class Learner:
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Continue from `state()`."""
         load_optimizer_tensors(self.optimizer, self.model, tensors)
+
+    def _require_ratios(self, stats: Mapping[str, float]) -> None:
+        """Raise where a later update of a sampling has no ratio but 1, as it has when old log-probs are not kept.
+
+        A move that the precision of the computation hardly shows is no evidence, so there is nothing to raise then.
+        """
+        if stats.get("ratio/log_max") == 0 and self.moved > 1e-3 * torch.finfo(self.precision).eps:
+            raise QedError(
+                "The weights have changed since these answers were sampled, and yet every probability ratio is exactly "
+                "1: the loss compares the policy with itself, so that nothing is ever clipped. Old log-probs must be "
+                "scored once, before the first update of a step, and kept; is algorithm.loss or a field old_logps of "
+                "your own overwriting them? learner.passes 1 with learner.batch_size 0 makes one update a step."
+            )
 
     def _collate(self, rollouts: Sequence[Rollout]) -> Batch:
         dtype = torch.float64 if self.parameters[0].dtype == torch.float64 else torch.float32
@@ -212,11 +230,9 @@ class Learner:
 def mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
     """How far the sampler's log-probs are from the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
 
-    Demonstrations have no sampler. From a step's second update on, the figures hold the policy's own progress too.
+    Demonstrations have no sampler, and a sampler may not know a log-prob (NaN). From a step's second update on, the
+    figures hold the policy's own progress too.
     """
-    sampled = batch.mask.bool() & (batch.sampled_logps != 0)
-    difference = (logps - batch.sampled_logps) * sampled
-    return {
-        "mismatch/logp": difference.abs().sum(),
-        "mismatch/kl": ((difference.exp() - 1 - difference) * sampled).sum(),
-    }
+    sampled = batch.mask.bool() & (batch.sampled_logps != 0) & ~batch.sampled_logps.isnan()
+    difference = (logps - batch.sampled_logps).masked_fill(~sampled, 0)
+    return {"mismatch/logp": difference.abs().sum(), "mismatch/kl": (difference.exp() - 1 - difference).sum()}

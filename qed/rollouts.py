@@ -15,10 +15,9 @@ from qed.errors import Diverged, QedError
 from qed.prompts.base import Template
 from qed.rewards.grader import Grader
 from qed.samplers.base import Sampler, Sampling
-from qed.types import Completion, Group, Groups, Prompt, Request, Rollout
+from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout
 
 T = TypeVar("T")
-UNGRADED = ("timeout", "error")  # tiers of what could not be graded
 
 
 @dataclass
@@ -152,6 +151,25 @@ def _continued(rollout: Rollout, answer: Completion, template: Template, version
     )
 
 
+def with_greedy(
+    groups: Sequence[Group],
+    requests: Sequence[Request],
+    sampler: Sampler,
+    template: Template,
+    sampling: Sampling,
+    version: int = 0,
+) -> list[Group]:
+    """The groups, each with its greedy answer behind the others where its request asks for one."""
+    asked = [Request(request.problem, 1) for request in requests if request.greedy]
+    if not asked:
+        return list(groups)
+    found = iter(sample(asked, sampler, template, replace(sampling, temperature=0.0), ("greedy",), version))
+    return [
+        [*group, replace(next(found)[0], source="greedy", index=len(group))] if request.greedy else group
+        for group, request in zip(groups, requests, strict=True)
+    ]
+
+
 def grade(groups: Groups, grader: Grader) -> None:
     """Judge every rollout; what could not be graded earns nothing and is counted by its tier, see `describe`.
 
@@ -196,6 +214,8 @@ def describe(groups: Groups) -> dict[str, float]:
 
     Figures of answers are those of the policy's own, where there are any: what was given is not its merit.
     """
+    greedy = [rollout.reward for group in groups for rollout in group if rollout.source == "greedy"]
+    groups = [[rollout for rollout in group if rollout.source != "greedy"] for group in groups]
     everything = flat(groups)
     if not everything:
         return {}
@@ -210,6 +230,7 @@ def describe(groups: Groups) -> dict[str, float]:
         "reward/mean": fmean(rollout.reward for rollout in rollouts),
         # A part that does not apply to an answer is not there.
         **{f"reward/{name}/mean": fmean(v.parts[name] for _, v in graded if name in v.parts) for name in parts},
+        **({"reward/greedy": fmean(greedy)} if greedy else {}),
         "accuracy": fmean(verdict.correct for _, verdict in graded),
         "format": fmean(verdict.format_ok for _, verdict in graded),
         "groups/zero_std": fmean(max(rewards) == min(rewards) for rewards in spread),

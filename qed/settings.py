@@ -60,7 +60,7 @@ class DataSettings:
     prompt_options: tuple[str, ...] = ()
     """Settings of the prompt, for example working_out.reasoning_start=<think>; a reward of its name has them too."""
     reward: tuple[str, ...] = _named("rewards", ("auto",))
-    """NAME or WEIGHT*NAME, several are added up: a reward by name, or a .py file; auto takes the prompt's own."""
+    """NAME or WEIGHT*NAME, several are added up: a reward by name, or a .py file; auto stands for the prompt's own."""
     reward_options: tuple[str, ...] = ()
     """Settings of a reward, for example working_out.preset=notebook."""
     reward_workers: int = 0
@@ -206,6 +206,10 @@ class Settings:
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     run: RunSettings = field(default_factory=RunSettings)
 
+    def __post_init__(self) -> None:
+        """Refuse what only the algorithm knows to be impossible."""
+        self.algorithm.check(self.sampling.group_size)
+
 
 @dataclass(frozen=True)
 class PhaseSettings:
@@ -237,6 +241,7 @@ class PipelineSettings:
     def __post_init__(self) -> None:
         """Refuse a run that would do nothing."""
         _require(not (self.skip_sft and self.skip_rl), "skip_sft and skip_rl together leave nothing to do.")
+        self.phases()
 
     def phases(self) -> list[Settings]:
         """The settings of the phases that are not skipped, in order."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 StopReason = Literal["stop", "length"]
-Source = Literal["policy", "demonstration", "expert", "replay"]
+Source = Literal["policy", "greedy", "demonstration", "expert", "replay"]
+UNGRADED = ("timeout", "error")  # tiers of what could not be graded
 # One number for the whole answer, or one for each of its tokens.
 Advantage = float | tuple[float, ...]
 
@@ -44,13 +45,15 @@ class Request:
 
     `shares` belong to the first answers: how much of the problem's demonstration each is given to go on from. 1 is the
     whole of it, which joins the group as it stands and is not sampled. `beside` are complete answers that join the
-    group too, such as replayed ones. Both count towards `count`.
+    group too, such as replayed ones. Both count towards `count`. `greedy` asks for one more answer, the likeliest at
+    every token: it is graded as a baseline, and is never trained.
     """
 
     problem: Problem
     count: int
     shares: tuple[float, ...] = ()
     beside: tuple[Rollout, ...] = ()
+    greedy: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,8 @@ class Completion:
 class Grade:
     """A reward's verdict: `reward` trains, `correct` is reported.
 
-    `tier` says which part of the grader decided (`timeout` and `error` where none could), `reason` says why.
+    `tier` says which part of the grader decided (`timeout` and `error` where none could), `reason` says why. Where the
+    reward is a sum, `weights` are those of the parts that were added up.
     """
 
     reward: float
@@ -87,6 +91,7 @@ class Grade:
     parts: Mapping[str, float] = field(default_factory=dict)
     tier: str = ""
     reason: str = ""
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass

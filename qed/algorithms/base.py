@@ -101,6 +101,9 @@ class Algorithm:
         """Whether `prepare` reads the policy's log-probs and entropies over all rows, which costs a forward pass."""
         return False
 
+    def check(self, group_size: int) -> None:
+        """Refuse groups, of so many answers, that the algorithm could learn nothing from."""
+
     def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
         """What to ask of the sampler in this step."""
         return [Request(problem, group_size) for problem in problems]
@@ -144,6 +147,10 @@ class Algorithm:
             entropy: [B, T], its entropies; None unless `two_pass`.
         """
         return batch
+
+    def measured(self, batch: Batch) -> dict[str, float]:
+        """Metrics over all rows of the optimizer step, those without a gradient too, before `prepare` changes them."""
+        return {}
 
     def live(self, batch: Batch) -> Tensor:
         """The rows that have a gradient, [B] bool; the others count in the average but are not computed."""

@@ -64,7 +64,13 @@ FOREIGN = {
     "val_files": "evaluation.tasks",
 }
 # Words that stand for something other than a setting, with what to do instead.
+_CUT = (
+    " In training qed samples from the whole distribution: the learner computes the log-probs of answers over all "
+    "tokens, and with {name} they would be those of another distribution than the one that was sampled from. "
+    "sampling.temperature counts in both; to evaluate with a cut distribution, see qed evaluate --help."
+)
 INSTEAD = {
+    **dict.fromkeys(("top_p", "top_k", "min_p", "repetition_penalty"), _CUT),
     "config": " A configuration is given without a name in front: qed {command} FILE.yaml.",
     "resume_from_checkpoint": " Give the run's folder as --out and add --resume.",
 }
@@ -77,7 +83,7 @@ def suggest(key: str, table: Table, others: Iterable[str] = (), dashes: str = ""
     """
     last = key.rpartition(".")[2]
     if last in INSTEAD:
-        return INSTEAD[last].format(command=table.command)
+        return INSTEAD[last].format(command=table.command, name=last)
     sections = [name for name in table.sections if name and name in (key, f"sft.{key}", f"rl.{key}")]
     if sections:
         return f" It is a section, with the settings {_inside(sections, table)}."

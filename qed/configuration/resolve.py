@@ -18,6 +18,7 @@ from qed.configuration.layers import Entry, Layer, find_config, read, shipped
 from qed.configuration.names import spelled, suggest
 from qed.configuration.values import COMMAND_LINE, Raw, coerce, dump
 from qed.errors import UsageError
+from qed.rewards.base import AUTO
 from qed.rewards.base import parse as parse_reward
 from qed.settings import PipelineSettings, Settings
 
@@ -205,7 +206,8 @@ def _check_reward(text: str, origin: str, key: str, flags: Flags) -> None:
     try:
         source = parse_reward(text).source
         _check_user_code(source, origin, key, flags)
-        plugins.check("rewards", source)
+        if source != AUTO:
+            plugins.check("rewards", source)
     except UsageError as error:
         raise UsageError(str(error) if str(error).startswith(origin) else f"{origin}: {key}: {error}") from error
 

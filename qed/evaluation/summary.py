@@ -16,11 +16,11 @@ from qed.evaluation.resampling import intervals
 from qed.evaluation.votes import Vote, majority
 from qed.intervals import wilson
 from qed.rewards.verdicts import CLASSES
+from qed.types import UNGRADED
 
 Row = Mapping[str, Any]
 WAYS = ("strict", "flexible", "string")
 BREAKDOWNS = {"subject": "subject", "level": "level", "source": "data_source"}
-UNGRADED = ("timeout", "error")
 
 
 def by_problem(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qed.algorithms.base import Moment
 from qed.errors import DataError
-from qed.gathering import Gatherer
+from qed.gathering import Gathered, Gatherer
 from qed.recipes.phase import Phase
 from qed.recipes.setup import Setup
 from qed.rollouts import credit, flat, minibatches
@@ -22,9 +22,11 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
     learner, sampler = phase.learner, setup.sampler
     stream = phase.over(answerable(setup), "problems")
     gatherer = Gatherer(stream, sampler, setup.template, setup.grader, settings.sampling, offset)
+    told = False
     for step in phase.steps():
         algorithm = learner.algorithm
         gathered = gatherer.gather(algorithm, Moment(step - offset, settings.learner.steps, settings.run.seed))
+        told = told or tell_shortage(setup, gathered, settings.sampling.problems_per_step)
         phase.lap("sample")
         if algorithm.scored_before_credit:
             learner.score(flat(gathered.groups), old=True)
@@ -37,6 +39,19 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
         sampler.load(learner.weights(), version=step)
         learner.adapt(phase.record(step, stats, gathered.sampled, gathered.counts))
     phase.finish()
+
+
+def tell_shortage(setup: Setup, gathered: Gathered, wanted: int) -> bool:
+    """Whether a step goes on with fewer groups than asked for; the first that does is said, all are in the metrics."""
+    if len(gathered.groups) >= wanted:
+        return False
+    setup.run.event("too_few_groups", wanted=wanted, **gathered.counts)
+    setup.console.say(
+        f"Warning: after {gathered.counts['groups/rounds']:g} rounds of sampling only {len(gathered.groups)} of {wanted} groups can teach "
+        "anything, and the step goes on with these: the other problems were all solved or all failed. Easier or harder "
+        "problems, or a larger algorithm.max_rounds, may help. groups/kept in the metrics counts them in every step."
+    )
+    return True
 
 
 def answerable(setup: Setup) -> list[Problem]:

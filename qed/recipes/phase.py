@@ -124,7 +124,8 @@ class Phase:
         self.clock = now
 
     def record(self, step: int, stats: Sequence[Stats], groups: Groups = (), counts: Stats | None = None) -> Row:
-        """Write a step: the means of its updates, what its rollouts look like, times and memory."""
+        """Write a step: the means of its updates, what its rollouts look like and how they were gathered, times and
+        memory."""
         rollouts = flat(groups)
         self.lap("train")
         merged = {

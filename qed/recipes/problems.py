@@ -15,6 +15,7 @@ from qed.errors import DataError, UsageError
 from qed.prompts.base import Template, shown
 from qed.prompts.base import find as find_prompt
 from qed.recipes.selection import select, split_off, within_percentile
+from qed.rewards.base import AUTO, parse
 from qed.runs import Run
 from qed.settings import DataSettings, EvaluationSettings
 from qed.types import Problem
@@ -121,8 +122,11 @@ def training_text(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:
 
 
 def reward_names(data: DataSettings) -> tuple[str, ...]:
-    """The parts of a run's reward: those named, or the one that fits its prompt."""
-    return (prompt_leaf(data).REWARD,) if data.reward == ("auto",) else data.reward
+    """The parts of a run's reward: those named, with the one that fits its prompt in the place of `auto`."""
+    own = prompt_leaf(data).REWARD
+    return tuple(
+        f"{text.strip().removesuffix(AUTO)}{own}" if parse(text).source == AUTO else text for text in data.reward
+    )
 
 
 def fitting(

@@ -20,6 +20,8 @@ from qed.rewards.adapters import Judge, find
 from qed.rewards.verdicts import by_final_answer
 from qed.types import Grade, Rollout
 
+AUTO = "auto"  # the reward that fits the prompt, whoever that is
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -84,7 +86,8 @@ class Reward:
             logged |= {f"{part.name}/{name}": value for name, value in grade.parts.items()}
         # A weight of 0 is left out, not multiplied: the part may be infinite.
         reward = sum((part.weight * grade.reward for part, grade in present if part.weight), 0.0)
-        return replace(self._verdict(rollout, present), reward=reward, parts=logged)
+        weights = {part.name: part.weight for part, _ in present}
+        return replace(self._verdict(rollout, present), reward=reward, parts=logged, weights=weights)
 
     def _verdict(self, rollout: Rollout, present: Sequence[tuple[Part, Grade]]) -> Grade:
         judging = [grade for part, grade in present if part.judges]
@@ -94,7 +97,7 @@ class Reward:
 
 
 def parse(text: str) -> Entry:
-    """An entry as it is written.
+    """An entry as it is written; `auto` stands for the reward that fits the prompt.
 
     Raises:
         UsageError: the weight is not a finite number, or the name is missing.

@@ -236,6 +236,28 @@ def test_config_show_prints_values_and_origins(run: Run, write: Write) -> None:
     assert list(as_json) == list(rows)
 
 
+def test_config_show_says_what_an_online_step_comes_to(run: Run) -> None:
+    asked = ["--sampling.problems-per-step", "4", "--sampling.group-size", "8", "--sampling.max-tokens", "64"]
+    told = run("config", "show", "grpo", *asked)[1].split("What this comes to")[1]
+    assert "32 answers: 1 optimizer step of 32 rows" in told
+    assert f"{1 / (32 * 8):.2g} in a row of 8, {1 / (32 * 32):.2g} in a row of 32" in told
+    assert "its clip never binds" in told
+    told = run("config", "show", "dr-grpo", *asked, "--algorithm.scale", "verl", "--learner.batch-size", "10")[1]
+    assert "4 optimizer steps of 10 rows" in told
+    assert f"1/(10 rows x 64 tokens) x 10 (verl) = {1 / 64:.2g}" in told
+    assert "never binds" not in told
+    told = run("config", "show", "cispo", "--algorithm.cispo-clip", "trl", "--algorithm.clip-high", "0.28")[1]
+    assert "scaled down to 0.28 at most" in told
+    assert "What this comes to" not in run("config", "show", "sft")[1]
+
+
+def test_a_cut_distribution_in_training_is_explained(run: Run, write: Write) -> None:
+    for arguments in (["--sampling.top-p", "0.9"], [write("sampling:\n  top_k: 5\n")], ["--min-p", "0.1"]):
+        code, _, err = run("grpo", *arguments)
+        assert code == 2
+        assert "another distribution than the one that was sampled from" in err
+
+
 def test_config_validate_answers_by_its_exit_code(run: Run, write: Write) -> None:
     assert run("config", "validate", "grpo", write("run.seed: 1"))[:2] == (
         0,

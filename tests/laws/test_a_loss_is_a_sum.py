@@ -16,7 +16,14 @@ from making import make_model, make_rollout
 from qed import plugins
 from qed.algorithms import find
 from qed.algorithms.base import Algorithm, Average, spread
-from qed.algorithms.parts.pair_losses import Divergence, Preference
+from qed.algorithms.parts.corrections import Correction, Rejection
+from qed.algorithms.parts.divergences import Divergence
+from qed.algorithms.parts.losses import CispoClip
+from qed.algorithms.parts.pair_losses import Divergence as PairDivergence
+from qed.algorithms.parts.pair_losses import Preference
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.scales import Scale
+from qed.algorithms.parts.surrogates import Surrogate
 from qed.batch import collate, cut
 from qed.learner import Learner
 from qed.rollouts import flat
@@ -26,10 +33,45 @@ from qed.types import Rollout
 ALL = sorted(plugins.shelf("algorithms"))
 AVERAGES = list(get_args(Average))
 MODEL = make_model()
+# Bounds are such that the rollouts of these tests, whose old log-probs are up to 0.2 above the sampled ones, fall on
+# both of their sides.
+BOUNDS: dict[str, Any] = {"correction_low": 1.05, "correction_high": 1.5}
+REJECTED = {"k1": (0.85, 0.95), "k2": (0.0, 0.005), "k3": (0.0, 0.005)}
+SINGLE: list[dict[str, Any]] = [
+    *({"surrogate": surrogate} for surrogate in get_args(Surrogate)),
+    *({"surrogate": "cispo", "cispo_clip": clip} for clip in get_args(CispoClip)),
+    *({"correction": correction, **BOUNDS} for correction in get_args(Correction)),
+    *(
+        {"rejection": kind, "rejection_low": low, "rejection_high": high}
+        for kind in get_args(Rejection)
+        for low, high in [REJECTED.get(kind[-2:], (0.5, 2.0))]
+    ),
+    *({"average": "constant", "scale": scale} for scale in get_args(Scale)),
+    {"clip_dual": 1.5, "ratio_clamp": 0.5},
+    {"offpolicy_limit": 0.1},
+    *({"kl": 0.1, "kl_estimator": estimator} for estimator in get_args(Divergence)),
+    {"kl": 0.1, "kl_importance": True},
+    {"kl": 0.1, "kl_place": "reward", "kl_target": 0.1},
+    {"entropy": 0.01, "entropy_target": 1.0},
+    {"entropy": 0.01, "entropy_target": 1.0, "entropy_on": False},
+    {"top_entropy": 0.4},
+    {"top_entropy": 0.4, "kl": 0.1, "entropy": 0.01, "correction": "token_truncate", **BOUNDS},
+]
+MIXED: list[dict[str, Any]] = [
+    {"correction": "token_truncate", "correction_normalize": True, "scale": "trl", **BOUNDS},
+    {"correction": "sequence_mask", "correction_normalize": True, "clip_dual": 3.0, **BOUNDS},
+    {"correction": "bypass", "rejection": "sequence_mean_k3", "rejection_high": 0.005, "scale": "verl"},
+    {"correction": "geometric_mask", "ratio_clamp": 0.5, "offpolicy_limit": 0.1, **BOUNDS},
+]
+# What an algorithm refuses, because its ratio is to the sampler's log-probs already.
+BARRED: dict[str, dict[str, Any]] = {"dppo": {"correction": "none"}}
+# What pulls at rows without an advantage too.
+PULLED = {"dppo": {"dppo_square": 0.0}}
 
 
 def variants(name: str) -> list[Algorithm]:
-    """An algorithm with each average, and with KL and entropy, or each loss of preference pairs, where it has them."""
+    """An algorithm with each average, with KL and entropy or each loss of preference pairs where it has them, and what
+    else its family can be set to."""
     kind = find(name)
     names = {field.name for field in fields(kind)}
     extras: list[dict[str, Any]] = [{}]
@@ -37,12 +79,19 @@ def variants(name: str) -> list[Algorithm]:
         extras += [{"kl": 0.1, "entropy": 0.01}]
     if "losses" in names:
         extras += [{"losses": (loss,), "label_smoothing": 0.1} for loss in get_args(Preference)]
-        extras += [{"divergence": divergence} for divergence in get_args(Divergence)]
+        extras += [{"divergence": divergence} for divergence in get_args(PairDivergence)]
         extras += [{"losses": ("bco_pair", "aot_unpaired", "sft"), "loss_weights": (0.5, 2.0, 1.0)}]
         extras += [{"losses": ("sigmoid", "sft"), "weighted": True, "length_alpha": 0.3}]
-    return [kind(average=average, **extra) for average in AVERAGES for extra in extras] + [
-        kind(average="constant", average_length=3)
+    plain = [kind(average=average, **extra) for average in AVERAGES for extra in extras]
+    plain += [kind(average="constant", average_length=3)]
+    if not issubclass(kind, PolicyGradient):
+        return plain
+    mixed = [
+        kind(**{"average": average, **extra, **BARRED.get(name, {})})
+        for average, extra in zip(AVERAGES, MIXED, strict=True)
     ]
+    # Each setting by itself on one leaf, because the leaves differ in their defaults alone.
+    return plain + mixed + ([kind(**extra) for extra in SINGLE] if name == "grpo" else [])
 
 
 def bundles(source: random.Random, algorithm: Algorithm, count: int, **options: Any) -> list[list[Rollout]]:
@@ -50,12 +99,14 @@ def bundles(source: random.Random, algorithm: Algorithm, count: int, **options: 
     return [[make_rollout(source, **options) for _ in range(algorithm.together)] for _ in range(count)]
 
 
-def gradient(algorithm: Algorithm, rollouts: Sequence[Rollout], budget: int) -> torch.Tensor:
+def gradient(
+    algorithm: Algorithm, rollouts: Sequence[Rollout], budget: int, rank: int = 0, world: int = 1
+) -> torch.Tensor:
     """The gradient of one step, all parameters in one vector."""
     # The reference's log-probs are given with the rollouts, so the learner needs no copy of the model.
     learner = Learner(MODEL, algorithm, LearnerSettings(tokens_per_microbatch=budget), temperature=0.7, length=11)
     learner.optimizer.zero_grad(set_to_none=True)
-    learner.accumulate(rollouts)
+    learner.accumulate(rollouts, rank, world)
     return torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in learner.parameters])
 
 
@@ -73,6 +124,16 @@ def test_cuts_and_order_change_nothing(name: str, seed: int, count: int, budget:
     whole = gradient(algorithm, flat(rows), budget=10**6)
     assert_same(gradient(algorithm, flat(rows), budget), whole)
     assert_same(gradient(algorithm, flat(source.sample(rows, count)), budget), whole)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_ranks_add_up(name: str) -> None:
+    """The gradients of two processes add up to that of one; and those of five, of which not each has a micro-batch."""
+    rollouts = [make_rollout(random.Random(seed)) for seed in range(4)]
+    worlds = [(algorithm, 2) for algorithm in variants(name)] + [(find(name)(), 5)]
+    for algorithm, world in worlds:
+        shares = [gradient(algorithm, rollouts, 20, rank, world) for rank in range(world)]
+        assert_same(torch.stack(shares).sum(0), gradient(algorithm, rollouts, budget=20))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -104,7 +165,7 @@ def test_rows_that_are_not_live_count_but_add_nothing(name: str) -> None:
 def test_zero_advantage_gives_zero_gradient(name: str) -> None:
     rollouts = [make_rollout(random.Random(seed), advantage=0.0) for seed in range(4)]
     for average in AVERAGES:
-        assert not gradient(find(name)(average=average), rollouts, 40).any()
+        assert not gradient(find(name)(average=average, **PULLED.get(name, {})), rollouts, 40).any()
 
 
 @settings(max_examples=50, deadline=None)

@@ -1,0 +1,30 @@
+"""CISPO (MiniMax-M1, arXiv 2506.13585): the importance weight is clipped, not the token.
+
+loss = - sum_t w_t sg(clip(rho_t)) A log pi(y_t | x, y_<t), sg without a gradient
+
+A clipped token keeps its gradient. Libraries clip differently, so `cispo_clip` names how: `above` at 1 + clip_high, as
+here and in open-instruct; `both` sides (verl); `trl` at clip_high itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qed.algorithms.base import Average
+from qed.algorithms.parts.losses import CispoClip
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.surrogates import Surrogate
+
+
+@dataclass(frozen=True)
+class Cispo(PolicyGradient):
+    """REINFORCE with a bounded importance weight."""
+
+    average: Average = "token"
+    """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    surrogate: Surrogate = "cispo"
+    """What is minimised for a token of a known advantage."""
+    cispo_clip: CispoClip = "above"
+    """Which side cispo clips: both, only above at 1 + clip_high, or as TRL only above at clip_high itself."""
+    clip_high: float = 4.0
+    """The weight is clipped above at 1 + clip_high, with cispo_clip trl at clip_high."""

@@ -1,0 +1,25 @@
+"""GDPO (arXiv 2601.05242): every part of the reward is normalised by itself before the parts are added.
+
+S = sum over parts k of w_k (r_k - mean r_k) / (std r_k + eps), of each group; A = S / (std S + eps), over the step
+loss = that of GRPO
+
+The parts are those of a sum such as `--reward think_answer 0.5*overlong`, with its weights. In the sum of the rewards
+itself a part with a small spread would be drowned by the others. With a single reward, S is GRPO's advantage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qed.algorithms.parts.estimators import Estimator
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+
+
+@dataclass(frozen=True)
+class Gdpo(PolicyGradient):
+    """GRPO for rewards of several parts."""
+
+    estimator: Estimator = "gdpo"
+    """How rewards become advantages."""
+    std_epsilon: float = 1e-4
+    """Added to the standard deviation."""

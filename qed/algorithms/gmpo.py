@@ -1,0 +1,26 @@
+"""Geometric-mean policy optimisation (GMPO): the ratio of a row is the geometric mean of its tokens' clipped ratios.
+
+d_t = log pi - log pi_old; d'_t = sign(A) min(sign(A) d_t, sign(A) clip(d_t, -low, high)); loss = - A exp(mean of d'_t),
+sequence mean
+
+One odd token moves a geometric mean less than an arithmetic one, so the clip can be wide: e^-0.4 to e^0.4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.surrogates import Surrogate
+
+
+@dataclass(frozen=True)
+class Gmpo(PolicyGradient):
+    """GRPO with a geometric mean over a row."""
+
+    surrogate: Surrogate = "gmpo"
+    """What is minimised for a token of a known advantage."""
+    clip_low: float = 0.4
+    """A token's log-ratio is clipped below at -clip_low."""
+    clip_high: float = 0.4
+    """A token's log-ratio is clipped above at clip_high."""

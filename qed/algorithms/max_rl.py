@@ -1,0 +1,29 @@
+"""MaxRL (arXiv 2602.02710): rewards relative to the group's mean, so that hard problems weigh more.
+
+A = (r - mean r) / mean r, 0 where the mean is not above 0
+loss = - sum_t w_t A log pi(y_t | x, y_<t)
+
+With rewards of 0 and 1 the mean is the share of right answers, and the gradient approaches that of log p(right) as
+groups grow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qed.algorithms.base import Average
+from qed.algorithms.parts.estimators import Estimator
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.surrogates import Surrogate
+
+
+@dataclass(frozen=True)
+class MaxRl(PolicyGradient):
+    """REINFORCE on the likelihood of a right answer."""
+
+    average: Average = "token"
+    """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    estimator: Estimator = "max_rl"
+    """How rewards become advantages."""
+    surrogate: Surrogate = "plain"
+    """What is minimised for a token of a known advantage."""

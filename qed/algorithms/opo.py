@@ -1,0 +1,28 @@
+"""OPO, on-policy RL with the optimal baseline: a long answer's reward counts more in the baseline of its group.
+
+A = r - sum_i l_i r_i / sum_i l_i, l_i the length of answer i in tokens
+loss = - sum_t w_t A log pi(y_t | x, y_<t), exactly on-policy, with neither KL nor entropy bonus
+
+The length stands for the squared norm of an answer's gradient, with which the baseline has the least variance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qed.algorithms.base import Average
+from qed.algorithms.parts.estimators import Estimator
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.surrogates import Surrogate
+
+
+@dataclass(frozen=True)
+class Opo(PolicyGradient):
+    """REINFORCE with the length-weighted mean as its baseline."""
+
+    average: Average = "token"
+    """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    estimator: Estimator = "opo"
+    """How rewards become advantages."""
+    surrogate: Surrogate = "plain"
+    """What is minimised for a token of a known advantage."""

@@ -1,0 +1,173 @@
+"""Corrections for a sampler whose probabilities are not the learner's (the mismatch of training and inference).
+
+Three policies meet: the one that sampled (the engine, its log-probs `sampled_logps`), the old one (the learner's own
+log-probs of the same tokens before the step's first update), and the one that is trained. The weight
+w = exp(old - sampled), without a gradient, multiplies the policy loss and neither KL nor entropy. As every surrogate
+is proportional to the advantage for a weight that is not negative, it multiplies the advantages, once for the whole
+step and before the rows are cut. A correction never changes what a token's share in the average is.
+
+Tokens that no sampler wrote and log-probs that are NaN have the log-ratio 0. All columns are [B, T].
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from qed.algorithms.parts.losses import row_means, shielded
+from qed.algorithms.parts.surrogates import rolled, sampled
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from qed.algorithms.parts.policy_gradient import PolicyGradient
+    from qed.batch import Batch
+
+Correction = Literal[
+    "none",
+    "token_truncate",
+    "token_mask",
+    "sequence_truncate",
+    "sequence_mask",
+    "geometric_mask",
+    "bypass",
+]
+Rejection = Literal[
+    "none",
+    "token_k1",
+    "token_k2",
+    "token_k3",
+    "sequence_sum_k1",
+    "sequence_sum_k2",
+    "sequence_sum_k3",
+    "sequence_mean_k1",
+    "sequence_mean_k2",
+    "sequence_mean_k3",
+    "sequence_max_k2",
+    "sequence_max_k3",
+]
+# Log-ratios are kept within ± this many nats before they are exponentiated, as in verl.
+SAFE = 20.0
+
+
+def log_ratios(old_logps: Tensor, sampled_logps: Tensor, mask: Tensor) -> Tensor:
+    """old - sampled, [B, T], 0 where the mask is 0 or either is NaN."""
+    difference = old_logps - sampled_logps
+    return shielded(difference, mask).masked_fill(difference.isnan(), 0)
+
+
+def raw_weights(log_ratio: Tensor, mask: Tensor, level: str) -> Tensor:
+    """exp of the log-ratio of a token, of its row's sum (`sequence`) or of its row's mean (`geometric`), [B, T]."""
+    own = shielded(log_ratio, mask)
+    if level == "sequence":
+        own = own.sum(1, keepdim=True).expand_as(own)
+    elif level == "geometric":
+        own = row_means(own, mask).expand_as(own)
+    return shielded(own.clamp(-SAFE, SAFE).exp(), mask)
+
+
+def importance_weights(log_ratio: Tensor, mask: Tensor, kind: Correction, low: float, high: float) -> Tensor:
+    """w, [B, T], 0 where the mask is 0.
+
+    `…_truncate` keeps w within [low, high] (TRL's and verl's truncation, and OpenRLHF's `tis`), `…_mask` sets it to 0
+    outside (TRL's masks, and OpenRLHF's `icepop`); both for tokens or for the product over a row. `geometric_mask` has
+    a token's own w without a bound, and 0 in rows whose geometric mean is outside (OpenRLHF's `seq-mask-tis`). `none`
+    and `bypass` weigh nothing: with `bypass` the ratio itself is to the sampler, and w must not count twice.
+    """
+    if kind in ("none", "bypass"):
+        return (mask != 0).to(mask.dtype)
+    level, _, bound = kind.partition("_")
+    judged = raw_weights(log_ratio, mask, level)
+    if bound == "truncate":
+        return shielded(judged.clamp(low, high), mask)
+    weights = raw_weights(log_ratio, mask, "token") if level == "geometric" else judged
+    return weights * ((judged >= low) & (judged <= high))
+
+
+def normalized(weights: Tensor, mask: Tensor, kind: Correction) -> Tensor:
+    """Weights with mean 1: over the step's tokens, or over its rows where every row has one weight (verl)."""
+    if kind.startswith("sequence"):
+        rows = mask.any(1)
+        mean = (row_means(weights, mask).squeeze(1) * rows).sum() / rows.sum().clamp(min=1)
+    else:
+        mean = shielded(weights, mask).sum() / mask.sum().clamp(min=1)
+    return weights / mean if mean > 1e-8 else weights
+
+
+def kept(log_ratio: Tensor, mask: Tensor, kind: Rejection, low: float, high: float) -> Tensor:
+    """The response tokens that a rejection keeps, [B, T] bool.
+
+    With d = log(old / sampled): k1 = -d, k2 = d² / 2, k3 = e^d - 1 - d, of a token, or the sum, mean or largest of a
+    row. k1 must lie in [log low, log high]: its bounds are those of sampled / old, the inverse of w (verl). k2 and k3
+    must not exceed `high`.
+    """
+    counted = mask != 0
+    if kind == "none":
+        return counted
+    difference = shielded(log_ratio, mask).clamp(-SAFE, SAFE)
+    level, estimator = kind.rsplit("_", 1)
+    values = {
+        "k1": -difference,
+        "k2": difference.square() / 2,
+        "k3": difference.exp() - 1 - difference,
+    }[estimator]
+    if level == "sequence_sum":
+        values = values.sum(1, keepdim=True)
+    elif level == "sequence_mean":
+        values = row_means(values, mask)
+    elif level == "sequence_max":
+        values = values.amax(1, keepdim=True)
+    # Compared as ratios, so that the bounds need no logarithm and 0 is one.
+    within = (values.exp() >= low) & (values.exp() <= high) if estimator == "k1" else values <= high
+    return within & counted
+
+
+def on_policy_rows(logps: Tensor, sampled_logps: Tensor, advantages: Tensor, mask: Tensor, limit: float) -> Tensor:
+    """1 but for tokens with A < 0 in rows where the mean of sampled - log pi exceeds the limit, [B, T].
+
+    The off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556): the policy has left such rows behind already.
+    """
+    behind = row_means(log_ratios(sampled_logps, logps.detach(), mask), mask) > limit
+    return (~(behind & (advantages < 0))).to(mask.dtype)
+
+
+def corrected(batch: Batch, settings: PolicyGradient) -> Batch:
+    """A step's rows with their advantages corrected, and with `bypass` the sampler's log-probs as the old ones."""
+    if settings.correction == "none" and settings.rejection == "none":
+        return batch
+    log_ratio, written = _of_step(batch)
+    # What no sampler wrote stays as it is: a row's verdict is about the tokens that were sampled.
+    weights = _weights(log_ratio, written, settings).where(written != 0, 1.0)
+    batch = replace(batch, advantages=batch.advantages * weights)
+    return replace(batch, old_logps=rolled(batch)) if settings.correction == "bypass" else batch
+
+
+def measured(batch: Batch, settings: PolicyGradient) -> dict[str, float]:
+    """Figures over all rows of a step: the weights as they are before any bound, and the share of tokens dropped."""
+    log_ratio, written = _of_step(batch)
+    level = settings.correction.partition("_")[0]
+    raw = raw_weights(log_ratio, written, level)
+    tokens = float(written.sum()) or 1.0
+    low, high = settings.correction_low, settings.correction_high
+    weights = _weights(log_ratio, written, settings)
+    return {
+        "correction/ratio_mean": float(raw.sum()) / tokens,
+        "correction/ratio_max": float(raw.max()),
+        "correction/outside": float((((raw < low) | (raw > high)) & (written != 0)).sum()) / tokens,
+        "correction/dropped": float(((weights == 0) & (written != 0)).sum()) / tokens,
+    }
+
+
+def _weights(log_ratio: Tensor, mask: Tensor, settings: PolicyGradient) -> Tensor:
+    """The weight of every sampled token, 0 for what is dropped."""
+    low, high = settings.correction_low, settings.correction_high
+    weights = importance_weights(log_ratio, mask, settings.correction, low, high)
+    if settings.correction_normalize:
+        weights = normalized(weights, mask, settings.correction)
+    return weights * kept(log_ratio, mask, settings.rejection, settings.rejection_low, settings.rejection_high)
+
+
+def _of_step(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The log-ratios of a step's tokens, and the mask of those that a sampler wrote."""
+    written = sampled(batch).to(batch.mask.dtype)
+    return log_ratios(batch.old_logps, batch.sampled_logps, written), written

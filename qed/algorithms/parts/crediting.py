@@ -1,0 +1,116 @@
+"""Credit: from the graded groups of a step to the advantage of every answer, or of every token of it.
+
+What could not be graded stands outside of every statistic and gets 0; so does a greedy answer, which is a baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from qed.algorithms.parts import estimators
+from qed.algorithms.parts.divergences import divergence
+from qed.types import UNGRADED, Advantage, Group, Groups, Rollout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from qed.algorithms.parts.policy_gradient import PolicyGradient
+
+
+def counts(rollout: Rollout) -> bool:
+    """Whether an answer belongs to its group's statistics."""
+    return rollout.source != "greedy" and rollout.grade is not None and rollout.grade.tier not in UNGRADED
+
+
+def mixed(group: Group) -> bool:
+    """Whether some of a group's answers are right and some wrong, whatever else their rewards are made of."""
+    return len({rollout.grade.correct for rollout in group if rollout.grade is not None and counts(rollout)}) > 1
+
+
+def credit(method: PolicyGradient, groups: Groups) -> list[list[Advantage]]:
+    """The advantage of every rollout of every group of a step."""
+    from torch import cat, split  # noqa: PLC0415 -- the command line reads this file for its help, without torch
+
+    standing = [[rollout for rollout in group if counts(rollout)] for group in groups]
+    rows = [rollout for group in standing for rollout in group]
+    found: list[Advantage] = []
+    if rows and (method.estimator in estimators.TOKEN_LEVEL or method.whiten):
+        values = _of_tokens(method, groups, standing)
+        if method.whiten:
+            values = list(split(estimators.whiten(cat(values)), [len(value) for value in values]))
+        found = [_told(value.tolist()) for value in values]
+    elif rows:
+        found = cat(_of_answers(method, standing)).tolist()
+    advantages = {id(rollout): advantage for rollout, advantage in zip(rows, found, strict=True)}
+    return [[advantages.get(id(rollout), 0.0) for rollout in group] for group in groups]
+
+
+def _told(values: list[float]) -> Advantage:
+    """One number where all tokens have the same."""
+    return values[0] if len(set(values)) == 1 else tuple(values)
+
+
+def _of_tokens(method: PolicyGradient, groups: Groups, standing: Groups) -> list[Tensor]:
+    """The advantages of the tokens of every answer that stands, one tensor an answer."""
+    if method.estimator == "returns":
+        rows = [rollout for group in standing for rollout in group]
+        return [estimators.returns(_rewards(method, rollout), method.discount) for rollout in rows]
+    if method.estimator == "remax":
+        return [value for group, own in zip(groups, standing, strict=True) for value in _remax(method, group, own)]
+    pairs = zip(standing, _of_answers(method, standing), strict=True)
+    return [
+        advantage.expand(len(rollout.output))
+        for group, advantages in pairs
+        for rollout, advantage in zip(group, advantages, strict=True)
+    ]
+
+
+def _remax(method: PolicyGradient, group: Group, standing: Group) -> list[Tensor]:
+    """ReMax: the rewards to come less the reward of the group's greedy answer; 0 where that could not be graded."""
+    greedy = [one.reward for one in group if one.source == "greedy" and one.grade and one.grade.tier not in UNGRADED]
+    rewards = [estimators.returns(_rewards(method, rollout), 1.0) for rollout in standing]
+    return [reward - greedy[0] if greedy else reward * 0 for reward in rewards]
+
+
+def _of_answers(method: PolicyGradient, standing: Groups) -> list[Tensor]:
+    """The advantages of the answers that stand, one tensor a group."""
+    from torch import cat, float64, tensor  # noqa: PLC0415
+
+    if method.estimator == "gdpo":
+        sums = [_gdpo_sum(group, method.std_epsilon) for group in standing]
+        return [estimators.gdpo_scaled(own, cat(sums), method.std_epsilon) for own in sums]
+    rewards = [
+        tensor([float(_rewards(method, rollout).sum()) for rollout in group], dtype=float64) for group in standing
+    ]
+    if method.estimator == "opo":
+        lengths = [tensor([len(rollout.output) for rollout in group], dtype=float64) for group in standing]
+        return [estimators.opo(own, tokens) for own, tokens in zip(rewards, lengths, strict=True)]
+    if method.estimator == "gpg":
+        return [estimators.gpg(own, cat(rewards)) for own in rewards]
+    if method.estimator == "group" and method.normalize_std and method.std_over == "batch":
+        return [estimators.batch_scaled(own, cat(rewards), method.std_epsilon) for own in rewards]
+    return [method.advantages(own) for own in rewards]
+
+
+def _gdpo_sum(group: Group, epsilon: float) -> Tensor:
+    """The parts of a group's rewards; a reward that is no sum of several is its own only part."""
+    from torch import float64, tensor  # noqa: PLC0415
+
+    grades = [rollout.grade for rollout in group if rollout.grade is not None]
+    weights = {name: weight for grade in grades for name, weight in grade.weights.items() if weight}
+    columns = [(weight, [grade.parts.get(name, math.nan) for grade in grades]) for name, weight in weights.items()]
+    columns = columns or [(1.0, [grade.reward for grade in grades])]
+    return estimators.gdpo_sum([(weight, tensor(column, dtype=float64)) for weight, column in columns], epsilon)
+
+
+def _rewards(method: PolicyGradient, rollout: Rollout) -> Tensor:
+    """The reward of every token, [T] float64: the outcome on the last one, a KL in the reward taken off each."""
+    from torch import float64, tensor, zeros  # noqa: PLC0415
+
+    rewards = zeros(max(1, len(rollout.output)), dtype=float64)
+    rewards[-1] = rollout.reward
+    if not method.scored_before_credit:
+        return rewards
+    old, reference = (tensor(values, dtype=float64) for values in (rollout.old_logps, rollout.ref_logps))
+    return rewards - method.kl * divergence(method.kl_estimator, old - reference)

@@ -1,0 +1,29 @@
+"""REINFORCE++-baseline (arXiv 2501.03262): the mean of the group is the baseline, the scale is the step's.
+
+A = (r - mean r), then (A - mean A) / sqrt(var A + 1e-8) over all tokens of the step
+loss = - sum_t w_t min(A rho_t, A clip(rho_t, 1 - low, 1 + high)) + kl k2_t
+
+Because longer answers have more tokens the second mean is not 0, so a group of equal rewards is moved by it as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qed.algorithms.base import Average
+from qed.algorithms.parts.divergences import Divergence
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+
+
+@dataclass(frozen=True)
+class ReinforcePlusPlusBaseline(PolicyGradient):
+    """Centred rewards, whitened over the step."""
+
+    average: Average = "token"
+    """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    normalize_std: bool = False
+    """Divide advantages by the group's standard deviation."""
+    whiten: bool = True
+    """Give the advantages of all tokens of the step the mean 0 and the variance 1."""
+    kl_estimator: Divergence = "k2"
+    """How a token's KL is estimated; with a plus the value is that estimator's and the gradient that of k2."""

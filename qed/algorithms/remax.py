@@ -1,0 +1,29 @@
+"""ReMax: the reward of the greedy answer is the baseline.
+
+A = r - r(greedy), loss = - sum_t w_t A log pi(y_t | x, y_<t)
+
+Every problem gets one more answer, the likeliest at every token. It is graded and recorded, but it is neither trained
+nor in any statistic. Where it could not be graded its problem teaches nothing in that step. `sampling.group_size: 1` is
+the original; more answers share the baseline.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qed.algorithms.base import Average
+from qed.algorithms.parts.estimators import Estimator
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.surrogates import Surrogate
+
+
+@dataclass(frozen=True)
+class Remax(PolicyGradient):
+    """REINFORCE with the greedy answer as its baseline."""
+
+    average: Average = "token"
+    """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    estimator: Estimator = "remax"
+    """How rewards become advantages."""
+    surrogate: Surrogate = "plain"
+    """What is minimised for a token of a known advantage."""

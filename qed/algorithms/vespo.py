@@ -1,0 +1,25 @@
+"""VESPO (arXiv 2602.10693): a smooth weight of the whole row's ratio in place of a clip.
+
+w = product of the row's rho_t; phi = exp(lambda + k log w - lambda w), without a gradient;
+loss = - sum_t w_t phi A log pi(y_t | x, y_<t), (k, lambda) = (2, 3) for A >= 0 and (3, 2) for A < 0
+
+phi is 1 at w = 1 and falls to 0 on both sides. The token mean is that of TRL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qed.algorithms.base import Average
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.surrogates import Surrogate
+
+
+@dataclass(frozen=True)
+class Vespo(PolicyGradient):
+    """REINFORCE with a weight that fades as a row's ratio leaves 1."""
+
+    average: Average = "token"
+    """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    surrogate: Surrogate = "vespo"
+    """What is minimised for a token of a known advantage."""

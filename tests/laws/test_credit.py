@@ -1,0 +1,174 @@
+"""Laws of credit: what a group's answers earn depends on their rewards alone, and equal rewards earn nothing."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qed import plugins
+from qed.algorithms import find
+from qed.algorithms.parts import estimators
+from qed.algorithms.parts.estimators import COMPARING, SHIFT_INVARIANT, Estimator
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.errors import UsageError
+from qed.grading.judge import failed
+from qed.rollouts import credit, describe
+from qed.types import Advantage, Grade, Group, Problem, Rollout
+
+ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
+FAMILY = [name for name in sorted(plugins.shelf("algorithms")) if issubclass(find(name), PolicyGradient)]
+VARIANTS: list[dict[str, Any]] = [
+    *({"estimator": name} for name in ESTIMATORS),
+    {"normalize_std": False},
+    {"std_over": "batch"},
+    {"estimator": "passk", "normalize_std": False},
+    {"estimator": "returns", "discount": 0.9},
+    {"whiten": True, "normalize_std": False},
+    {"estimator": "returns", "whiten": True},
+]
+REWARDS = st.lists(st.sampled_from([0.0, 0.1, 0.3, 1.0, 1.1, -0.5]), min_size=2, max_size=6)
+GROUPS = st.lists(REWARDS, min_size=1, max_size=4)
+
+
+def answer(reward: float, length: int = 3, source: Any = "policy", correct: bool | None = None) -> Rollout:
+    rollout = Rollout(Problem("p", "?", "1"), (5,), (2,) * length, (-1.0,) * length, "", "stop", source=source)
+    rollout.grade = Grade(reward, reward > 0.5 if correct is None else correct, True, None)
+    return rollout
+
+
+def step(rewards: Sequence[Sequence[float]], greedy: float = 0.2) -> list[Group]:
+    """Groups of answers of unequal lengths, a greedy one behind them."""
+    return [
+        [answer(reward, 1 + place % 4) for place, reward in enumerate(own)] + [answer(greedy, source="greedy")]
+        for own in rewards
+    ]
+
+
+def earned(settings: dict[str, Any], groups: list[Group]) -> list[list[Advantage]]:
+    credit(groups, PolicyGradient(**settings))
+    return [[rollout.advantage for rollout in group if rollout.source != "greedy"] for group in groups]
+
+
+def close(one: list[list[Advantage]], other: list[list[Advantage]]) -> None:
+    for own, theirs in zip(one, other, strict=True):
+        for mine, thine in zip(own, theirs, strict=True):
+            assert mine == pytest.approx(thine, rel=1e-4, abs=1e-4)
+
+
+@given(rewards=GROUPS, shift=st.sampled_from([-2.0, 0.25, 3.0]))
+@pytest.mark.parametrize("name", sorted(SHIFT_INVARIANT))
+def test_a_shift_of_all_rewards_changes_nothing(name: str, rewards: list[list[float]], shift: float) -> None:
+    moved = [[reward + shift for reward in own] for own in rewards]
+    close(earned({"estimator": name}, step(rewards)), earned({"estimator": name}, step(moved, 0.2 + shift)))
+
+
+@pytest.mark.parametrize("name", sorted(set(ESTIMATORS) - SHIFT_INVARIANT))
+def test_the_others_do_feel_a_shift(name: str) -> None:
+    assert earned({"estimator": name}, step([[0, 1, 0.5]])) != earned({"estimator": name}, step([[1, 2, 1.5]]))
+
+
+@given(rewards=GROUPS, value=st.sampled_from([0.0, 0.1, 1.0, -0.7]), count=st.integers(1, 9))
+@pytest.mark.parametrize("settings", [own for own in VARIANTS if own.get("estimator", "group") in COMPARING], ids=str)
+def test_equal_rewards_earn_exactly_nothing(
+    settings: dict[str, Any], rewards: list[list[float]], value: float, count: int
+) -> None:
+    """Whatever the other groups earn; a whitened step must be equal as a whole."""
+    groups = [[value] * count] if settings.get("whiten") else [[value] * count, *rewards]
+    assert earned(settings, step(groups))[0] == [0.0] * count
+
+
+@given(rewards=GROUPS, seed=st.integers(0, 99))
+@pytest.mark.parametrize("settings", VARIANTS, ids=str)
+def test_the_order_of_answers_and_groups_is_that_of_their_advantages(
+    settings: dict[str, Any], rewards: list[list[float]], seed: int
+) -> None:
+    groups = step(rewards)
+    before = earned(settings, groups)
+    pairs = [list(zip(group, own, strict=False)) for group, own in zip(groups, before, strict=True)]
+    source = random.Random(seed)
+    mixed = [source.sample(own, len(own)) for own in source.sample(pairs, len(pairs))]
+    greedy = [rollout for group in groups for rollout in group if rollout.source == "greedy"]
+    again = [[rollout for rollout, _ in own] + [one] for own, one in zip(mixed, greedy, strict=True)]
+    close(earned(settings, again), [[advantage for _, advantage in own] for own in mixed])
+
+
+@given(rewards=GROUPS)
+@pytest.mark.parametrize("settings", VARIANTS, ids=str)
+def test_what_could_not_be_graded_changes_nothing_and_earns_nothing(
+    settings: dict[str, Any], rewards: list[list[float]]
+) -> None:
+    groups = step(rewards)
+    for group in groups:
+        late = answer(0.0, 7)
+        late.grade = failed("timeout", "too long")
+        group.insert(1, late)
+    found = earned(settings, groups)
+    assert all(own[1] == 0.0 for own in found)
+    close([own[:1] + own[2:] for own in found], earned(settings, step(rewards)))
+    nothing = [answer(0.0)]
+    nothing[0].grade = failed("error", "IndexError")
+    assert earned(settings, [nothing]) == [[0.0]]
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_greedy_answer_is_a_baseline_and_no_row(name: str) -> None:
+    method = find(name)()
+    groups = step([[0.0, 1.0, 1.0]])
+    credit(groups, method)
+    assert groups[0][-1].advantage == 0.0
+    assert method.rows(groups) == groups[0][:-1]
+    found = describe(groups)
+    assert (found["reward/mean"], found["reward/greedy"]) == (pytest.approx(2 / 3), 0.2)
+    assert {key: value for key, value in found.items() if key != "reward/greedy"} == describe([groups[0][:-1]])
+
+
+def test_a_greedy_answer_that_could_not_be_graded_is_no_baseline() -> None:
+    groups = step([[0.0, 1.0]])
+    groups[0][-1].grade = failed("error", "IndexError")
+    assert earned({"estimator": "remax"}, groups) == [[0.0, 0.0]]
+    assert earned({"estimator": "remax"}, step([[0.0, 1.0]], greedy=0.25)) == [[-0.25, 0.75]]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_group_of_one_is_refused_where_answers_are_compared(name: Estimator) -> None:
+    method = PolicyGradient(estimator=name)
+    method.check(2)
+    if name not in COMPARING:
+        method.check(1)
+        return
+    with pytest.raises(UsageError, match=r"sampling\.group_size is 1, but algorithm\.estimator="):
+        method.check(1)
+    assert earned({"estimator": name}, step([[0.7]])) == [[0.0]]
+
+
+@given(rewards=REWARDS, correct=st.lists(st.booleans(), min_size=6, max_size=6))
+def test_dynamic_sampling_looks_at_correctness_and_not_at_shaped_rewards(
+    rewards: list[float], correct: list[bool]
+) -> None:
+    group = [answer(reward, correct=right) for reward, right in zip(rewards, correct, strict=False)]
+    assert PolicyGradient().kept([group]) == [group]
+    kept = PolicyGradient(dynamic_sampling=True).kept([group])
+    assert bool(kept) == (len(set(correct[: len(rewards)])) == 2)
+
+
+def test_truncated_answers_leave_the_rows_but_not_the_statistics() -> None:
+    groups = step([[0.0, 1.0, 1.0]])
+    groups[0][0].stop_reason = "length"
+    method = PolicyGradient(mask_truncated=True, normalize_std=False)
+    credit(groups, method)
+    assert [rollout.advantage for rollout in groups[0][:3]] == pytest.approx([-2 / 3, 1 / 3, 1 / 3])
+    assert method.rows(groups) == groups[0][1:3]
+    assert PolicyGradient().rows(groups) == groups[0][:3]
+
+
+def test_every_estimator_is_told_apart() -> None:
+    assert set(ESTIMATORS) >= SHIFT_INVARIANT | COMPARING | estimators.TOKEN_LEVEL
+    used = {find(name)().estimator for name in FAMILY}
+    assert used == set(ESTIMATORS) - {"none"}, "an estimator without a leaf is still a choice of every leaf"
+    assert all({"estimator", "whiten", "kl_place"} <= {field.name for field in fields(find(name))} for name in FAMILY)

@@ -1,0 +1,334 @@
+"""Surrogates, corrections and scales against arithmetic written out, finite differences and the recorded averages."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from making import make_model, make_rollout
+
+from qed.algorithms.parts import corrections, losses, scales
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.scales import factor
+from qed.algorithms.parts.surrogates import Surrogate, policy_loss, sampled
+from qed.batch import Batch, collate
+from qed.errors import QedError, UsageError
+from qed.learner import Learner
+from qed.settings import LearnerSettings
+from qed.types import Problem, Rollout
+
+ONES = torch.ones(1, 1, dtype=torch.float64)
+# Surrogates whose value is not what their gradient is of: a weight in them is held fixed.
+HELD = ("gspo_token", "cispo", "vespo")
+
+
+def column(*rows: list[float]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def of_token(ratio: float, advantage: float, **settings: Any) -> tuple[float, float]:
+    """The loss of a single token of a ratio and an advantage, and its derivative by the token's log-prob."""
+    logps = column([math.log(ratio) - 1]).requires_grad_()
+    loss, _ = policy_loss(logps, -ONES, ONES * advantage, ONES, PolicyGradient(**settings))
+    (gradient,) = torch.autograd.grad(loss.sum(), logps)
+    return float(loss.detach()), float(gradient)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ratio", "advantage", "loss", "gradient"),
+    [
+        ({"surrogate": "unclipped"}, 3.0, -2.0, 6.0, 6.0),
+        ({}, 3.0, -2.0, 6.0, 6.0),  # without the dual clip a bad token pushes as hard as its ratio is large
+        ({"clip_dual": 2.5}, 3.0, -2.0, 5.0, 0.0),
+        ({"clip_dual": 2.5}, 2.0, -2.0, 4.0, 4.0),
+        ({"clip_dual": 2.5}, 3.0, 2.0, -2.4, 0.0),  # the dual clip is for negative advantages alone
+        ({"ratio_clamp": math.log(2), "surrogate": "unclipped"}, 3.0, 1.0, -2.0, 0.0),
+        ({"surrogate": "cispo", "cispo_clip": "both"}, 0.5, 1.0, 0.8 * (1 + math.log(2)), -0.8),
+        ({"surrogate": "cispo", "cispo_clip": "above"}, 0.5, 1.0, 0.5 * (1 + math.log(2)), -0.5),
+        ({"surrogate": "cispo", "cispo_clip": "above", "clip_high": 0.28}, 3.0, 1.0, 1.28 * (1 - math.log(3)), -1.28),
+        ({"surrogate": "cispo", "cispo_clip": "trl", "clip_high": 0.28}, 1.0, 1.0, 0.28, -0.28),
+        ({"surrogate": "cispo", "cispo_clip": "trl", "clip_high": 5.0}, 3.0, 1.0, 3 * (1 - math.log(3)), -3.0),
+        ({"surrogate": "sapo"}, 1.0, 2.0, -4.0, -2.0),
+        ({"surrogate": "sapo"}, 1.0, -2.0, 4 / 1.05, 2.0),
+        ({"surrogate": "sapo"}, 2.0, 1.0, -4 / (1 + math.exp(-1)), -8 * math.exp(-1) / (1 + math.exp(-1)) ** 2),
+        ({"surrogate": "vespo"}, 1.0, 3.0, 3.0, -3.0),
+        ({"surrogate": "vespo"}, 2.0, 1.0, 4 * math.exp(-3) * (1 - math.log(2)), -4 * math.exp(-3)),
+        ({"surrogate": "vespo"}, 2.0, -1.0, -8 * math.exp(-2) * (1 - math.log(2)), 8 * math.exp(-2)),
+        ({"surrogate": "gmpo", "clip_high": 0.4}, math.exp(0.5), 1.0, -math.exp(0.4), 0.0),
+        ({"surrogate": "gmpo", "clip_high": 0.4}, math.exp(0.5), -1.0, math.exp(0.5), math.exp(0.5)),
+        ({"surrogate": "gmpo", "clip_low": 0.4}, math.exp(-0.5), -1.0, math.exp(-0.4), 0.0),
+        # From 1/e to 2/e is a rise of 0.37, beyond 0.2; bound is what a good token gains or a bad one loses.
+        ({"surrogate": "dppo", "dppo_square": 0.0}, 2.0, 1.0, 0.0, 0.0),
+        ({"surrogate": "dppo", "dppo_square": 0.0}, 2.0, -1.0, 2.0, 2.0),
+        ({"surrogate": "dppo", "dppo_square": 0.0}, 0.4, -1.0, 0.0, 0.0),
+        ({"surrogate": "dppo", "dppo_square": 0.0}, 0.4, 1.0, -0.4, -0.4),
+        ({"surrogate": "dppo", "dppo_square": 0.5}, 2.0, 1.0, 0.5 * math.log(2) ** 2, math.log(2)),
+    ],
+)
+def test_a_token_by_hand(
+    settings: dict[str, Any], ratio: float, advantage: float, loss: float, gradient: float
+) -> None:
+    assert of_token(ratio, advantage, **settings) == (pytest.approx(loss), pytest.approx(gradient))
+
+
+def random_columns() -> tuple[torch.Tensor, ...]:
+    """Log-probs, old ones, advantages of rows and a mask with a hole, seeded."""
+    generator = torch.Generator().manual_seed(3)
+    logps = -torch.rand(5, 7, generator=generator, dtype=torch.float64) * 3
+    old = logps + 0.6 * torch.randn(5, 7, generator=generator, dtype=torch.float64)
+    advantages = torch.randn(5, 1, generator=generator, dtype=torch.float64).expand(5, 7)
+    mask = (torch.arange(7) < torch.tensor([7, 3, 5, 1, 6])[:, None]).double()
+    mask[0, 2] = 0
+    return logps, old, advantages, mask
+
+
+@pytest.mark.parametrize("surrogate", [name for name in get_args(Surrogate) if name not in HELD])
+def test_gradients_are_those_of_finite_differences(surrogate: str) -> None:
+    logps, old, advantages, mask = random_columns()
+    settings = PolicyGradient(surrogate=surrogate, clip_low=0.3, clip_high=0.3, clip_dual=1.5)
+    where = logps.clone().requires_grad_()
+    assert torch.autograd.gradcheck(lambda x: policy_loss(x, old, advantages, mask, settings)[0], where, eps=1e-7)
+
+
+@pytest.mark.parametrize("surrogate", get_args(Surrogate))
+def test_masked_places_reach_nothing(surrogate: str) -> None:
+    """A NaN at a masked place changes neither a value nor a gradient, and the loss is 0 there."""
+    logps, old, advantages, mask = random_columns()
+    settings = PolicyGradient(surrogate=surrogate)
+    found = []
+    for filling in (0.0, torch.nan):
+        columns = [values.masked_fill(mask == 0, filling) for values in (logps, old, advantages)]
+        where = columns[0].requires_grad_()
+        loss, stats = policy_loss(where, *columns[1:], mask, settings)
+        loss.sum().backward()
+        found.append([loss.detach(), where.grad, *(value.double() for value in stats.values())])
+    assert not found[0][0][mask == 0].any()
+    for clean, dirty in zip(*found, strict=True):
+        torch.testing.assert_close(dirty, clean)
+
+
+@pytest.mark.parametrize("surrogate", get_args(Surrogate))
+def test_at_ratio_one_all_are_reinforce(surrogate: str) -> None:
+    """With equal log-probs, or with old ones that are not known, the gradient of the row mean is that of A log pi."""
+    logps, _, advantages, mask = random_columns()
+    weights = mask / mask.sum(1, keepdim=True)
+    settings = PolicyGradient(surrogate=surrogate, cispo_clip="above")
+    for old in (logps, logps * torch.nan):
+        where = logps.clone().requires_grad_()
+        loss, stats = policy_loss(where, old, advantages, mask, settings)
+        (weights * loss).sum().backward()
+        torch.testing.assert_close(where.grad, -weights * advantages)
+        assert stats.get("ratio/log_max", 0) == 0
+
+
+def test_a_sequence_has_one_ratio() -> None:
+    """Log-ratios 0.1 and 0.3: s = e^0.2; each token's gradient is half of s A; the token form has s A for each."""
+    logps, mask = column([0.1, 0.3]).requires_grad_(), column([1, 1])
+    zeros, advantages = torch.zeros(1, 2).double(), column([2, 2])
+    for surrogate, share in (("gspo", 1.0), ("gspo_token", 1.0)):
+        settings = PolicyGradient(surrogate=surrogate, clip_high=0.5)
+        loss, _ = policy_loss(logps, zeros, advantages, mask, settings)
+        assert loss[0].tolist() == pytest.approx([-2 * math.exp(0.2)] * 2)
+        (gradient,) = torch.autograd.grad(loss.mean(), logps)
+        assert gradient[0].tolist() == pytest.approx([-math.exp(0.2) * share] * 2)
+    capped = losses.sequence_token_log_ratios(column([30, 30]), logps, mask)
+    assert capped.tolist() == [[10.0, 10.0]]
+
+
+def test_clipped_tokens_are_counted_where_the_clip_is_strictly_larger() -> None:
+    """Ratios 1, 1.5, 0.5 and 1.5: the second is beyond the bound on its side, the third on the other side."""
+    logps = column([1, 1.5, 0.5, 1.5]).log()
+    mask, advantages = column([1, 1, 1, 0]), column([1, 1, 1, 1])
+    for sign, low, high in ((1, 0, 1), (-1, 1, 0)):
+        _, stats = policy_loss(logps, logps * 0, sign * advantages, mask, PolicyGradient())
+        assert (int(stats["clip/low"]), int(stats["clip/high"])) == (low, high)
+    _, stats = policy_loss(logps, logps * 0, -advantages, mask, PolicyGradient(clip_dual=1.4))
+    assert int(stats["clip/dual"]) == 1
+
+
+# Corrections
+
+RATIOS = column([0.5, 1.0, 4.0], [2.0, 2.0, 9.0])
+MASK = column([1, 1, 1], [1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "expected"),
+    [
+        ("none", 0, 2, [[1, 1, 1], [1, 1, 0]]),
+        ("bypass", 0, 2, [[1, 1, 1], [1, 1, 0]]),
+        ("token_truncate", 0, 2, [[0.5, 1, 2], [2, 2, 0]]),
+        ("token_truncate", 0.8, 1.5, [[0.8, 1, 1.5], [1.5, 1.5, 0]]),
+        ("token_mask", 0.8, 3, [[0, 1, 0], [2, 2, 0]]),
+        ("sequence_truncate", 0, 3, [[2, 2, 2], [3, 3, 0]]),
+        ("sequence_mask", 0, 3, [[2, 2, 2], [0, 0, 0]]),
+        ("geometric_mask", 0.5, 1.9, [[0.5, 1, 4], [0, 0, 0]]),  # a kept row's weights have no bound
+    ],
+)
+def test_importance_weights_by_hand(kind: Any, low: float, high: float, expected: list[list[float]]) -> None:
+    weights = corrections.importance_weights(RATIOS.log(), MASK, kind, low, high)
+    torch.testing.assert_close(weights, column(*expected))
+
+
+def test_normalised_weights_have_mean_one() -> None:
+    """Over the tokens, and for row weights over the rows, whatever their lengths."""
+    weights = column([1, 2, 3], [4, 4, 0])
+    torch.testing.assert_close(corrections.normalized(weights, MASK, "token_truncate"), weights / 2.8)
+    rows = column([1, 1, 1], [4, 4, 0])
+    torch.testing.assert_close(corrections.normalized(rows, MASK, "sequence_truncate"), rows / 2.5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "expected"),
+    [
+        # k1 is bounded on sampled / old, the inverse of the ratios: 2, 1, 1/4 and 1/2, 1/2.
+        ("token_k1", 0.5, 2, [[1, 1, 0], [1, 1, 0]]),
+        ("token_k1", 0.2, 1.5, [[0, 1, 1], [1, 1, 0]]),
+        ("sequence_sum_k1", 0.3, 2, [[1, 1, 1], [0, 0, 0]]),
+        ("sequence_mean_k1", 0.6, 2, [[1, 1, 1], [0, 0, 0]]),
+        ("token_k2", 0, 0.5, [[1, 1, 0], [1, 1, 0]]),
+        ("sequence_sum_k2", 0, 1, [[0, 0, 0], [1, 1, 0]]),
+        ("token_k3", 0, 0.2, [[1, 1, 0], [0, 0, 0]]),  # 0.193, 0, 1.614 and 0.307, 0.307
+        ("sequence_mean_k3", 0, 0.5, [[0, 0, 0], [1, 1, 0]]),
+        ("sequence_max_k3", 0, 1.7, [[1, 1, 1], [1, 1, 0]]),
+    ],
+)
+def test_rejections_by_hand(kind: Any, low: float, high: float, expected: list[list[float]]) -> None:
+    assert corrections.kept(RATIOS.log(), MASK, kind, low, high).double().tolist() == expected
+
+
+def test_rows_that_the_policy_has_left_are_dropped_when_they_are_bad() -> None:
+    """sampled - log pi is 0.5 on average in the first row, 0.1 in the second; NaN counts as no difference."""
+    logps, rolled = column([-1.0, -1.0, -9], [-1, -1, -1]), column([0.0, -1.0, 0], [-0.8, -0.9, torch.nan])
+    mask = column([1, 1, 0], [1, 1, 1])
+    for advantages, kept in ((-mask, [0, 1]), (mask, [1, 1])):
+        found = corrections.on_policy_rows(logps, rolled, advantages, mask, 0.3)
+        assert found[:, 0].tolist() == kept
+
+
+def batch_of(*rollouts: Rollout) -> Batch:
+    return collate(rollouts, dtype=torch.float64)
+
+
+def answer(logps: tuple[float, ...], old: tuple[float, ...], given: int = 0) -> Rollout:
+    rollout = Rollout(Problem("p", "?", "1"), (0,), (1,) * len(old), logps, "", "stop", given=given, advantage=1.0)
+    rollout.old_logps = old
+    return rollout
+
+
+def test_only_what_a_sampler_wrote_is_corrected() -> None:
+    """A given token, a demonstration and an unknown log-prob keep their advantage beside one that is weighed."""
+    rows = batch_of(answer((0.0, -1.0, math.nan), (-1.0, -0.5, -1.0), given=1), answer((), (-1.0, -2.0)))
+    assert sampled(rows).tolist() == [[False, True, False], [False, False, False]]
+    settings = PolicyGradient(correction="sequence_truncate", correction_high=9.0)
+    assert settings.rescored
+    corrected = settings.prepare(rows, None, None)
+    assert corrected.advantages.tolist() == [[1, pytest.approx(math.exp(0.5)), 1], [1, 1, 0]]
+    told = settings.measured(rows)
+    assert told["correction/ratio_mean"] == told["correction/ratio_max"] == pytest.approx(math.exp(0.5))
+    assert told["correction/dropped"] == 0
+    dropped = replace(settings, correction="sequence_mask", correction_high=1.5)
+    assert dropped.prepare(rows, None, None).advantages.tolist() == [[1, 0, 1], [1, 1, 0]]
+    assert dropped.measured(rows)["correction/dropped"] == 1
+
+
+def test_a_bypass_takes_the_sampler_for_the_old_policy_and_weighs_nothing() -> None:
+    rows = batch_of(answer((-1.0, math.nan), (-0.5, -0.7)))
+    settings = PolicyGradient(correction="bypass")
+    assert not settings.rescored
+    corrected = settings.prepare(rows, None, None)
+    assert corrected.old_logps.tolist() == [[-1.0, -0.7]]
+    assert torch.equal(corrected.advantages, rows.advantages)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"clip_dual": 0.5},
+        {"correction_low": 3.0},
+        {"rejection": "token_k1", "rejection_low": 3.0},
+        {"sapo_temperatures": (0.0, 1.0)},
+        {"offpolicy_limit": -1.0},
+        {"surrogate": "dppo", "correction": "token_mask"},
+    ],
+)
+def test_settings_that_no_run_can_mean(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(name for name in reversed(wrong))):
+        PolicyGradient(**wrong)
+
+
+# Scales
+
+
+def test_scales_by_hand() -> None:
+    """Dr. GRPO's constant is not divided by the rows in verl and LUFFY; every other average is the same everywhere."""
+    for scale in get_args(scales.Scale):
+        assert factor(scale, "sequence", 64) == factor(scale, "token", 64) == factor(scale, "sequence_sum", 64) == 1
+    assert [factor(scale, "constant", 64, ranks=8) for scale in get_args(scales.Scale)] == [1, 1, 8, 1, 8]
+    rows = batch_of(answer((-1.0,), (-1.0,)), answer((-1.0, -1.0), (-1.0, -1.0)))
+    weights = PolicyGradient(average="constant", scale="luffy").weights(rows, 10)
+    assert weights.tolist() == [[pytest.approx(0.1), 0], [pytest.approx(0.1)] * 2]
+
+
+def test_cut_dependent_originals_by_hand() -> None:
+    """Rows of 1 and 3 tokens with losses 4 and 1, 1, 1: how each library sums them in one micro-batch and in two."""
+    loss, mask = column([4, 9, 9], [1, 1, 1]), column([1, 0, 0], [1, 1, 1])
+    together, apart = [[0, 1]], [[0], [1]]
+    assert float(scales.verl_legacy(loss, mask, together, "token")) == pytest.approx(7 / 4)
+    assert float(scales.verl_legacy(loss, mask, apart, "token")) == pytest.approx((4 + 1) / 2)
+    assert float(scales.verl_legacy(loss, mask, apart, "sequence")) == pytest.approx((4 + 1) / 2)
+    assert float(scales.verl_legacy(loss, mask, together, "constant", 10)) == pytest.approx(7 / 10)
+    assert float(scales.verl_legacy(loss, mask, apart, "constant", 10)) == pytest.approx(7 / 10 / 2)
+    assert float(scales.trl_bnpo(loss, mask, together)) == pytest.approx(7 / 4)
+    assert float(scales.trl_bnpo(loss, mask, apart)) == pytest.approx((4 + 1) / 2)
+    assert float(scales.luffy_sum(loss, mask, apart, 10)) == float(scales.luffy_sum(loss, mask, together, 10))
+    assert float(scales.luffy_sum(loss, mask, apart)) == pytest.approx(4 + 1)
+
+
+def test_averages_are_verls(shared: Path) -> None:
+    """The recorded results of its aggregation, January 2026, for one micro-batch; a global count is the caller's."""
+    data = np.load(shared / "vectors" / "verl_agg_loss.npz")
+    names: dict[str, Any] = {
+        "token-mean": "token",
+        "seq-mean-token-sum": "sequence_sum",
+        "seq-mean-token-mean": "sequence",
+        "seq-mean-token-sum-norm": "constant",
+    }
+    for name, average in names.items():
+        loss, mask = (torch.from_numpy(data[f"{name}::in::{part}"]) for part in ("loss_mat", "loss_mask"))
+        (expected,) = json.loads(str(data[f"{name}::scalars"])).values()
+        found = scales.verl_legacy(loss, mask.double(), [range(len(mask))], average, mask.shape[1])
+        assert float(found) == pytest.approx(expected, rel=1e-6), name
+
+
+# The ratio of a later update
+
+
+def updates(algorithm: PolicyGradient, forget: bool, **settings: Any) -> None:
+    """Two updates for one scoring; a user's loss that forgets old log-probs takes the policy's own at each."""
+    torch.manual_seed(0)
+    learner = Learner(make_model(), algorithm, LearnerSettings(**{"lr": 1e-3, **settings}))
+    rollouts = [make_rollout(random.Random(seed)) for seed in range(4)]
+    learner.score(rollouts, old=True)
+    for step in range(2):
+        if forget:
+            for rollout, logps in zip(rollouts, learner._scored(learner.model, rollouts), strict=True):
+                rollout.old_logps = logps
+        learner.update(rollouts, step)
+
+
+def test_a_ratio_that_cannot_move_is_an_error() -> None:
+    """And is none where there is no ratio, where nothing moved, and in the first update."""
+    with pytest.raises(QedError, match="exactly 1"):
+        updates(PolicyGradient(), forget=True)
+    updates(PolicyGradient(), forget=False)
+    updates(PolicyGradient(surrogate="plain"), forget=True)
+    updates(PolicyGradient(), forget=True, lr=0.0)
+    updates(PolicyGradient(), forget=True, lr=1e-20)
