@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from qed.algorithms.base import Algorithm
 from qed.batch import Batch, collate, cut
 from qed.errors import Diverged
-from qed.logps import response_logps
+from qed.logps import decoder_and_head, response_logps
 from qed.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
+from qed.packing import check_packing
 from qed.settings import LearnerSettings
 from qed.types import Rollout
 
@@ -64,6 +65,8 @@ class Learner:
         self.optimizer = make_optimizer(model, settings)
         self.reference = (reference or copy.deepcopy(model)).requires_grad_(False) if algorithm.reference else None
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if settings.packing:
+            check_packing(decoder_and_head(model)[0])
 
     def score(self, rollouts: Sequence[Rollout], old: bool) -> None:
         """Write the log-probs that the loss compares with, before the first of a step's updates.
@@ -125,7 +128,7 @@ class Learner:
         sums: dict[str, Tensor | float] = defaultdict(float)
         for part in islice(self._parts(batch.select(live)), rank, None, world) if len(live) else ():
             with self._autocast():
-                logps, entropy = response_logps(self.model, part, self.temperature)
+                logps, entropy = response_logps(self.model, part, self.temperature, self.settings.packing)
             loss, extra = self.algorithm.loss(part, logps, entropy)
             loss.backward()  # type: ignore[no-untyped-call]
             extra |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
@@ -190,7 +193,7 @@ class Learner:
         for rows in self._cuts(batch):
             part = batch.select(rows)
             with self._autocast():
-                found = response_logps(model, part, self.temperature)
+                found = response_logps(model, part, self.temperature, self.settings.packing)
             for column, values in zip((logps, entropy), found, strict=True):
                 column[rows, : values.shape[1]] = values.to(column.dtype)
         return logps, entropy

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qed.batch import Batch
 from qed.errors import ModelError
+from qed.packing import packed_states
 
 # A chunk's logits in float32 take 64 MiB at most, whatever the vocabulary.
 CHUNK_ELEMENTS = 1 << 24
@@ -86,20 +87,23 @@ def linear_logps(
     return logps, entropy
 
 
-def response_logps(model: nn.Module, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+def response_logps(model: nn.Module, batch: Batch, temperature: float, packing: bool = False) -> tuple[Tensor, Tensor]:
     """Log-probs of a batch's labels and the policy's entropy, [B, T] each, 0 where the mask is 0.
 
     Positions follow from right padding: the first token of a row stands at 0, so absolute and rotary embeddings agree.
+    With `packing` short rows are computed side by side in one, which changes no number.
     """
     body, head = decoder_and_head(model)
-    attention = None if bool(batch.attention.all()) else batch.attention
-    hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state
+    chosen = batch.mask.bool()
+    hidden = packed_states(body, batch, chosen) if packing else None
+    if hidden is None:
+        attention = None if bool(batch.attention.all()) else batch.attention
+        hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state[chosen]
     device = batch.inputs.device.type
     if torch.is_autocast_enabled(device):
         # Autocast does not reach into a backward pass written by hand, so both passes are given its precision here.
         hidden = hidden.to(torch.get_autocast_dtype(device))
-    chosen = batch.mask.bool()
-    found, spread_out = linear_logps(hidden[chosen], head.weight, batch.labels[chosen], temperature, head.bias)
+    found, spread_out = linear_logps(hidden, head.weight, batch.labels[chosen], temperature, head.bias)
     logps = torch.zeros(batch.labels.shape, dtype=found.dtype, device=found.device)
     # masked_scatter keeps the graph even where no label is chosen, so that a backward pass always works.
     return logps.masked_scatter(chosen, found), logps.masked_scatter(chosen, spread_out)

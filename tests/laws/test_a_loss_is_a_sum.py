@@ -33,10 +33,11 @@ def variants(name: str) -> list[Algorithm]:
     return [kind(average=average, **extra) for average in AVERAGES for extra in extras]
 
 
-def gradient(algorithm: Algorithm, rollouts: Sequence[Rollout], budget: int) -> torch.Tensor:
+def gradient(algorithm: Algorithm, rollouts: Sequence[Rollout], budget: int, packing: bool = False) -> torch.Tensor:
     """The gradient of one step, all parameters in one vector."""
+    settings = LearnerSettings(tokens_per_microbatch=budget, packing=packing)
     # The reference's log-probs are given with the rollouts, so the learner needs no copy of the model.
-    learner = Learner(MODEL, algorithm, LearnerSettings(tokens_per_microbatch=budget), temperature=0.7, length=11)
+    learner = Learner(MODEL, algorithm, settings, temperature=0.7, length=11)
     learner.optimizer.zero_grad(set_to_none=True)
     learner.accumulate(rollouts)
     return torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in learner.parameters])
@@ -69,6 +70,15 @@ def test_padding_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         with monkeypatch.context() as patch:
             patch.setattr("qed.learner.collate", lambda rows, dtype: collate(rows, pad=7, dtype=dtype))
             assert_same(gradient(algorithm, rollouts, budget=10**6), whole)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("budget", [60, 10**6])
+def test_packing_changes_nothing(name: str, budget: int) -> None:
+    """Rows that are computed side by side in one have the gradient that they have each alone."""
+    rollouts = [make_rollout(random.Random(seed), longest=2 + 3 * (seed % 5)) for seed in range(11)]
+    for algorithm in variants(name):
+        assert_same(gradient(algorithm, rollouts, budget, packing=True), gradient(algorithm, rollouts, budget))
 
 
 @pytest.mark.parametrize("name", ALL)
