@@ -71,12 +71,14 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
         start, end = len(rollout.prompt), len(rollout.prompt) + len(rollout.output)
         ids[row, :end] = torch.tensor(rollout.prompt + rollout.output)
         attention[row, : end - 1] = 1
-        first = start - 1  # the label of the last prompt token is the first response token
+        # The label of the last prompt token is the first response token; without a prompt that token is no label.
+        first, unlabelled = max(0, start - 1), int(start == 0)
         for name, values in _response(rollout).items():
             if isinstance(values, float | int):
                 columns[name][row, first : end - 1] = values
             elif values:
-                columns[name][row, first : first + len(values)] = torch.tensor(values, dtype=dtype)
+                labelled = values[unlabelled:]
+                columns[name][row, first : first + len(labelled)] = torch.tensor(labelled, dtype=dtype)
     return Batch(inputs=ids[:, :-1], labels=ids[:, 1:], attention=attention, **columns)
 
 

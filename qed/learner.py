@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from qed.algorithms.base import Algorithm
 from qed.batch import Batch, collate, cut
 from qed.errors import Diverged, QedError
-from qed.logps import response_logps, response_scores
+from qed.logps import decoder_and_head, response_logps, response_scores
 from qed.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
+from qed.packing import check_packing
 from qed.settings import LearnerSettings
 from qed.types import Rollout
 
@@ -66,6 +67,8 @@ class Learner:
         self.reference = (reference or copy.deepcopy(model)).requires_grad_(False) if algorithm.reference else None
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.moved = 0.0  # about how far each weight has gone since the rollouts were scored, as AdamW steps
+        if settings.packing:
+            check_packing(decoder_and_head(model)[0])
 
     def score(self, rollouts: Sequence[Rollout], old: bool, reference: nn.Module | None = None) -> None:
         """Write the log-probs that the loss compares with, before the first of a step's updates.
@@ -140,7 +143,11 @@ class Learner:
         for part in islice(self._parts(batch.select(live)), rank, None, world) if len(live) else ():
             with self._autocast():
                 logps, entropy, log_squares = response_scores(
-                    self.model, part, self.temperature, self.algorithm.log_squares
+                    self.model,
+                    part,
+                    self.temperature,
+                    squares=self.algorithm.log_squares,
+                    packing=self.settings.packing,
                 )
             part = part if log_squares is None else replace(part, log_squares=log_squares)
             loss, extra = self.algorithm.loss(part, logps, entropy)
@@ -221,7 +228,7 @@ class Learner:
         for rows in self._cuts(batch):
             part = batch.select(rows)
             with self._autocast():
-                found = response_logps(model, part, self.temperature)
+                found = response_logps(model, part, self.temperature, self.settings.packing)
             for column, values in zip((logps, entropy), found, strict=True):
                 column[rows, : values.shape[1]] = values.to(column.dtype)
         return logps, entropy

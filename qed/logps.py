@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qed.batch import Batch
 from qed.errors import ModelError
+from qed.packing import packed_states
 
 # A chunk's logits in float32 take 64 MiB at most, whatever the vocabulary.
 CHUNK_ELEMENTS = 1 << 24
@@ -110,29 +111,32 @@ def linear_scores(
     return logps, entropy, log_squares
 
 
-def response_logps(model: nn.Module, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+def response_logps(model: nn.Module, batch: Batch, temperature: float, packing: bool = False) -> tuple[Tensor, Tensor]:
     """Log-probs of a batch's labels and the policy's entropy, [B, T] each, 0 where the mask is 0."""
-    logps, entropy, _ = response_scores(model, batch, temperature)
+    logps, entropy, _ = response_scores(model, batch, temperature, packing=packing)
     return logps, entropy
 
 
 def response_scores(
-    model: nn.Module, batch: Batch, temperature: float, squares: bool = False
+    model: nn.Module, batch: Batch, temperature: float, *, squares: bool = False, packing: bool = False
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The same with log sum_v p_v^2 as a third, which is None unless asked for and has no gradient.
 
     Positions follow from right padding: the first token of a row stands at 0, so absolute and rotary embeddings agree.
+    With `packing` short rows are computed side by side in one, which changes no number.
     """
     body, head = decoder_and_head(model)
-    attention = None if bool(batch.attention.all()) else batch.attention
-    hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state
+    chosen = batch.mask.bool()
+    hidden = packed_states(body, batch, chosen) if packing else None
+    if hidden is None:
+        attention = None if bool(batch.attention.all()) else batch.attention
+        hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state[chosen]
     device = batch.inputs.device.type
     if torch.is_autocast_enabled(device):
         # Autocast does not reach into a backward pass written by hand, so both passes are given its precision here.
         hidden = hidden.to(torch.get_autocast_dtype(device))
-    chosen = batch.mask.bool()
     logps, entropy, log_squares = linear_scores(
-        hidden[chosen], head.weight, batch.labels[chosen], temperature, head.bias, squares
+        hidden, head.weight, batch.labels[chosen], temperature, head.bias, squares
     )
     blank = torch.zeros(batch.labels.shape, dtype=logps.dtype, device=logps.device)
     # masked_scatter keeps the graph even where no label is chosen, so that a backward pass always works.

@@ -53,6 +53,8 @@ class DataSettings:
     """Train only on problems whose worked solution ends in the right answer, as the grader says."""
     max_prompt_percentile: float = 100.0
     """Leave out problems whose prompt is longer than this percentile of all prompts, in tokens."""
+    window: int = 0
+    """SFT alone: train on windows of so many tokens of all demonstrations written one after the other; 0 does not."""
     validation_split: float = 0.0
     """The share of the training problems that is held back to choose the best checkpoint by."""
     prompt: str = _named("prompts", "auto")
@@ -74,6 +76,7 @@ class DataSettings:
         """Refuse numbers that no run can mean."""
         _require(self.unique_examples >= 0, "data.unique_examples must not be negative.")
         _require(0 < self.max_prompt_percentile <= 100, "data.max_prompt_percentile must lie in (0, 100].")
+        _require(self.window >= 0, "data.window must not be negative.")
         _require(0 <= self.validation_split < 1, "data.validation_split must lie in [0, 1).")
         _require(bool(self.reward), "data.reward must name a reward.")
         _require(self.reward_workers >= 0, "data.reward_workers must not be negative.")
@@ -119,6 +122,8 @@ class LearnerSettings:
     """Passes over the rollouts of an online step; each pass makes its own optimizer steps."""
     tokens_per_microbatch: int = 16384
     """Padded tokens computed at once; bounds memory, never changes a gradient."""
+    packing: bool = False
+    """Compute short rows side by side in one: less padding where lengths are uneven, never another gradient."""
     lr: float = 1e-6
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

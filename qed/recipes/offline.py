@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 from qed import model
-from qed.errors import DataError
+from qed.draws import shuffled
+from qed.errors import DataError, UsageError
+from qed.packing import windows
 from qed.recipes.phase import Phase
 from qed.recipes.setup import Setup
 from qed.settings import Settings
-from qed.types import Rollout
+from qed.types import Problem, Rollout
 
 
 def offline(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
     """Imitate the worked solutions of the training problems; see `Phase` for the arguments."""
     phase = Phase(setup, settings, name, offset)
-    stream = phase.over(demonstrations(setup), "demonstrations")
+    stream = phase.over(trained_rows(setup, settings), "demonstrations")
     for step in phase.steps():
         rows = stream.take(settings.learner.batch_size or len(stream.items))
         stats = phase.learner.update(rows, step - offset - 1)
@@ -21,23 +25,49 @@ def offline(setup: Setup, settings: Settings, name: str, offset: int = 0) -> Non
     phase.finish()
 
 
-def demonstrations(setup: Setup) -> list[Rollout]:
-    """The demonstrations of the training problems; those missing or too long for the model are counted and said.
+def trained_rows(setup: Setup, settings: Settings) -> list[Rollout]:
+    """The demonstrations, each a row, or the windows of their stream that `data.window` asks for.
+
+    Raises:
+        DataError: there is nothing to imitate.
+    """
+    length, limit = settings.data.window, model.window(setup.model)
+    if not length:
+        return demonstrations(setup, limit)
+    if length > limit:
+        raise UsageError(f"data.window is {length}, but the model's own window holds only {limit} tokens.")
+    shown = demonstrations(setup)  # none is too long, because windows cut them
+    order = shuffled(len(shown), settings.run.seed, "documents")
+    cut = windows(((*shown[index].prompt, *shown[index].output) for index in order), length).tolist()
+    if not cut:
+        raise DataError(f"All {len(shown)} demonstrations together do not fill one window of {length} tokens.")
+    updates = math.ceil(len(cut) / (settings.learner.batch_size or len(cut)))
+    setup.run.event("windows", demonstrations=len(shown), windows=len(cut), length=length, steps_per_epoch=updates)
+    setup.console.say(
+        f"{len(shown)} demonstrations make {len(cut)} windows of {length} tokens: an epoch is {updates} steps."
+    )
+    # Every token but the first is a label, so the first is all of the row's prompt.
+    return [
+        Rollout(Problem(f"window {number}", "", ""), (first,), tuple(rest), (), "", "stop", "demonstration")
+        for number, (first, *rest) in enumerate(cut)
+    ]
+
+
+def demonstrations(setup: Setup, limit: int | None = None) -> list[Rollout]:
+    """The demonstrations of the training problems; those missing or longer than `limit` tokens are counted and said.
 
     Raises:
         DataError: there is none to imitate.
     """
     written = [setup.template.demonstration(problem) for problem in setup.problems]
     there = [rollout for rollout in written if rollout is not None]
-    limit = model.window(setup.model)
-    kept = [rollout for rollout in there if len(rollout.prompt) + len(rollout.output) <= limit]
+    kept = [rollout for rollout in there if limit is None or len(rollout.prompt) + len(rollout.output) <= limit]
     missing, too_long = len(written) - len(there), len(there) - len(kept)
     if missing or too_long:
         setup.run.event("demonstrations_left_out", without_solution=missing, too_long=too_long, limit=limit)
         setup.console.say(
-            f"{len(kept)} demonstrations; left out: {missing} problems without a worked solution, {too_long} "
-            "longer than the "
-            f"model's window of {limit} tokens."
+            f"{len(kept)} demonstrations; left out: {missing} problems without a worked solution"
+            + (f", {too_long} longer than the model's window of {limit} tokens." if limit is not None else ".")
         )
     if not kept:
         raise DataError(

@@ -47,9 +47,10 @@ def tell_shortage(setup: Setup, gathered: Gathered, wanted: int) -> bool:
         return False
     setup.run.event("too_few_groups", wanted=wanted, **gathered.counts)
     setup.console.say(
-        f"Warning: after {gathered.counts['groups/rounds']:g} rounds of sampling only {len(gathered.groups)} of {wanted} groups can teach "
-        "anything, and the step goes on with these: the other problems were all solved or all failed. Easier or harder "
-        "problems, or a larger algorithm.max_rounds, may help. groups/kept in the metrics counts them in every step."
+        f"Warning: after {gathered.counts['groups/rounds']:g} rounds of sampling only {len(gathered.groups)} of "
+        f"{wanted} groups can teach anything, and the step goes on with these: the other problems were all solved or "
+        "all failed. Easier or harder problems, or a larger algorithm.max_rounds, may help. groups/kept in the metrics "
+        "counts them in every step."
     )
     return True
 

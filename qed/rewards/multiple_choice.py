@@ -22,11 +22,16 @@ CHOSEN = re.compile(
 def reward(rollout: Rollout) -> Grade:
     """Reward = correct; the format holds when a letter was chosen."""
     problem = rollout.problem
-    found = final_answer(rollout.text)
-    chosen = _letter(found.answer, _choices(problem)) if found else None
+    chosen = letter(rollout.text, _choices(problem))
     correct = chosen is not None and chosen == _letter(problem.answer, _choices(problem))
     reason = "no letter chosen" if chosen is None else "the same choice" if correct else "another choice"
     return Grade(float(correct), correct, chosen is not None, chosen, {"correct": float(correct)}, "string", reason)
+
+
+def letter(text: str, choices: Sequence[str] = ()) -> str | None:
+    """The letter that the final answer of a text chooses, by its name or by the words of a choice; None without one."""
+    found = final_answer(text)
+    return _letter(found.answer, choices) if found else None
 
 
 def _choices(problem: Problem) -> Sequence[str]:

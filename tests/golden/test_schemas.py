@@ -42,6 +42,8 @@ def load(tmp_path: Path, *rows: dict[str, Any], counts: Counter[str] | None = No
 ROWS: list[tuple[str, dict[str, Any], tuple[str, str, str, str]]] = [
     ("TRL messages", {"messages": [SYSTEM, USER, ASSISTANT]}, ("x?", "", "", "It is 3.")),
     ("TRL prompt and completion", {"prompt": "x?", "completion": "It is 3."}, ("x?", "", "", "It is 3.")),
+    ("prompt and response", {"prompt": "x?", "response": "It is 3."}, ("x?", "", "", "It is 3.")),
+    ("with an answer", {"prompt": "x?", "response": "So.", "answer": "3"}, ("x?", "3", "So.", "")),
     ("TRL conversations", {"prompt": [USER], "completion": [ASSISTANT]}, ("x?", "", "", "It is 3.")),
     ("TRL preference", {"prompt": "x?", "chosen": "3", "rejected": "4"}, ("x?", "", "", "3")),
     ("TRL implicit preference", {"chosen": "Q: x?\nA: 3", "rejected": "Q: x?\nA: 4"}, ("Q: x?\nA:", "", "", "3")),

@@ -100,13 +100,19 @@ def bundles(source: random.Random, algorithm: Algorithm, count: int, **options: 
 
 
 def gradient(
-    algorithm: Algorithm, rollouts: Sequence[Rollout], budget: int, rank: int = 0, world: int = 1
+    algorithm: Algorithm,
+    rollouts: Sequence[Rollout],
+    budget: int,
+    *,
+    part: tuple[int, int] = (0, 1),
+    packing: bool = False,
 ) -> torch.Tensor:
     """The gradient of one step, all parameters in one vector."""
+    settings = LearnerSettings(tokens_per_microbatch=budget, packing=packing)
     # The reference's log-probs are given with the rollouts, so the learner needs no copy of the model.
-    learner = Learner(MODEL, algorithm, LearnerSettings(tokens_per_microbatch=budget), temperature=0.7, length=11)
+    learner = Learner(MODEL, algorithm, settings, temperature=0.7, length=11)
     learner.optimizer.zero_grad(set_to_none=True)
-    learner.accumulate(rollouts, rank, world)
+    learner.accumulate(rollouts, *part)
     return torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in learner.parameters])
 
 
@@ -132,7 +138,7 @@ def test_ranks_add_up(name: str) -> None:
     rollouts = [make_rollout(random.Random(seed)) for seed in range(4)]
     worlds = [(algorithm, 2) for algorithm in variants(name)] + [(find(name)(), 5)]
     for algorithm, world in worlds:
-        shares = [gradient(algorithm, rollouts, 20, rank, world) for rank in range(world)]
+        shares = [gradient(algorithm, rollouts, 20, part=(rank, world)) for rank in range(world)]
         assert_same(torch.stack(shares).sum(0), gradient(algorithm, rollouts, budget=20))
 
 
@@ -149,6 +155,15 @@ def test_padding_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         with monkeypatch.context() as patch:
             patch.setattr("qed.learner.collate", lambda rows, dtype: collate(rows, pad=7, dtype=dtype))
             assert_same(gradient(algorithm, rollouts, budget=10**6), whole)
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("budget", [60, 10**6])
+def test_packing_changes_nothing(name: str, budget: int) -> None:
+    """Rows that are computed side by side in one have the gradient that they have each alone."""
+    rollouts = [make_rollout(random.Random(seed), longest=2 + 3 * (seed % 5)) for seed in range(11)]
+    for algorithm in variants(name):
+        assert_same(gradient(algorithm, rollouts, budget, packing=True), gradient(algorithm, rollouts, budget))
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -128,8 +128,9 @@ def _prompt(row: Row, place: Place) -> Fields:
     answer_key, solution_key = filled(row, ANSWER), filled(row, SOLUTION)
     answer = answer_text(row[answer_key], place, answer_key) if answer_key else ""
     used = ("prompt", answer_key or "", solution_key or "")
-    if solution_key == "completion":
-        completion = conversations.answered(row["completion"], place, "completion")
+    # A reply without an answer beside it is all that there is to imitate, not the reasoning in front of one.
+    if solution_key == "completion" or (solution_key == "response" and not answer_key):
+        completion = conversations.answered(row[solution_key], place, solution_key)
         return Fields(question, answer, completion=completion, used=used)
     solution = solution_text(row[solution_key], place, solution_key) if solution_key else ""
     if not answer and "\\boxed" not in solution and "\n" not in solution.strip():

@@ -1,0 +1,45 @@
+"""Log-probs and entropy of logits that are there already, by chunks of rows: for models that only give logits.
+
+Training uses `logps`, which never makes the logits of a whole batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+CHUNK_ROWS = 2048
+
+
+def label_logps(logits: Tensor, labels: Tensor) -> Tensor:
+    """log softmax(logits)[label], of the shape of `labels`, in float32 where the logits are of half precision.
+
+    Args:
+        logits: [..., V].
+        labels: [...] int64.
+    """
+    flat = labels.reshape(-1, 1)
+    return _by_rows(logits, lambda log_probs, rows: log_probs.gather(-1, flat[rows]).squeeze(-1))
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """The entropy -sum p log p of softmax(logits), [...] from [..., V], in nats; a logit of -inf adds nothing."""
+    # A p of 0 has a log-prob of -inf, and 0 times that is NaN.
+    return _by_rows(
+        logits, lambda log_probs, _: -(log_probs.exp() * log_probs.where(log_probs > -torch.inf, 0.0)).sum(-1)
+    )
+
+
+def _by_rows(logits: Tensor, of: Callable[[Tensor, slice], Tensor]) -> Tensor:
+    """A number for each row of logits, from its log-softmax and its place; the log-softmax is that of a chunk."""
+    flat = logits.reshape(-1, logits.shape[-1])
+    half = logits.dtype in (torch.bfloat16, torch.float16)
+    dtype = torch.float32 if half else logits.dtype
+    found = [
+        of(flat[rows].to(dtype).log_softmax(-1), rows)
+        for start in range(0, len(flat), CHUNK_ROWS)
+        for rows in [slice(start, start + CHUNK_ROWS)]
+    ]
+    return (torch.cat(found) if found else flat.new_zeros(0, dtype=dtype)).reshape(logits.shape[:-1])
