@@ -3,7 +3,7 @@
 S = sum over parts k of w_k (r_k - mean r_k) / (std r_k + eps), of each group; A = S / (std S + eps), over the step
 loss = that of GRPO
 
-The parts are those of a sum such as `--reward think_answer 0.5*overlong`, with its weights. In the sum of the rewards
+The parts are those of a sum such as `--reward think_answer,0.5*overlong`, with its weights. In the sum of the rewards
 itself a part with a small spread would be drowned by the others. With a single reward, S is GRPO's advantage.
 """
 
