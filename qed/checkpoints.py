@@ -1,7 +1,7 @@
 """Checkpoints that are whole or absent: written beside their place, named in a manifest with checksums, then renamed.
 
-`hf/` loads with `from_pretrained`; `state.safetensors` and `state.json` hold what else a run needs to go on. Nothing is
-pickled.
+`hf/` loads with `from_pretrained`; `state.safetensors`, `state.json` and `answers.jsonl` hold what else a run needs to
+go on. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +20,30 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from qed.errors import DataError, QedError
-from qed.runs import Run, read_json
+from qed.runs import Row, Run, read_json, read_lines
 
 SCHEMA = 1
 
 
 def save(
-    run: Run, step: int, model: Any, tokenizer: Any, tensors: Mapping[str, Tensor], state: Mapping[str, Any]
+    run: Run,
+    step: int,
+    model: Any,
+    tokenizer: Any,
+    tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    rows: Sequence[Row] = (),
 ) -> Path:
     """Write the checkpoint of a step, verified from then on by its manifest.
+
+    Args:
+        run: in whose folder it goes.
+        step: of the run.
+        model: is saved as it is.
+        tokenizer: beside it.
+        tensors: of the optimizer.
+        state: what else is small.
+        rows: answers that the run holds for later steps, one a line.
 
     Raises:
         QedError: the disk is full; earlier checkpoints stay as they are.
@@ -43,6 +58,7 @@ def save(
             {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, beside / "state.safetensors"
         )
         (beside / "state.json").write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
+        (beside / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         _write_manifest(beside)
         if target.exists():
             target.rename(replaced)  # the same step again, after a resume from an older one
@@ -102,6 +118,11 @@ def verify(folder: Path) -> str | None:
 def read_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the rest of a checkpoint's state."""
     return load_file(folder / "state.safetensors"), read_json(folder / "state.json", {})
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """The answers that a run held for later steps."""
+    return read_lines(folder / "answers.jsonl")
 
 
 def _write_manifest(folder: Path) -> None:

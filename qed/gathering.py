@@ -7,10 +7,12 @@ and which the log-probs that came with it correct for.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from qed.algorithms.base import Algorithm, Moment
+from qed.algorithms.base import Algorithm, Look, Moment
 from qed.prompts.base import Template
+from qed.replay import Pool, Row, as_row, from_row
 from qed.rewards.grader import Grader
 from qed.rollouts import Stream, grade, sample, with_greedy
 from qed.samplers.base import Sampler, Sampling
@@ -32,7 +34,9 @@ class Gathered:
 class Gatherer:
     """Samples for an online phase.
 
-    `offset` is the number of the run's steps before the phase. `surplus` holds kept groups that no step has used.
+    `look` is how the policy sees answers that may be recalled, `offset` the number of the run's steps before the phase.
+    `surplus` holds kept groups that no step has used, `pool` answers that may be learned from again; both are part of
+    every checkpoint.
     """
 
     stream: Stream[Problem]
@@ -40,8 +44,10 @@ class Gatherer:
     template: Template
     grader: Grader
     settings: SamplingSettings
+    look: Look
     offset: int = 0
     surplus: list[Group] = field(default_factory=list)
+    pool: Pool = field(default_factory=Pool)
 
     def gather(self, algorithm: Algorithm, moment: Moment) -> Gathered:
         """The graded groups of a step, at most as many as its problems; what is kept beyond them is surplus."""
@@ -59,8 +65,11 @@ class Gatherer:
         return Gathered(groups, sampled, record | counts)
 
     def _sample(self, algorithm: Algorithm, moment: Moment, rounds: int, counts: Counter[str]) -> list[Group]:
-        problems = self.stream.take(self.settings.problems_per_step)
-        requests = algorithm.plan(problems, self.settings.group_size, moment)
+        wanted, size = self.settings.problems_per_step, self.settings.group_size
+        requests = algorithm.recall(self.pool, wanted, size, moment, self.look) if rounds == 0 else []
+        if requests:
+            counts["replay/answers"] += sum(len(request.beside) for request in requests)
+        requests = [*requests, *algorithm.plan(self._asked(wanted - len(requests)), size, moment)]
         sampling = Sampling(self.settings.temperature, self.settings.max_tokens, self.template.stop)
         step = self.offset + moment.step
         # A problem that is asked again in a later round of the same step must not get the same draws.
@@ -69,3 +78,34 @@ class Gatherer:
         groups = with_greedy(groups, requests, self.sampler, self.template, sampling, version=step - 1)
         grade(groups, self.grader)
         return groups
+
+    def _asked(self, count: int) -> list[Problem]:
+        """The next problems of the stream that are not retired; those solved retire when an epoch has ended."""
+        asked: list[Problem] = []
+        while len(asked) < count:
+            epoch = self.stream.position // len(self.stream.items)
+            (problem,) = self.stream.take(1)
+            if problem.id not in self.pool.retired:
+                asked.append(problem)
+            if self.stream.position // len(self.stream.items) > epoch:
+                self.pool.end_epoch(len(self.stream.items), self.settings.problems_per_step)
+        return asked
+
+    def rows(self) -> list[Row]:
+        """What a checkpoint has to hold besides the stream's position, as rows of JSON."""
+        surplus = [
+            {"surplus": number, "rollout": as_row(rollout)}
+            for number, group in enumerate(self.surplus)
+            for rollout in group
+        ]
+        return [*surplus, *self.pool.rows()]
+
+    def restore(self, rows: Sequence[Row]) -> None:
+        """Go on with what `rows` gave."""
+        problems = {problem.id: problem for problem in self.stream.items}
+        groups: dict[int, Group] = {}
+        for row in rows:
+            if "surplus" in row:
+                groups.setdefault(row["surplus"], []).append(from_row(row["rollout"], problems))
+        self.surplus = list(groups.values())
+        self.pool = Pool.of(rows, problems)

@@ -92,8 +92,18 @@ class Learner:
             for rollout, logps in zip(rollouts, self._scored(reference, rollouts), strict=True):
                 rollout.ref_logps = logps
 
+    def look(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
+        """The mean entropy and the mean log-prob of each rollout, over its output, under the model as it is."""
+        batch = self._collate(rollouts)
+        logps, entropy = self._looked_over(self.model, batch)
+        counts = batch.mask.sum(1)
+        means = [(column * batch.mask).sum(1) / counts for column in (entropy, logps)]
+        return list(zip(*(mean.tolist() for mean in means), strict=True))
+
     def update(self, rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
         """One optimizer step; `step` counts from 0 within the schedule. A step without signal changes nothing.
+
+        Where `skip_norm` is set, neither does one whose gradient is larger or not finite; it is counted.
 
         Raises:
             Diverged: when the loss or the gradient is not finite; the weights are then still those before the step.
@@ -106,7 +116,13 @@ class Learner:
         if stats["train/live_rows"] == 0:
             return stats | {"optim/grad_norm": 0.0}
         norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf))
-        if not math.isfinite(norm) or not math.isfinite(stats["train/loss"]):
+        finite = math.isfinite(norm) and math.isfinite(stats["train/loss"])
+        if self.settings.skip_norm and not (finite and norm <= self.settings.skip_norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            # What is no number would not be JSON, and would make every mean that it is part of none.
+            finite_ones = {name: value for name, value in stats.items() if math.isfinite(value)}
+            return finite_ones | {"optim/skipped": 1.0}
+        if not finite:
             self.optimizer.zero_grad(set_to_none=True)
             raise Diverged(
                 f"The loss is {stats['train/loss']} and the gradient's norm {norm} at learning rate {rate:g}: "
@@ -118,7 +134,8 @@ class Learner:
             group["lr"] = rate
         self.optimizer.step()
         self.moved += rate * min(1.0, norm)
-        return stats | {"optim/grad_norm": norm}
+        skipped = {"optim/skipped": 0.0} if self.settings.skip_norm else {}
+        return stats | {"optim/grad_norm": norm, **skipped}
 
     def accumulate(self, rollouts: Sequence[Rollout], rank: int = 0, world: int = 1) -> dict[str, float]:
         """Add the gradient of some rollouts' loss to the parameters, and describe it.

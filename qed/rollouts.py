@@ -104,7 +104,7 @@ def begun(
     empty = Rollout(request.problem, template.tokens(prompt), (), (), prompt.opened, "length", prompt_text=prompt.text)
     traces = _traces(request, template, most, address, counts)
     shares = request.shares if traces else ()
-    guided = [_guided(empty, traces[number % len(traces)], share) for number, share in enumerate(shares)]
+    guided = [_guided(empty, traces[number % len(traces)], share, template) for number, share in enumerate(shares)]
     if request.shares:
         counts["guidance/traces"] += sum(member.given > 0 for member in guided)
     members = [*request.beside, *guided]
@@ -124,9 +124,14 @@ def _traces(
     return [fitting[number] for number in shuffled(len(fitting), *address, request.problem.id, "trace")]
 
 
-def _guided(empty: Rollout, trace: Rollout, share: float) -> Rollout:
-    """A share of a written answer, to go on from; the whole of it is the writer's."""
+def _guided(empty: Rollout, trace: Rollout, share: float, template: Template) -> Rollout:
+    """A share of a written answer, to go on from; the whole of it is the writer's.
+
+    What holds a stop string is whole: an answer of the policy's own would have ended there.
+    """
     count = int(len(trace.output) * share)
+    if template.stops(trace.output[:count]):
+        count = len(trace.output)
     whole = count == len(trace.output)
     return replace(
         trace if whole else empty,

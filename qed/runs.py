@@ -3,7 +3,7 @@
     settings.yaml  settings.origin.json  env.json  command.txt  README.md
     metrics.jsonl  events.jsonl  logs/attempt_N/main.log
     rollouts/step_000010.jsonl.zst  eval/step_000010/TASK.jsonl + summary.json
-    checkpoints/step_000010/{hf/, state.safetensors, state.json, MANIFEST.json}  checkpoints/LATEST  final
+    checkpoints/step_000010/{hf/, state.*, answers.jsonl, MANIFEST.json}  checkpoints/LATEST  final
 
 A file is whole or absent: it is written beside its place and renamed. A line of metrics.jsonl that does not fit on the
 disk is taken back.

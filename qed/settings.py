@@ -136,6 +136,8 @@ class LearnerSettings:
     """AdamW's decoupled weight decay, on matrices only."""
     clip_norm: float = 1.0
     """Largest norm of the whole gradient; 0 does not clip."""
+    skip_norm: float = 0.0
+    """Pass over an update whose gradient's norm is above this or not finite; 0 ends the run where it is not finite."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
@@ -148,6 +150,7 @@ class LearnerSettings:
         _require(all(0 <= beta < 1 for beta in self.betas), "learner.betas must both lie in [0, 1).")
         _require(self.weight_decay >= 0, "learner.weight_decay must not be negative.")
         _require(self.clip_norm >= 0, "learner.clip_norm must not be negative.")
+        _require(self.skip_norm >= 0, "learner.skip_norm must not be negative.")
 
 
 @dataclass(frozen=True)

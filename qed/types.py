@@ -21,7 +21,8 @@ class Problem:
     """A question with its known answer, as a task loads it.
 
     `solution` is the worked reasoning without its final answer, or empty. `meta` holds what else is known: `subject`,
-    `level`, `source`; `completion` where the data gives the whole demonstration as it is to be written; `chosen` and
+    `level`, `source`; `completion` where the data gives the whole demonstration as it is to be written, `traces` where
+    it gives several, `trace_probabilities` how likely each token of the first was to its writer; `chosen` and
     `rejected`, a better and a worse reply; `choices` and
     `options`, the texts and the letters of a multiple choice; `k` where the data asks for k answers by repeating the
     problem.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -34,9 +35,12 @@ def make_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any
 
 
 def make_rollout(source: random.Random, advantage: float | None = None, longest: int = 9) -> Rollout:
-    """A rollout of random tokens, log-probs and advantage, graded."""
+    """A rollout of random tokens, log-probs and advantage, graded; in every other one some first tokens are given."""
     output = tuple(source.randrange(VOCABULARY) for _ in range(source.randint(1, longest)))
-    logps = tuple(-3 * source.random() for _ in output)
+    given = source.choice([0, source.randint(1, len(output))])
+    logps = tuple(0.0 if number < given else -3 * source.random() for number in range(len(output)))
+    # Of some of the given tokens it is known how likely they were to who wrote them.
+    behaviour = tuple(source.choice([math.nan, -3 * source.random()]) for _ in range(given))
     advantage = source.choice([-1.0, 0.0, 0.5, 2.0]) if advantage is None else advantage
     return Rollout(
         problem=Problem(f"p{source.randrange(4)}", "?", "1"),
@@ -45,6 +49,8 @@ def make_rollout(source: random.Random, advantage: float | None = None, longest:
         logps=logps,
         text="",
         stop_reason="stop",
+        given=given,
+        behaviour=behaviour,
         grade=Grade(float(advantage > 0), advantage > 0, True, None),
         advantage=advantage,
         old_logps=tuple(value + 0.2 * source.random() for value in logps),

@@ -7,9 +7,9 @@ keeps `qed grpo --help` instant: leaves use the methods of the tensors that they
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from qed.errors import UsageError
 from qed.types import Advantage, Group, Groups, Problem, Request, Rollout
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qed.batch import Batch
+    from qed.replay import Pool
 
+# The mean entropy and the mean log-prob of each of some answers, over their tokens, under the policy as it is.
+Look = Callable[[Sequence[Rollout]], list[tuple[float, float]]]
 Average = Literal["token", "sequence", "constant", "sequence_sum"]
 
 
@@ -108,6 +111,27 @@ class Algorithm:
         """What to ask of the sampler in this step."""
         return [Request(problem, group_size) for problem in problems]
 
+    def recall(self, pool: Pool, wanted: int, group_size: int, moment: Moment, look: Look) -> list[Request]:
+        """What to ask again with earlier answers beside it; it counts among the `wanted` problems of the step.
+
+        Args:
+            pool: what `remember` has kept.
+            wanted: the problems of the step.
+            group_size: answers for each.
+            moment: of the run.
+            look: how the policy as it is sees some answers.
+        """
+        return []
+
+    def remember(self, groups: Groups, pool: Pool, version: int) -> None:
+        """Keep what later steps may recall from the step's groups, graded, credited and scored.
+
+        Args:
+            groups: of the step.
+            pool: keeps them; it is part of every checkpoint.
+            version: of the policy that sampled.
+        """
+
     def kept(self, groups: Groups) -> list[Group]:
         """The graded groups that may count, of those just sampled; the others are recorded and dropped."""
         return list(groups)
@@ -166,7 +190,7 @@ class Algorithm:
         """
         raise NotImplementedError
 
-    def adapted(self, stats: Mapping[str, float]) -> Algorithm:
+    def adapted(self, stats: Mapping[str, float]) -> Self:
         """The algorithm for the next step, given this step's metrics: itself, or a copy with adapted coefficients."""
         return self
 

@@ -76,7 +76,8 @@ class Luffy(PolicyGradient):
         if self.shaping.own_kind == "none":
             own = super().terms(shaping.own_tokens(batch), logps)
         else:
-            own = -batch.advantages * self.shaping.own(logps, shaping.filled(batch.old_logps, batch)), {}
+            ratio = self.shaping.own(logps, shaping.filled(batch.old_logps, batch))
+            own = shaping.clipped(batch, ratio, self.clip_low, self.clip_high)
         return shaping.joined(batch, own, *self.shaping.given(logps, batch.behaviour_logps))
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

@@ -66,6 +66,11 @@ class Template:
         ends = [found + len(stop) for stop in self.stop if (found := text.find(stop)) >= 0]
         return prompt.opened + text[: min(ends, default=len(text))]
 
+    def stops(self, output: tuple[int, ...]) -> bool:
+        """Whether a stop string stands in an answer."""
+        text = self.tokenizer.decode(output, skip_special_tokens=True) if self.stop else ""
+        return any(stop in text for stop in self.stop)
+
     def demonstration(self, problem: Problem) -> Rollout | None:
         """A worked answer as a rollout to imitate, its end token included; None where the problem has none to show."""
         return next(iter(self.demonstrations(problem)), None)

@@ -21,7 +21,8 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
     phase = Phase(setup, settings, name, offset)
     learner, sampler = phase.learner, setup.sampler
     stream = phase.over(answerable(setup), "problems")
-    gatherer = Gatherer(stream, sampler, setup.template, setup.grader, settings.sampling, offset)
+    gatherer = Gatherer(stream, sampler, setup.template, setup.grader, settings.sampling, learner.look, offset)
+    phase.holding(gatherer)
     told = False
     for step in phase.steps():
         algorithm = learner.algorithm
@@ -35,9 +36,11 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
         parts = minibatches(rows, settings.learner.batch_size, algorithm.together) * settings.learner.passes
         if not algorithm.scored_before_credit:
             learner.score(rows, old=len(parts) > 1 or algorithm.rescored)
+        algorithm.remember(gathered.groups, gatherer.pool, version=step - 1)
+        counts = {**gathered.counts, **gatherer.pool.sizes()}
         stats = [learner.update(part, step - offset - 1) for part in parts]
         sampler.load(learner.weights(), version=step)
-        learner.adapt(phase.record(step, stats, gathered.sampled, gathered.counts))
+        learner.adapt(phase.record(step, stats, gathered.sampled, counts))
     phase.finish()
 
 

@@ -17,6 +17,7 @@ import torch
 
 from qed import checkpoints
 from qed.errors import Interrupted, NothingTrained
+from qed.gathering import Gatherer
 from qed.learner import COUNTS, Learner
 from qed.model import precision
 from qed.recipes.evaluate import as_metrics, evaluate
@@ -58,11 +59,13 @@ class Phase:
             reference=reference(setup, settings, offset) if settings.algorithm.reference else None,
         )
         self.stream: Stream[Any] | None = None
+        self.gatherer: Gatherer | None = None
         tensors, state = setup.state()
         self.first = max(offset, state["step"])
         self.position, self.signal_steps = 0, 0  # of this phase alone
         setup.signal_steps = max(setup.signal_steps, state.get("run_signal_steps", 0))
-        if offset < state["step"] <= self.last and state.get("phase") == name:
+        self.goes_on = offset < state["step"] <= self.last and state.get("phase") == name
+        if self.goes_on:
             self.learner.load_state(tensors)
             self.learner.algorithm = replace(settings.algorithm, **state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
@@ -79,6 +82,12 @@ class Phase:
         """The phase's stream of items, going on where a resumed run stands."""
         self.stream = Stream(items, self.settings.run.seed, f"{purpose} {self.offset}", self.position)
         return self.stream
+
+    def holding(self, gatherer: Gatherer) -> None:
+        """Save what a gatherer holds with every checkpoint, and give it back when the phase goes on from one."""
+        self.gatherer = gatherer
+        if self.goes_on and self.setup.resumed is not None:
+            gatherer.restore(checkpoints.read_rows(self.setup.resumed))
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are to be made; after each come evaluation, checkpoint and signals."""
@@ -195,7 +204,9 @@ class Phase:
             "seed": self.settings.run.seed,
             "algorithm": self._adapted(),
         }
-        checkpoints.save(self.setup.run, step, self.setup.model, self.setup.tokenizer, self.learner.state(), state)
+        rows = self.gatherer.rows() if self.gatherer else []
+        model, tokenizer = self.setup.model, self.setup.tokenizer
+        checkpoints.save(self.setup.run, step, model, tokenizer, self.learner.state(), state, rows)
         self.saved = step
 
     def _adapted(self) -> dict[str, Any]:

@@ -113,6 +113,18 @@ def test_what_else_a_row_says_is_kept(tmp_path: Path) -> None:
     assert (problem.meta["chosen"], problem.meta["rejected"]) == ("3", "4")
 
 
+def test_luffys_several_traces_and_their_probabilities_arrive(tmp_path: Path) -> None:
+    """Five traces at most; the probabilities are those of `target`, so without it they mean nothing."""
+    columns = {"target_lst": list("abcdefg"), "target_ds_qwen_7b_probs": [0.5, 1, -1.0]}
+    (problem,) = load(tmp_path, {**VERL, **columns, "target": [{"role": "assistant", "content": "a"}]})
+    assert problem.meta["completion"] == "a"
+    assert problem.meta["traces"] == list("abcde")
+    assert problem.meta["trace_probabilities"] == [0.5, 1.0, -1.0]
+    (problem,) = load(tmp_path, {**VERL, **columns})
+    assert problem.meta["completion"] == "a"
+    assert "trace_probabilities" not in problem.meta
+
+
 def test_a_parquet_of_pandas_has_lists_again(tmp_path: Path) -> None:
     """verl writes its messages as arrays of objects."""
     frame = pandas.DataFrame([{**VERL, "prompt": np.array([SYSTEM, USER], dtype=object)}], index=[5])

@@ -26,7 +26,7 @@ FLOORS = [
     ["errors", "types"],
     ["settings", "plugins", "draws", "intervals"],
     ["grading", "guards", "console", "runs"],
-    ["tasks", "prompts", "rewards", "batch", "masked", "checkpoints"],
+    ["tasks", "prompts", "rewards", "batch", "masked", "checkpoints", "replay"],
     ["algorithms", "evaluation"],
     ["configuration"],
     ["packing"],

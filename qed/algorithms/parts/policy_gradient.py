@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from qed.algorithms.base import Algorithm, Average, Moment, require
 from qed.algorithms.parts import (
@@ -243,7 +243,7 @@ class PolicyGradient(Algorithm):
             penalty = penalty * (logps - batch.old_logps).where(chosen, 0.0).exp()
         return penalty
 
-    def adapted(self, stats: Mapping[str, float]) -> PolicyGradient:
+    def adapted(self, stats: Mapping[str, float]) -> Self:
         """The weights of the KL and of the entropy bonus for the next step, where they have targets."""
         changes: dict[str, Any] = {}
         if self.kl_target and "kl/ref" in stats:

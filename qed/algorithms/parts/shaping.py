@@ -30,7 +30,7 @@ class Shaping:
     """For given tokens: none is p, logp w log p, p_logp p + w log p, square_root and power roots and powers of p,
     regularized p / (p + gamma)."""
     own_kind: Kind = "none"
-    """The same for the policy's own tokens, of the ratio in place of p; anything but none is unclipped."""
+    """The same for sampled tokens, of their ratio in place of p; logp has no w here. What is shaped is then clipped."""
     gamma: float = 0.1
     """Of regularized: the smaller, the more unlikely tokens weigh."""
     weight: float = 0.1
@@ -85,7 +85,7 @@ class Shaping:
         return (self._exponent(self.kind) * logps).exp()
 
     def own(self, logps: Tensor, old: Tensor) -> Tensor:
-        """The weight of the policy's own tokens, from their log-probs now and before the update."""
+        """What stands for the ratio of sampled tokens, from their log-probs now and before the update."""
         ratio = logps - old
         if self.own_kind == "logp":
             return ratio
@@ -116,6 +116,12 @@ def regularized(logps: Tensor, gamma: float) -> Tensor:
     """p / (p + gamma)."""
     p = logps.exp()
     return p / (p + gamma)
+
+
+def clipped(batch: Batch, ratio: Tensor, low: float, high: float) -> Terms:
+    """PPO's clip of whatever stands for the ratio, - min(A rho, A clip(rho, 1 - low, 1 + high))."""
+    free, bound = batch.advantages * ratio, batch.advantages * ratio.clamp(1 - low, 1 + high)
+    return -free.minimum(bound), {"clip/shaped": ((bound < free) & own_tokens(batch).mask.bool()).sum()}
 
 
 def own_tokens(batch: Batch) -> Batch:

@@ -8,6 +8,8 @@ from qed.errors import DataError
 from qed.tasks.sources.fields import Fields, LeftOut, answer_text, text
 from qed.tasks.sources.rows import Place, Row
 
+TRACES, PROBABILITIES = "target_lst", "target_ds_qwen_7b_probs"  # LUFFY's
+MOST_TRACES = 5
 ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's names
 
 
@@ -71,6 +73,9 @@ def _whole(row: Row, place: Place, key: str) -> Fields:
 def verl(row: Row, place: Place) -> Fields:
     """A row of verl or LUFFY: messages to ask with, the gold in `reward_model`, LUFFY's worked trace in `target`.
 
+    LUFFY's `target_lst` holds several traces, `target_ds_qwen_7b_probs` how likely each token of `target` was to its
+    writer, negative where that is not known; they become `traces` and `trace_probabilities` in `meta`.
+
     Data made for verl may have an instruction around the question, and then keeps the bare question in `extra_info`;
     what `qed data convert` writes keeps the solution, the subject and the level there too.
     """
@@ -79,6 +84,8 @@ def verl(row: Row, place: Place) -> Fields:
     completion = ""
     if isinstance(target, str) or is_conversation(target):
         completion = answered(target, place, "target")
+    traces = [text(trace, place, TRACES) for trace in row.get(TRACES) or ()][:MOST_TRACES]
+    probabilities = [float(value) for value in row.get(PROBABILITIES) or ()] if completion else []
     question = asked(row["prompt"], place, "prompt")
     info = row["extra_info"] if isinstance(row.get("extra_info"), dict) else {}
     bare, solution = (info[key] if isinstance(info.get(key), str) else "" for key in ("question", "solution"))
@@ -86,9 +93,11 @@ def verl(row: Row, place: Place) -> Fields:
         bare if bare.strip() and bare in question else question,
         answer_text(gold, place, "reward_model.ground_truth") if gold is not None else "",
         solution,
-        completion,
-        ("prompt", "reward_model", "target", "__index_level_0__"),
-        {key: info[key] for key in ("subject", "level") if info.get(key) is not None},
+        completion or next(iter(traces), ""),
+        ("prompt", "reward_model", "target", TRACES, PROBABILITIES, "__index_level_0__"),
+        {key: info[key] for key in ("subject", "level") if info.get(key) is not None}
+        | ({"traces": traces} if traces else {})
+        | ({"trace_probabilities": probabilities} if probabilities else {}),
     )
 
 

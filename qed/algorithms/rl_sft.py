@@ -1,0 +1,93 @@
+"""RL with an SFT loss, as LUFFY (arXiv 2504.14945) compares with: given answers are imitated, own ones reinforced.
+
+loss = - sft sum_t log pi(y_t | x, y_<t) / N over the N tokens of all answers of which something was given
+       + the policy gradient over the others, with the mean and the deviation of those others for their advantages
+
+Both averages are fixed over all rows of the optimizer step, so their balance does not depend on how rows are cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from qed.algorithms.base import Average, Moment, require
+from qed.algorithms.parts import shaping
+from qed.algorithms.parts.guidance import Guidance
+from qed.algorithms.parts.mixture import split_group
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.surrogates import Terms
+from qed.types import Advantage, Group, Groups, Problem, Request
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from qed.batch import Batch
+
+
+@dataclass(frozen=True)
+class RlSft(PolicyGradient):
+    """Imitates written answers while it reinforces its own."""
+
+    average: Average = "constant"
+    """How own answers are averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
+    normalize_std: bool = False
+    """Divide advantages by the deviation of the group's own answers."""
+    clip_low: float = 1.0
+    """The ratio of own answers is clipped below at 1 - clip_low; 1 does not clip."""
+    clip_high: float = math.inf
+    """The ratio of own answers is clipped above at 1 + clip_high; infinity does not clip."""
+    sft: float = 0.1
+    """Weight of the imitation of answers of which something was given, averaged over all of their tokens. The published
+    runs have 1 beside a policy gradient that is summed over 64 rows, which is about 0.1 beside its mean."""
+    guidance: Guidance = field(default_factory=Guidance)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        super().__post_init__()
+        require(self.sft >= 0, "algorithm.sft must not be negative.")
+
+    def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
+        """The first answers of each group go on from a written one."""
+        return self.guidance.plan(problems, group_size, moment)
+
+    def kept(self, groups: Groups) -> list[Group]:
+        """Without the written answers that the grader found wrong."""
+        return super().kept(self.guidance.trusted(groups))
+
+    def credit(self, groups: Groups) -> list[list[Advantage]]:
+        """Advantages by the statistics of the group's own answers."""
+        return [split_group(group, self.normalize_std, self.std_epsilon) for group in groups]
+
+    def weights(self, batch: Batch, length: int) -> Tensor:
+        """Own answers averaged among themselves, the others by one mean over all of their tokens."""
+        guided = batch.expert.any(1)
+        own = (~guided).nonzero().flatten()
+        imitated = batch.mask * guided[:, None]
+        weights = self.sft * imitated / imitated.sum().clamp(min=1)
+        if len(own):
+            part = super().weights(batch.select(own), length)
+            weights[own, : part.shape[1]] = part
+        return weights
+
+    def live(self, batch: Batch) -> Tensor:
+        """What is imitated has a gradient whatever it earned."""
+        return super().live(batch) | (batch.expert.any(1) if self.sft else False)
+
+    def terms(self, batch: Batch, logps: Tensor) -> Terms:
+        """The surrogate of own answers, - log pi of the others, all of whose tokens `loss` has marked as given."""
+        logps = shaping.filled(logps, batch)
+        terms, stats = super().terms(shaping.own_tokens(batch), logps)
+        return -logps.where(batch.expert.bool(), -terms), stats | {"guidance/token_share": batch.expert.sum()}
+
+    def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """As the policy gradient's; imitated answers add nothing to the KL and to the entropy bonus."""
+        batch, entropy = shaping.unguided(_by_row(batch), logps, entropy)
+        return super().loss(batch, logps, entropy)
+
+
+def _by_row(batch: Batch) -> Batch:
+    """Every token of an answer of which something was given counts as given."""
+    return replace(batch, expert=batch.mask * batch.expert.any(1, keepdim=True))

@@ -1,0 +1,220 @@
+"""Guided groups: who wrote which token, what is asked of the sampler, and what is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from making import make_model
+
+from qed.algorithms.base import Moment
+from qed.algorithms.luffy import Luffy
+from qed.algorithms.parts.guidance import Guidance, Strategy
+from qed.errors import UsageError
+from qed.prompts.base import Template
+from qed.rollouts import describe, sample
+from qed.samplers.base import Sampling
+from qed.samplers.hf import HFSampler
+from qed.samplers.native import NativeSampler
+from qed.types import Completion, Grade, Group, Problem, Request, Rollout
+
+END = 1
+
+
+class Letters:
+    """A tokenizer of single letters; the letter of 0 is `a`."""
+
+    chat_template, eos_token_id = None, END
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) - 97 for letter in text]}
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool) -> str:
+        return "".join(chr(97 + token) for token in tokens if token != END)
+
+
+class Counting(NativeSampler):
+    """A sampler that knows how many answers it was asked for."""
+
+    asked = 0
+
+    def generate(
+        self, prompts: Any, seeds: Any, sampling: Sampling, given: Sequence[int] = ()
+    ) -> list[list[Completion]]:
+        self.asked += sum(map(len, seeds))
+        return super().generate(prompts, seeds, sampling, given)
+
+
+def template(stop: tuple[str, ...] = ()) -> Template:
+    leaf = SimpleNamespace(
+        CHAT=False,
+        STOP=stop,
+        render=lambda problem, _: problem.question,
+        demonstration=lambda problem: problem.solution,
+    )
+    return Template(leaf, Letters(), (END,))
+
+
+def asked(algorithm: Luffy, problems: Sequence[Problem], step: int = 1, size: int = 4) -> list[Request]:
+    return algorithm.plan(problems, size, Moment(step, 10, seed=5))
+
+
+def sampled(
+    requests: Sequence[Request], stop: tuple[str, ...] = (), most: int = 12
+) -> tuple[list[Group], Counter[str], int]:
+    sampler, counts = Counting(make_model(), Letters(), ends=(END,)), Counter[str]()
+    groups = sample(requests, sampler, template(stop), Sampling(1.0, most), (5, "rollout", 1), 7, counts)
+    return groups, counts, sampler.asked
+
+
+def guided(**settings: Any) -> Luffy:
+    return Luffy(guidance=Guidance(**settings))
+
+
+def test_nothing_is_generated_for_a_whole_trace() -> None:
+    """Three problems of four answers: one with a trace, one without, one whose trace is too long."""
+    problems = [Problem("a", "cd", "1", "efgh"), Problem("b", "ce", "1"), Problem("c", "cf", "1", "e" * 12)]
+    groups, counts, asked_for = sampled(asked(Luffy(), problems))
+    assert [len(group) for group in groups] == [4, 4, 4]
+    assert asked_for == 3 + 4 + 4
+    trace = groups[0][0]
+    assert (trace.source, trace.output, trace.given, trace.text) == ("expert", (4, 5, 6, 7, END), 5, "efgh")
+    assert trace.logps == (0.0,) * 5
+    assert all(
+        rollout.given == 0 and rollout.source == "policy" for rollout in (*groups[0][1:], *groups[1], *groups[2])
+    )
+    assert [rollout.index for rollout in groups[0]] == [0, 1, 2, 3]
+    assert counts == {"guidance/traces": 1, "guidance/without_trace": 1, "guidance/too_long": 1}
+
+
+def test_the_other_answers_are_those_of_an_unguided_step() -> None:
+    """The draws of an answer follow from its number, so a trace in front changes none of them."""
+    problems = [Problem("a", "cd", "1", "efgh")]
+    plain, _, _ = sampled([Request(problems[0], 4)])
+    mixed, _, _ = sampled(asked(Luffy(), problems))
+    assert [rollout.output for rollout in mixed[0][1:]] == [rollout.output for rollout in plain[0][1:]]
+
+
+@settings(max_examples=30, deadline=None)
+@given(share=st.floats(0, 1), length=st.integers(1, 11), traces=st.sampled_from([-1, 1, 2]))
+def test_an_answer_goes_on_from_its_beginning_within_its_budget(share: float, length: int, traces: int) -> None:
+    problem = Problem("a", "cd", "1", "e" * length)
+    groups, _, asked_for = sampled(asked(guided(traces=traces, least=share, most=share), [problem]))
+    written = (4,) * length + (END,)
+    count = int(len(written) * share)
+    expected = 4 if traces < 0 else traces
+    for number, rollout in enumerate(groups[0]):
+        own = count if number < expected else 0
+        assert rollout.given == own
+        assert rollout.output[:own] == written[:own]
+        assert len(rollout.logps) == len(rollout.output) <= 12
+        assert rollout.logps[:own] == (0.0,) * own
+        assert rollout.stop_reason == ("stop" if rollout.output[-1] == END else "length")
+        assert rollout.source == ("expert" if own == len(written) else "policy")
+    assert asked_for == sum(rollout.source == "policy" for rollout in groups[0])
+
+
+@pytest.mark.parametrize("rows", [128, 3])
+def test_samplers_agree_on_answers_that_are_begun(rows: int) -> None:
+    """Each has its own room, and both keep to it."""
+    model = make_model()
+    prompts, begun = [(4,), (4, 5), (4, 5, 6, 7), (9,)], [0, 1, 3, 0]
+    seeds = [[11 * which + number for number in range(5)] for which in range(4)]
+    sampling = Sampling(2.0, 9)
+    expected = HFSampler(model, None, (END,), rows).generate(prompts, seeds, sampling, begun)
+    found = NativeSampler(model, None, (END,), rows).generate(prompts, seeds, sampling, begun)
+    for own, other, already in zip(expected, found, begun, strict=True):
+        for one, two in zip(own, other, strict=True):
+            assert (one.tokens, one.stop_reason) == (two.tokens, two.stop_reason)
+            assert len(one.tokens) + already <= 9
+            assert (one.stop_reason == "length") == (one.tokens[-1] != END)
+    lengths = {already + len(a.tokens) for own, already in zip(found, begun, strict=True) for a in own}
+    assert max(lengths) == 9
+
+
+def test_a_beginning_that_holds_a_stop_string_is_the_whole() -> None:
+    problem = Problem("a", "cd", "1", "efg")
+    groups, _, asked_for = sampled(asked(guided(least=0.75, most=0.75), [problem]), stop=("fg",))
+    assert groups[0][0].source == "expert"
+    assert groups[0][0].output == (4, 5, 6, END)
+    assert asked_for == 3
+
+
+def test_several_traces_are_taken_in_turn_and_known_probabilities_come_along() -> None:
+    meta = {"completion": "efg", "traces": ["efg", "hij"], "trace_probabilities": [0.5, -1.0, 1.0, 0.25]}
+    groups, _, _ = sampled(asked(guided(traces=2), [Problem("a", "cd", "1", meta=meta)]))
+    texts = {rollout.text: rollout for rollout in groups[0][:2]}
+    assert set(texts) == {"efg", "hij"}
+    known = texts["efg"].behaviour
+    assert known[0] == pytest.approx(-0.6931471805599453)
+    assert known[1] != known[1]
+    assert texts["hij"].behaviour == ()
+    other = Problem("a", "cd", "1", meta={**meta, "trace_probabilities": [0.5]})
+    assert template().demonstrations(other)[0].behaviour == ()
+
+
+def shares(step: int, count: int = 4, **changes: Any) -> tuple[float, ...]:
+    return Guidance(traces=count, **changes).shares(Problem("a", "", ""), 8, Moment(step, 10**6, 3))
+
+
+def test_each_strategy_gives_what_it_promises() -> None:
+    bounds = {"least": 0.2, "most": 0.8}
+    assert shares(1, strategy="fixed", **bounds) == pytest.approx((0.2, 0.4, 0.6, 0.8))
+    assert shares(1, count=1, strategy="fixed", **bounds) == (0.2,)
+    for step, left in ((1, 0.999), (500, 0.5), (1000, 0.0), (2000, 0.0)):
+        assert shares(step, strategy="linear", **bounds) == pytest.approx((0.8 * left,) * 4)
+    assert len(shares(1, count=-1)) == 8
+    assert len(set(shares(1, **bounds))) == 4
+    assert len(set(shares(1, same_share=True, **bounds))) == 1
+    assert shares(1, **bounds) == shares(1, **bounds) != shares(2, **bounds)
+    assert all(0.2 <= share <= 0.8 for step in range(50) for share in shares(step, **bounds))
+
+
+@pytest.mark.parametrize(("strategy", "tenths"), [("linear_max", (10, 9, 1, 1)), ("reverse_linear", (1, 2, 10, 10))])
+def test_windows_move_by_tenths_and_stay_at_the_last(strategy: Strategy, tenths: tuple[int, ...]) -> None:
+    for step, bound in zip((99, 100, 999, 5000), tenths, strict=True):
+        several = [
+            share
+            for name in range(60)
+            for share in Guidance(traces=4, strategy=strategy, least=0.0, most=0.8).shares(
+                Problem(str(name), "", ""), 8, Moment(step, 10**6, 3)
+            )
+        ]
+        assert 0.9 * bound * 0.08 < max(several) <= bound * 0.08
+
+
+def test_a_share_of_the_problems_is_guided() -> None:
+    problems = [Problem(str(number), "", "") for number in range(400)]
+    there = [bool(request.shares) for request in asked(guided(trace_share=0.25), problems)]
+    assert 70 <= sum(there) <= 130
+    assert not any(request.shares for request in asked(guided(trace_share=0.0), problems))
+    with pytest.raises(UsageError, match=r"guidance wants 0 <= least <= most <= 1"):
+        Guidance(least=0.5, most=0.2)
+
+
+def test_figures_are_of_the_policys_own_answers() -> None:
+    """A right trace of reward 1 beside two own answers of reward 0."""
+    made = [
+        Rollout(
+            Problem("p", "?", "1"),
+            (5,),
+            (2,) * length,
+            (0.0,) * length,
+            "",
+            "stop",
+            source,
+            given=length * (length == 9),
+        )
+        for length, source in ((9, "expert"), (2, "policy"), (4, "policy"))
+    ]
+    for rollout in made:
+        rollout.grade = Grade(float(rollout.given > 0), rollout.given > 0, True, None)
+    found = describe([made])
+    assert (found["accuracy"], found["reward/mean"], found["length/mean"]) == (0, 0, 3)
+    assert (found["guidance/trace_reward"], found["guidance/wrong_traces"]) == (1, 0)
+    assert found["groups/zero_std"] == 0

@@ -1,0 +1,201 @@
+"""LUFFY's advantages and token losses against recorded ones, and guided groups on numbers small enough for paper."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_closed_forms import batch
+
+from qed.algorithms.luffy import Luffy
+from qed.algorithms.parts import mixture
+from qed.algorithms.parts.mixture import Mixture
+from qed.algorithms.parts.shaping import Shaping
+from qed.batch import Batch
+from qed.types import Grade, Group, Problem, Rollout
+
+KINDS = {"no_reshape": "none", "pow": "power"}
+OFF = ("no_reshape", "logp", "p_logp", "square_root", "p_div_p_0.1", "p_div_p_0.3", "p_div_p_0.5", "pow")
+ON = ("no_reshape", "logp", "p_logp", "square_root", "pow", "p_div_p_0.1", "p_div_p_0.5")
+LOSSES = (
+    *(f"off_{name}" for name in OFF),
+    *(f"on_{name}" for name in ON),
+    *("paper_luffy", "paper_luffy_all_on", "paper_luffy_all_off", "on_policy_script", "keep_clip_const_norm"),
+    *("no_clip_token_mean", "clip_upper_bound_3", "off_max_min_clip", "off_reshape_max_clip", "all_max_clip"),
+    *("all_max_clip_const", "target_probs", "target_probs_clipped", "target_probs_reshape_ignored"),
+)
+
+
+def inputs(vectors: Mapping[str, Any], case: str) -> dict[str, torch.Tensor]:
+    return {key.split("::")[2]: torch.tensor(vectors[key]) for key in vectors if key.startswith(f"{case}::in::")}
+
+
+def kind_of(name: str) -> dict[str, Any]:
+    """A reshape by its recorded name, as our kind with its constant."""
+    if name.startswith("p_div_p_"):
+        return {"kind": "regularized", "gamma": float(name.removeprefix("p_div_p_"))}
+    return {"kind": KINDS.get(name, name)}
+
+
+def algorithm_of(args: Mapping[str, Any], behaviour: bool) -> Luffy:
+    """The settings that mean what the recorded arguments mean."""
+    off, on = kind_of(args["off_policy_reshape"]), kind_of(args["on_policy_reshape"])
+    own = args["on_policy_reshape"] != "no_reshape"
+    side = "on" if own else "off"
+    shaped = Shaping(
+        kind=off["kind"],
+        own_kind=on["kind"],
+        gamma={**on, **off}.get("gamma", 0.1),
+        weight=args[f"{side}_policy_reshape_weight"],
+        exponent=args[f"{side}_policy_reshape_pow_exp"],
+        behaviour=behaviour,
+        most=args["off_max_clip"] or 0.0,
+        least=args["off_min_clip"] or 0.0,
+        drop_above=args["all_max_clip"] or 0.0,
+    )
+    clip = args["cliprange"]
+    bounds = {"clip_low": clip, "clip_high": max(args["clip_upper_bound"] - 1, clip)}
+    average = "constant" if args["loss_remove_token_mean"] else "token"
+    return Luffy(average=average, shaping=shaped, **({} if args["loss_remove_clip"] else bounds))
+
+
+def rows_of(found: Mapping[str, torch.Tensor]) -> Batch:
+    mask = found["eos_mask"].double()
+    known = found.get("target_probs", -torch.ones_like(mask)).double()
+    columns = {
+        "expert": found["prefix_mask"].double(),
+        "behaviour_logps": torch.where(known < 0, torch.nan, known.clamp(min=1e-30).log()),
+        "old_logps": found["old_log_prob"].double(),
+    }
+    rows = batch(found["eos_mask"].tolist(), [0.0] * len(mask), **columns)
+    return replace(rows, advantages=found["advantages"].double())
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_recorded_token_losses(shared: Path, case: str) -> None:
+    """Values, gradients and the shares of bounded tokens. The recorded constant average has no mean over rows."""
+    vectors = np.load(shared / "vectors" / "luffy_token_loss.npz")
+    args, found = json.loads(str(vectors[f"{case}::args"])), inputs(vectors, case)
+    algorithm, rows = algorithm_of(args, behaviour="target_probs" in found), rows_of(found)
+    logps = found["log_prob"].double()
+    # Ours divides by rows x length, the recorded constant is the padded length alone.
+    rows = rows.weighted(algorithm.weights(rows, 1))
+    if algorithm.average == "constant":
+        rows = rows.weighted(rows.mask / rows.mask.shape[1])
+    assert algorithm.two_pass is (args["all_max_clip"] is not None)
+    rows = algorithm.prepare(rows, logps if algorithm.two_pass else None, None)
+    logps.requires_grad_()
+    loss, stats = algorithm.loss(rows, logps, torch.zeros_like(logps))
+    (gradient,) = torch.autograd.grad(loss, logps)
+    expected = json.loads(str(vectors[f"{case}::scalars"]))
+    assert float(loss.detach()) == pytest.approx(expected["pg_loss"], rel=1e-6, abs=1e-8)
+    np.testing.assert_allclose(gradient, vectors[f"{case}::out::grad_log_prob"], rtol=1e-5, atol=1e-8)
+    given = (rows.mask * rows.expert).sum()
+    assert float(stats["guidance/token_share"]) == float(given)
+    for ours, theirs in (("high", "max"), ("low", "min")):
+        held = stats.get(f"guidance/bound_{ours}", torch.tensor(0.0))
+        assert float(held / given.clamp(min=1)) == pytest.approx(expected[f"off_ratio_{theirs}_clip_frac"])
+    assert all(bool(torch.as_tensor(value).isfinite()) for value in stats.values()), "recorded NaN without own tokens"
+
+
+def advantages_of(
+    found: Mapping[str, torch.Tensor], normalize: bool, rule: str, mixed: Mixture | None = None
+) -> np.ndarray:
+    """The advantages of all rows, spread over their tokens."""
+    mask = found["eos_mask"].double()
+    given = found.get("prefix_mask", torch.zeros_like(mask)).bool()
+    own = found.get("on_policy_mask", torch.ones(len(mask))).bool()
+    spread = torch.zeros_like(mask)
+    for which in set(found["index"].tolist()):
+        members = (found["index"] == which).nonzero().flatten()
+        rewards = found["token_level_rewards"][members].double().sum(1)
+        # The recorded code takes a single answer for its own advantage, which is our split of a lone own answer.
+        if rule == "split" or len(members) == 1:
+            values = mixture.split(rewards, own[members], normalize, 1e-6)
+        else:
+            values = Luffy(normalize_std=normalize).advantages(rewards)
+        group = [rollout(int(mask[row].sum()), given=int(given[row].sum())) for row in members.tolist()]
+        weighed = (mixed or Mixture()).weighed(group, values.tolist())
+        for row, value in zip(members.tolist(), weighed, strict=True):
+            spread[row, : int(mask[row].sum())] = torch.tensor(value, dtype=torch.float64)
+    return spread.numpy()
+
+
+def rollout(length: int, given: int = 0, reward: float = 0.0, stop: str = "stop", source: str = "policy") -> Rollout:
+    made = Rollout(Problem("p", "?", "1"), (5,), (2,) * length, (-1.0,) * length, "", stop, source, given=given)  # type: ignore[arg-type]
+    made.grade = Grade(reward, reward > 0.5, True, None)
+    return made
+
+
+@pytest.mark.parametrize("std", [0, 1])
+@pytest.mark.parametrize("case", ["grpo_binary", "grpo_real", "grpo_singleton", "mixed_binary", "mixed_real"])
+def test_recorded_group_advantages(shared: Path, case: str, std: int) -> None:
+    vectors = np.load(shared / "vectors" / "luffy_advantages.npz")
+    name = f"{case}_std{std}"
+    for key in [key for key in vectors if key.startswith(f"{name}::out::advantages")]:
+        rule = "split" if key.endswith("split") else "shared"
+        ours = advantages_of(inputs(vectors, name), bool(std), rule)
+        np.testing.assert_allclose(ours, vectors[key], rtol=1e-4, atol=1e-5)
+
+
+def test_recorded_advantages_with_a_single_own_answer(shared: Path) -> None:
+    vectors = np.load(shared / "vectors" / "luffy_advantages.npz")
+    name = "mixed_split_one_on_policy"
+    ours = advantages_of(inputs(vectors, name), True, "split")
+    np.testing.assert_allclose(ours, vectors[f"{name}::out::advantages_grpo_split"], rtol=1e-4, atol=1e-6)
+
+
+def test_recorded_plain_rewards(shared: Path) -> None:
+    vectors = np.load(shared / "vectors" / "luffy_advantages.npz")
+    found = inputs(vectors, "reinforce")
+    rewards = Luffy(estimator="none").advantages(found["token_level_rewards"].double().sum(1))
+    ours = rewards[:, None] * found["eos_mask"]
+    np.testing.assert_allclose(ours, vectors["reinforce::out::advantages"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("alpha", "beta"), [(0.5, 1.0), (2.0, 0.25)])
+def test_recorded_weights_of_given_and_sampled_tokens(shared: Path, alpha: float, beta: float) -> None:
+    vectors = np.load(shared / "vectors" / "luffy_advantages.npz")
+    name = f"prefix_weight_a{alpha}_b{beta}"
+    ours = advantages_of(inputs(vectors, name), False, "shared", Mixture(given_weight=alpha, own_weight=beta))
+    np.testing.assert_allclose(ours, vectors[f"{name}::out::advantages"], rtol=1e-4, atol=1e-6)
+
+
+def test_a_group_without_own_answers_has_its_rewards_for_advantages() -> None:
+    group: Group = [rollout(3, given=2, reward=reward) for reward in (1.0, 0.0)]
+    assert mixture.split_group(group, normalize_std=False, epsilon=1e-6) == [1.0, 0.0]
+
+
+def test_a_constant_for_given_tokens_and_nothing_for_what_was_cut() -> None:
+    """Group of two, w = 3: each given token has 3/2, the sampled ones keep the group's; a cut answer has none."""
+    group = [rollout(3, given=2), rollout(2, stop="length")]
+    found = Mixture(given_advantage=3.0, zero_truncated=True).weighed(group, [-0.5, 0.5])
+    assert found == [(1.5, 1.5, -0.5), 0.0]
+    assert Mixture().weighed(group, [-0.5, (0.5, 0.25)]) == [-0.5, (0.5, 0.25)]
+
+
+def test_a_wrong_trace_stays_out_unless_it_is_asked_for() -> None:
+    group = [rollout(3, given=3, source="expert"), rollout(2, reward=1.0), rollout(2, given=1)]
+    assert Luffy().kept([group]) == [group[1:]]
+    kept = Luffy(guidance=Luffy().guidance.__class__(wrong_traces="keep"))
+    assert kept.kept([group]) == [group]
+    group[0].grade = Grade(1.0, True, True, None)
+    assert Luffy().kept([group]) == [group]
+
+
+def test_the_shaped_gradient_is_the_published_one() -> None:
+    """gamma p / (p + gamma)^2: 0.25 at p = gamma, 0.1/1.21 at p = 1, and unknown behaviour is no behaviour."""
+    rows = batch([[1, 1]], [1.0], expert=torch.ones(1, 2, dtype=torch.float64))
+    rows = rows.weighted(torch.ones(1, 2, dtype=torch.float64))
+    for behaviour in (False, True):
+        logps = torch.tensor([[math.log(0.1), 0.0]], dtype=torch.float64, requires_grad=True)
+        loss, _ = Luffy(shaping=Shaping(behaviour=behaviour)).loss(rows, logps, torch.zeros_like(logps))
+        (gradient,) = torch.autograd.grad(loss, logps)
+        assert gradient.tolist() == [[pytest.approx(-0.25), pytest.approx(-0.1 / 1.21)]]
