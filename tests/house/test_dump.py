@@ -9,14 +9,16 @@ from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as some
 
+from qed import plugins
 from qed.configuration import values
 from qed.configuration.resolve import dump, resolve, sources
+from qed.errors import UsageError
 from qed.settings import PipelineSettings, Settings
 
-ALGORITHMS = ["dr_grpo", "expert_iteration", "grpo", "reinforce", "sft"]
+ALGORITHMS = sorted(plugins.shelf("algorithms"))
 Write = Callable[..., str]
 Refused = Callable[..., str]
 
@@ -69,10 +71,12 @@ def any_settings(draw: some.DrawFn) -> Settings | PipelineSettings:
         s for s in source.table.settings.values() if not s.shelf and s.key not in ("data.tasks", "evaluation.tasks")
     ]
     chosen = {setting.key: draw(of_type(setting.kind)) for setting in free if draw(some.booleans())}
-    assume(not (chosen.get("skip_sft") and chosen.get("skip_rl")))  # together they leave nothing to do
     changed = resolve(command, []).settings
     for key, value in chosen.items():
-        changed = with_value(changed, key.split("."), value)
+        try:
+            changed = with_value(changed, key.split("."), value)
+        except UsageError:
+            reject()  # some values contradict each other, such as the two that leave a pipeline nothing to do
     return changed
 
 
