@@ -78,7 +78,8 @@ class Luffy(PolicyGradient):
         else:
             ratio = self.shaping.own(logps, shaping.filled(batch.old_logps, batch))
             own = shaping.clipped(batch, ratio, self.clip_low, self.clip_high)
-        return shaping.joined(batch, own, *self.shaping.given(logps, batch.behaviour_logps))
+        terms, stats = shaping.joined(batch, own, *self.shaping.given(logps, batch.behaviour_logps))
+        return terms, stats | ({"clip/dropped": batch.prepared.sum()} if self.shaping.drop_above else {})
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """As the policy gradient's; given tokens add nothing to the KL and to the entropy bonus."""

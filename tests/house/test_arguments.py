@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from qed import plugins
 from qed.configuration import fields
 from qed.configuration.names import FOREIGN
 from qed.configuration.resolve import resolve, sources
 
-ALGORITHMS = ["dr_grpo", "expert_iteration", "grpo", "reinforce", "sft"]
+ALGORITHMS = sorted(plugins.shelf("algorithms"))
 Write = Callable[..., str]
 Refused = Callable[..., str]
 

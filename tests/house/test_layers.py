@@ -10,12 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
+from qed import plugins
 from qed.configuration import layers
 from qed.configuration.resolve import resolve
 from qed.errors import UsageError
 from qed.settings import PipelineSettings
 
-ALGORITHMS = ["dr_grpo", "expert_iteration", "grpo", "reinforce", "sft"]
+ALGORITHMS = sorted(plugins.shelf("algorithms"))
 Write = Callable[..., str]
 Refused = Callable[..., str]
 

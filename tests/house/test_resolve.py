@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from qed import plugins
 from qed.configuration import layers
 from qed.configuration.resolve import resolve, sources
 from qed.settings import PipelineSettings, Settings
 
-ALGORITHMS = ["dr_grpo", "expert_iteration", "grpo", "reinforce", "sft"]
+ALGORITHMS = sorted(plugins.shelf("algorithms"))
 Write = Callable[..., str]
 Refused = Callable[..., str]
 

@@ -12,12 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_closed_forms import batch
+from test_closed_forms import batch, loss_and_gradient
 
+from qed.algorithms.exgrpo import ExGrpo
 from qed.algorithms.luffy import Luffy
 from qed.algorithms.parts import mixture
+from qed.algorithms.parts.guidance import Guidance
 from qed.algorithms.parts.mixture import Mixture
 from qed.algorithms.parts.shaping import Shaping
+from qed.algorithms.rl_sft import RlSft
 from qed.batch import Batch
 from qed.types import Grade, Group, Problem, Rollout
 
@@ -97,6 +100,8 @@ def test_recorded_token_losses(shared: Path, case: str) -> None:
     expected = json.loads(str(vectors[f"{case}::scalars"]))
     assert float(loss.detach()) == pytest.approx(expected["pg_loss"], rel=1e-6, abs=1e-8)
     np.testing.assert_allclose(gradient, vectors[f"{case}::out::grad_log_prob"], rtol=1e-5, atol=1e-8)
+    dropped = found["eos_mask"].double() - rows.mask
+    assert float(stats.get("clip/dropped", torch.tensor(0.0))) == float(dropped.sum())
     given = (rows.mask * rows.expert).sum()
     assert float(stats["guidance/token_share"]) == float(given)
     for ours, theirs in (("high", "max"), ("low", "min")):
@@ -184,7 +189,7 @@ def test_a_constant_for_given_tokens_and_nothing_for_what_was_cut() -> None:
 def test_a_wrong_trace_stays_out_unless_it_is_asked_for() -> None:
     group = [rollout(3, given=3, source="expert"), rollout(2, reward=1.0), rollout(2, given=1)]
     assert Luffy().kept([group]) == [group[1:]]
-    kept = Luffy(guidance=Luffy().guidance.__class__(wrong_traces="keep"))
+    kept = Luffy(guidance=Guidance(wrong_traces="keep"))
     assert kept.kept([group]) == [group]
     group[0].grade = Grade(1.0, True, True, None)
     assert Luffy().kept([group]) == [group]
@@ -199,3 +204,58 @@ def test_the_shaped_gradient_is_the_published_one() -> None:
         loss, _ = Luffy(shaping=Shaping(behaviour=behaviour)).loss(rows, logps, torch.zeros_like(logps))
         (gradient,) = torch.autograd.grad(loss, logps)
         assert gradient.tolist() == [[pytest.approx(-0.25), pytest.approx(-0.1 / 1.21)]]
+
+
+def test_rl_with_an_sft_loss_has_two_averages() -> None:
+    """Rows: a trace of two tokens, a begun answer of two, own answers of two and one; length 4, sft = 0.5.
+
+    The four tokens of the first two rows weigh 0.5/4 each; own tokens 1/(2 rows x 4), with A = 1 and -1 at ratio 1.
+    """
+    rows = batch([[1, 1], [1, 1], [1, 1], [1, 0]], [9.0, 9.0, 1.0, -1.0])
+    logps = torch.tensor([[-1.0, -2.0], [-3.0, -4.0], [-0.5, -0.5], [-0.5, 0.0]], dtype=torch.float64)
+    given = torch.tensor([[1, 1], [1, 0], [0, 0], [0, 0]], dtype=torch.float64)
+    old = logps * torch.tensor([[0.0], [0.0], [1.0], [1.0]], dtype=torch.float64)
+    rows = replace(rows, expert=given, old_logps=old)
+    for order in ([0, 1, 2, 3], [3, 1, 0, 2]):
+        loss, gradient = loss_and_gradient(RlSft(sft=0.5), rows.select(order), logps[order])
+        assert loss == pytest.approx(0.5 * (1 + 2 + 3 + 4) / 4 - (1 + 1 - 1) / 8)
+        expected = torch.tensor([[-0.125] * 2, [-0.125] * 2, [-0.125] * 2, [0.125, 0.0]], dtype=torch.float64)
+        torch.testing.assert_close(gradient, expected[order])
+    alone = replace(rows, expert=rows.mask)
+    assert loss_and_gradient(RlSft(), alone, logps)[1].isfinite().all(), "nothing but traces"
+    assert RlSft().live(replace(rows, advantages=rows.advantages * 0)).tolist() == [True, True, False, False]
+
+
+def test_rl_with_an_sft_loss_takes_the_statistics_of_own_answers() -> None:
+    group = [rollout(3, given=3, reward=1.0, source="expert"), rollout(2, reward=1.0), rollout(2)]
+    assert RlSft().credit([group]) == [[0.5, 0.5, -0.5]]
+
+
+def test_replayed_tokens_weigh_by_their_shaped_ratio() -> None:
+    """r = e^-1 and e^-2 over 0.5: a weight of r/(r + 0.1), its gradient 0.1 r/(r + 0.1)^2; fresh ones are unclipped."""
+    recorded, now = math.log(0.5), torch.tensor([[-1.0, -2.0], [-1.0, -2.0]])
+    given = torch.tensor([[1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    behaviour = torch.full((2, 2), recorded, dtype=torch.float64).where(given.bool(), torch.nan)
+    rows = batch([[1, 1], [1, 1]], [2.0, 1.0], expert=given, behaviour_logps=behaviour)
+    loss, gradient = loss_and_gradient(ExGrpo(mixed=True), rows, now)
+    ratios = [math.exp(value) / 0.5 for value in (-1, -2)]
+    weights = [r / (r + 0.1) for r in ratios]
+    assert loss == pytest.approx(-(2 * sum(weights) + math.exp(-1) + math.exp(-2)) / 8)
+    slopes = [0.1 * r / (r + 0.1) ** 2 for r in ratios]
+    assert gradient[0].tolist() == [pytest.approx(-2 * slope / 8) for slope in slopes]
+    assert gradient[1].tolist() == [pytest.approx(-math.exp(value) / 8) for value in (-1, -2)]
+    assert not loss_and_gradient(ExGrpo(), rows, -now)[1][1].any(), "clipped until replay begins"
+    loss, gradient = loss_and_gradient(ExGrpo(mixed=True, corrected=False), replace(rows, old_logps=now.double()), now)
+    assert gradient[0].tolist() == [pytest.approx(-2 * 0.1 / 1.1**2 / 8)] * 2
+
+
+def test_given_tokens_add_nothing_to_the_kl_and_to_the_entropy_bonus() -> None:
+    rows = batch([[1, 1]], [0.0], expert=torch.tensor([[1.0, 0.0]], dtype=torch.float64))
+    rows = replace(rows, ref_logps=torch.tensor([[5.0, math.log(2)]], dtype=torch.float64))
+    rows = rows.weighted(torch.ones(1, 2, dtype=torch.float64))
+    entropy = torch.tensor([[7.0, 0.25]], dtype=torch.float64)
+    for algorithm in (Luffy(kl=1.0, entropy=1.0), ExGrpo(kl=1.0, entropy=1.0)):
+        logps = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
+        loss, _ = algorithm.loss(rows, logps, entropy)
+        assert float(loss.detach()) == pytest.approx(2 - math.log(2) - 1 - 0.25)
+        assert torch.autograd.grad(loss, logps)[0][0, 0] == 0
