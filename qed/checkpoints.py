@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from qed import lora
 from qed.errors import DataError, QedError
 from qed.runs import Row, Run, read_json, read_lines
 
@@ -54,6 +55,8 @@ def save(
     try:
         beside.mkdir(parents=True)
         save_model(model, tokenizer, beside / "hf")
+        if lora.has_adapters(model):
+            lora.save(model, beside / "adapter")
         save_file(
             {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, beside / "state.safetensors"
         )
@@ -80,8 +83,8 @@ def tidy(run: Run) -> None:
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a model and its tokenizer as `from_pretrained` reads them."""
-    model.save_pretrained(folder)
+    """Write a model and its tokenizer as `from_pretrained` reads them; what adapters have learned is merged into it."""
+    model.save_pretrained(folder, **({"state_dict": lora.merged(model)} if lora.has_adapters(model) else {}))
     tokenizer.save_pretrained(folder)
 
 

@@ -22,6 +22,7 @@ from qed.algorithms.base import Algorithm
 from qed.batch import Batch, collate, cut
 from qed.errors import Diverged, QedError
 from qed.logps import decoder_and_head, response_logps, response_scores
+from qed.lora import Without, switched_off
 from qed.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from qed.packing import check_packing
 from qed.settings import LearnerSettings
@@ -55,7 +56,7 @@ class Learner:
         temperature: float = 1.0,
         length: int = 1,
         precision: torch.dtype = torch.float32,
-        reference: nn.Module | None = None,
+        reference: nn.Module | Without | None = None,
     ) -> None:
         self.model = model
         self.algorithm = algorithm
@@ -64,13 +65,15 @@ class Learner:
         self.length = length
         self.precision = precision
         self.optimizer = make_optimizer(model, settings)
-        self.reference = (reference or copy.deepcopy(model)).requires_grad_(False) if algorithm.reference else None
+        self.reference = reference or (copy.deepcopy(model) if algorithm.reference else None)
+        if isinstance(self.reference, nn.Module):
+            self.reference.requires_grad_(False)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.moved = 0.0  # about how far each weight has gone since the rollouts were scored, as AdamW steps
         if settings.packing:
             check_packing(decoder_and_head(model)[0])
 
-    def score(self, rollouts: Sequence[Rollout], old: bool, reference: nn.Module | None = None) -> None:
+    def score(self, rollouts: Sequence[Rollout], old: bool, reference: nn.Module | Without | None = None) -> None:
         """Write the log-probs that the loss compares with, before the first of a step's updates.
 
         Its own, `old`, are needed when there are several updates, because only for the first is the policy still the
@@ -229,10 +232,13 @@ class Learner:
         device = self.parameters[0].device.type
         return torch.autocast(device, dtype=self.precision, enabled=self.precision != torch.float32)
 
-    def _scored(self, model: nn.Module, rollouts: Sequence[Rollout]) -> list[tuple[float, ...]]:
+    def _scored(self, model: nn.Module | Without, rollouts: Sequence[Rollout]) -> list[tuple[float, ...]]:
         """The log-probs of each rollout's output under a model."""
         if not rollouts:
             return []
+        if isinstance(model, Without):
+            with switched_off(model.model):
+                return self._scored(model.model, rollouts)
         batch = self._collate(rollouts)
         logps, _ = self._looked_over(model, batch)
         chosen = batch.mask.bool().cpu()

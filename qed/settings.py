@@ -35,6 +35,17 @@ class ModelSettings:
     """Of the computation; weights and optimizer state are kept in float32."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
+    lora_rank: int = 0
+    """Train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
+    lora_alpha: int = 0
+    """The adapters' output is scaled by lora_alpha / lora_rank; 0 takes twice the rank."""
+    lora_targets: tuple[str, ...] = ()
+    """The linear layers to adapt, for example q_proj,v_proj; empty takes all of every block."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        _require(self.lora_rank >= 0, "model.lora_rank must not be negative.")
+        _require(self.lora_alpha >= 0, "model.lora_alpha must not be negative.")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from qed import model, plugins
+from qed import lora, model, plugins
 from qed.prompts.base import Template
 from qed.recipes.problems import prompt_leaf, training_text
 from qed.samplers.base import Sampler
@@ -36,12 +36,17 @@ def load_policy(
 ) -> Policy:
     """The policy of a run: from a checkpoint, made from nothing on the problems' text, or loaded by its name."""
     leaf = prompt_leaf(settings.data)
-    if checkpoint is not None:
+    adapted = settings.model.lora_rank > 0
+    if checkpoint is not None and not adapted:
         network, tokenizer = model.load(replace(settings.model, name=str(checkpoint / "hf"), revision=""))
     elif model.is_new(settings.model.name):
         network, tokenizer = model.build(settings.model.name, training_text(problems, leaf), settings.run.seed)
     else:
         network, tokenizer = model.load(settings.model)
+    if adapted:
+        network = lora.add(network, settings.model, settings.run.seed)
+    if adapted and checkpoint is not None:
+        lora.load(network, checkpoint / "adapter")
     network = model.prepare(network, settings.model, device)
     if hasattr(leaf, "chat_template"):
         # Saved with every checkpoint, so that other programs ask it as it was trained.

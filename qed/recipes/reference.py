@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from qed import checkpoints
+from qed import checkpoints, lora
 from qed.errors import UsageError
 from qed.learner import Learner
 from qed.model import is_new, load, prepare
@@ -25,7 +25,7 @@ from qed.types import Rollout
 ROWS_AT_ONCE = 256  # scored in one go; even, because pairs stay together
 
 
-def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | None:
+def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora.Without | None:
     """The reference model of a phase on its device; None where it is the model as it stands now.
 
     The model as it stood when the phase began is kept beside the checkpoints, because a resumed policy has moved on.
@@ -41,6 +41,8 @@ def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | None
     name = settings.algorithm.reference_name
     if name:
         return _named(setup, settings, name)
+    if offset == 0 and lora.has_adapters(setup.model):
+        return lora.Without(setup.model)  # before a run's first step its adapters change nothing
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
     if setup.resumed is None or not folder.is_dir():
         checkpoints.save_model(setup.model, setup.tokenizer, folder)
@@ -87,7 +89,7 @@ def precomputed(
     ]
 
 
-def _key(network: nn.Module, learner: Learner, rollouts: Sequence[Rollout]) -> str:
+def _key(network: nn.Module | lora.Without, learner: Learner, rollouts: Sequence[Rollout]) -> str:
     digest = hashlib.sha256(json.dumps([learner.temperature, str(learner.precision)]).encode())
     for rollout in rollouts:
         digest.update(json.dumps([rollout.prompt, rollout.output]).encode())

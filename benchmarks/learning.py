@@ -1,0 +1,129 @@
+"""Does every algorithm learn? Each from the same SFT start on the embedded default, over seeds, in runs of their own.
+
+    python benchmarks/learning.py --seeds 0,1,2 --out runs/learning
+    python benchmarks/learning.py --algorithms grpo,dapo --steps 60
+
+A card for people, one JSON line last. Runs that are there already are read and not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from qed import plugins
+from qed.algorithms import find
+from qed.intervals import wilson
+from qed.runs import evaluations
+
+CONFIG, START, TASK = "arithmetic-rl", "sft:arithmetic-sft", "arithmetic"
+# These are asked for with three seeds, the rest of the shelf with the first of them.
+THREE = ("expert_iteration", "reinforce", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "exgrpo", "online_dpo")
+
+
+def command(algorithm: str, seed: int, steps: int, folder: Path) -> list[str]:
+    """The run of one algorithm with one seed."""
+    learning = ["--steps", str(steps), "--seed", str(seed), "--run.threads", "1", "--run.save_rollouts", "false"]
+    measuring = ["--evaluation.every", "0", "--evaluation.problems", "500"]
+    # The config's average would stand in the place of the algorithm's own.
+    average = ["--algorithm.average", find(algorithm)().average]
+    return [
+        "-c",
+        "from qed.cli import main; main()",
+        algorithm,
+        CONFIG,
+        "--model",
+        START,
+        *learning,
+        *measuring,
+        *average,
+        "--out",
+        str(folder),
+    ]
+
+
+def measured(folder: Path) -> dict[str, Any] | None:
+    """The first and the last evaluation of a finished run."""
+    found = list(evaluations(folder))
+    if not (folder / "report.html").is_file() or len(found) < 2:
+        return None
+    return {"before": found[0][1][TASK], "after": found[-1][1][TASK]}
+
+
+def made(algorithm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
+    """One run's evaluations, after making it where it is not there."""
+    folder = out / f"{algorithm}-{seed}"
+    if measured(folder) is None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        arguments = [*command(algorithm, seed, steps, folder), *(["--overwrite"] if folder.exists() else [])]
+        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
+        if done.returncode:
+            return {"algorithm": algorithm, "seed": seed, "error": done.stderr.strip().splitlines()[-1]}
+    return {"algorithm": algorithm, "seed": seed, **(measured(folder) or {"error": "no evaluation"})}
+
+
+def card(rows: Sequence[dict[str, Any]], steps: int) -> list[str]:
+    """A table of Markdown: the means over seeds, and the 95 % interval of all answers of all seeds."""
+    lines = [
+        f"{steps} steps of 16 problems x 8 answers, 500 held-out problems a seed; sampled answers, right.",
+        "",
+        "| algorithm | seeds | start | after [95 %] | each seed | greedy, start | greedy, after |",
+        "|---|--:|--:|--:|---|--:|--:|",
+    ]
+    for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
+        own = [row for row in rows if row["algorithm"] == algorithm]
+        if broken := [row["error"] for row in own if "error" in row]:
+            lines.append(f"| `{algorithm}` | {len(own)} | – | {broken[0]} | | | |")
+            continue
+        low, high = wilson(
+            sum(round(row["after"]["sampled"]["accuracy"] * row["after"]["sampled"]["n"]) for row in own),
+            sum(row["after"]["sampled"]["n"] for row in own),
+        )
+        lines.append(
+            f"| `{algorithm}` | {len(own)} | {mean(own, 'before', 'sampled'):.1f} % | "
+            f"{mean(own, 'after', 'sampled'):.1f} % [{100 * low:.1f}, {100 * high:.1f}] | "
+            f"{', '.join(format(100 * row['after']['sampled']['accuracy'], '.0f') for row in own)} | "
+            f"{mean(own, 'before', 'greedy'):.1f} % | {mean(own, 'after', 'greedy'):.1f} % |"
+        )
+    return lines
+
+
+def mean(rows: Sequence[dict[str, Any]], when: str, decoding: str) -> float:
+    """The mean accuracy over seeds in per cent."""
+    return 100 * fmean(row[when][decoding]["accuracy"] for row in rows)
+
+
+def main() -> None:
+    """Run what is asked and print the card."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shelf = [name for name in plugins.shelf("algorithms") if find(name).online]
+    parser.add_argument("--algorithms", default=",".join(sorted(shelf, key=lambda name: (name not in THREE, name))))
+    parser.add_argument("--seeds", default="0,1,2", help="for those that are asked for with three; others take one")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
+    parser.add_argument("--out", type=Path, default=Path("runs/learning"))
+    asked = parser.parse_args()
+    seeds = [int(seed) for seed in asked.seeds.split(",")]
+    made("grpo", seeds[0], asked.steps, asked.out)  # makes the start, which the others then find
+    jobs = [(name, seed) for name in asked.algorithms.split(",") for seed in (seeds if name in THREE else seeds[:1])]
+    jobs.sort(key=lambda job: seeds.index(job[1]))
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        # One run of every seed comes first, for its start.
+        first = list(pool.map(lambda seed: made("grpo", seed, asked.steps, asked.out), seeds))
+        rows = list(pool.map(lambda job: made(*job, asked.steps, asked.out), jobs))
+    rows = [row for row in [*first, *rows] if row["algorithm"] in asked.algorithms.split(",")]
+    unique = list({(row["algorithm"], row["seed"]): row for row in rows}.values())
+    print("\n".join(card(unique, asked.steps)))
+    print(json.dumps({"steps": asked.steps, "runs": unique}))
+
+
+if __name__ == "__main__":
+    main()
