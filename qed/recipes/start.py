@@ -7,12 +7,14 @@ the same start.
 from __future__ import annotations
 
 import hashlib
+import secrets
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from qed.configuration.resolve import dump, resolve
-from qed.errors import UsageError
+from qed.errors import Interrupted, UsageError
 from qed.recipes.setup import opened
 from qed.recipes.train import run_phases
 from qed.runs import Launch
@@ -36,11 +38,21 @@ def first_taught(settings: Some, launch: Launch) -> Some:
     folder = Path(settings.run.out or "runs/run").parent / f"start--{Path(config).stem}--{key}"
     made = folder / "final" / "hf"
     if not made.is_dir():
-        # What an interrupted attempt has left is made again: a start takes little time.
-        first = replace(launch, resume=False, overwrite=True, command=(*launch.command, "# start"), home=str(folder))
-        with opened(replace(start, run=replace(start.run, out=str(folder))), first, "start") as setup:
-            setup.console.say(f"The start comes first: qed sft {config}.")
-            run_phases(setup, [start])
+        # Two runs may want the same start at once: each makes its own, and the first to end gives it the name.
+        beside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
+        first = replace(launch, resume=False, overwrite=False, command=(*launch.command, "# start"))
+        try:
+            with opened(replace(start, run=replace(start.run, out=str(beside))), first, "start") as setup:
+                setup.console.say(f"The start comes first: qed sft {config}.")
+                run_phases(setup, [start])
+            if not made.is_dir():
+                beside.rename(folder)
+        except Interrupted as stopped:
+            raise Interrupted(
+                "Stopped while the start was made; the same command makes it again.", stopped.exit_code
+            ) from stopped
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
     return replace(settings, model=replace(settings.model, name=str(made), revision=""))
 
 
