@@ -53,8 +53,10 @@ def of_type(kind: Any) -> some.SearchStrategy[Any]:
     if get_origin(kind) is Literal:
         return some.sampled_from(get_args(kind))
     if get_origin(kind) is tuple:
-        first = of_type(get_args(kind)[0])
-        return some.lists(first, max_size=3).map(tuple) if get_args(kind)[1] is ... else some.tuples(first, first)
+        kinds = get_args(kind)
+        if kinds[1] is ...:
+            return some.lists(of_type(kinds[0]), max_size=3).map(tuple)
+        return some.tuples(*map(of_type, kinds))
     return {
         bool: some.booleans(),
         int: some.integers(1, 10**12),
