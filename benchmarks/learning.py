@@ -27,6 +27,8 @@ from qed.runs import evaluations
 CONFIG, START, TASK = "arithmetic-rl", "sft:arithmetic-sft", "arithmetic"
 # These are asked for with three seeds, the rest of the shelf with the first of them.
 THREE = ("expert_iteration", "reinforce", "rloo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "exgrpo", "online_dpo")
+# Pass@k training learns from groups in which one answer alone is best, which is rare among eight.
+SETTINGS = {"grpo_passk": ("--sampling.group_size", "4", "--sampling.problems_per_step", "32")}
 
 
 def command(algorithm: str, seed: int, steps: int, folder: Path) -> list[str]:
@@ -35,19 +37,9 @@ def command(algorithm: str, seed: int, steps: int, folder: Path) -> list[str]:
     measuring = ["--evaluation.every", "0", "--evaluation.problems", "500"]
     # The config's average would stand in the place of the algorithm's own.
     average = ["--algorithm.average", find(algorithm)().average]
-    return [
-        "-c",
-        "from qed.cli import main; main()",
-        algorithm,
-        CONFIG,
-        "--model",
-        START,
-        *learning,
-        *measuring,
-        *average,
-        "--out",
-        str(folder),
-    ]
+    own = [*average, *SETTINGS.get(algorithm, ())]
+    asked = [algorithm, CONFIG, "--model", START, *learning, *measuring, *own, "--out", str(folder)]
+    return ["-c", "from qed.cli import main; main()", *asked]
 
 
 def measured(folder: Path) -> dict[str, Any] | None:
