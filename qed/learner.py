@@ -69,6 +69,7 @@ class Learner:
         if isinstance(self.reference, nn.Module):
             self.reference.requires_grad_(False)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.beginning: dict[str, Tensor] = {}
         self.moved = 0.0  # about how far each weight has gone since the rollouts were scored, as AdamW steps
         if settings.packing:
             check_packing(decoder_and_head(model)[0])
@@ -94,6 +95,15 @@ class Learner:
         if reference is not None:
             for rollout, logps in zip(rollouts, self._scored(reference, rollouts), strict=True):
                 rollout.ref_logps = logps
+
+    def begin_from(self, weights: Mapping[str, Tensor]) -> None:
+        """Keep what `restart` goes back to: the weights of the phase's beginning."""
+        self.beginning = {name: weights[name].detach().clone() for name in self.model.state_dict()}
+
+    def restart(self) -> None:
+        """Go back to the weights of the phase's beginning, and forget what the optimizer has seen."""
+        self.model.load_state_dict(self.beginning)
+        self.optimizer.state.clear()
 
     def look(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
         """The mean entropy and the mean log-prob of each rollout, over its output, under the model as it is."""

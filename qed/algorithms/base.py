@@ -90,6 +90,11 @@ class Algorithm:
         return False
 
     @property
+    def restarts(self) -> bool:
+        """Whether every step begins from the weights that the phase began with."""
+        return False
+
+    @property
     def rescored(self) -> bool:
         """Whether `old_logps` must be the learner's own even where there is a single update for a sampling."""
         return False

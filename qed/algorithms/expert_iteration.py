@@ -1,7 +1,7 @@
 """Expert iteration: sample, keep what is right, imitate it (Anthony et al. 2017, arXiv 1705.08439; STaR, 2203.14465).
 
-loss = - sum_t w_t log pi(y_t | x, y_<t) over the correct answers of the step. The policy goes on from where it is; it
-is not restarted from the base model.
+loss = - sum_t w_t log pi(y_t | x, y_<t) over the correct answers of the step. The policy goes on from where it is,
+or begins anew in every step (`restart`); a step without a correct answer leaves it as it is.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ class ExpertIteration(Algorithm):
     """Correct answers kept of each problem, so that easy problems do not dominate; 0 keeps all."""
     deduplicate: bool = True
     """Keep an answer once where a group has it several times."""
+    restart: bool = False
+    """Begin every step from the weights that the phase began with, as STaR does; else from those of the last step."""
 
     by_advantage: ClassVar[bool] = False
     defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-5}
@@ -35,6 +37,11 @@ class ExpertIteration(Algorithm):
         """Refuse numbers that no run can mean."""
         super().__post_init__()
         require(self.keep >= 0, "algorithm.keep must not be negative.")
+
+    @property
+    def restarts(self) -> bool:
+        """As set."""
+        return self.restart
 
     def rows(self, groups: Groups) -> list[Rollout]:
         """The correct answers, each once, at most `keep` of a problem."""

@@ -38,6 +38,8 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
             learner.score(rows, old=len(parts) > 1 or algorithm.rescored)
         algorithm.remember(gathered.groups, gatherer.pool, version=step - 1)
         counts = {**gathered.counts, **gatherer.pool.sizes()}
+        if algorithm.restarts and rows:
+            learner.restart()
         stats = [learner.update(part, step - offset - 1) for part in parts]
         sampler.load(learner.weights(), version=step)
         learner.adapt(phase.record(step, stats, gathered.sampled, counts))

@@ -22,7 +22,7 @@ from qed.learner import COUNTS, Learner
 from qed.model import precision
 from qed.recipes.evaluate import as_metrics, evaluate
 from qed.recipes.problems import VALIDATION
-from qed.recipes.reference import reference
+from qed.recipes.reference import beginning, reference
 from qed.recipes.setup import Setup
 from qed.rollouts import Stream, describe, flat
 from qed.runs import Row, evaluations, read_lines
@@ -58,6 +58,8 @@ class Phase:
             precision=precision(settings.model),
             reference=reference(setup, settings, offset) if settings.algorithm.reference else None,
         )
+        if settings.algorithm.restarts:
+            self.learner.begin_from(beginning(setup, settings, offset))
         self.stream: Stream[Any] | None = None
         self.gatherer: Gatherer | None = None
         tensors, state = setup.state()

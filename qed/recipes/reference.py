@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from qed import checkpoints, lora
 from qed.errors import UsageError
@@ -49,6 +49,18 @@ def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora
         return None
     network, _ = load(replace(settings.model, name=str(folder), revision=""))
     return prepare(network, settings.model, setup.device)
+
+
+def beginning(setup: Setup, settings: Settings, offset: int) -> dict[str, Tensor]:
+    """The weights with which a phase began.
+
+    Raises:
+        UsageError: the run trains adapters, whose beginning is not kept.
+    """
+    begun = reference(setup, settings, offset)
+    if isinstance(begun, lora.Without):
+        raise UsageError("algorithm.restart and model.lora_rank do not go together: take lora_rank=0, or no restart.")
+    return (begun or setup.model).state_dict()
 
 
 def _named(setup: Setup, settings: Settings, name: str) -> nn.Module:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from making import make_model, make_rollout
 
 from qed.algorithms.base import Algorithm, spread
 from qed.algorithms.dft import Dft
@@ -21,6 +23,7 @@ from qed.algorithms.sft import Sft
 from qed.batch import Batch
 from qed.errors import UsageError
 from qed.intervals import wilson
+from qed.learner import Learner
 from qed.optim import learning_rate
 from qed.settings import LearnerSettings
 from qed.types import Grade, Problem, Rollout
@@ -152,6 +155,24 @@ def test_expert_iteration_keeps_correct_answers_once_and_few_of_a_problem() -> N
     assert [r.output[0] for r in ExpertIteration().rows([group])] == [1, 3, 4]
     assert [r.output[0] for r in ExpertIteration(keep=2).rows([group, group])] == [1, 3, 1, 3]
     assert [r.output[0] for r in ExpertIteration(deduplicate=False).rows([group])] == [1, 1, 3, 4]
+
+
+def test_a_restart_forgets_what_was_learned() -> None:
+    """The first update after a restart is the first update of all, bit for bit."""
+    rows = [make_rollout(random.Random(seed)) for seed in range(3)]
+
+    def state(learner: Learner) -> list[torch.Tensor]:
+        return [parameter.detach().clone() for parameter in learner.parameters]
+
+    learner = Learner(make_model(), ExpertIteration(restart=True), LearnerSettings(lr=0.1))
+    learner.begin_from(learner.model.state_dict())
+    learner.update(rows, 0)
+    once = state(learner)
+    learner.update(rows, 0)
+    assert any(not torch.equal(one, other) for one, other in zip(once, state(learner), strict=True))
+    learner.restart()
+    learner.update(rows, 0)
+    assert all(torch.equal(one, other) for one, other in zip(once, state(learner), strict=True))
 
 
 def test_schedules() -> None:
