@@ -135,6 +135,8 @@ class LearnerSettings:
     """Padded tokens computed at once; bounds memory, never changes a gradient."""
     packing: bool = False
     """Compute short rows side by side in one: less padding where lengths are uneven, never another gradient."""
+    optimizer: Literal["adamw", "adamw_offload", "adamw8bit"] = "adamw"
+    """AdamW; with its moments in the host's memory, the same updates; or with moments of 8 bits, by bitsandbytes."""
     lr: float = 1e-6
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

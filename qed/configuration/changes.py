@@ -13,6 +13,7 @@ from qed.configuration.values import dump
 FREE_SECTIONS = ("run.", "evaluation.")
 # These decide how much is computed at once or how far it goes, never what comes out of a step.
 FREE = ("sampling.rows_per_batch", "learner.tokens_per_microbatch", "model.device", "model.gradient_checkpointing")
+SAME_UPDATES = {"adamw", "adamw_offload"}  # they differ in where the state lies, and read each other's
 
 
 def changes(saved: Path, settings: Any) -> tuple[list[str], list[str]]:
@@ -29,6 +30,7 @@ def changes(saved: Path, settings: Any) -> tuple[list[str], list[str]]:
         if key.startswith(FREE_SECTIONS)
         or key.removeprefix("sft.").removeprefix("rl.") in FREE
         or key in ("learner.steps", last)
+        or (key.endswith("learner.optimizer") and {before.get(key), after.get(key)} <= SAME_UPDATES)
     ]
     said = {key: f"{key}: {before.get(key)} -> {after.get(key)}" for key in different if key != "run.out"}
     return list(said.values()), [said[key] for key in said if key not in free]

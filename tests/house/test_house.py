@@ -54,6 +54,7 @@ ROOMS = {
     "huggingface_hub": ["tasks/sources/hub.py"],
     "reasoning_gym": ["tasks/reasoning_gym.py"],
     "peft": ["lora.py"],
+    "bitsandbytes": ["optim.py"],
     "yaml": ["configuration/", "reporting/"],
     "transformers": ["model.py", "samplers/hf.py", "samplers/columns.py"],
     "tokenizers": ["model.py"],
