@@ -63,6 +63,12 @@ def test_a_kl_in_the_reward_is_token_by_token_for_returns() -> None:
     assert group[0].advantage == pytest.approx((0.25, 0.7))
 
 
+def test_a_kl_in_the_reward_is_of_sampled_tokens_alone() -> None:
+    one = answer(1.0, old_logps=(-1.0, -2.0), ref_logps=(-9.0, -2.5), given=1)
+    method = ReinforcePlusPlus(kl=0.1, whiten=False)
+    assert method.credit([[one]])[0][0] == pytest.approx(1 - 0.1 * 0.5)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "slope"),
     [
