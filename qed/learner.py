@@ -74,7 +74,13 @@ class Learner:
         if settings.packing:
             check_packing(decoder_and_head(model)[0])
 
-    def score(self, rollouts: Sequence[Rollout], old: bool, reference: nn.Module | Without | None = None) -> None:
+    def score(
+        self,
+        rollouts: Sequence[Rollout],
+        old: bool,
+        reference: nn.Module | Without | None = None,
+        version: int = 0,
+    ) -> None:
         """Write the log-probs that the loss compares with, before the first of a step's updates.
 
         Its own, `old`, are needed when there are several updates, because only for the first is the policy still the
@@ -86,12 +92,14 @@ class Learner:
             rollouts: the rows, bundles whole.
             old: whether the learner's own are wanted.
             reference: the reference model, where the learner keeps none.
+            version: answers of a policy before this one are compared with that policy, by the log-probs that they were
+                sampled with, where those are known.
         """
         self.moved = 0.0
         reference = reference or self.reference
         if old:
             for rollout, logps in zip(rollouts, self._scored(self.model, rollouts), strict=True):
-                rollout.old_logps = logps
+                rollout.old_logps = None if _is_older(rollout, version) else logps
         if reference is not None:
             for rollout, logps in zip(rollouts, self._scored(reference, rollouts), strict=True):
                 rollout.ref_logps = logps
@@ -265,6 +273,12 @@ class Learner:
             for column, values in zip((logps, entropy), found, strict=True):
                 column[rows, : values.shape[1]] = values.to(column.dtype)
         return logps, entropy
+
+
+def _is_older(rollout: Rollout, version: int) -> bool:
+    """Whether a policy before `version` sampled an answer, with log-probs that are known."""
+    sampled = rollout.logps[rollout.given :]
+    return rollout.version < version and bool(sampled) and not any(map(math.isnan, sampled))
 
 
 def mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:

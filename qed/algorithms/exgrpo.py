@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from qed.algorithms.base import Average, Look, Moment, correct_ones, require
 from qed.algorithms.parts import shaping
+from qed.algorithms.parts.losses import known
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.algorithms.parts.surrogates import Terms
+from qed.algorithms.parts.surrogates import Terms, own_tokens
 from qed.draws import uniform
 from qed.types import Groups, Request, Rollout
 
@@ -129,18 +130,11 @@ class ExGrpo(PolicyGradient):
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """The surrogate of fresh tokens, clipped until replay begins, and - A r / (r + gamma) of replayed ones."""
         logps = shaping.filled(logps, batch)
-        old = shaping.filled(batch.old_logps, batch)
-        own = shaping.own_tokens(batch)
-        if self.mixed:
-            fresh = shaping.clipped(own, ((logps - old) * own.mask).exp(), 1.0, math.inf)
-        else:
-            fresh = super().terms(own, logps)
-        # Without a record, the best guess at who wrote a token is the policy before the update.
-        known = ~batch.behaviour_logps.isnan() if self.corrected else batch.expert.new_zeros(()).bool()
-        recorded = batch.behaviour_logps.where(known, old)
+        bound = replace(self, clip_low=1.0, clip_high=math.inf) if self.mixed else self
+        fresh = super(ExGrpo, bound).terms(own_tokens(batch), logps)
+        # Without a record, the best guess at who wrote a token is the policy before the update; where that has not
+        # been scored either, it is the policy as it is, and what stands there is 0.
+        old = known(shaping.filled(batch.old_logps, batch), logps)
+        old = logps.detach().where((batch.expert == 1) & (old == 0), old)
+        recorded = known(batch.behaviour_logps, old) if self.corrected else old
         return shaping.joined(batch, fresh, shaping.regularized(logps - recorded, self.gamma), {})
-
-    def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """As the policy gradient's; replayed tokens add nothing to the KL and to the entropy bonus."""
-        batch, entropy = shaping.unguided(batch, logps, entropy)
-        return super().loss(batch, logps, entropy)

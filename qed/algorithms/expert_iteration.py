@@ -55,4 +55,4 @@ class ExpertIteration(Algorithm):
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The weighted negative log-likelihood."""
-        return -(batch.weights * logps).sum(), {}
+        return -(batch.weights * logps.masked_fill(batch.mask == 0, 0)).sum(), {}

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from qed.algorithms.base import Average, Moment
-from qed.algorithms.parts import shaping
+from qed.algorithms.parts import requirements, shaping
 from qed.algorithms.parts.guidance import Guidance
+from qed.algorithms.parts.losses import known
 from qed.algorithms.parts.mixture import Mixture, split_group
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.shaping import Shaping
-from qed.algorithms.parts.surrogates import Terms
+from qed.algorithms.parts.surrogates import Terms, own_tokens
 from qed.types import Advantage, Group, Groups, Problem, Request
 
 if TYPE_CHECKING:
@@ -43,6 +44,12 @@ class Luffy(PolicyGradient):
     guidance: Guidance = field(default_factory=Guidance)
     mixture: Mixture = field(default_factory=Mixture)
     shaping: Shaping = field(default_factory=Shaping)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that would not be read."""
+        super().__post_init__()
+        if self.mixture.statistics == "split":
+            requirements.split(self)
 
     @property
     def two_pass(self) -> bool:
@@ -74,14 +81,10 @@ class Luffy(PolicyGradient):
         """The surrogate of the policy's own tokens, and - A f(p) for given ones."""
         logps = shaping.filled(logps, batch)
         if self.shaping.own_kind == "none":
-            own = super().terms(shaping.own_tokens(batch), logps)
+            own = super().terms(own_tokens(batch), logps)
         else:
-            ratio = self.shaping.own(logps, shaping.filled(batch.old_logps, batch))
+            old = known(shaping.filled(batch.old_logps, batch), logps)
+            ratio = self.shaping.own(logps, old)
             own = shaping.clipped(batch, ratio, self.clip_low, self.clip_high)
         terms, stats = shaping.joined(batch, own, *self.shaping.given(logps, batch.behaviour_logps))
         return terms, stats | ({"clip/dropped": batch.prepared.sum()} if self.shaping.drop_above else {})
-
-    def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """As the policy gradient's; given tokens add nothing to the KL and to the entropy bonus."""
-        batch, entropy = shaping.unguided(batch, logps, entropy)
-        return super().loss(batch, logps, entropy)

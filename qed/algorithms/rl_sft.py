@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from qed.algorithms.base import Average, Moment, require
-from qed.algorithms.parts import shaping
+from qed.algorithms.parts import requirements, shaping
 from qed.algorithms.parts.guidance import Guidance
 from qed.algorithms.parts.mixture import split_group
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.algorithms.parts.surrogates import Terms
+from qed.algorithms.parts.surrogates import Terms, own_tokens
 from qed.types import Advantage, Group, Groups, Problem, Request
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class RlSft(PolicyGradient):
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
         super().__post_init__()
+        requirements.split(self)
         require(self.sft >= 0, "algorithm.sft must not be negative.")
 
     def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
@@ -79,13 +80,12 @@ class RlSft(PolicyGradient):
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """The surrogate of own answers, - log pi of the others, all of whose tokens `loss` has marked as given."""
         logps = shaping.filled(logps, batch)
-        terms, stats = super().terms(shaping.own_tokens(batch), logps)
+        terms, stats = super().terms(own_tokens(batch), logps)
         return -logps.where(batch.expert.bool(), -terms), stats | {"guidance/token_share": batch.expert.sum()}
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """As the policy gradient's; imitated answers add nothing to the KL and to the entropy bonus."""
-        batch, entropy = shaping.unguided(_by_row(batch), logps, entropy)
-        return super().loss(batch, logps, entropy)
+        return super().loss(_by_row(batch), logps, entropy)
 
 
 def _by_row(batch: Batch) -> Batch:

@@ -35,7 +35,8 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
         rows = algorithm.rows(gathered.groups)
         parts = minibatches(rows, settings.learner.batch_size, algorithm.together) * settings.learner.passes
         if not algorithm.scored_before_credit:
-            learner.score(rows, old=len(parts) > 1 or algorithm.rescored)
+            version = 0 if algorithm.rescored else step - 1
+            learner.score(rows, old=len(parts) > 1 or algorithm.rescored, version=version)
         algorithm.remember(gathered.groups, gatherer.pool, version=step - 1)
         counts = {**gathered.counts, **gatherer.pool.sizes()}
         if algorithm.restarts and rows:

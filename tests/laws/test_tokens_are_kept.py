@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from dataclasses import replace
 
 import torch
 from hypothesis import given, settings
@@ -85,3 +87,19 @@ def test_a_single_update_takes_the_sampled_log_probs() -> None:
     assert all(rollout.old_logps is None for rollout in rollouts)
     batch = collate(rollouts)
     assert torch.equal(batch.old_logps, batch.sampled_logps)
+
+
+def test_an_answer_of_an_older_policy_is_compared_with_that_one() -> None:
+    """Whatever was scored since; but where its sampler told no log-probs, or where all of it was given, the score
+    stays."""
+    sampled = Rollout(Problem("p", "?", "1"), (0,), (2, 3), (-1.0, -2.0), "", "stop", version=3)
+    rows = [
+        sampled,
+        replace(sampled, logps=(0.0, -2.0), given=1),
+        replace(sampled, version=4),
+        replace(sampled, logps=(-1.0, math.nan)),
+        replace(sampled, logps=(0.0, 0.0), given=2),
+    ]
+    Learner(make_model(), Grpo(), LearnerSettings()).score(rows, old=True, version=4)
+    assert [row.old_logps is None for row in rows] == [True, True, False, False, False]
+    assert collate(rows[:1]).old_logps[0, -2:].tolist() == [-1.0, -2.0]

@@ -63,6 +63,12 @@ def test_a_kl_in_the_reward_is_token_by_token_for_returns() -> None:
     assert group[0].advantage == pytest.approx((0.25, 0.7))
 
 
+def test_a_kl_in_the_reward_is_of_sampled_tokens_alone() -> None:
+    one = answer(1.0, old_logps=(-1.0, -2.0), ref_logps=(-9.0, -2.5), given=1)
+    method = ReinforcePlusPlus(kl=0.1, whiten=False)
+    assert method.credit([[one]])[0][0] == pytest.approx(1 - 0.1 * 0.5)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "slope"),
     [
@@ -98,6 +104,19 @@ def test_entropy_of_tokens_that_others_wrote_is_no_exploration() -> None:
     rows = rows.weighted(algorithm.weights(rows, 4))
     loss, _ = algorithm.loss(rows, torch.zeros(1, 2).double(), torch.tensor([[5.0, 0.3]]).double())
     assert float(loss) == pytest.approx(-0.1 * 0.3 / 2)
+
+
+def test_the_kl_by_importance_has_the_ratio_of_the_surrogate() -> None:
+    """Log-ratios 0.1, 0.3 and an unknown one, which is 0: k3 is 1/e each, times e^d of a token or of the row's mean."""
+    old = torch.tensor([[-0.1, -0.3, math.nan]], dtype=torch.float64)
+    rows = batch([[1, 1, 1]], [0], ref_logps=torch.full((1, 3), -1.0, dtype=torch.float64), old_logps=old)
+    for surrogate, ratios in (("clip", (0.1, 0.3, 0.0)), ("gspo", (0.4 / 3,) * 3)):
+        method = Grpo(kl=1.0, kl_importance=True, surrogate=surrogate)
+        loss, gradient = loss_and_gradient(method, rows, torch.zeros(1, 3, dtype=torch.float64))
+        factors = [math.exp(ratio) for ratio in ratios]
+        assert loss == pytest.approx(sum(factors) / math.e / 3)
+        # Both the estimate and the ratio have a gradient: (1 - 1/e) and 1/e of each factor.
+        assert gradient[0].tolist() == [pytest.approx(factor / 3) for factor in factors]
 
 
 @pytest.mark.parametrize(("measured", "expected"), [(0.3, 0.1 * 1.02), (0.11, 0.1 * 1.01), (0.0, 0.1 * 0.98)])
@@ -241,7 +260,7 @@ class Grades:
 def gatherer(problems: Sequence[int], group_size: int = 6) -> Gatherer:
     stream = Stream([Problem(str(number), str(number), "1") for number in problems], 0, "problems")
     settings = SamplingSettings(problems_per_step=3, group_size=group_size, max_tokens=1)
-    return Gatherer(stream, Answers(), Reads(), Grades(), settings)  # type: ignore[arg-type]
+    return Gatherer(stream, Answers(), Reads(), Grades(), settings, lambda rollouts: [])  # type: ignore[arg-type]
 
 
 def test_dynamic_sampling_goes_on_until_the_step_is_full_and_keeps_the_surplus() -> None:
@@ -254,7 +273,7 @@ def test_dynamic_sampling_goes_on_until_the_step_is_full_and_keeps_the_surplus()
         assert all(int(group[0].problem.question) % 2 == 0 for group in gathered.groups)
         assert gathered.counts["groups/rounds"] > 1
         assert len(gathered.sampled) == 3 * gathered.counts["groups/rounds"]
-        assert before + len(gathered.sampled) == 3 + gathered.dropped + len(source.surplus)
+        assert before + len(gathered.sampled) == 3 + gathered.counts["groups/dropped"] + len(source.surplus)
         seen += [id(group) for group in gathered.groups]
     assert len(set(seen)) == 9
 

@@ -22,6 +22,7 @@ from qed.algorithms.parts.mixture import Mixture
 from qed.algorithms.parts.shaping import Shaping
 from qed.algorithms.rl_sft import RlSft
 from qed.batch import Batch
+from qed.errors import UsageError
 from qed.types import Grade, Group, Problem, Rollout
 
 KINDS = {"no_reshape": "none", "pow": "power"}
@@ -254,8 +255,36 @@ def test_given_tokens_add_nothing_to_the_kl_and_to_the_entropy_bonus() -> None:
     rows = replace(rows, ref_logps=torch.tensor([[5.0, math.log(2)]], dtype=torch.float64))
     rows = rows.weighted(torch.ones(1, 2, dtype=torch.float64))
     entropy = torch.tensor([[7.0, 0.25]], dtype=torch.float64)
-    for algorithm in (Luffy(kl=1.0, entropy=1.0), ExGrpo(kl=1.0, entropy=1.0)):
-        logps = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
-        loss, _ = algorithm.loss(rows, logps, entropy)
-        assert float(loss.detach()) == pytest.approx(2 - math.log(2) - 1 - 0.25)
-        assert torch.autograd.grad(loss, logps)[0][0, 0] == 0
+    for name, value in (("k3", 1 - math.log(2)), ("k1", -math.log(2)), ("abs", math.log(2))):
+        for kind in (Luffy, ExGrpo):
+            logps = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
+            loss, _ = kind(kl=1.0, entropy=1.0, kl_estimator=name).loss(rows, logps, entropy)
+            assert float(loss.detach()) == pytest.approx(value - 0.25)
+            assert torch.autograd.grad(loss, logps)[0][0, 0] == 0
+
+
+def test_what_could_not_be_graded_is_in_no_statistic_of_own_answers() -> None:
+    group = [rollout(3, given=3, reward=1.0, source="expert"), rollout(2, reward=1.0), rollout(2), rollout(2)]
+    group[3].grade = Grade(0.0, False, False, None, tier="error")
+    assert RlSft().credit([group]) == [[0.5, 0.5, -0.5, 0.0]]
+
+
+@pytest.mark.parametrize("settings", [{"estimator": "opo"}, {"whiten": True}, {"kl": 0.1, "kl_place": "reward"}])
+def test_settings_that_own_statistics_do_not_read(settings: dict[str, Any]) -> None:
+    for make in (RlSft, lambda **own: Luffy(mixture=Mixture(statistics="split"), **own)):
+        with pytest.raises(UsageError, match="own answers"):
+            make(**settings)
+
+
+def test_log_probs_that_nobody_knows_leave_the_ratio_at_one() -> None:
+    """Of a fresh token (NaN) and of a replayed one that was neither recorded nor scored (0)."""
+    given = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    unknown = {"expert": given, "behaviour_logps": given * math.nan}
+    rows = batch([[1, 1]], [1.0], **unknown, old_logps=torch.tensor([[0.0, math.nan]], dtype=torch.float64))
+    now = torch.tensor([[-2.0, -3.0]], dtype=torch.float64)
+    for corrected in (True, False):
+        loss, gradient = loss_and_gradient(ExGrpo(mixed=True, corrected=corrected), rows, now)
+        assert loss == pytest.approx(-(1 / 1.1 + 1) / 4)
+        assert gradient[0].tolist() == [pytest.approx(-0.1 / 1.1**2 / 4), pytest.approx(-1 / 4)]
+    found, _ = loss_and_gradient(Luffy(shaping=Shaping(kind="none", own_kind="square_root")), rows, now)
+    assert found == pytest.approx(-(math.exp(-2) + 1) / 4)

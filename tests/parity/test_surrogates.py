@@ -18,6 +18,7 @@ from qed.algorithms.parts import corrections, losses, scales
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import factor
 from qed.algorithms.parts.surrogates import Surrogate, policy_loss, sampled
+from qed.algorithms.rl_sft import RlSft
 from qed.batch import Batch, collate
 from qed.errors import QedError, UsageError
 from qed.learner import Learner
@@ -239,6 +240,26 @@ def test_only_what_a_sampler_wrote_is_corrected() -> None:
     assert dropped.measured(rows)["correction/dropped"] == 1
 
 
+def test_a_correction_of_vespo_is_inside_of_its_weight() -> None:
+    """log w of tokens 0.5 and 0, and of the row 0.5 in all: the ratio of the row is e^0.5, and A stays what it is."""
+    rows = batch_of(answer((-1.0, -0.5), (-0.5, -0.5)), answer((), (-1.0, -2.0)))
+    for kind in ("token_truncate", "sequence_truncate"):
+        method = PolicyGradient(surrogate="vespo", correction=kind, correction_high=9.0)
+        found = method.prepare(rows, None, None)
+        assert torch.equal(found.advantages, rows.advantages)
+        loss, _ = method.terms(found, rows.old_logps)
+        weight = math.exp(3 + 2 * 0.5 - 3 * math.exp(0.5))
+        assert loss.tolist() == [[pytest.approx(0.5 * weight)] * 2, [pytest.approx(1), pytest.approx(2)]]
+    method = PolicyGradient(surrogate="vespo", rejection="token_k1", rejection_low=0.9)
+    assert method.prepare(rows, None, None).advantages.tolist() == [[0, 1], [1, 1]]
+
+
+def test_a_token_without_an_advantage_stays_in_the_geometric_mean() -> None:
+    """Log-ratios 0.1 and 0.6, the second dropped by a correction: the mean is still of 0.1 and of 0.4, its bound."""
+    found = losses.gmpo_log_ratios(column([0.1, 0.6]), column([2.0, 0.0]), column([1, 1]), 0.4, 0.4)
+    assert found.tolist() == [[pytest.approx(0.25)] * 2]
+
+
 def test_a_bypass_takes_the_sampler_for_the_old_policy_and_weighs_nothing() -> None:
     rows = batch_of(answer((-1.0, math.nan), (-0.5, -0.7)))
     settings = PolicyGradient(correction="bypass")
@@ -325,10 +346,15 @@ def updates(algorithm: PolicyGradient, forget: bool, **settings: Any) -> None:
 
 
 def test_a_ratio_that_cannot_move_is_an_error() -> None:
-    """And is none where there is no ratio, where nothing moved, and in the first update."""
+    """And is none where there is no ratio, where nothing moved, in the first update, and where all was given."""
     with pytest.raises(QedError, match="exactly 1"):
         updates(PolicyGradient(), forget=True)
     updates(PolicyGradient(), forget=False)
     updates(PolicyGradient(surrogate="plain"), forget=True)
     updates(PolicyGradient(), forget=True, lr=0.0)
     updates(PolicyGradient(), forget=True, lr=1e-20)
+    learner = Learner(make_model(), RlSft(), LearnerSettings(lr=1e-3))
+    imitated = answer((0.0, 0.0), (-1.0, -1.0), given=2)
+    learner.score([imitated], old=True)
+    for step in range(2):
+        assert "ratio/log_max" not in learner.update([imitated], step)

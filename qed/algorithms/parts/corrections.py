@@ -4,7 +4,8 @@ Three policies meet: the one that sampled (the engine, its log-probs `sampled_lo
 log-probs of the same tokens before the step's first update), and the one that is trained. The weight
 w = exp(old - sampled), without a gradient, multiplies the policy loss and neither KL nor entropy. As every surrogate
 is proportional to the advantage for a weight that is not negative, it multiplies the advantages, once for the whole
-step and before the rows are cut. A correction never changes what a token's share in the average is.
+step and before the rows are cut; VESPO weighs a row by a function of its ratio, so there w multiplies the ratio. A
+correction never changes what a token's share in the average is.
 
 Tokens that no sampler wrote and log-probs that are NaN have the log-ratio 0. All columns are [B, T].
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from qed.algorithms.parts.losses import row_means, shielded
+from qed.algorithms.parts.losses import VESPO_FLOOR, row_means, shielded
 from qed.algorithms.parts.surrogates import rolled, sampled
 
 if TYPE_CHECKING:
@@ -137,8 +138,15 @@ def corrected(batch: Batch, settings: PolicyGradient) -> Batch:
         return batch
     log_ratio, written = _of_step(batch)
     # What no sampler wrote stays as it is: a row's verdict is about the tokens that were sampled.
-    weights = _weights(log_ratio, written, settings).where(written != 0, 1.0)
-    batch = replace(batch, advantages=batch.advantages * weights)
+    weights = _bounded(log_ratio, written, settings).where(written != 0, 1.0)
+    stays = _kept(log_ratio, written, settings) | (written == 0)
+    if settings.surrogate == "vespo":
+        # What weighs its rows is a function of the ratio, so the ratio to the sampler belongs inside (as in TRL).
+        tokens = written.sum(1, keepdim=True).clamp(min=1) if settings.correction.startswith("sequence") else 1
+        batch = replace(batch, old_logps=batch.old_logps - weights.log().clamp(min=VESPO_FLOOR) / tokens)
+    else:
+        batch = replace(batch, advantages=batch.advantages * weights)
+    batch = replace(batch, advantages=batch.advantages * stays)
     return replace(batch, old_logps=rolled(batch)) if settings.correction == "bypass" else batch
 
 
@@ -149,7 +157,7 @@ def measured(batch: Batch, settings: PolicyGradient) -> dict[str, float]:
     raw = raw_weights(log_ratio, written, level)
     tokens = float(written.sum()) or 1.0
     low, high = settings.correction_low, settings.correction_high
-    weights = _weights(log_ratio, written, settings)
+    weights = _bounded(log_ratio, written, settings) * _kept(log_ratio, written, settings)
     return {
         "correction/ratio_mean": float(raw.sum()) / tokens,
         "correction/ratio_max": float(raw.max()),
@@ -158,13 +166,17 @@ def measured(batch: Batch, settings: PolicyGradient) -> dict[str, float]:
     }
 
 
-def _weights(log_ratio: Tensor, mask: Tensor, settings: PolicyGradient) -> Tensor:
-    """The weight of every sampled token, 0 for what is dropped."""
+def _kept(log_ratio: Tensor, mask: Tensor, settings: PolicyGradient) -> Tensor:
+    return kept(log_ratio, mask, settings.rejection, settings.rejection_low, settings.rejection_high)
+
+
+def _bounded(log_ratio: Tensor, mask: Tensor, settings: PolicyGradient) -> Tensor:
+    """The weight of every sampled token, before any rejection."""
     low, high = settings.correction_low, settings.correction_high
     weights = importance_weights(log_ratio, mask, settings.correction, low, high)
     if settings.correction_normalize:
         weights = normalized(weights, mask, settings.correction)
-    return weights * kept(log_ratio, mask, settings.rejection, settings.rejection_low, settings.rejection_high)
+    return weights
 
 
 def _of_step(batch: Batch) -> tuple[Tensor, Tensor]:

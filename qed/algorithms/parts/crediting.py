@@ -113,4 +113,6 @@ def _rewards(method: PolicyGradient, rollout: Rollout) -> Tensor:
     if not method.scored_before_credit:
         return rewards
     old, reference = (tensor(values, dtype=float64) for values in (rollout.old_logps, rollout.ref_logps))
-    return rewards - method.kl * divergence(method.kl_estimator, old - reference)
+    penalty = divergence(method.kl_estimator, old - reference)
+    penalty[: rollout.given] = 0  # of tokens that the policy did not sample it is no estimate
+    return rewards - method.kl * penalty

@@ -104,8 +104,12 @@ def sapo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, temperatures: tupl
 
 
 def gmpo_log_ratios(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float) -> Tensor:
-    """log of GMPO's ratio, [B, T]: the row's mean of sign(A) min(sign(A) d, sign(A) clip(d, -low, high))."""
-    sign, own = shielded(advantages, mask).sign(), shielded(log_ratio, mask)
+    """log of GMPO's ratio, [B, T]: the row's mean of sign(A) min(sign(A) d, sign(A) clip(d, -low, high)).
+
+    A token without an advantage of its own, such as one that a correction drops, counts with the sign of its row.
+    """
+    known, own = shielded(advantages, mask), shielded(log_ratio, mask)
+    sign = known.sign().where(known != 0, known.sum(1, keepdim=True).sign())
     bounded = sign * (sign * own).minimum(sign * own.clamp(-low, high))
     return sequence_log_ratios(bounded, mask)
 

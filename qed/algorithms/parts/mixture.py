@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from qed.algorithms.parts.crediting import counts
 from qed.types import Advantage, Group
 
 if TYPE_CHECKING:
@@ -70,10 +71,11 @@ def split(rewards: Tensor, own: Tensor, normalize_std: bool, epsilon: float) -> 
 
 
 def split_group(group: Group, normalize_std: bool, epsilon: float) -> list[Advantage]:
-    """The split advantages of a group; see `split`."""
+    """The split advantages of a group; see `split`. What could not be graded stands outside and gets 0."""
     # Imported here, because nothing else of this file needs torch, and the command line reads it for its help.
     from torch import float64, tensor  # noqa: PLC0415
 
     rewards = tensor([rollout.reward for rollout in group], dtype=float64)
-    own = tensor([rollout.given == 0 for rollout in group])
-    return list(split(rewards, own, normalize_std, epsilon).tolist())
+    graded = tensor([counts(rollout) for rollout in group])
+    own = graded & tensor([rollout.given == 0 for rollout in group])
+    return list(split(rewards, own, normalize_std, epsilon).where(graded, 0.0).tolist())

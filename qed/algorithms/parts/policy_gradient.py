@@ -16,6 +16,7 @@ from qed.algorithms.parts import (
     divergences,
     estimators,
     exploration,
+    losses,
     requirements,
     surrogates,
 )
@@ -230,17 +231,22 @@ class PolicyGradient(Algorithm):
             loss = loss + self.kl * (batch.weights * penalty).sum() if self.kl_place == "loss" else loss
         if self.bonus:
             # Tokens that others wrote are left out: to be unsure of them is no exploration.
-            own = batch.mask.bool() & (batch.expert == 0)
-            loss = loss - self.bonus * (batch.weights * entropy.where(own, 0.0)).sum()
+            own = surrogates.own_tokens(batch).mask
+            loss = loss - self.bonus * (batch.weights * losses.shielded(entropy, own)).sum()
         return loss, stats
 
     def _penalty(self, batch: Batch, logps: Tensor) -> Tensor:
-        """The KL of every token; in the reward it is the old policy's, and here only measured."""
-        chosen = batch.mask.bool()
-        policy = logps if self.kl_place == "loss" else batch.old_logps
-        penalty = divergences.divergence(self.kl_estimator, (policy - batch.ref_logps).where(chosen, 0.0))
+        """The KL of every token; in the reward it is the old policy's, and here only measured.
+
+        Tokens that others wrote have none: of what the policy did not sample it is no estimate.
+        """
+        policy = logps if self.kl_place == "loss" else losses.known(batch.old_logps, logps)
+        own = surrogates.own_tokens(batch).mask
+        penalty = divergences.divergence(self.kl_estimator, losses.shielded(policy - batch.ref_logps, own))
         if self.kl_importance:
-            penalty = penalty * (logps - batch.old_logps).where(chosen, 0.0).exp()
+            log_ratio = losses.log_ratios(logps, batch.old_logps, own)
+            rows = self.surrogate in ("gspo", "gspo_token")
+            penalty = penalty * (losses.sequence_log_ratios(log_ratio, own) if rows else log_ratio).exp()
         return penalty
 
     def adapted(self, stats: Mapping[str, float]) -> Self:

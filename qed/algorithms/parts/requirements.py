@@ -25,6 +25,18 @@ def advantages(method: PolicyGradient) -> None:
     )
 
 
+def split(method: PolicyGradient) -> None:
+    """Of advantages that are measured by a group's own answers, which read nothing else of the settings."""
+    require(
+        method.estimator == "group" and method.std_over == "group" and not method.whiten,
+        "The statistics of a group's own answers go with algorithm.estimator=group, std_over=group and no whiten.",
+    )
+    require(
+        method.kl_place == "loss",
+        "The statistics of a group's own answers read no KL in the reward: use algorithm.kl_place=loss.",
+    )
+
+
 def regularisers(method: PolicyGradient) -> None:
     """Of the KL and of the entropy."""
     require(method.kl >= 0, "algorithm.kl must not be negative.")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from qed.algorithms.base import require, spread
-from qed.algorithms.parts.surrogates import Terms
+from qed.algorithms.parts.surrogates import Terms, own_tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -124,11 +124,6 @@ def clipped(batch: Batch, ratio: Tensor, low: float, high: float) -> Terms:
     return -free.minimum(bound), {"clip/shaped": ((bound < free) & own_tokens(batch).mask.bool()).sum()}
 
 
-def own_tokens(batch: Batch) -> Batch:
-    """The batch as a surrogate of the policy's own tokens reads it: given ones are masked."""
-    return replace(batch, mask=batch.mask * (1 - batch.expert))
-
-
 def joined(batch: Batch, own: Terms, weight: Tensor, counts: dict[str, Tensor]) -> Terms:
     """- A weight for given tokens beside the terms of the policy's own, and the sums of both for the metrics."""
     terms, stats = own
@@ -141,13 +136,3 @@ def joined(batch: Batch, own: Terms, weight: Tensor, counts: dict[str, Tensor]) 
 def filled(values: Tensor, batch: Batch) -> Tensor:
     """A column with 0 where no response token is, whatever stood there."""
     return values.masked_fill(batch.mask == 0, 0.0)
-
-
-def unguided(batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Batch, Tensor]:
-    """The batch and the entropies without what given tokens would add to the KL and to the entropy bonus.
-
-    Neither is an expectation under the policy there: the policy did not sample them.
-    """
-    given = batch.expert.bool()
-    # At a difference of 0 both the KL's estimate and its gradient are 0.
-    return replace(batch, ref_logps=logps.detach().where(given, batch.ref_logps)), entropy.masked_fill(given, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from qed.algorithms.parts import losses
@@ -47,7 +48,7 @@ def policy_loss(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tens
     Returns:
         the loss of each token, [B, T], to be weighted and summed, and metrics: `clip/low` and `clip/high` count the
         tokens whose clipped branch is strictly larger than the free one, for A < 0 and for A > 0; `kl/old` sums -d, and
-        `ratio/log_max` is the largest |d|.
+        `ratio/log_max` is the largest |d|; both are left out where the mask is 0 everywhere.
     """
     if settings.surrogate == "plain":
         return losses.plain(logps, advantages, mask), {}
@@ -57,8 +58,15 @@ def policy_loss(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tens
     chosen = {"cispo": _cispo, "sapo": _sapo, "gmpo": _gmpo, "vespo": _vespo, "dppo": _dppo}
     tokens = Tokens(logps, known, log_ratio, advantages, mask)
     loss, stats = chosen.get(settings.surrogate, _by_ratio)(tokens, settings)
+    if not bool((mask != 0).any()):
+        return loss, stats  # all of it was given: there is no ratio, and a largest one of 0 would seem to be stuck
     moved = log_ratio.detach()
     return loss, {**stats, "kl/old": -moved.sum(), "ratio/log_max": moved.abs().max()}
+
+
+def own_tokens(batch: Batch) -> Batch:
+    """The batch as the terms of the policy's own tokens read it: given ones are masked."""
+    return replace(batch, mask=batch.mask * (1 - batch.expert))
 
 
 def rolled(batch: Batch) -> Tensor:
