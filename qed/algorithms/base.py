@@ -95,6 +95,16 @@ class Algorithm:
         return False
 
     @property
+    def guided(self) -> bool:
+        """Whether groups hold written answers, so that it needs problems which have one."""
+        return False
+
+    @property
+    def judged(self) -> bool:
+        """Whether it reads which answers are right, which only a reward that judges can say."""
+        return False
+
+    @property
     def rescored(self) -> bool:
         """Whether `old_logps` must be the learner's own even where there is a single update for a sampling."""
         return False

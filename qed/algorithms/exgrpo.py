@@ -85,6 +85,11 @@ class ExGrpo(PolicyGradient):
         """Replayed tokens have no log-probs of the policy before the update but the learner's own."""
         return super().rescored or not self.corrected
 
+    @property
+    def judged(self) -> bool:
+        """Right answers are what it replays."""
+        return True
+
     def recall(self, pool: Pool, wanted: int, group_size: int, moment: Moment, look: Look) -> list[Request]:
         """Problems from the pool, an earlier answer first in each group."""
         if not self.mixed:

@@ -43,6 +43,11 @@ class ExpertIteration(Algorithm):
         """As set."""
         return self.restart
 
+    @property
+    def judged(self) -> bool:
+        """Right answers are what it learns from."""
+        return True
+
     def rows(self, groups: Groups) -> list[Rollout]:
         """The correct answers, each once, at most `keep` of a problem."""
         kept: list[Rollout] = []

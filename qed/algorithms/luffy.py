@@ -56,6 +56,11 @@ class Luffy(PolicyGradient):
         """Which tokens are too likely to count must be known before the average is fixed."""
         return super().two_pass or self.shaping.drop_above > 0
 
+    @property
+    def guided(self) -> bool:
+        """As the guidance is set."""
+        return self.guidance.active
+
     def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
         """The first answers of each group go on from a written one."""
         return self.guidance.plan(problems, group_size, moment)

@@ -40,6 +40,11 @@ class OnlineDpo(Preferences):
         super().__post_init__()
         require(self.pairs_per_problem >= 0, "algorithm.pairs_per_problem must not be negative.")
 
+    @property
+    def judged(self) -> bool:
+        """Right answers are paired with wrong ones."""
+        return True
+
     def rows(self, groups: Groups) -> list[Rollout]:
         """Right and wrong answers by turns, each text once."""
         kept: list[Rollout] = []

@@ -50,6 +50,11 @@ class RlSft(PolicyGradient):
         requirements.split(self)
         require(self.sft >= 0, "algorithm.sft must not be negative.")
 
+    @property
+    def guided(self) -> bool:
+        """As the guidance is set."""
+        return self.guidance.active
+
     def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
         """The first answers of each group go on from a written one."""
         return self.guidance.plan(problems, group_size, moment)

@@ -75,6 +75,10 @@ class Template:
         """A worked answer as a rollout to imitate, its end token included; None where the problem has none to show."""
         return next(iter(self.demonstrations(problem)), None)
 
+    def demonstrates(self, problem: Problem) -> bool:
+        """Whether there is a worked answer to a problem."""
+        return bool(shown(self.leaf, problem) or any(problem.meta.get("traces", ())))
+
     def demonstrations(self, problem: Problem) -> list[Rollout]:
         """All worked answers to a problem, each once; the first is the one that the data names first.
 

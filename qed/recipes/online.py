@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qed.algorithms.base import Moment
-from qed.errors import DataError
+from qed.errors import DataError, UsageError
 from qed.gathering import Gathered, Gatherer
 from qed.recipes.phase import Phase
+from qed.recipes.problems import reward_names
 from qed.recipes.setup import Setup
+from qed.rewards.base import may_judge
 from qed.rollouts import credit, flat, minibatches
 from qed.settings import Settings
 from qed.types import Problem
@@ -17,10 +21,16 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
 
     Raises:
         NothingTrained: no step had a gradient.
+        UsageError: the algorithm asks which answers are right, and no reward says so.
+        DataError: there is no problem that the algorithm could learn from.
     """
+    require_verdicts(settings)
+    problems = answerable(setup)
+    if settings.algorithm.guided:
+        tell_guidance(setup, problems)
     phase = Phase(setup, settings, name, offset)
     learner, sampler = phase.learner, setup.sampler
-    stream = phase.over(answerable(setup), "problems")
+    stream = phase.over(problems, "problems")
     gatherer = Gatherer(stream, sampler, setup.template, setup.grader, settings.sampling, learner.look, offset)
     phase.holding(gatherer)
     told = False
@@ -45,6 +55,40 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
         sampler.load(learner.weights(), version=step)
         learner.adapt(phase.record(step, stats, gathered.sampled, counts))
     phase.finish()
+
+
+def require_verdicts(settings: Settings) -> None:
+    """Refuse rewards none of which decides correctness, where the algorithm reads it.
+
+    Raises:
+        UsageError: no reward judges.
+    """
+    names = reward_names(settings.data)
+    if settings.algorithm.judged and not any(map(may_judge, names)):
+        raise UsageError(
+            f"{settings.method} learns from which answers are right, and data.reward={','.join(names)} does not say: "
+            "it judges no answer. Add a reward that does, for example --reward auto,"
+            f"{','.join(names)}; auto stands for the prompt's own."
+        )
+
+
+def tell_guidance(setup: Setup, problems: Sequence[Problem]) -> None:
+    """Say how many problems have a written answer, where the algorithm learns from them and some have none.
+
+    Raises:
+        DataError: none has one.
+    """
+    written = sum(map(setup.template.demonstrates, problems))
+    if not written:
+        raise DataError(
+            "No training problem has a written answer, so nobody's answers can be learned from but the policy's own. "
+            "Data with a worked solution has a column such as solution, completion or (LUFFY) target; qed data "
+            "inspect shows what is found in a file. Without written answers, qed dr-grpo learns from the same problems."
+        )
+    if written < len(problems):
+        setup.console.say(
+            f"{written} of {len(problems)} training problems have a written answer; the others are not guided."
+        )
 
 
 def tell_shortage(setup: Setup, gathered: Gathered, wanted: int) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from qed import checkpoints, lora
-from qed.errors import UsageError
+from qed.errors import ModelError, UsageError
 from qed.learner import Learner
 from qed.model import is_new, load, prepare
 from qed.recipes.setup import Setup
@@ -66,7 +66,10 @@ def beginning(setup: Setup, settings: Settings, offset: int) -> dict[str, Tensor
 def _named(setup: Setup, settings: Settings, name: str) -> nn.Module:
     if is_new(name):
         raise UsageError(f"algorithm.reference_model cannot be {name}: random weights are nothing to compare with.")
-    network, tokenizer = load(replace(settings.model, name=name, revision=""))
+    try:
+        network, tokenizer = load(replace(settings.model, name=name, revision=""))
+    except ModelError as error:
+        raise ModelError(f"algorithm.reference_model: {error}") from error
     if tokenizer.get_vocab() != setup.tokenizer.get_vocab():
         raise UsageError(
             f"algorithm.reference_model {name} has another vocabulary than {settings.model.name}, so the log-probs of "

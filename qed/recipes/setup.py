@@ -202,6 +202,8 @@ def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings,
         validation=len(loaded.validation),
         left_out=loaded.left_out,
     )
+    if settings.model.lora_targets and not settings.model.lora_rank:
+        console.say("model.lora_targets is not read: model.lora_rank is 0, so the weights themselves are trained.")
     parameters = sum(parameter.numel() for parameter in policy.model.parameters())
     device = next(policy.model.parameters()).device.type
     console.say(

@@ -152,6 +152,12 @@ def _parts(entry: Entry, options: Sequence[settings.Option], max_tokens: int, co
     return [Part(entry.weight, one.name, one.judge, judges, one.batched, users_own) for one in found]
 
 
+def may_judge(name: str) -> bool:
+    """Whether a reward decides correctness; code of the user's own, which is not loaded here, is taken to."""
+    source = parse(name).source
+    return plugins.is_users_own(source) or _judges(plugins.load("rewards", source))
+
+
 def _judges(module: ModuleType) -> bool:
     """Whether a module decides correctness: unless it says `JUDGES = False`."""
     return bool(getattr(module, "JUDGES", True))

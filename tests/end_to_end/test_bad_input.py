@@ -153,6 +153,27 @@ def test_a_prompt_longer_than_the_window_is_counted(qed: Callable[..., Any], tmp
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["luffy", "--prompt", "r1_zero"], 3, ["written answer", "solution", "qed dr-grpo"]),
+        (["rl-sft", "--prompt", "r1_zero"], 3, ["written answer"]),
+        (["dapo", "--reward", "length"], 2, ["dapo", "data.reward=length", "--reward auto,length"]),
+        (["expert-iteration", "--reward", "0.5*length"], 2, ["judges no answer"]),
+    ],
+)
+def test_what_an_algorithm_cannot_learn_from_is_refused(
+    qed: Callable[..., Any], tmp_path: Path, arguments: list[str], code: int, words: list[str]
+) -> None:
+    """Groups without a written answer to give, and rewards that do not say which answers are right."""
+    file = tmp_path / "sums.jsonl"
+    rows = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(20)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    done = qed(*arguments, "--tasks", file, "--steps", 1, "--model", "new:tiny", "--out", tmp_path / "run")
+    assert done.code == code
+    assert all(word in done.err for word in words), done.err
+
+
 def test_a_folder_that_exists_is_refused(qed: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     for flag in ([], ["--overwrite"], ["--resume"]):

@@ -45,6 +45,11 @@ class Guidance:
         require(0 <= self.least <= self.most <= 1, f"{where} wants 0 <= least <= most <= 1.")
         require(self.strategy_steps >= 1, f"{where}.strategy_steps must be at least 1.")
 
+    @property
+    def active(self) -> bool:
+        """Whether any answer is given anything."""
+        return self.traces != 0 and self.trace_share > 0 and self.most > 0
+
     def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
         """The requests of a step, the guided answers first in each."""
         return [Request(problem, group_size, self.shares(problem, group_size, moment)) for problem in problems]

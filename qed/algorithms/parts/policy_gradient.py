@@ -142,6 +142,11 @@ class PolicyGradient(Algorithm):
         return self.kl > 0 and self.kl_place == "reward"
 
     @property
+    def judged(self) -> bool:
+        """Dynamic sampling wants groups with right answers and wrong ones."""
+        return self.dynamic_sampling
+
+    @property
     def two_pass(self) -> bool:
         """The quantile of the entropy is of all rows."""
         return self.top_entropy < 1

@@ -128,6 +128,12 @@ def _prompt(row: Row, place: Place) -> Fields:
     answer_key, solution_key = filled(row, ANSWER), filled(row, SOLUTION)
     answer = answer_text(row[answer_key], place, answer_key) if answer_key else ""
     used = ("prompt", answer_key or "", solution_key or "")
+    if not (answer_key or solution_key) and ("chosen" in row) != ("rejected" in row):
+        there, missing = ("chosen", "rejected") if "chosen" in row else ("rejected", "chosen")
+        raise DataError(
+            f"{place}: there is a column {there} and none {missing}; the columns are {', '.join(map(str, row))}. A "
+            f"preference has both: give the file a column {missing} with the other reply."
+        )
     # A reply without an answer beside it is all that there is to imitate, not the reasoning in front of one.
     if solution_key == "completion" or (solution_key == "response" and not answer_key):
         completion = conversations.answered(row[solution_key], place, solution_key)
