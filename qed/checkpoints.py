@@ -6,12 +6,12 @@ go on. Nothing is pickled.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from qed import lora
+from qed import lora, manifest
 from qed.errors import DataError, QedError
 from qed.runs import Row, Run, read_json, read_lines
 
-SCHEMA = 1
+ASIDE = ".replaced-"  # before the name of a folder whose successor is about to take its place
+MARGIN = 32 * 2**20  # bytes for what is not weights or optimizer: the tokenizer, and the run's other files meanwhile
 
 
 def save(
@@ -35,7 +36,7 @@ def save(
     state: Mapping[str, Any],
     rows: Sequence[Row] = (),
 ) -> Path:
-    """Write the checkpoint of a step, verified from then on by its manifest.
+    """Write the checkpoint of a step, verified from then on by its manifest, and make LATEST name it.
 
     Args:
         run: in whose folder it goes.
@@ -47,39 +48,110 @@ def save(
         rows: answers that the run holds for later steps, one a line.
 
     Raises:
-        QedError: the disk is full; earlier checkpoints stay as they are.
+        QedError: the disk is full or cannot be written; earlier checkpoints stay as they are.
     """
-    home = run.folder / "checkpoints"
-    target, beside = home / f"step_{step:06d}", home / f".tmp-step_{step:06d}-{secrets.token_hex(4)}"
-    replaced = home / f".tmp-replaced-{beside.name}"
+    target = run.folder / "checkpoints" / f"step_{step:06d}"
+    answers = "".join(json.dumps(row) + "\n" for row in rows)
     try:
-        beside.mkdir(parents=True)
-        save_model(model, tokenizer, beside / "hf")
-        if lora.has_adapters(model):
-            lora.save(model, beside / "adapter")
-        save_file(
-            {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, beside / "state.safetensors"
-        )
-        (beside / "state.json").write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
-        (beside / "answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        _write_manifest(beside)
-        if target.exists():
-            target.rename(replaced)  # the same step again, after a resume from an older one
-        beside.rename(target)
-        _sync(home)
-        point(run, "LATEST", step)
-    except (OSError, SafetensorError) as error:
-        raise QedError(f"Cannot write the checkpoint {target}: {error}. Earlier checkpoints are whole.") from error
-    finally:
-        for leftover in (beside, replaced):
-            shutil.rmtree(leftover, ignore_errors=True)
+        require_space(run, model, sum(tensor.nbytes for tensor in tensors.values()) + len(answers))
+        with whole_folder(target) as beside:
+            save_model(model, tokenizer, beside / "hf")
+            if lora.has_adapters(model):
+                lora.save(model, beside / "adapter")
+            moved = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+            save_file(moved, beside / "state.safetensors")
+            (beside / "state.json").write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
+            (beside / "answers.jsonl").write_text(answers, encoding="utf-8")
+            manifest.write(beside, step, run.folder / "settings.yaml")
+    except Exception as error:
+        # A full disk is an OSError, a SafetensorError, or a bare Exception of the library of tokenizers.
+        if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
+            raise
+        raise QedError(
+            f"Cannot write the checkpoint {target}: {error}. Earlier checkpoints are whole. Free some space, or mend "
+            f"what is wrong with the folder, and go on with --resume --out {run.folder}."
+        ) from error
+    point(run, "LATEST", step)
     return target
 
 
+@contextlib.contextmanager
+def whole_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill, which takes the target's place once everything in it is on the disk.
+
+    Whenever the process ends, the target is the new folder, or what it was; between the two renames what was stands
+    aside, from where `tidy` brings it back.
+    """
+    beside = target.with_name(f".tmp-{target.name}-{secrets.token_hex(4)}")
+    aside = target.with_name(ASIDE + target.name)
+    try:
+        beside.mkdir(parents=True)
+        yield beside
+        manifest.sync_tree(beside)
+        if target.exists():
+            target.rename(aside)  # the same step again, after a resume from an older one
+        beside.rename(target)
+        manifest.sync(target.parent)
+    finally:
+        _remove(beside)
+        _settle(aside)
+
+
+def require_space(run: Run, model: Any, others: int | None = None) -> None:
+    """Refuse to go on where the disk has no room for a checkpoint.
+
+    Args:
+        run: whose checkpoint it is.
+        model: whose weights it holds, each once.
+        others: bytes beside the weights; None reckons them before the first step, as AdamW's two moments.
+
+    Raises:
+        QedError: what is needed, where, and what to do.
+    """
+    if others is None:
+        others = 2 * sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    weights = {tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}
+    needed = sum(weights.values()) + others + MARGIN
+    free = shutil.disk_usage(run.folder).free
+    if free < needed:
+        raise QedError(
+            f"A checkpoint of this run needs {needed / 2**30:.2f} GiB, and the disk of {run.folder} has "
+            f"{free / 2**30:.2f} GiB free. Nothing of it has been written, and earlier checkpoints are as they were. "
+            "Free some space and go on with --resume, keep fewer checkpoints with run.keep_last (--resume applies it "
+            "first), or write elsewhere with another --out."
+        )
+
+
+def retain(run: Run, keep_last: int, spared: Collection[int]) -> None:
+    """Delete the checkpoints behind the newest `keep_last`; 0 keeps all.
+
+    Never deleted are those that LATEST, BEST or `final` name, those of the steps to be spared, and any later than
+    LATEST. A folder loses its name before its files, so that no half of a checkpoint is ever found.
+    """
+    latest = pointed(run.folder, "LATEST")
+    if not keep_last or latest is None:
+        return
+    final = run.folder / "final"
+    named = {latest, pointed(run.folder, "BEST"), manifest.step_of(final.resolve().name), *spared}
+    older = [(step, folder) for step, folder in manifest.checkpoints(run.folder).items() if step <= latest]
+    for step, folder in older[keep_last:]:
+        if step not in named:
+            gone = folder.with_name(f".tmp-removed-{folder.name}")
+            try:
+                folder.rename(gone)
+            except OSError as error:  # the new checkpoint is whole, and no reason to end the run
+                run.event("checkpoint_not_removed", checkpoint=folder.name, reason=str(error))
+            _remove(gone)
+
+
 def tidy(run: Run) -> None:
-    """Remove what a killed process left half written; called when a run is opened, before anything is saved."""
-    for leftover in run.folder.glob("checkpoints/.tmp-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    """Remove what a killed process left half written, and put back what it had only put aside; called when a run is
+    opened, before anything is saved."""
+    for home in ("checkpoints", "reference"):
+        for aside in run.folder.glob(f"{home}/{ASIDE}*"):
+            _settle(aside)
+        for leftover in run.folder.glob(f"{home}/.tmp-*"):
+            _remove(leftover)
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
@@ -88,33 +160,31 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def newest_whole(run: Run) -> Path | None:
-    """The newest checkpoint whose files are all as its manifest says; each one passed over is noted, with the reason.
+def newest_whole(run: Run, say: Callable[[str], None]) -> Path | None:
+    """The newest checkpoint whose files are all as its manifest says; LATEST and BEST name from then on what they named
+    when it was written.
+
+    Args:
+        run: whose checkpoints they are.
+        say: gets a line about each checkpoint that is passed over, with the file that is the reason.
 
     Raises:
         DataError: there are checkpoints, and none of them is whole.
     """
-    found = sorted((run.folder / "checkpoints").glob("step_*"), reverse=True)
-    for folder in found:
-        damage = verify(folder)
-        if damage is None:
+    newest = ""
+    for step, folder in manifest.checkpoints(run.folder).items():
+        damage = "; ".join(manifest.damage(folder))
+        if not damage:
+            _point_again(run, step, read_json(folder / "state.json", {}).get("best"))
             return folder
+        say(f"The checkpoint {folder.name} is passed over: {damage}.")
         run.event("checkpoint_rejected", checkpoint=folder.name, reason=damage)
-    if found:
-        raise DataError(f"No checkpoint in {run.folder / 'checkpoints'} is whole; the newest: {verify(found[0])}.")
-    return None
-
-
-def verify(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, or None when it is whole."""
-    try:
-        manifest = json.loads((folder / "MANIFEST.json").read_text(encoding="utf-8"))
-        for name, (size, digest) in manifest["files"].items():
-            file = folder / name
-            if not file.is_file() or file.stat().st_size != size or _digest(file) != digest:
-                return f"{file} is {'damaged' if file.is_file() else 'missing'}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"{folder / 'MANIFEST.json'} cannot be read ({type(error).__name__})"
+        newest = newest or damage
+    if newest:
+        raise DataError(
+            f"No checkpoint in {run.folder / 'checkpoints'} is whole; the newest: {newest}. Restore its files from a "
+            "copy, or begin again with --overwrite."
+        )
     return None
 
 
@@ -128,33 +198,57 @@ def read_rows(folder: Path) -> list[Row]:
     return read_lines(folder / "answers.jsonl")
 
 
-def _write_manifest(folder: Path) -> None:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    for file in files:
-        _sync(file)
-    listed = {str(file.relative_to(folder)): (file.stat().st_size, _digest(file)) for file in files}
-    manifest = folder / "MANIFEST.json"
-    manifest.write_text(json.dumps({"schema": SCHEMA, "files": listed}, indent=1), encoding="utf-8")
-    _sync(manifest)
-    _sync(folder)
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def point(run: Run, pointer: str, step: int) -> None:
-    """Make LATEST or BEST name the checkpoint of a step, by renaming."""
+    """Make LATEST or BEST name the checkpoint of a step, by renaming.
+
+    Raises:
+        QedError: it cannot be written; what it named before it still names.
+    """
     place = run.folder / "checkpoints" / pointer
-    beside = place.with_name(f".{pointer}.part")
-    beside.write_text(f"step_{step:06d}\n", encoding="utf-8")
-    beside.replace(place)
+    beside = place.with_name(f".tmp-{pointer}")
+    try:
+        beside.write_text(f"step_{step:06d}\n", encoding="utf-8")
+        manifest.sync(beside)
+        beside.replace(place)
+        manifest.sync(place.parent)
+    except OSError as error:
+        raise QedError(
+            f"Cannot write {place}: {error}. The checkpoints themselves are whole; free some space and go on with "
+            f"--resume --out {run.folder}."
+        ) from error
+
+
+def pointed(folder: Path, pointer: str) -> int | None:
+    """The step that LATEST or BEST of a run's folder names; None where there is none, or it is damaged."""
+    try:
+        return manifest.step_of((folder / "checkpoints" / pointer).read_text(encoding="utf-8").strip())
+    except (OSError, ValueError):
+        return None
+
+
+def _point_again(run: Run, step: int, best: int | None) -> None:
+    """Set the pointers of a run that goes on from a step: they may be damaged, of steps that are forgotten, or not yet
+    set when the process was killed."""
+    point(run, "LATEST", step)
+    if best is None:
+        (run.folder / "checkpoints" / "BEST").unlink(missing_ok=True)
+    else:
+        point(run, "BEST", best)
+
+
+def _settle(aside: Path) -> None:
+    """A folder that was put aside goes where another has taken its place, and goes back where none has."""
+    target = aside.with_name(aside.name.removeprefix(ASIDE))
+    if target.exists():
+        _remove(aside)
+    elif aside.exists():
+        aside.rename(target)
+
+
+def _remove(path: Path) -> None:
+    """Delete a folder, file or link as far as that is possible; what cannot be deleted is no reason to fail."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -198,6 +198,8 @@ class RunSettings:
     """CPU threads of the numeric kernels; 0 takes the physical cores. Recorded, and reused on resume."""
     save_every: int = 0
     """Write a checkpoint after every so many steps; 0 only at the end of a phase."""
+    keep_last: int = 0
+    """Keep only so many of the newest checkpoints, beside the best one and those at a phase's end; 0 keeps all."""
     save_rollouts: bool = True
     """Keep every rollout on disk, compressed."""
     on_no_signal: Literal["stop", "warn"] = "stop"
@@ -209,6 +211,7 @@ class RunSettings:
         """Refuse numbers that no run can mean."""
         _require(self.threads >= 0, "run.threads must not be negative.")
         _require(self.save_every >= 0, "run.save_every must not be negative.")
+        _require(self.keep_last >= 0, "run.keep_last must not be negative.")
         _require(self.log_every >= 0, "run.log_every must not be negative.")
 
 

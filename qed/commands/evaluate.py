@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from qed import manifest
 from qed.commands.base import Parser
 from qed.configuration.layers import method_of
 from qed.configuration.resolve import resolve
@@ -172,9 +173,7 @@ def _check(asked: argparse.Namespace) -> None:
 
 def _checkpoint(run_folder: Path, step: int | None) -> tuple[str, int]:
     """The model of a run after a step, and the number of the step."""
-    steps = sorted(
-        int(path.name.split("_")[1]) for path in run_folder.glob("checkpoints/step_*") if (path / "hf").is_dir()
-    )
+    steps = sorted(step for step, folder in manifest.checkpoints(run_folder).items() if (folder / "hf").is_dir())
     final = run_folder / "final"
     if step is None and (final / "hf").is_dir():
         return str(final / "hf"), int(final.resolve().name.split("_")[1])

@@ -58,6 +58,7 @@ FOREIGN = {
     "rollout_n": "sampling.group_size",
     "save_freq": "run.save_every",
     "save_steps": "run.save_every",
+    "save_total_limit": "run.keep_last",
     "scale_rewards": "algorithm.normalize_std",
     "test_freq": "evaluation.every",
     "torch_dtype": "model.precision",

@@ -109,9 +109,7 @@ class Phase:
                 self._evaluate_once(step)
             best = self._is_best(step)
             if self._due(step, self.settings.run.save_every) or done or best:
-                self._save(step)
-            if best:
-                checkpoints.point(self.setup.run, "BEST", step)
+                self._save(step, best)
             self._stop_if_asked(step)
             self.clock = time.perf_counter()
         console.end_phase()
@@ -195,7 +193,7 @@ class Phase:
         scores = scores or {at: score for at, score in self.measured.items() if at > self.offset}
         return step in scores and all(score < scores[step] for at, score in scores.items() if at < step)
 
-    def _save(self, step: int) -> None:
+    def _save(self, step: int, best: bool = False) -> None:
         if step == self.saved:
             return
         state = {
@@ -205,11 +203,15 @@ class Phase:
             "run_signal_steps": self.setup.signal_steps,
             "seed": self.settings.run.seed,
             "algorithm": self._adapted(),
+            "best": step if best else checkpoints.pointed(self.setup.run.folder, "BEST"),
         }
         rows = self.gatherer.rows() if self.gatherer else []
         model, tokenizer = self.setup.model, self.setup.tokenizer
         checkpoints.save(self.setup.run, step, model, tokenizer, self.learner.state(), state, rows)
         self.saved = step
+        if best:
+            checkpoints.point(self.setup.run, "BEST", step)
+        checkpoints.retain(self.setup.run, self.settings.run.keep_last, self.setup.boundaries)
 
     def _adapted(self) -> dict[str, Any]:
         """The coefficients that the algorithm has set itself since the phase began."""

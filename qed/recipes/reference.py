@@ -45,7 +45,8 @@ def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora
         return lora.Without(setup.model)  # before a run's first step its adapters change nothing
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
     if setup.resumed is None or not folder.is_dir():
-        checkpoints.save_model(setup.model, setup.tokenizer, folder)
+        with checkpoints.whole_folder(folder) as beside:
+            checkpoints.save_model(setup.model, setup.tokenizer, beside)
         return None
     network, _ = load(replace(settings.model, name=str(folder), revision=""))
     return prepare(network, settings.model, setup.device)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,7 @@ class Setup:
     validation: list[Problem]  # of the training problems, held back to choose the best checkpoint by
     sampler: Sampler
     resumed: Path | None  # the checkpoint that the run goes on from
+    boundaries: frozenset[int]  # the steps at which its phases begin and end, whose checkpoints stay
     signal_steps: int = 0  # steps of the whole run that had a gradient
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -91,7 +93,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
     with watched() as stop, Run(folder) as run:
         try:
             with _preparing(folder, aside, launch):
-                resumed = _resumed(settings, run) if launch.resume else None
+                resumed = _resumed(settings, run, console) if launch.resume else None
                 _set_threads(settings, run, launch)
                 _write_settings(settings, run, launch, device)
                 setup = _prepared(settings, run, console, stop, launch, device, resumed)
@@ -119,7 +121,7 @@ def _preparing(folder: Path, aside: Path | None, launch: Launch) -> Iterator[Non
         shutil.rmtree(aside)
 
 
-def _resumed(settings: Settings | PipelineSettings, run: Run) -> Path | None:
+def _resumed(settings: Settings | PipelineSettings, run: Run, console: Console) -> Path | None:
     """The checkpoint to go on from, once it is sure that this is the same run."""
     told, refused = changes(run.folder / "settings.yaml", settings)
     if refused:
@@ -128,14 +130,21 @@ def _resumed(settings: Settings | PipelineSettings, run: Run) -> Path | None:
             "settings.yaml, or begin another run."
         )
     checkpoints.tidy(run)
-    found = checkpoints.newest_whole(run)
+    found = checkpoints.newest_whole(run, console.say)
     if found is None and read_lines(run.folder / "metrics.jsonl"):
         raise UsageError(
             f"{run.folder} has no checkpoint to go on from, and resuming would erase what it recorded. Begin "
             "again with --overwrite, and set run.save_every next time."
         )
     run.event("resumed", attempt=run.attempt, changed=told)
+    checkpoints.retain(run, settings.run.keep_last, _boundaries(settings))
     return found
+
+
+def _boundaries(settings: Settings | PipelineSettings) -> frozenset[int]:
+    """The steps at which a run's phases begin and end: later phases and controls start from their checkpoints."""
+    phases = settings.phases() if isinstance(settings, PipelineSettings) else [settings]
+    return frozenset(accumulate((phase.learner.steps for phase in phases), initial=0))
 
 
 def _prepared(
@@ -153,6 +162,7 @@ def _prepared(
     for reason, count in loaded.left_out.items():
         console.say(f"Left out {count} {reason}.")
     policy = load_policy(settings, loaded.problems, device, resumed)
+    checkpoints.require_space(run, policy.model)
     if resumed is not None:
         console.say(f"Going on from {resumed}.")
     run.truncate(checkpoints.read_state(resumed)[1]["step"] if resumed else 0)
@@ -173,6 +183,7 @@ def _prepared(
         validation=loaded.validation,
         sampler=policy.sampler,
         resumed=resumed,
+        boundaries=_boundaries(settings),
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from qed import checkpoints
 from qed.card import write_card
 from qed.errors import NothingTrained, UsageError
 from qed.recipes.offline import offline
@@ -83,9 +84,9 @@ def finished(setup: Setup, last: int, model: str, methods: list[str]) -> dict[st
     """
     folder = setup.run.folder
     final = _link(folder, "final", f"step_{last:06d}")
-    best = folder / "checkpoints" / "BEST"
-    if best.is_file():
-        chosen = _link(folder, "best", best.read_text(encoding="utf-8").strip())
+    best = checkpoints.pointed(folder, "BEST")
+    if best is not None:
+        chosen = _link(folder, "best", f"step_{best:06d}")
         setup.console.say(f"The best checkpoint on the validation part is {chosen.resolve().name}: {chosen / 'hf'}.")
     setup.run.event("finished", step=last)
     write_card(folder, model, [Path(method).stem for method in methods])

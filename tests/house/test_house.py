@@ -25,7 +25,7 @@ FILES = sorted(HOME.rglob("*.py"))
 FLOORS = [
     ["errors", "types"],
     ["settings", "plugins", "draws", "intervals"],
-    ["grading", "guards", "console", "runs"],
+    ["grading", "guards", "console", "manifest", "runs"],
     ["tasks", "prompts", "rewards", "batch", "masked", "lora", "checkpoints", "replay"],
     ["algorithms", "evaluation"],
     ["configuration"],
