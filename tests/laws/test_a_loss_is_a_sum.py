@@ -19,8 +19,7 @@ from qed.algorithms.base import Algorithm, Average, spread
 from qed.algorithms.parts.corrections import Correction, Rejection
 from qed.algorithms.parts.divergences import Divergence
 from qed.algorithms.parts.losses import CispoClip
-from qed.algorithms.parts.pair_losses import Divergence as PairDivergence
-from qed.algorithms.parts.pair_losses import Preference
+from qed.algorithms.parts.pair_losses import FDivergence, Preference
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import Scale
 from qed.algorithms.parts.shaping import Shaping
@@ -94,7 +93,7 @@ def variants(name: str) -> list[Algorithm]:
         extras += [{"kl": 0.1, "entropy": 0.01}]
     if name == "dpo":  # its leaves differ in where pairs come from alone
         extras += [{"losses": (loss,), "label_smoothing": 0.1} for loss in get_args(Preference)]
-        extras += [{"divergence": divergence} for divergence in get_args(PairDivergence)]
+        extras += [{"divergence": divergence} for divergence in get_args(FDivergence)]
         extras += [{"losses": ("bco_pair", "aot_unpaired", "sft"), "loss_weights": (0.5, 2.0, 1.0)}]
         extras += [{"losses": ("sigmoid", "sft"), "weighted": True, "length_alpha": 0.3}]
     extras += SETTINGS.get(name, [])

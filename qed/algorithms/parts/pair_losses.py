@@ -33,7 +33,7 @@ Preference = Literal[
     "sft",
 ]
 SORTED = ("aot", "aot_unpaired")  # these compare with other pairs of the step
-Divergence = Literal["reverse_kl", "forward_kl", "js", "alpha"]
+FDivergence = Literal["reverse_kl", "forward_kl", "js", "alpha"]
 EXO_SMOOTHING = 1e-3  # what stands for no smoothing at all, with which the loss would be infinite
 DISCOPOP_TEMPERATURE = 0.05
 LARGEST_EXPONENT = 80.0  # a little further float32 overflows
@@ -66,7 +66,7 @@ def log_sigmoid(x: Tensor) -> Tensor:
     return -x.new_zeros(()).logaddexp(-x)
 
 
-def score(x: Tensor, divergence: Divergence, alpha: float) -> Tensor:
+def score(x: Tensor, divergence: FDivergence, alpha: float) -> Tensor:
     """What stands for a log-ratio x under an f-divergence (arXiv 2309.16240).
 
     Reverse KL: x; forward KL: 1 - e^-x; Jensen-Shannon: log 2 + log sigma(x); alpha: (e^((alpha - 1) x) - 1) / (alpha -

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from qed.algorithms.base import Algorithm, Average, require, spread
 from qed.algorithms.parts import pair_losses
-from qed.algorithms.parts.pair_losses import Divergence, Pairs, Preference
+from qed.algorithms.parts.pair_losses import FDivergence, Pairs, Preference
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,7 @@ class Preferences(Algorithm):
     """How strongly the policy is held to the reference."""
     label_smoothing: float = 0.0
     """The share of pairs taken to be labelled wrongly, in cdpo, robust, exo_pair, aot and aot_unpaired."""
-    divergence: Divergence = "reverse_kl"
+    divergence: FDivergence = "reverse_kl"
     """The f-divergence from the reference."""
     divergence_alpha: float = 0.5
     """The alpha of the alpha-divergence."""
