@@ -136,9 +136,12 @@ def _grade_in_child(judge: Judge | None, queue: multiprocessing.Queue[list[str]]
 def test_an_interrupt_does_not_wait_for_an_answer_that_hangs() -> None:
     judge = Judge("judged:prepare", workers=1, limits=Limits(cpu=600, wall=600))
     judge.start()
+    # A shell starts what runs in its background with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         judge.grade([answers("hang", "sleep")])
+    signal.signal(signal.SIGINT, before)
     assert tiers(judge.grade([answers("12")])[0]) == ["1"]
     judge.close()
 
