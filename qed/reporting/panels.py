@@ -236,7 +236,9 @@ def spans_of(records: Sequence[Record], series: Sequence[Series]) -> list[Span]:
     for record in records:
         for phase in record.phases:
             phases.setdefault(phase.name, []).append(phase)
-    shared = phases and all(len({phase.begin for phase in same}) == 1 for same in phases.values())
+    begins = [{phase.begin for phase in same} for same in phases.values()]
+    # Phases that begin at the same step under different names are arms beside each other, not one after another.
+    shared = phases and all(len(of_name) == 1 for of_name in begins) and len(set.union(*begins)) == len(begins)
     found = [_span(same) for same in phases.values()] if shared else []
     covered = [
         span for span in found if any(span.first < step <= span.last or step == first == span.first for step in steps)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from qed.intervals import mcnemar
 from qed.reporting.numbers import MOST_POINTS, cloud, running_mean, thin, ticks
+from qed.reporting.panels import spans_of
 from qed.reporting.scales import Span, Steps, Values
+from qed.reporting.svg import Series
 
 
 @pytest.mark.parametrize(
@@ -65,3 +69,25 @@ def test_each_phase_has_its_own_scale() -> None:
     assert [axis.at(step) for step in (-5, 0, 300, 600, 660, 720, 999)] == [0, 0, 25, 50, 75, 100, 100]
     assert Steps([Span("", 3, 3)], 0, 100).at(3) == 50
     assert ticks(0, 0, 4) == [0]
+
+
+def run(*phases: tuple[str, int, int]) -> Any:
+    """A record of which only the phases are read: name, begin and last step of each."""
+    return SimpleNamespace(
+        phases=[
+            SimpleNamespace(name=name, label=name, begin=begin, last=last, total=lambda key: 1.0)
+            for name, begin, last in phases
+        ]
+    )
+
+
+def test_arms_share_an_axis_and_phases_follow_each_other() -> None:
+    """Runs of different algorithms from step 0 are arms on one axis; SFT and then RL are two stretches of it."""
+    line = [Series("", [(0.0, 0.0), (100.0, 1.0), (300.0, 1.0)])]
+    arms = [run(("grpo", 0, 300)), run(("luffy", 0, 300)), run(("sft", 0, 100))]
+    assert spans_of(arms, line) == [Span("", 0, 300)]
+    roads = [run(("sft", 0, 100), ("grpo", 100, 300)), run(("sft", 0, 100))]
+    assert [(span.label, span.first, span.last) for span in spans_of(roads, line)] == [
+        ("sft", 0, 100),
+        ("grpo", 100, 300),
+    ]
