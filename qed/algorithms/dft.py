@@ -8,9 +8,9 @@ The gradient of SFT divides by pi, so what the policy finds unlikely pulls harde
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Algorithm
+from qed.algorithms.sft import Sft
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,17 +19,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Dft(Algorithm):
+class Dft(Sft):
     """Imitates demonstrations, least where they surprise."""
-
-    online: ClassVar[bool] = False
-    by_advantage: ClassVar[bool] = False
-    defaults: ClassVar[dict[str, Any]] = {
-        "learner.lr": 1e-5,
-        "learner.batch_size": 32,
-        "learner.schedule": "linear",
-    }
-    fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-3, "learner.warmup_steps": 20}
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The weighted negative log-likelihood, each token's times its own probability."""
