@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from qed.algorithms.base import correct_ones, require
 from qed.algorithms.parts.preferences import Preferences
+from qed.types import UNGRADED
 
 if TYPE_CHECKING:
     from qed.types import Groups, Rollout
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 def known_wrong(rollout: Rollout) -> bool:
     """Whether the grader found an answer wrong, and did not merely fail on it."""
     grade = rollout.grade
-    return grade is not None and not grade.correct and grade.tier not in ("timeout", "error")
+    return grade is not None and not grade.correct and grade.tier not in UNGRADED
 
 
 @dataclass(frozen=True)
