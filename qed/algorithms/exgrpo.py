@@ -98,7 +98,8 @@ class ExGrpo(PolicyGradient):
         weight = BUCKETS[self.bucket_weight]
         drawn = pool.draw(int(self.replay_share * wanted), lambda k: weight(k, group_size), (*address, "problems"))
         chosen = self._chosen([pool.answers[problem] for problem in drawn], address, look)
-        return [Request(answer.problem, group_size, beside=(answer,)) for answer in chosen]
+        asked = self.plan([answer.problem for answer in chosen], group_size, moment)
+        return [replace(request, beside=(answer,)) for request, answer in zip(asked, chosen, strict=True)]
 
     def _chosen(self, kept: Sequence[list[Rollout]], address: tuple[int | str, ...], look: Look) -> list[Rollout]:
         """One of the answers to each problem."""

@@ -63,7 +63,7 @@ class Luffy(PolicyGradient):
 
     def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
         """The first answers of each group go on from a written one."""
-        return self.guidance.plan(problems, group_size, moment)
+        return self.guidance.plan(super().plan(problems, group_size, moment), moment)
 
     def kept(self, groups: Groups) -> list[Group]:
         """Without the written answers that the grader found wrong."""

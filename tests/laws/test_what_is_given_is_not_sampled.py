@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from making import make_model
 
 from qed.algorithms.base import Moment
+from qed.algorithms.exgrpo import ExGrpo
 from qed.algorithms.luffy import Luffy
 from qed.algorithms.parts.guidance import Guidance, Strategy
 from qed.errors import UsageError
 from qed.prompts.base import Template
+from qed.replay import Pool
 from qed.rollouts import describe, sample
 from qed.samplers.base import Sampling
 from qed.samplers.hf import HFSampler
@@ -218,3 +220,14 @@ def test_figures_are_of_the_policys_own_answers() -> None:
     assert (found["accuracy"], found["reward/mean"], found["length/mean"]) == (0, 0, 3)
     assert (found["guidance/trace_reward"], found["guidance/wrong_traces"]) == (1, 0)
     assert found["groups/zero_std"] == 0
+
+
+def test_a_greedy_baseline_is_asked_for_beside_what_is_given() -> None:
+    """Without its baseline no answer of ReMax would earn an advantage, beside a trace and beside a replayed answer."""
+    (request,) = asked(Luffy(estimator="remax"), [Problem("p", "?", "1")])
+    assert (request.greedy, request.shares, request.count) == (True, (1.0,), 4)
+    pool, moment = Pool(), Moment(1, 10, seed=5)
+    answers = [Rollout(Problem("p", "?", "1"), (0,), (token,), (-1.0,), "", "stop") for token in range(4)]
+    pool.keep(answers, answers[:2])
+    (replayed,) = ExGrpo(estimator="remax", mixed=True, choice="newest").recall(pool, 2, 4, moment, lambda rows: [])
+    assert (replayed.greedy, len(replayed.beside), replayed.count) == (True, 1, 4)

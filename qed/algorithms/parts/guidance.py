@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from qed.algorithms.base import Moment, correct_ones, require
@@ -50,9 +50,9 @@ class Guidance:
         """Whether any answer is given anything."""
         return self.traces != 0 and self.trace_share > 0 and self.most > 0
 
-    def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
+    def plan(self, requests: Sequence[Request], moment: Moment) -> list[Request]:
         """The requests of a step, the guided answers first in each."""
-        return [Request(problem, group_size, self.shares(problem, group_size, moment)) for problem in problems]
+        return [replace(request, shares=self.shares(request.problem, request.count, moment)) for request in requests]
 
     def trusted(self, groups: Groups) -> list[Group]:
         """The groups without the whole written answers that the grader found wrong, unless those are kept."""
