@@ -5,7 +5,7 @@ The string under a field documents it and becomes its help. Fields marked with `
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from qed.errors import UsageError
@@ -233,6 +233,11 @@ class Settings:
     def __post_init__(self) -> None:
         """Refuse what only the algorithm knows to be impossible."""
         self.algorithm.check(self.sampling.group_size)
+        _require(
+            not self.data.window or not (self.algorithm.online or self.algorithm.together > 1),
+            f"data.window makes windows of demonstrations, and qed {self.method} has none to imitate. Leave it out, or "
+            "give it to qed sft.",
+        )
 
 
 @dataclass(frozen=True)
@@ -279,7 +284,7 @@ class PipelineSettings:
             method=part.method,
             algorithm=part.algorithm,
             model=self.model,
-            data=self.data,
+            data=self.data if name == "sft" else replace(self.data, window=0),
             sampling=self.sampling,
             learner=part.learner,
             evaluation=self.evaluation,
