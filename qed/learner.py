@@ -186,6 +186,7 @@ class Learner:
                     self.temperature,
                     squares=self.algorithm.log_squares,
                     packing=self.settings.packing,
+                    into_grad=True,
                 )
             part = part if log_squares is None else replace(part, log_squares=log_squares)
             loss, extra = self.algorithm.loss(part, logps, entropy)

@@ -29,7 +29,7 @@ FLOORS = [
     ["tasks", "prompts", "rewards", "batch", "masked", "lora", "checkpoints", "replay"],
     ["algorithms", "evaluation"],
     ["configuration"],
-    ["packing"],
+    ["packing", "fused"],
     ["model", "logps", "logits", "optim"],
     ["learner", "samplers"],
     ["rollouts"],
