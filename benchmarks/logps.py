@@ -141,7 +141,10 @@ def _measure(asked: argparse.Namespace) -> dict[str, float]:
 
 
 def _inputs(tokens: int, vocabulary: int, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Hidden states, the weight with a gradient that is there already, labels, and the gradient of the log-probs."""
+    """Hidden states, the weight with a gradient that is there already, labels, and the gradient of the log-probs.
+
+    The gradients are filled, because memory that nothing was written to is not there yet.
+    """
     torch.manual_seed(0)
     weight = (torch.randn(vocabulary, width) * 0.02).requires_grad_()
     weight.grad = torch.zeros_like(weight).fill_(0.0)
