@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from qed import lora, manifest
+from qed import lora, manifest, quantized
 from qed.errors import DataError, QedError
 from qed.runs import Row, Run, read_json, read_lines
 
@@ -110,7 +110,7 @@ def require_space(run: Run, model: Any, others: int | None = None) -> None:
     """
     if others is None:
         others = 2 * sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
-    weights = {tensor.data_ptr(): tensor.nbytes for tensor in model.state_dict().values()}
+    weights = {tensor.data_ptr(): quantized.size_in_full(tensor) for tensor in model.state_dict().values()}
     needed = sum(weights.values()) + others + MARGIN
     free = shutil.disk_usage(run.folder).free
     if free < needed:
@@ -156,7 +156,10 @@ def tidy(run: Run) -> None:
 
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write a model and its tokenizer as `from_pretrained` reads them; what adapters have learned is merged into it."""
-    model.save_pretrained(folder, **({"state_dict": lora.merged(model)} if lora.has_adapters(model) else {}))
+    if lora.has_adapters(model):
+        quantized.plain(model).save_pretrained(folder, state_dict=lora.merged(model))
+    else:
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

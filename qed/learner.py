@@ -73,6 +73,9 @@ class Learner:
         self.moved = 0.0  # about how far each weight has gone since the rollouts were scored, as AdamW steps
         if settings.packing:
             check_packing(decoder_and_head(model)[0])
+        if settings.compile:
+            # In place, so that every weight keeps its name; the shape differs from one micro-batch to the next.
+            decoder_and_head(model)[0].compile(dynamic=True)
 
     def score(
         self,

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from qed import quantized
 from qed.draws import seed_of
 from qed.errors import ModelError, UsageError, nearest
 from qed.settings import ModelSettings
@@ -90,7 +91,7 @@ def switched_off(model: nn.Module) -> Iterator[None]:
 
 def merged(model: nn.Module) -> dict[str, Tensor]:
     """The weights that the model computes with, under the names that it has without adapters."""
-    state = Without(model).state_dict()
+    state = {name: tensor for name, tensor in quantized.in_full(model).items() if ".lora_" not in name}
     for name, layer in _layers(model):
         key = f"{name}.base_layer.weight"
         state[key] = state[key] + layer.get_delta_weight(NAME).to(state[key].dtype)

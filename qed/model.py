@@ -28,6 +28,7 @@ from transformers import (
 )
 from transformers.utils.logging import disable_progress_bar
 
+from qed import quantized
 from qed.draws import seed_of
 from qed.errors import ModelError, UsageError, nearest
 from qed.prompts.base import turn_end
@@ -137,6 +138,8 @@ def _without_tags(text: str) -> str:
 def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
     """A causal language model and its tokenizer from a Hugging Face folder or the hub, in float32 on the CPU.
 
+    Where the settings quantize it, it is on their device at once, because that is where this is done.
+
     Raises:
         ModelError: not found, without tokenizer, or only with pickled weights.
     """
@@ -154,6 +157,7 @@ def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
             dtype=torch.float32,
             use_safetensors=True,
             output_loading_info=True,
+            **quantized.options(settings, pick_device(settings.device)),
             **source,
         )
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:

@@ -41,11 +41,15 @@ class ModelSettings:
     """The adapters' output is scaled by lora_alpha / lora_rank; 0 takes twice the rank."""
     lora_targets: tuple[str, ...] = ()
     """The linear layers to adapt, for example q_proj,v_proj; empty takes all of every block."""
+    quantization: Literal["none", "nf4"] = "none"
+    """nf4 holds the weights under LoRA in 4 bits (QLoRA, by bitsandbytes), on CUDA devices alone."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
         _require(self.lora_rank >= 0, "model.lora_rank must not be negative.")
         _require(self.lora_alpha >= 0, "model.lora_alpha must not be negative.")
+        fits = self.quantization == "none" or (self.lora_rank > 0 and not self.name.startswith("new:"))
+        _require(fits, "model.quantization needs model.lora_rank above 0, and a model.name other than new:….")
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,8 @@ class LearnerSettings:
     """Padded tokens computed at once; bounds memory, never changes a gradient."""
     packing: bool = False
     """Compute short rows side by side in one: less padding where lengths are uneven, never another gradient."""
+    compile: bool = False
+    """Compile the model's body (torch.compile): faster on CUDA devices after minutes of compiling."""
     optimizer: Literal["adamw", "adamw_offload", "adamw8bit"] = "adamw"
     """AdamW; with its moments in the host's memory, the same updates; or with moments of 8 bits, by bitsandbytes."""
     lr: float = 1e-6

@@ -48,7 +48,7 @@ def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora
         with checkpoints.whole_folder(folder) as beside:
             checkpoints.save_model(setup.model, setup.tokenizer, beside)
         return None
-    network, _ = load(replace(settings.model, name=str(folder), revision=""))
+    network, _ = load(replace(settings.model, name=str(folder), revision="", quantization="none"))
     return prepare(network, settings.model, setup.device)
 
 

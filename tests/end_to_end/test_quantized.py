@@ -1,0 +1,93 @@
+"""QLoRA: what cannot be quantized is refused, and what is saved is whole weights that anybody loads."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from making import make_model, make_rollout
+from transformers import AutoModelForCausalLM
+
+from qed import checkpoints, lora, model, quantized
+from qed.algorithms.grpo import Grpo
+from qed.errors import UsageError
+from qed.learner import Learner
+from qed.settings import LearnerSettings, ModelSettings
+
+SETTINGS = ModelSettings(name="somewhere", lora_rank=4, quantization="nf4")
+IDS = torch.arange(14).reshape(2, 7) % 23
+
+
+class NoTokenizer:
+    """Stands beside a model where only its weights matter."""
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write nothing."""
+
+
+@pytest.mark.parametrize("wrong", [{"lora_rank": 0}, {"name": "new:tiny"}])
+def test_without_adapters_or_trained_weights_there_is_nothing_to_quantize(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"model\.quantization needs model\.lora_rank above 0"):
+        ModelSettings(**({"name": "somewhere", "lora_rank": 4, "quantization": "nf4"} | wrong))
+
+
+def test_a_processor_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    for part in model.build("new:tiny", ["1 + 1 = 2"], 0):
+        part.save_pretrained(tmp_path)
+    settings = replace(SETTINGS, name=str(tmp_path), device="cpu")
+    with pytest.raises(UsageError, match=r"needs a CUDA device, and the model is for cpu: .* model\.quantization=none"):
+        model.load(settings)
+    assert model.load(replace(settings, quantization="none"))[0] is not None
+    assert quantized.options(ModelSettings(), torch.device("cpu")) == {}
+
+
+def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantized, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"needs the package bitsandbytes: pip install 'qed\[8bit\]'"):
+        quantized.options(SETTINGS, torch.device("cuda"))
+
+
+def test_what_is_saved_beside_a_quantized_model_does_not_say_that_it_is(tmp_path: Path) -> None:
+    """The weights are handed over; the shape they are saved with has none of its own."""
+    network = make_model()
+    assert quantized.plain(network) is network
+    network.config.quantization_config = SimpleNamespace()
+    shape = quantized.plain(network)
+    assert {parameter.device.type for parameter in shape.parameters()} == {"meta"}
+    shape.save_pretrained(tmp_path, state_dict=network.state_dict())
+    again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
+    assert getattr(again.config, "quantization_config", None) is None
+    with torch.no_grad():
+        torch.testing.assert_close(again(IDS).logits, network(IDS).logits)
+
+
+def test_a_quantized_model_needs_room_for_its_whole_weights() -> None:
+    assert quantized.size_in_full(torch.zeros(32, dtype=torch.uint8)) == 64 * 4
+    assert quantized.size_in_full(torch.zeros(32)) == 32 * 4
+
+
+def test_adapters_over_four_bits_learn_and_are_saved_in_full(tmp_path: Path) -> None:
+    """bitsandbytes quantizes on a processor too, slowly: the whole road but the device."""
+    pytest.importorskip("bitsandbytes")
+    make_model(dtype=torch.float32).save_pretrained(tmp_path / "base")
+    told = {**quantized.options(SETTINGS, torch.device("cuda")), "device_map": {"": "cpu"}}
+    network = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32, **told)
+    network = lora.add(network, SETTINGS, 0)
+    packed = [weight for weight in network.parameters() if hasattr(weight, "quant_state")]
+    assert len(packed) == 14, "seven layers in each of two blocks"
+    learner = Learner(network, Grpo(kl=0.1), LearnerSettings(lr=0.1), reference=lora.Without(network))
+    rollouts = [make_rollout(random.Random(seed), advantage=1.0) for seed in range(3)]
+    learner.score(rollouts, old=False)
+    before = [weight.clone() for weight in packed]
+    assert learner.update(rollouts, 0)["optim/grad_norm"] > 0
+    assert all(torch.equal(weight, old) for weight, old in zip(packed, before, strict=True))
+    checkpoints.save_model(network, NoTokenizer(), tmp_path / "hf")
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32)
+    assert not any(hasattr(weight, "quant_state") for weight in again.parameters())
+    with torch.no_grad():
+        torch.testing.assert_close(again(IDS).logits, network(IDS).logits, rtol=1e-3, atol=1e-3)
