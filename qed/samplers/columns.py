@@ -53,6 +53,12 @@ class Columns(DynamicLayer):  # type: ignore[misc]
         self.used, self.is_initialized = width, True
         self.dtype, self.device = self.keys.dtype, self.keys.device
 
+    def close_up(self, places: Tensor, moved: Tensor, left: int) -> None:
+        """Keep the first `left` rows, of which those at `places` are those that were at `moved`."""
+        for states in (self.keys, self.values):
+            states[places, :, : self.used] = states[moved, :, : self.used]
+        self.keys, self.values = self.keys[:left], self.values[:left]
+
 
 def fresh(config: Any) -> DynamicCache:
     """An empty cache for a model whose layers all attend to everything before."""

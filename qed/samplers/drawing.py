@@ -13,6 +13,9 @@ from torch import Tensor
 
 from qed.samplers.base import Sampling
 
+BLOCK = 256  # tokens whose probabilities are added up before one of them is looked for,
+BLOCKS_FROM = 4096  # in vocabularies above this size
+
 
 def kept(logits: Tensor, sampling: Sampling) -> Tensor:
     """Logits [B, V], after the temperature, with minus infinity for the tokens that are not drawn; the likeliest one
@@ -43,15 +46,43 @@ def drawn(scores: Tensor, uniform: Tensor | None, sampling: Sampling) -> tuple[T
     Returns:
         tokens [B] int64 and log-probs [B] float32.
     """
-    logits = scores.float() / (sampling.temperature or 1.0)
+    logits = scores.float()
+    if sampling.temperature not in (0, 1):
+        logits = logits / sampling.temperature
     if uniform is not None and not sampling.whole:
         logits = kept(logits, sampling)
     logps = logits.log_softmax(-1)
     if uniform is None:
-        chosen = logits.argmax(-1, keepdim=True)
+        chosen = logits.argmax(-1)
     else:
-        # In float64: at float32 the cumulative sum would lose tokens of small probability in a large vocabulary.
-        cumulative = logps.to(uniform.device).double().exp().cumsum(-1)
-        target = uniform[:, None] * cumulative[:, -1:]
-        chosen = torch.searchsorted(cumulative, target, right=True).clamp(max=scores.shape[-1] - 1).to(scores.device)
-    return chosen.squeeze(-1), logps.gather(-1, chosen).squeeze(-1)
+        chosen = _inverted(logps.to(uniform.device).exp(), uniform).to(scores.device)
+    return chosen, logps.gather(-1, chosen[:, None]).squeeze(-1)
+
+
+def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
+    """The tokens [B] at which the cumulative probabilities [B, V] pass the numbers [B].
+
+    In a large vocabulary the block of tokens is found first, then the token in it, so that only sums of blocks are
+    accumulated over the whole. Sums are float64: at float32 tokens of small probability would be lost.
+    """
+    size = probabilities.shape[-1]
+    if size <= BLOCKS_FROM:
+        cumulative = probabilities.cumsum(-1, dtype=torch.float64)
+        return _passed(cumulative, uniform[:, None] * cumulative[:, -1:]).squeeze(-1)
+    whole = size - size % BLOCK
+    sums = probabilities[:, :whole].unflatten(-1, (-1, BLOCK)).sum(-1, dtype=torch.float64)
+    rest = probabilities[:, whole:].sum(-1, keepdim=True, dtype=torch.float64)
+    ends = torch.cat([sums, rest], -1).cumsum(-1)
+    target = uniform[:, None] * ends[:, -1:]
+    block = _passed(ends, target)
+    before = ends.gather(-1, (block - 1).clamp(min=0)).where(block > 0, 0.0)
+    places = block * BLOCK + torch.arange(BLOCK, device=block.device)
+    inside = probabilities.gather(-1, places.clamp(max=size - 1)).where(places < size, 0.0)
+    return (block * BLOCK + _passed(inside.cumsum(-1, dtype=torch.float64), target - before)).squeeze(-1)
+
+
+def _passed(cumulative: Tensor, target: Tensor) -> Tensor:
+    """The first places [B, 1] where the cumulative sums [B, N] are above the targets [B, 1]: never one that adds
+    nothing, also where rounding has made the target as large as the last sum."""
+    below = torch.nextafter(cumulative[:, -1:], torch.zeros_like(target))
+    return torch.searchsorted(cumulative, torch.minimum(target, below), right=True)

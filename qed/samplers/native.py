@@ -6,6 +6,7 @@ strings are looked for every few tokens, because what was drawn behind one is si
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +16,17 @@ from torch import Tensor
 
 from qed.errors import Diverged
 from qed.samplers.base import Sampling
-from qed.samplers.columns import SPARE, fresh
+from qed.samplers.columns import fresh
+from qed.samplers.decoder import decoder_of
 from qed.samplers.drawing import drawn
 from qed.samplers.hf import HFSampler, ready
 from qed.samplers.rows import GIVEN, Place, Rows, begun, packed
 from qed.types import Completion
 
 REFILL_SHARE = 4  # new rows are let in when one in so many places is free
+LEAVE_SHARE = 8  # rows that are done make room when they are one in so many
 STOP_EVERY = 8  # tokens between two looks for stop strings
+LOOK_EVERY = {"cuda": 8}  # tokens between two looks for rows that are done, by device: a look waits for the device
 
 
 def supports(model: Any) -> bool:
@@ -52,8 +56,6 @@ class NativeSampler(HFSampler):
                 free = self.rows_per_batch - loop.live
                 if waiting and (loop.rows is None or free * REFILL_SHARE >= self.rows_per_batch):
                     loop.admit([waiting.popleft() for _ in range(min(free, len(waiting)))])
-                elif loop.rows is not None and 2 * loop.live <= len(loop.rows):
-                    loop.admit([])
                 else:
                     loop.step()
                 found.update(loop.harvest())
@@ -75,31 +77,24 @@ class _Loop:
         self.room = [sampling.max_tokens - begun for begun in given or [0] * len(prompts)]
         self.prompts, self.seeds, self.sampling = prompts, seeds, sampling
         self.device = sampler.model.device
+        self.look_every = LOOK_EVERY.get(self.device.type, 1)
         self.ends = torch.tensor([*sampler.ends, *_stop_ids(sampler.tokenizer, sampling.stop)], device=self.device)
         # A stop string spans at most as many tokens as it has bytes; one more may begin before it.
         self.tail = max((len(text.encode()) for text in sampling.stop), default=0) + 1
         self.rows: Rows | None = None
+        self.live = 0  # the answers that were not finished at the last look
         self.steps = 0
-
-    @property
-    def live(self) -> int:
-        """The answers that are not finished."""
-        return 0 if self.rows is None else len(self.rows) - int(self.rows.finished.sum())
+        self.decode = decoder_of(self.model, max(map(len, prompts), default=0) + sampling.max_tokens)
 
     def admit(self, places: Sequence[Place]) -> None:
-        """Pack the rows that go on, and let new answers in with their first token."""
-        parts = []
-        if self.rows is not None and self.live:
+        """Let new answers in, with their first token, beside those that go on."""
+        new, owner, scores = self._begin(places)
+        parts = [(new, torch.arange(len(new), device=self.device), owner)]
+        if self.rows is not None:
             going = (~self.rows.finished).nonzero().flatten()
-            parts.append((self.rows, going, going))
-        first = sum(len(which) for _, which, _ in parts)
-        scores = None
-        if places:
-            new, owner, scores = self._begin(places)
-            parts.append((new, torch.arange(len(new), device=self.device), owner))
+            parts.insert(0, (self.rows, going, going))
         self.rows = packed(self.model.config, parts)
-        if scores is not None:
-            self._write(scores, first)
+        self._write(scores, len(self.rows) - len(new))
 
     def _begin(self, places: Sequence[Place]) -> tuple[Rows, Tensor, Tensor]:
         """New answers, each prompt computed once: their rows, whose prompt each is, and the logits of its first
@@ -119,7 +114,8 @@ class _Loop:
             use_cache=True,
             logits_to_keep=1,
         )
-        owner = torch.tensor([asked.index(which) for which, _ in places], device=self.device)
+        number = {which: row for row, which in enumerate(asked)}
+        owner = torch.tensor([number[which] for which, _ in places], device=self.device)
         seeds = [self.seeds[which][number] for which, number in places]
         room = [self.room[which] for which, _ in places]
         rows = begun(places, seeds, lengths[owner].tolist(), room, self.sampling, mask[owner], cache)
@@ -129,36 +125,22 @@ class _Loop:
         """One more token for every row."""
         rows = self.rows
         assert rows is not None
-        used = rows.used
-        if used >= rows.mask.shape[1]:
-            rows.mask = torch.cat([rows.mask, rows.mask.new_zeros(len(rows), SPARE)], 1)
-        rows.mask[:, used] = True
-        last = rows.tokens.gather(1, (rows.age - 1)[:, None])
-        mask = rows.mask[:, : used + 1]
-        whole = self.model.config._attn_implementation == "sdpa"
-        out = self.model(
-            input_ids=last,
-            attention_mask=mask[:, None, None, :] if whole else mask.long(),
-            position_ids=(rows.prompt + rows.age - 1)[:, None],
-            past_key_values=rows.cache,
-            use_cache=True,
-        )
-        self._write(out.logits[:, -1], 0)
+        rows.claim_column()
+        last = rows.tokens.gather(1, (rows.age - 1)[:, None]).squeeze(1)
+        self._write(self.decode(rows, last), 0)
 
     def _write(self, scores: Tensor, first: int) -> None:
         """Draw the next token of the rows from `first` on, and see which of them are done."""
         rows = self.rows
         assert rows is not None
-        index = torch.arange(first, len(rows), device=self.device)
-        age, going = rows.age[index], ~rows.finished[index]
-        at = age.clamp(max=self.sampling.max_tokens - 1)
-        uniform = None if rows.draws is None else rows.draws[index.to(rows.draws.device), at.to(rows.draws.device)]
+        age, finished, at = rows.age[first:], rows.finished[first:], rows.age[first:, None]
+        # A finished row's last token is fed once more; what is drawn for it lands behind its end, where nobody reads.
+        uniform = None if rows.draws is None else rows.draws[first:].gather(1, at.to(rows.draws.device)).squeeze(1)
         chosen, logps = drawn(scores, uniform, self.sampling)
-        # A finished row's last token is fed once more and written over itself: nobody reads what follows.
-        rows.tokens[index, at] = torch.where(going, chosen, rows.tokens[index, at])
-        rows.logps[index, at] = torch.where(going, logps, rows.logps[index, at])
-        rows.age[index] = age + going
-        rows.finished[index] |= torch.isin(chosen, self.ends) | (age + 1 >= rows.room[index])
+        rows.tokens[first:].scatter_(1, at, chosen[:, None])
+        rows.logps[first:].scatter_(1, at, logps[:, None])
+        age += ~finished
+        finished |= (chosen[:, None] == self.ends).any(1) | (age >= rows.room[first:])
         self.steps += 1
         if self.sampling.stop and self.steps % STOP_EVERY == 0:
             self._stop_rows()
@@ -187,32 +169,36 @@ class _Loop:
         return None
 
     def harvest(self) -> dict[Place, Completion]:
-        """The answers that are done and not yet given; their rows stay until the next packing."""
+        """The answers that are done and not yet given; where they are many, the others close up."""
         rows = self.rows
-        if rows is None:
+        if rows is None or self.steps % self.look_every:
             return {}
-        found: dict[Place, Completion] = {}
-        for row in rows.finished.nonzero().flatten().tolist():
-            if rows.places[row] != GIVEN:
-                found[rows.places[row]] = self._completion(row)
-                rows.places[row] = GIVEN
-        if len(found) and bool(rows.finished.all()):
+        done = rows.finished.nonzero().flatten().tolist()
+        self.live = len(rows) - len(done)
+        new = [row for row in done if rows.places[row] != GIVEN]
+        found = dict(zip([rows.places[row] for row in new], self._completions(new), strict=True))
+        for row in new:
+            rows.places[row] = GIVEN
+        if self.live == 0:
             self.rows = None
+        elif len(done) * LEAVE_SHARE >= len(rows):
+            rows.close_up()
         return found
 
-    def _completion(self, row: int) -> Completion:
+    def _completions(self, which: Sequence[int]) -> list[Completion]:
         rows = self.rows
         assert rows is not None
-        age = int(rows.age[row])
-        length = self._stopped(row, age) if self.sampling.stop else None
-        ended = length is not None or bool(torch.isin(rows.tokens[row, age - 1], self.ends))
-        length = age if length is None else length
-        logps = rows.logps[row, :length]
-        if not bool(logps.isfinite().all()):
-            raise Diverged("The model's log-probs are not finite any more: its last update has broken it.")
-        return Completion(
-            tuple(rows.tokens[row, :length].tolist()), tuple(logps.tolist()), "stop" if ended else "length"
-        )
+        ages, tokens, logps = rows.age[which].tolist(), rows.tokens[which].tolist(), rows.logps[which].tolist()
+        ends = set(self.ends.tolist())
+        found = []
+        for row, age, own, known in zip(which, ages, tokens, logps, strict=True):
+            length = self._stopped(row, age) if self.sampling.stop else None
+            ended = length is not None or own[age - 1] in ends
+            length = age if length is None else length
+            if not all(map(math.isfinite, known[:length])):
+                raise Diverged("The model's log-probs are not finite any more: its last update has broken it.")
+            found.append(Completion(tuple(own[:length]), tuple(known[:length]), "stop" if ended else "length"))
+        return found
 
 
 def _stop_ids(tokenizer: Any, stop: Sequence[str]) -> list[int]:

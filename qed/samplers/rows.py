@@ -11,10 +11,11 @@ from torch import Tensor
 
 from qed.draws import uniforms
 from qed.samplers.base import Sampling
-from qed.samplers.columns import fresh
+from qed.samplers.columns import SPARE, fresh
 
 Place = tuple[int, int]  # which prompt, and which of its answers
 GIVEN = (-1, -1)  # the place of a row whose answer has been given out
+PER_ROW = ("tokens", "logps", "age", "prompt", "room", "finished")  # what each row has for itself, beside its columns
 
 
 @dataclass
@@ -22,12 +23,12 @@ class Rows:
     """Rows that are written together; one that is finished keeps its row until the rows are packed."""
 
     places: list[Place]
-    tokens: Tensor  # [R, max_tokens] int64
-    logps: Tensor  # [R, max_tokens] float32
+    tokens: Tensor  # [R, max_tokens + 1] int64; the last column is for what a finished row draws
+    logps: Tensor  # [R, max_tokens + 1] float32
     age: Tensor  # [R] int64: tokens written
     prompt: Tensor  # [R] int64: tokens of the prompt
     room: Tensor  # [R] int64: tokens that may be written
-    draws: Tensor | None  # [R, max_tokens] float64
+    draws: Tensor | None  # [R, max_tokens + 1] float64
     finished: Tensor  # [R] bool
     mask: Tensor  # [R, columns] bool: which columns are the row's own
     cache: Any  # its columns, of which those in use come first
@@ -41,6 +42,28 @@ class Rows:
         """The columns in use."""
         return int(self.cache.layers[0].used)
 
+    def claim_column(self) -> None:
+        """Mark the column behind those in use as every row's own."""
+        used = self.used
+        if used >= self.mask.shape[1]:
+            self.mask = torch.cat([self.mask, self.mask.new_zeros(len(self), SPARE)], 1)
+        self.mask[:, used] = True
+
+    def close_up(self) -> None:
+        """Drop the rows that are finished: the last ones that go on take their places, and nothing else is moved."""
+        going = (~self.finished).nonzero().flatten()
+        left = len(going)
+        places, moved = self.finished[:left].nonzero().flatten(), going[going >= left]
+        for row, source in zip(places.tolist(), moved.tolist(), strict=True):
+            self.places[row], self.checked[row] = self.places[source], self.checked[source]
+        self.places, self.checked = self.places[:left], self.checked[:left]
+        for name in (*PER_ROW, "mask"):
+            setattr(self, name, _closed_up(getattr(self, name), places, moved, left))
+        if self.draws is not None:
+            self.draws = _closed_up(self.draws, places.to(self.draws.device), moved.to(self.draws.device), left)
+        for layer in self.cache.layers:
+            layer.close_up(places, moved, left)
+
 
 def begun(
     places: Sequence[Place],
@@ -52,17 +75,17 @@ def begun(
     cache: Any,
 ) -> Rows:
     """Rows of which only the prompts are there; `cache` may hold a prompt once for several of them."""
-    count, device = len(places), mask.device
+    count, device, longest = len(places), mask.device, sampling.max_tokens + 1
     # Apple's devices have no float64, so there the draws stay on the CPU.
     place = torch.device("cpu") if device.type == "mps" else device
     return Rows(
         list(places),
-        tokens=torch.zeros(count, sampling.max_tokens, dtype=torch.int64, device=device),
-        logps=torch.zeros(count, sampling.max_tokens, device=device),
+        tokens=torch.zeros(count, longest, dtype=torch.int64, device=device),
+        logps=torch.zeros(count, longest, device=device),
         age=torch.zeros(count, dtype=torch.int64, device=device),
         prompt=torch.tensor(lengths, device=device),
         room=torch.tensor(room, device=device),
-        draws=uniforms(torch.tensor(seeds), sampling.max_tokens).to(place) if sampling.temperature > 0 else None,
+        draws=uniforms(torch.tensor(seeds), longest).to(place) if sampling.temperature > 0 else None,
         finished=torch.zeros(count, dtype=torch.bool, device=device),
         mask=mask,
         cache=cache,
@@ -88,12 +111,17 @@ def packed(config: Any, parts: Sequence[tuple[Rows, Tensor, Tensor]]) -> Rows:
 
     return Rows(
         [rows.places[row] for rows, which, _ in parts for row in which.tolist()],
-        **{name: joined(name) for name in ("tokens", "logps", "age", "prompt", "room", "finished")},
+        **{name: joined(name) for name in PER_ROW},
         draws=None if parts[0][0].draws is None else _drawn(parts),
         mask=torch.cat([_aligned(mask, width) for mask in masks]),
         cache=cache,
         checked=[rows.checked[row] for rows, which, _ in parts for row in which.tolist()],
     )
+
+
+def _closed_up(states: Tensor, places: Tensor, moved: Tensor, left: int) -> Tensor:
+    states[places] = states[moved]
+    return states[:left]
 
 
 def _drawn(parts: Sequence[tuple[Rows, Tensor, Tensor]]) -> Tensor:
