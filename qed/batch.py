@@ -112,3 +112,14 @@ def cut(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
         else:
             parts.append(list(bundles[number]))
     return parts
+
+
+def mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
+    """How far the sampler's log-probs are from the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
+
+    Demonstrations have no sampler, and a sampler may not know a log-prob (NaN). From a step's second update on, the
+    figures hold the policy's own progress too.
+    """
+    sampled = batch.mask.bool() & (batch.sampled_logps != 0) & ~batch.sampled_logps.isnan()
+    difference = (logps - batch.sampled_logps).masked_fill(~sampled, 0)
+    return {"mismatch/logp": difference.abs().sum(), "mismatch/kl": (difference.exp() - 1 - difference).sum()}

@@ -11,7 +11,7 @@ import copy
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import islice
 
@@ -19,17 +19,18 @@ import torch
 from torch import Tensor, nn
 
 from qed.algorithms.base import Algorithm
-from qed.batch import Batch, collate, cut
+from qed.attention import attending, packs
+from qed.batch import Batch, collate, cut, mismatch
 from qed.errors import Diverged, QedError
 from qed.logps import decoder_and_head, response_logps, response_scores
 from qed.lora import Without, switched_off
 from qed.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
-from qed.packing import check_packing
+from qed.packing import Layout, arranged, cut_packed
 from qed.settings import LearnerSettings
 from qed.types import Rollout
 
-# How much there was to do in a step: rollouts, those with a gradient, their trained tokens, and all tokens of those
-# with a gradient, prompts included. Over several updates these add up; every other entry is averaged.
+# How much there was to do in a step: rollouts, those with a gradient, their trained tokens, and all tokens that were
+# computed for a gradient, prompts included. Over several updates these add up; every other entry is averaged.
 COUNTS = ("train/rows", "train/live_rows", "train/tokens", "train/computed_tokens")
 
 
@@ -71,8 +72,7 @@ class Learner:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.beginning: dict[str, Tensor] = {}
         self.moved = 0.0  # about how far each weight has gone since the rollouts were scored, as AdamW steps
-        if settings.packing:
-            check_packing(decoder_and_head(model)[0])
+        self.packing = settings.packing and packs(decoder_and_head(model)[0])
         if settings.compile:
             # In place, so that every weight keeps its name; the shape differs from one micro-batch to the next.
             decoder_and_head(model)[0].compile(dynamic=True)
@@ -179,30 +179,36 @@ class Learner:
         live = self.algorithm.live(batch).nonzero().flatten()
         trained = float(batch.mask.sum())
         stats |= {"train/live_rows": len(live), "train/tokens": trained}
-        stats["train/computed_tokens"] = float(batch.attention[live].sum())
         sums: dict[str, Tensor | float] = defaultdict(float)
         for part in islice(self._parts(batch.select(live)), rank, None, world) if len(live) else ():
+            for name, value in self._backward(part).items():
+                sums[name] = max(sums[name], value) if name.endswith("_max") else sums[name] + value
+        computed = float(batch.mask[live].sum()) or 1.0
+        # The loss is the step's own weighted sum, and so are those that the algorithm names; a maximum is one; every
+        # other entry is a mean over the tokens that were computed.
+        whole = {name for name in sums if name.endswith("_max")} | {"train/loss", *COUNTS, *self.algorithm.step_means}
+        return stats | {name: float(total) / (1 if name in whole else computed) for name, total in sums.items()}
+
+    def _backward(self, part: Batch) -> dict[str, Tensor | float]:
+        """Add the gradient of a micro-batch, and describe it by sums over its tokens."""
+        layout = self._layout(part)
+        with attending(self.model.config) if layout is not None else nullcontext():
             with self._autocast():
                 logps, entropy, log_squares = response_scores(
                     self.model,
                     part,
                     self.temperature,
                     squares=self.algorithm.log_squares,
-                    packing=self.settings.packing,
+                    layout=layout,
                     into_grad=True,
                 )
             part = part if log_squares is None else replace(part, log_squares=log_squares)
             loss, extra = self.algorithm.loss(part, logps, entropy)
             loss.backward()  # type: ignore[no-untyped-call]
-            extra |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
-            extra |= mismatch(logps.detach(), part)
-            for name, value in extra.items():
-                sums[name] = max(sums[name], value) if name.endswith("_max") else sums[name] + value
-        computed = float(batch.mask[live].sum()) or 1.0
-        # The loss is the step's own weighted sum, and so are those that the algorithm names; a maximum is one; every
-        # other entry is a mean over the tokens that were computed.
-        whole = {name for name in sums if name.endswith("_max")} | {"train/loss", *self.algorithm.step_means}
-        return stats | {name: float(total) / (1 if name in whole else computed) for name, total in sums.items()}
+        found: dict[str, Tensor | float] = {**extra, **mismatch(logps.detach(), part)}
+        found |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
+        found["train/computed_tokens"] = float(part.attention.sum()) if layout is None else layout.ids.numel()
+        return found
 
     def adapt(self, stats: Mapping[str, float]) -> None:
         """Let the algorithm set its coefficients for the next step by the metrics of this one."""
@@ -245,7 +251,11 @@ class Learner:
         return self.algorithm.prepare(batch, *self._looked_over(self.model, batch))
 
     def _cuts(self, batch: Batch) -> list[list[int]]:
-        return cut(batch, self.settings.tokens_per_microbatch, self.algorithm.together)
+        way = cut_packed if self.packing else cut
+        return way(batch, self.settings.tokens_per_microbatch, self.algorithm.together)
+
+    def _layout(self, part: Batch) -> Layout | None:
+        return arranged(part) if self.packing else None
 
     def _parts(self, batch: Batch) -> Iterator[Batch]:
         return (batch.select(rows) for rows in self._cuts(batch))
@@ -273,7 +283,7 @@ class Learner:
         for rows in self._cuts(batch):
             part = batch.select(rows)
             with self._autocast():
-                found = response_logps(model, part, self.temperature, self.settings.packing)
+                found = response_logps(model, part, self.temperature, self._layout(part))
             for column, values in zip((logps, entropy), found, strict=True):
                 column[rows, : values.shape[1]] = values.to(column.dtype)
         return logps, entropy
@@ -283,14 +293,3 @@ def _is_older(rollout: Rollout, version: int) -> bool:
     """Whether a policy before `version` sampled an answer, with log-probs that are known."""
     sampled = rollout.logps[rollout.given :]
     return rollout.version < version and bool(sampled) and not any(map(math.isnan, sampled))
-
-
-def mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """How far the sampler's log-probs are from the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
-
-    Demonstrations have no sampler, and a sampler may not know a log-prob (NaN). From a step's second update on, the
-    figures hold the policy's own progress too.
-    """
-    sampled = batch.mask.bool() & (batch.sampled_logps != 0) & ~batch.sampled_logps.isnan()
-    difference = (logps - batch.sampled_logps).masked_fill(~sampled, 0)
-    return {"mismatch/logp": difference.abs().sum(), "mismatch/kl": (difference.exp() - 1 - difference).sum()}

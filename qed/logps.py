@@ -8,15 +8,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from qed.attention import packed_states
 from qed.batch import Batch
 from qed.errors import ModelError
 from qed.fused import linear_scores
-from qed.packing import packed_states
+from qed.packing import Layout
 
 
-def response_logps(model: nn.Module, batch: Batch, temperature: float, packing: bool = False) -> tuple[Tensor, Tensor]:
+def response_logps(
+    model: nn.Module, batch: Batch, temperature: float, layout: Layout | None = None
+) -> tuple[Tensor, Tensor]:
     """Log-probs of a batch's labels and the policy's entropy, [B, T] each, 0 where the mask is 0."""
-    logps, entropy, _ = response_scores(model, batch, temperature, packing=packing)
+    logps, entropy, _ = response_scores(model, batch, temperature, layout=layout)
     return logps, entropy
 
 
@@ -26,19 +29,20 @@ def response_scores(
     temperature: float,
     *,
     squares: bool = False,
-    packing: bool = False,
+    layout: Layout | None = None,
     into_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """The same with log sum_v p_v^2 as a third, which is None unless asked for and has no gradient.
 
     Positions follow from right padding: the first token of a row stands at 0, so absolute and rotary embeddings agree.
-    With `packing` short rows are computed side by side in one, which changes no number. `into_grad` is for callers of
-    `loss.backward()`: see `linear_scores`.
+    With a `layout` of the batch its rows are computed without padding in one, which changes no number. `into_grad` is
+    for callers of `loss.backward()`: see `linear_scores`.
     """
     body, head = decoder_and_head(model)
     chosen = batch.mask.bool()
-    hidden = packed_states(body, batch, chosen) if packing else None
-    if hidden is None:
+    if layout is not None:
+        hidden = packed_states(body, layout).index_select(0, layout.place[chosen])
+    else:
         attention = None if bool(batch.attention.all()) else batch.attention
         hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state[chosen]
     device = batch.inputs.device.type

@@ -1,19 +1,23 @@
 """Several documents in one row: windows of a concatenated stream, and rows that share a computation but not a context.
 
 In a window attention crosses from one document to the next, as in pre-training. Rows that are packed for the
-computation alone have positions that begin anew and attention that stays within each row, so they give the log-probs
-that each row gives by itself.
+computation alone stand one behind the other without padding, and the prompt that several of them begin with stands
+there once. Attention looks up what each row may see, so every row has the log-probs that it has by itself.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qed.batch import Batch
-from qed.errors import ModelError
+
+WORTH_SHARING = 8  # tokens of a prompt from which on computing it once is worth the separate attention
+PADDING = 1.5  # a span's padded attention may be so many times that of its rows
 
 
 def windows(documents: Iterable[Sequence[int]], length: int) -> Tensor:
@@ -30,79 +34,170 @@ def windows(documents: Iterable[Sequence[int]], length: int) -> Tensor:
     return stream[: count * length + 1].unfold(0, length + 1, length)
 
 
-def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """The rows of each bin by best fit decreasing: the longest row first, each into the fullest bin that it fits in.
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive inputs of a row at `start` of the packed row: all of them, a shared prompt, or what follows one."""
 
-    Args:
-        lengths: of the rows, each at most the capacity.
-        capacity: of a bin.
+    start: int
+    length: int
+    prompt: int = 0  # where the prompt before it stands,
+    prompt_length: int = 0  # and its tokens; 0 where the segment begins its row
+
+
+@dataclass(frozen=True)
+class Span:
+    """Segments whose attention is computed in one call, padded to the longest of them.
+
+    Prompts are padded on the left and segments on the right, so the query in column q stands `prompt_columns + q`
+    columns behind the first key.
     """
-    bins: list[list[int]] = []
-    room: list[int] = []  # of each bin
-    for row in sorted(range(len(lengths)), key=lambda row: -lengths[row]):
-        fitting = [number for number, left in enumerate(room) if left >= lengths[row]]
-        if fitting:
-            chosen = min(fitting, key=room.__getitem__)
-        else:
-            chosen = len(bins)
-            bins.append([])
-            room.append(capacity)
-        bins[chosen].append(row)
-        room[chosen] -= lengths[row]
-    return bins
+
+    queries: Tensor  # [segments * Q] int64: places in the packed row; a padded one repeats its segment's first
+    keys: Tensor  # [segments * (prompt_columns + Q)] int64
+    segments: int
+    prompt_columns: int
+    there: Tensor | None  # [segments, prompt_columns] bool: which are no padding; None where all are
+
+    @property
+    def width(self) -> int:
+        """Q, the tokens of the longest segment."""
+        return len(self.queries) // self.segments
 
 
-def packed_states(body: nn.Module, batch: Batch, chosen: Tensor) -> Tensor | None:
-    """The hidden states of the chosen places of a batch, [N, H], its rows packed into bins as wide as the longest.
+@dataclass(frozen=True)
+class Layout:
+    """The rows of a batch in one row of N inputs."""
 
-    Args:
-        body: the model without its output layer, for which `check_packing` holds.
-        batch: the rows.
-        chosen: [B, T] bool, places with an input.
+    ids: Tensor  # [1, N] int64
+    positions: Tensor  # [1, N] int64, counted from each row's beginning
+    place: Tensor  # [B, T] int64: where each input of the batch stands; rows with the same prompt share its places
+    spans: tuple[Span, ...]
+    order: Tensor  # [N] int64: where each input's attention stands in the spans' outputs, one behind the other
 
-    Returns:
-        None where packing would save no row.
-    """
-    rows, width = batch.inputs.shape
+
+class _Row:
+    """The packed row as it grows."""
+
+    def __init__(self, inputs: list[list[int]]) -> None:
+        self.inputs = inputs
+        self.ids: list[int] = []
+        self.positions: list[int] = []
+        self.place = [[0] * len(row) for row in inputs]
+
+    def add(self, row: int, first: int, last: int) -> int:
+        """Let some inputs of a row stand at the end; where they begin."""
+        start = len(self.ids)
+        self.ids += self.inputs[row][first:last]
+        self.positions += range(first, last)
+        self.place[row][first:last] = range(start, len(self.ids))
+        return start
+
+
+def arranged(batch: Batch) -> Layout:
+    """The rows of a batch without padding, and each prompt that several of them begin with only once."""
     lengths: list[int] = batch.attention.sum(1).tolist()
-    bins = best_fit(lengths, width)
-    if len(bins) == rows:
-        return None
-    starts = [0] * rows
-    for number, members in enumerate(bins):
-        at = number * width
-        for row in members:
-            starts[row] = at
-            at += lengths[row]
-    steps = torch.arange(width, device=batch.inputs.device).expand(rows, width)
-    place, there = steps + torch.tensor(starts, device=steps.device)[:, None], batch.attention.bool()
-    ids, positions = batch.inputs.new_zeros(2, len(bins) * width)
-    ids[place[there]], positions[place[there]] = batch.inputs[there], steps[there]
-    shape = (len(bins), width)
-    return _states(body, ids.reshape(shape), positions.reshape(shape)).flatten(0, 1)[place[chosen]]
+    packed = _Row(batch.inputs.tolist())
+    segments: list[Segment] = []
+    for rows, shared in _sharing(batch, lengths):
+        begin = packed.add(rows[0], 0, shared)
+        segments.append(Segment(begin, shared))
+        if len(rows) == 1:
+            continue
+        for row in rows:
+            packed.place[row][:shared] = range(begin, begin + shared)
+            if lengths[row] > shared:
+                start = packed.add(row, shared, lengths[row])
+                segments.append(Segment(start, lengths[row] - shared, begin, shared))
+    device, order, slot = batch.inputs.device, [0] * len(packed.ids), 0
+    spans = []
+    for members in _grouped(segments):
+        spans.append(_span(members, device))
+        for segment in members:
+            order[segment.start : segment.start + segment.length] = range(slot, slot + segment.length)
+            slot += members[0].length
+    ids, positions, place, places = (
+        torch.tensor(values, device=device) for values in ([packed.ids], [packed.positions], packed.place, order)
+    )
+    return Layout(ids, positions, place, tuple(spans), places)
 
 
-@torch.no_grad()
-def check_packing(body: nn.Module) -> None:
-    """Ask a model for four short rows by themselves and packed into two.
+def prompts(batch: Batch) -> list[tuple[int, ...]]:
+    """The inputs of each row before its first response token, which several rows may have in common; nothing where
+    they are too few to be worth sharing."""
+    before = (batch.mask != 0).long().argmax(1) + 1
+    return [
+        tuple(row[:length]) if length >= WORTH_SHARING else ()
+        for row, length in zip(batch.inputs.tolist(), before.tolist(), strict=True)
+    ]
 
-    Raises:
-        ModelError: the answers differ, because the model's layers do not keep packed rows apart.
+
+def cut_packed(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
+    """The rows of each micro-batch, at most `budget` tokens that are computed: rows with the same prompt side by side.
+
+    Every `together` consecutive rows stay in one part; what is longer than the budget stands alone.
     """
-    device = next(body.parameters()).device
-    alone = torch.tensor([[1, 2, 3], [3, 1, 0], [2, 2, 1], [0, 1, 2]], device=device)
-    positions = torch.arange(3, device=device)
-    separate = body(input_ids=alone, use_cache=False).last_hidden_state
-    together = _states(body, alone.reshape(2, 6), positions.repeat(2, 2)).reshape(separate.shape)
-    if not torch.allclose(separate, together, rtol=1e-3, atol=1e-3 * float(separate.abs().max())):
-        raise ModelError(
-            f"{type(body).__name__} does not keep packed rows apart, so learner.packing would change what it learns. "
-            "Leave it off."
-        )
+    own, lengths = prompts(batch), batch.attention.sum(1).tolist()
+    bundles: dict[tuple[int, ...], list[range]] = defaultdict(list)
+    for start in range(0, len(batch), together):
+        bundles[own[start] or (-1 - start,)].append(range(start, start + together))
+    parts: list[list[int]] = []
+    room = 0
+    for prompt, alike in bundles.items():
+        begun = False  # whether this prompt stands in the last part
+        for bundle in alike:
+            shared = {own[row] for row in bundle if own[row]}
+            tokens = sum(lengths[row] - len(own[row]) for row in bundle)
+            new = sum(len(one) for one in shared if not (begun and one == prompt))
+            if not parts or tokens + new > room:
+                parts.append([])
+                room, new = budget, sum(map(len, shared))
+            parts[-1] += bundle
+            room -= tokens + new
+            begun = True
+    return parts
 
 
-def _states(body: nn.Module, ids: Tensor, positions: Tensor) -> Tensor:
-    # Without an attention mask, transformers begins a new document wherever the position is not one more than the last,
-    # and lets attention see no other. A padded place has position 0, so it is a document by itself.
-    states: Tensor = body(input_ids=ids, position_ids=positions, attention_mask=None, use_cache=False).last_hidden_state
-    return states
+def _sharing(batch: Batch, lengths: Sequence[int]) -> list[tuple[list[int], int]]:
+    """Rows that begin with the same prompt and its tokens; a row that shares none, and all of its tokens."""
+    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    for row, prompt in enumerate(prompts(batch)):
+        alike[prompt or (-1 - row,)].append(row)
+    return [(rows, len(prompt) if len(rows) > 1 else lengths[rows[0]]) for prompt, rows in alike.items()]
+
+
+def _grouped(segments: Iterable[Segment]) -> list[list[Segment]]:
+    """Segments that are computed in one call: of like length, each group's longest first."""
+    groups: list[list[Segment]] = []
+    padded = needed = 0
+    for segment in sorted(segments, key=lambda one: (one.prompt_length > 0, -one.length, -one.prompt_length)):
+        area = segment.length * (segment.prompt_length + segment.length)
+        last = groups[-1] if groups and bool(groups[-1][0].prompt_length) == bool(segment.prompt_length) else None
+        if last is not None:
+            width = last[0].length
+            columns = max(segment.prompt_length, *(one.prompt_length for one in last)) + width
+            padded, needed = (len(last) + 1) * width * columns, needed + area
+        if last is None or padded > PADDING * needed:
+            groups.append([segment])
+            needed = area
+        else:
+            last.append(segment)
+    return groups
+
+
+def _span(members: Sequence[Segment], device: torch.device) -> Span:
+    width, columns = members[0].length, max(one.prompt_length for one in members)
+    queries, keys = [], []
+    for one in members:
+        own = [*range(one.start, one.start + one.length), *[one.start] * (width - one.length)]
+        queries += own
+        keys += [one.start] * (columns - one.prompt_length)
+        keys += [*range(one.prompt, one.prompt + one.prompt_length), *own]
+    missing = torch.tensor([columns - one.prompt_length for one in members], device=device)
+    there = torch.arange(columns, device=device) >= missing[:, None]
+    return Span(
+        torch.tensor(queries, device=device),
+        torch.tensor(keys, device=device),
+        len(members),
+        columns,
+        there if any(columns != one.prompt_length for one in members) else None,
+    )

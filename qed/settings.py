@@ -136,9 +136,9 @@ class LearnerSettings:
     passes: int = 1
     """Passes over the rollouts of an online step; each pass makes its own optimizer steps."""
     tokens_per_microbatch: int = 16384
-    """Padded tokens computed at once; bounds memory, never changes a gradient."""
-    packing: bool = False
-    """Compute short rows side by side in one: less padding where lengths are uneven, never another gradient."""
+    """Tokens computed at once, padding included; bounds memory, never changes a gradient."""
+    packing: bool = True
+    """Compute rows side by side without padding, and a prompt once for all of its answers; never another gradient."""
     compile: bool = False
     """Compile the model's body (torch.compile): faster on CUDA devices after minutes of compiling."""
     optimizer: Literal["adamw", "adamw_offload", "adamw8bit"] = "adamw"

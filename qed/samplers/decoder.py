@@ -101,9 +101,7 @@ class LlamaDecoder:
         logits: Tensor = self.head(_normed(self.body.norm, hidden))
         return logits
 
-    def _attended(
-        self, layer: Any, normed: Tensor, cache: Any, turn: tuple[Tensor, Tensor], bias: Tensor
-    ) -> Tensor:
+    def _attended(self, layer: Any, normed: Tensor, cache: Any, turn: tuple[Tensor, Tensor], bias: Tensor) -> Tensor:
         count = len(normed)
         query, key, value = (
             project(normed).view(count, -1, self.width) for project in (layer.q_proj, layer.k_proj, layer.v_proj)

@@ -70,7 +70,7 @@ def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
         cumulative = probabilities.cumsum(-1, dtype=torch.float64)
         return _passed(cumulative, uniform[:, None] * cumulative[:, -1:]).squeeze(-1)
     whole = size - size % BLOCK
-    sums = probabilities[:, :whole].unflatten(-1, (-1, BLOCK)).sum(-1, dtype=torch.float64)
+    sums = probabilities[:, :whole].view(len(probabilities), -1, BLOCK).sum(-1, dtype=torch.float64)
     rest = probabilities[:, whole:].sum(-1, keepdim=True, dtype=torch.float64)
     ends = torch.cat([sums, rest], -1).cumsum(-1)
     target = uniform[:, None] * ends[:, -1:]

@@ -176,10 +176,15 @@ def test_padding_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("budget", [60, 10**6])
 def test_packing_changes_nothing(name: str, budget: int) -> None:
-    """Rows that are computed side by side in one have the gradient that they have each alone."""
+    """Rows that are computed side by side, behind one prompt where they share it, have the gradient that they have each
+    alone."""
     rollouts = [make_rollout(random.Random(seed), longest=2 + 3 * (seed % 5)) for seed in range(12)]
+    for number, rollout in enumerate(rollouts[:8]):
+        rollout.prompt = (3, 1, 4, 1, 5, 9, 2, 6, 5) if number < 4 else (2, 7, 1, 8, 2, 8, 1, 8)
     algorithm = find(name)()  # which rows share a computation does not depend on what the loss is
-    assert_same(gradient(algorithm, rollouts, budget, packing=True), gradient(algorithm, rollouts, budget))
+    packed, alone = gradient(algorithm, rollouts, budget, packing=True), gradient(algorithm, rollouts, budget)
+    # The model's norms and rotations are float32, so equal means equal at that precision.
+    assert float((packed - alone).norm()) <= 1e-6 * float(alone.norm())
 
 
 @pytest.mark.parametrize("name", ALL)
