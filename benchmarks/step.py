@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from speed_parts import figures, places
+from speed_parts import figures, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from speed_parts.rewards import NOISE
 
@@ -30,7 +30,7 @@ WARM_UP = 2
 
 def main() -> None:
     """Measure, print the card, then one line of JSON."""
-    asked = _parser().parse_args()
+    asked = _asked()
     with tempfile.TemporaryDirectory() as out:
         told = _told(asked, Path(out))
         with ExitStack() as stack:
@@ -47,52 +47,32 @@ def main() -> None:
         "ours": ours,
         "rival": rival,
         "signal_share": ours["signal_share"],
-        "settings": {name: str(value) if isinstance(value, Path) else value for name, value in vars(asked).items()},
+        "settings": options.plain(asked),
         **figures.setting(),
     }
     _card(result, sides)
     print(json.dumps(result))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--against", choices=("trl",), help="the rival; it must be installed (qed[bench])")
-    parser.add_argument("--rounds", type=int, default=5, help="of each side, in turns, after the warm-up")
-    parser.add_argument("--model", default="new:tiny", help="new:tiny, new:small, new:medium or new:large")
-    parser.add_argument("--problems", type=int, default=16)
-    parser.add_argument("--group", type=int, default=8, help="answers to each problem")
-    parser.add_argument("--tokens", type=int, default=48, help="an answer's longest length")
-    parser.add_argument("--lengths", choices=places.LENGTHS, default=places.NATURAL, help="how answers end")
-    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--lr", type=float, default=1e-6)
+def _asked() -> argparse.Namespace:
+    parser = options.parser(__doc__)
+    options.add_answers(parser, places.NATURAL)
     parser.add_argument("--live-only", action="store_true", help="leave the noise out of the reward")
-    parser.add_argument("--taught", type=int, default=500, help="steps of SFT before, for natural lengths")
-    parser.add_argument("--improved", type=int, default=0, help="steps of GRPO behind them, for one in mid-training")
-    parser.add_argument("--place", type=Path, default=Path("runs/speed"), help="where model folders are kept")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of qed's run")
-    return parser
+    return parser.parse_args()
 
 
 def _told(asked: argparse.Namespace, out: Path) -> Figures:
     """What both workers are told."""
-    kind = places.Kind(asked.model, asked.lengths, asked.tokens, asked.taught, asked.improved)
-    folder = places.prepared(asked.place, kind)
+    folder = options.folder_of(asked)
     # The problems in the order in which qed's run takes them.
     lines = (folder / places.DATA).read_text(encoding="utf-8").splitlines()
-    taken = Stream(lines, 0, "problems 0").take(len(lines))
-    (out / "order.jsonl").write_text("\n".join(taken) + "\n", encoding="utf-8")
+    (out / places.DATA).write_text("\n".join(Stream(lines, 0, "problems 0").take(len(lines))) + "\n", encoding="utf-8")
     return {
-        "folder": str(folder.resolve()),
-        "order": str(out / "order.jsonl"),
+        **options.plain(asked),
+        "folder": str(folder),
+        "order": str(out / places.DATA),
         "out": str(out / "run"),
-        "problems": asked.problems,
-        "group": asked.group,
-        "tokens": asked.tokens,
-        "precision": asked.precision,
-        "lr": asked.lr,
         "noise": 0.0 if asked.live_only else NOISE,
-        "extra": dict(entry.split("=", 1) for entry in asked.set),
     }
 
 

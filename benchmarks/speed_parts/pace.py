@@ -37,6 +37,11 @@ class Pace:
         """Note the processor time of the round so far under a name."""
         self.laps[name] = time.process_time() - self._cpu
 
+    def restart(self) -> None:
+        """Leave out of the round what was done so far."""
+        self.laps = {}
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
     def done(self, **figures: Any) -> None:
         """End a round, tell its figures, and wait for the next."""
         spent = {"cpu": time.process_time() - self._cpu, "wall": time.perf_counter() - self._wall}
@@ -50,8 +55,7 @@ class Pace:
     def _wait(self) -> None:
         if not sys.stdin.readline():
             raise SystemExit(0)  # nobody asks any more
-        self.laps = {}
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self.restart()
 
 
 class PacedConsole(Console):

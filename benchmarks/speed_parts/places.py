@@ -79,16 +79,16 @@ def prepared(place: Path, kind: Kind) -> Path:
 def _fresh(hf: Path, kind: Kind, problems: Sequence[Problem]) -> None:
     """A model from nothing, whose answers end as asked unless it is to be taught."""
     vocabulary = SIZES[kind.model.removeprefix("new:")].vocabulary
-    network, tokenizer = build(kind.model, [_words(vocabulary), *training_text(problems, think_answer)], 0)
+    network, tokenizer = build(kind.model, [words(vocabulary, 0), *training_text(problems, think_answer)], 0)
     if kind.lengths != NATURAL:
         set_ends(network, tokenizer.eos_token_id, HAZARD / kind.budget if kind.lengths == UNEVEN else NEVER)
     network.save_pretrained(hf)
     tokenizer.save_pretrained(hf)
 
 
-def _words(count: int) -> str:
-    """Words of random letters, enough for so many tokens: the task's own text fills only a small vocabulary."""
-    source = random.Random(0)
+def words(count: int, seed: int) -> str:
+    """Words of random letters, with which a tokenizer can fill any vocabulary, as the task's own text cannot."""
+    source = random.Random(seed)
     return " ".join("".join(source.choices(ascii_lowercase, k=source.randint(2, 8))) for _ in range(count))
 
 

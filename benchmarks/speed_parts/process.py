@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,7 +36,11 @@ class Worker:
             text=True,
         )
         self._send(json.dumps({**settings, "threads": threads}))
-        self.ready = self._answer()
+
+    @cached_property
+    def ready(self) -> Figures:
+        """What it told when all was loaded; until this is asked for, several load side by side."""
+        return self._answer()
 
     def __enter__(self) -> Worker:
         return self
@@ -75,6 +80,8 @@ class Worker:
 def in_turns(workers: dict[str, Worker], rounds: int, warm_up: int = 2) -> dict[str, list[Figures]]:
     """The rounds of each side, one of every side after the other, without those of the warm-up."""
     found: dict[str, list[Figures]] = {side: [] for side in workers}
+    for worker in workers.values():
+        _ = worker.ready
     for number in range(warm_up + rounds):
         for side, worker in workers.items():
             figures = worker.round()

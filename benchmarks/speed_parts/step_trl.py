@@ -73,7 +73,7 @@ class Rounds(TrainerCallback):
         )
 
 
-def configuration(told: dict[str, Any], out: str) -> GRPOConfig:
+def configuration(told: dict[str, Any], out: str, scale_rewards: str = "group") -> GRPOConfig:
     """One update for each batch of answers, no KL, no recomputation of activations, the log written after every
     step."""
     return GRPOConfig(
@@ -90,6 +90,7 @@ def configuration(told: dict[str, Any], out: str) -> GRPOConfig:
         top_p=1.0,
         top_k=0,
         loss_type="grpo",
+        scale_rewards=scale_rewards,
         bf16=told["precision"] == "bfloat16",
         gradient_checkpointing=False,
         shuffle_dataset=False,
