@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from speed_parts import figures, options, places
+from speed_parts import figures, floor, options, places
 from speed_parts.process import Worker, in_turns
 from speed_parts.step_ours import settings_of
 
@@ -39,17 +39,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as out, ExitStack() as stack:
         file = Path(out) / "rollouts.json"
         told = {**options.plain(asked), "folder": str(options.folder_of(asked)), "rollouts": str(file), "out": out}
-        file.write_text(json.dumps(_rollouts(told)), encoding="utf-8")
+        rollouts = _rollouts(told)
+        file.write_text(json.dumps(rollouts), encoding="utf-8")
         workers = {
             side: stack.enter_context(Worker(module, {**told, "extra": {**told["extra"], **extra}}, asked.threads))
             for side, (module, extra) in _sides(asked.against).items()
         }
+        ceilings = workers["qed"].ready
         sides = {side: figures.summary(own) for side, own in in_turns(workers, asked.rounds).items()}
     ours, rival = sides["qed"], sides.get("trl") or sides["plain"]
+    read = sum(len(row["prompt"]) for row in rollouts) / asked.group
+    work = floor.Floor(Path(told["folder"]), len(rollouts), ours["tokens"], read)
+    flops = (1 + floor.BACKWARD) * work.forward(read / asked.problems)
     result = {
         **figures.ratios(ours, rival),
         "ours": ours,
         "rival": rival,
+        "floor": floor.share(flops, ours, ceilings),
         "sides": {side: {**one, "ratios": figures.ratios(one, rival)} for side, one in sides.items()},
         "settings": options.plain(asked),
         **figures.setting(),
@@ -104,6 +110,7 @@ def _card(result: dict[str, Any]) -> None:
         f"{told['rounds']} rounds\n{result['machine']}, {result['versions']}"
     )
     figures.table(result["sides"])
+    floor.tell(result["floor"])
     for side, one in result["sides"].items():
         ratios = one["ratios"]
         print(

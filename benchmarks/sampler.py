@@ -17,9 +17,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from speed_parts import figures, options, places
+from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoTokenizer
 
 from qed.prompts import think_answer
 from qed.types import Problem
@@ -43,14 +43,16 @@ def main() -> None:
         one["tokens_per_s"] = one["tokens"] / one["wall"]
         one["tokens_per_cpu_s"] = one["tokens"] / one["cpu"]
     ours, rival = sides["qed"], sides.get("generate")
-    floor = _floor(folder, prompts, ours, ceilings, 2 if asked.precision == "bfloat16" else 4)
+    read = sum(map(len, prompts))
+    work = floor.Floor(folder, ours["rows"], ours["tokens"], read)
+    moved = work.moved(ours["longest"], 2 if asked.precision == "bfloat16" else 4)
+    least = floor.share(work.forward(read / len(prompts)), ours, ceilings, moved)
     result = {
         **figures.ratios(ours, rival),
         "ours": ours,
         "rival": rival,
-        "ceilings": ceilings,
-        "floor": floor,
-        "ceiling_share": floor["cpu"] / ours["cpu"],
+        "floor": least,
+        "ceiling_share": least["share"],
         "settings": options.plain(asked),
         **figures.setting(),
     }
@@ -73,24 +75,8 @@ def _prompts(folder: Path, count: int) -> list[list[int]]:
     return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
 
 
-def _floor(folder: Path, prompts: list[list[int]], ours: Figures, ceilings: Figures, width: int) -> dict[str, float]:
-    """The least CPU seconds for a round's tokens: `width` bytes hold a number."""
-    config = AutoConfig.from_pretrained(folder / "hf")
-    head, layers = config.vocab_size * config.hidden_size, config.num_hidden_layers
-    kv_width = 2 * config.num_key_value_heads * config.hidden_size // config.num_attention_heads
-    blocks = layers * config.hidden_size * (2 * config.hidden_size + kv_width + 3 * config.intermediate_size)
-    # Behind a token stand the prompt, which a group can share, and on average half of its own answer.
-    tokens, rows, read = ours["tokens"], ours["rows"], sum(map(len, prompts))
-    prompt, own = read / len(prompts), tokens / rows / 2
-    shared = prompt * len(prompts) / rows
-    flops = 2 * blocks * (tokens + read) + (2 * head + 4 * layers * config.hidden_size * (prompt + own)) * tokens
-    moved = width * ((blocks + head) * ours["longest"] + layers * kv_width * (shared + own) * tokens)
-    by = {"by_gemm": flops / ceilings["gflop_per_cpu_s"] / 1e9, "by_memory": moved / ceilings["gb_per_cpu_s"] / 1e9}
-    return {"cpu": max(by.values()), **by, "gflop": flops / 1e9, "gb": moved / 1e9}
-
-
 def _card(result: dict[str, Any], sides: dict[str, Figures]) -> None:
-    told, floor, ceilings = result["settings"], result["floor"], result["ceilings"]
+    told = result["settings"]
     print(
         f"\nSampler, {told['model']}, {told['problems']} x {told['group']} answers of at most {told['tokens']} tokens "
         f"({told['lengths']} lengths), {told['precision']}, {told['threads']} threads, {told['rounds']} rounds\n"
@@ -99,11 +85,7 @@ def _card(result: dict[str, Any], sides: dict[str, Figures]) -> None:
     figures.table(sides)
     for side, one in sides.items():
         print(f"{side}: {one['tokens_per_cpu_s']:,.0f} useful tokens / CPU second, {one['tokens_per_s']:,.0f} / second")
-    print(
-        f"floor: {floor['by_gemm']:.3f} CPU s at {ceilings['gflop_per_cpu_s']:.0f} GFLOP / CPU s, "
-        f"{floor['by_memory']:.3f} at {ceilings['gb_per_cpu_s']:.1f} GB / CPU s; qed reaches "
-        f"{result['ceiling_share']:.0%} of the ceiling"
-    )
+    floor.tell(result["floor"])
     if result["rival"]:
         print(
             f"generate needs {result['ratio_per_token']:.2f} times the CPU seconds for each token, "

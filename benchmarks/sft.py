@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from speed_parts import figures, options, places
+from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from transformers import AutoTokenizer
 
@@ -40,13 +40,18 @@ def main() -> None:
         for side, (module, extra) in _sides(asked.against).items():
             own = {**told, "out": f"{out}/{side}", **extra, "extra": {**told["extra"], **extra.get("extra", {})}}
             workers[side] = stack.enter_context(Worker(module, own, asked.threads))
+        ceilings = workers["qed packed"].ready
         sides = {side: figures.summary(own) for side, own in in_turns(workers, asked.rounds).items()}
     rates = {side: 1000 / one["cpu_per_1000_tokens"] for side, one in sides.items()}
     ours, rival = sides["qed packed"], sides.get("trl padded")
+    read = ours["tokens"] - ours["labels"]
+    work = floor.Floor(folder, ours["rows"], ours["labels"], read)
+    flops = (1 + floor.BACKWARD) * work.forward(read / ours["rows"])
     result = {
         **figures.ratios(ours, rival),
         "ratio": rates["qed packed"] / rates["trl padded"] if rival else None,
         "ratio_packed": rates["qed packed"] / rates["trl packed"] if rival else None,
+        "floor": floor.share(flops, ours, ceilings),
         "tokens_per_cpu_s": rates,
         "ours": ours,
         "rival": rival,
@@ -110,6 +115,7 @@ def _card(result: dict[str, Any]) -> None:
         f"{told['threads']} threads, {told['rounds']} rounds\n{result['machine']}, {result['versions']}"
     )
     figures.table(result["sides"])
+    floor.tell(result["floor"])
     for side, rate in result["tokens_per_cpu_s"].items():
         print(f"{side}: {rate:,.0f} tokens for each CPU second")
     if result["rival"]:

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from speed_parts import figures, options, places
+from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from speed_parts.rewards import NOISE
 
@@ -38,14 +38,19 @@ def main() -> None:
             workers = {
                 side: stack.enter_context(Worker(module, told, asked.threads)) for side, module in modules.items()
             }
+            ceilings = workers["qed"].ready
             rounds = in_turns(workers, asked.rounds, WARM_UP)
     _check(rounds)
     sides = {side: figures.summary(own) for side, own in rounds.items()}
     ours, rival = sides["qed"], sides.get("trl")
+    work = floor.Floor(Path(told["folder"]), ours["rows"], ours["tokens"], ours["prompt_tokens"])
+    passes = 1 + (1 + floor.BACKWARD) * ours["live_rows"] / ours["rows"]
+    flops = passes * work.forward(ours["prompt_tokens"] / asked.problems)
     result = {
         **figures.ratios(ours, rival),
         "ours": ours,
         "rival": rival,
+        "floor": floor.share(flops, ours, ceilings),
         "signal_share": ours["signal_share"],
         "settings": options.plain(asked),
         **figures.setting(),
@@ -96,6 +101,7 @@ def _card(result: dict[str, Any], sides: dict[str, Figures]) -> None:
             f"{side}: {one['live_rows']:.0f} of {one['rows']:.0f} rows trained, sampling and grading "
             f"{one['cpu_sample']:.3f} CPU s of {one['cpu']:.3f}; {one['signal_share']:.0%} of groups with signal"
         )
+    floor.tell(result["floor"])
     if result["rival"]:
         print(
             f"TRL needs {result['ratio']:.2f} times the CPU seconds ({result['ratio_per_token']:.2f} for each token), "

@@ -11,6 +11,7 @@ from qed.learner import Learner
 from qed.model import precision
 from qed.recipes.policy import load_policy
 from qed.types import Problem, Rollout
+from speed_parts.floor import ceilings
 from speed_parts.pace import Pace
 from speed_parts.step_ours import settings_of
 
@@ -40,7 +41,7 @@ def main() -> None:
         )
         for row in json.loads(Path(told["rollouts"]).read_text(encoding="utf-8"))
     ]
-    pace.ready()
+    pace.ready(**ceilings(pace.settings["precision"]))
     step = 0
     while True:
         stats = learner.update(rollouts, step)

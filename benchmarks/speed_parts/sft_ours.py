@@ -7,6 +7,7 @@ from qed.recipes.offline import offline
 from qed.recipes.setup import opened
 from qed.runs import Launch
 from qed.settings import Settings
+from speed_parts.floor import ceilings
 from speed_parts.pace import Pace, PacedConsole
 
 
@@ -36,11 +37,11 @@ def main() -> None:
     def figures(metrics: dict[str, float]) -> dict[str, float]:
         # What is computed of a row is all but its last token, which is a label alone.
         tokens = metrics["train/computed_tokens"] + metrics["train/live_rows"]
-        return {"tokens": int(tokens), "rows": metrics["train/rows"]}
+        return {"tokens": int(tokens), "rows": metrics["train/rows"], "labels": metrics["train/tokens"]}
 
     with opened(settings, Launch(json=True), "sft") as setup:
         setup.console = PacedConsole(pace, figures)
-        pace.ready()
+        pace.ready(**ceilings(pace.settings["precision"]))
         offline(setup, settings, "sft")
 
 

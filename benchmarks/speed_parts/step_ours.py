@@ -11,6 +11,7 @@ from qed.recipes.setup import opened
 from qed.runs import Launch
 from qed.settings import Settings
 from qed.types import Grade, Group
+from speed_parts.floor import ceilings
 from speed_parts.pace import Pace, PacedConsole
 from speed_parts.rewards import NoisyGrader, digest
 
@@ -22,11 +23,12 @@ class Watching(NoisyGrader):
 
     def __init__(self, grader: Any, noise: float, pace: Pace) -> None:
         super().__init__(grader, noise)
-        self.pace, self.prompts = pace, 0
+        self.pace, self.prompts, self.prompt_tokens = pace, 0, 0
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
         """The grades of each group's answers."""
-        self.prompts = digest([group[0].prompt for group in groups])
+        prompts = [group[0].prompt for group in groups]
+        self.prompts, self.prompt_tokens = digest(prompts), sum(map(len, prompts))
         grades = super().__call__(groups)
         self.pace.lap("sample")
         return grades
@@ -71,10 +73,11 @@ def main() -> None:
                 "live_rows": metrics["train/live_rows"],
                 "signal_share": grader.signal_share,
                 "prompts": grader.prompts,
+                "prompt_tokens": grader.prompt_tokens,
             }
 
         setup.console = PacedConsole(pace, figures)
-        pace.ready()
+        pace.ready(**ceilings(pace.settings["precision"]))
         online(setup, settings, "grpo")
 
 
