@@ -1,0 +1,98 @@
+"""The sampler: useful tokens a second, alone or beside Hugging Face's `model.generate`, and how far from the ceiling.
+
+    python benchmarks/sampler.py --against generate --model new:small --tokens 128
+    python benchmarks/sampler.py --against generate --model new:large --precision bfloat16 --tokens 48 --lengths even
+
+Groups of answers behind one prompt; the sides are processes of their own and take turns. The floor is what the machine,
+measured in the same process, needs at least: for the multiplications of all tokens, or for reading the weights once for
+every token of the longest answer and the keys and values once for every token. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from speed_parts import figures, floor, options, places
+from speed_parts.process import Figures, Worker, in_turns
+from transformers import AutoTokenizer
+
+from qed.prompts import think_answer
+from qed.types import Problem
+
+
+def main() -> None:
+    """Measure, print the card, then one line of JSON."""
+    asked = _asked()
+    folder = options.folder_of(asked)
+    prompts = _prompts(folder, asked.problems)
+    with tempfile.TemporaryDirectory() as out, ExitStack() as stack:
+        file = Path(out) / "prompts.json"
+        file.write_text(json.dumps(prompts), encoding="utf-8")
+        told = {**options.plain(asked), "folder": str(folder), "prompts": str(file), "out": f"{out}/run"}
+        modules = {"qed": "sampler_ours", **({"generate": "sampler_hf"} if asked.against else {})}
+        workers = {side: stack.enter_context(Worker(module, told, asked.threads)) for side, module in modules.items()}
+        ceilings = workers["qed"].ready
+        rounds = in_turns(workers, asked.rounds, warm_up=1)
+    sides = {side: figures.summary(own) for side, own in rounds.items()}
+    for one in sides.values():
+        one["tokens_per_s"] = one["tokens"] / one["wall"]
+        one["tokens_per_cpu_s"] = one["tokens"] / one["cpu"]
+    ours, rival = sides["qed"], sides.get("generate")
+    read = sum(map(len, prompts))
+    work = floor.Floor(folder, ours["rows"], ours["tokens"], read)
+    moved = work.moved(ours["longest"], 2 if asked.precision == "bfloat16" else 4)
+    least = floor.share(work.forward(read / len(prompts)), ours, ceilings, moved)
+    result = {
+        **figures.ratios(ours, rival),
+        "ours": ours,
+        "rival": rival,
+        "floor": least,
+        "ceiling_share": least["share"],
+        "settings": options.plain(asked),
+        **figures.setting(),
+    }
+    _card(result, sides)
+    print(json.dumps(result))
+
+
+def _asked() -> argparse.Namespace:
+    parser = options.parser(__doc__, rival="generate")
+    options.add_answers(parser, places.UNEVEN)
+    return parser.parse_args()
+
+
+def _prompts(folder: Path, count: int) -> list[list[int]]:
+    """The token ids of the first problems' prompts."""
+    tokenizer = AutoTokenizer.from_pretrained(folder / "hf")
+    lines = (folder / places.DATA).read_text(encoding="utf-8").splitlines()[:count]
+    problems = [Problem("", json.loads(line)["question"], "") for line in lines]
+    texts = [think_answer.render(problem, tokenizer) for problem in problems]
+    return [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+
+
+def _card(result: dict[str, Any], sides: dict[str, Figures]) -> None:
+    told = result["settings"]
+    print(
+        f"\nSampler, {told['model']}, {told['problems']} x {told['group']} answers of at most {told['tokens']} tokens "
+        f"({told['lengths']} lengths), {told['precision']}, {told['threads']} threads, {told['rounds']} rounds\n"
+        f"{result['machine']}, {result['versions']}"
+    )
+    figures.table(sides)
+    for side, one in sides.items():
+        print(f"{side}: {one['tokens_per_cpu_s']:,.0f} useful tokens / CPU second, {one['tokens_per_s']:,.0f} / second")
+    floor.tell(result["floor"])
+    if result["rival"]:
+        print(
+            f"generate needs {result['ratio_per_token']:.2f} times the CPU seconds for each token, "
+            f"{result['ratio_wall']:.2f} times the time"
+        )
+    figures.tell_tokens(result["ours"], result["rival"])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""SFT on demonstrations of uneven length: tokens for each CPU second, alone or beside TRL's SFTTrainer.
+
+    python benchmarks/sft.py --against trl
+    python benchmarks/sft.py --against trl --vocabulary 32000 --precision bfloat16
+
+Lengths are log-normal. qed packs rows, or pads them (`qed padded`); SFTTrainer pads them, or packs them into as many
+rows of the longest length as hold a step's tokens. Only the completion is trained. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from speed_parts import figures, floor, options, places
+from speed_parts.process import Figures, Worker, in_turns
+from transformers import AutoTokenizer
+
+from qed.model import SIZES
+
+# Of the logarithm of a completion's length in words: a median of 33 words, which is about 100 tokens.
+MEAN, SPREAD = 3.5, 0.8
+DEMONSTRATIONS = 1024
+
+
+def main() -> None:
+    """Measure, print the card, then one line of JSON."""
+    asked = _asked()
+    folder = _folder(asked)
+    with tempfile.TemporaryDirectory() as out, ExitStack() as stack:
+        data = Path(out) / "demonstrations.jsonl"
+        told = {**options.plain(asked), "folder": str(folder), "data": str(data), **_written(data, folder, asked)}
+        workers = {}
+        for side, (module, extra) in _sides(asked.against).items():
+            own = {**told, "out": f"{out}/{side}", **extra, "extra": {**told["extra"], **extra.get("extra", {})}}
+            workers[side] = stack.enter_context(Worker(module, own, asked.threads))
+        ceilings = workers["qed packed"].ready
+        sides = {side: figures.summary(own) for side, own in in_turns(workers, asked.rounds).items()}
+    rates = {side: 1000 / one["cpu_per_1000_tokens"] for side, one in sides.items()}
+    ours, rival = sides["qed packed"], sides.get("trl padded")
+    read = ours["tokens"] - ours["labels"]
+    work = floor.Floor(folder, ours["rows"], ours["labels"], read)
+    flops = (1 + floor.BACKWARD) * work.forward(read / ours["rows"])
+    result = {
+        **figures.ratios(ours, rival),
+        "ratio": rates["qed packed"] / rates["trl padded"] if rival else None,
+        "ratio_packed": rates["qed packed"] / rates["trl packed"] if rival else None,
+        "floor": floor.share(flops, ours, ceilings),
+        "tokens_per_cpu_s": rates,
+        "ours": ours,
+        "rival": rival,
+        "sides": sides,
+        "settings": options.plain(asked),
+        **figures.setting(),
+    }
+    _card(result)
+    print(json.dumps(result))
+
+
+def _asked() -> argparse.Namespace:
+    parser = options.parser(__doc__)
+    parser.set_defaults(model="new:small")
+    parser.add_argument("--rows", type=int, default=32, help="demonstrations in a step")
+    parser.add_argument("--longest", type=int, default=512, help="demonstrations are cut to so many tokens")
+    parser.add_argument("--vocabulary", type=int, default=0, help="tokens of the model; 0 takes those of its size")
+    return parser.parse_args()
+
+
+def _folder(asked: argparse.Namespace) -> Path:
+    """The folder that both sides load: a model from nothing, with another vocabulary where that is asked for."""
+    model = asked.model
+    if asked.vocabulary:
+        size = model.removeprefix("new:")
+        model = f"{model}-{asked.vocabulary}"
+        SIZES[model.removeprefix("new:")] = replace(SIZES[size], vocabulary=asked.vocabulary)
+    return places.prepared(asked.place, places.Kind(model, places.EVEN)).resolve()
+
+
+def _sides(against: str | None) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The module of every side, and what sets it apart."""
+    sides: dict[str, tuple[str, dict[str, Any]]] = {
+        "qed packed": ("sft_ours", {"extra": {"learner.packing": "true"}}),
+        "qed padded": ("sft_ours", {"extra": {"learner.packing": "false"}}),
+    }
+    if against:
+        sides |= {"trl padded": ("sft_trl", {"packing": False}), "trl packed": ("sft_trl", {"packing": True})}
+    return sides
+
+
+def _written(file: Path, folder: Path, asked: argparse.Namespace) -> Figures:
+    """Write the demonstrations, and say how many rows of the longest length a step's tokens fill."""
+    tokenizer = AutoTokenizer.from_pretrained(folder / "hf")
+    chance, rows, lengths = random.Random(0), [], []
+    for number in range(max(DEMONSTRATIONS, 4 * asked.rows)):
+        question = f"Write down some words, as number {number}."
+        text = places.words(round(chance.lognormvariate(MEAN, SPREAD)) + 1, number)
+        # The prompt, its tags and the end need some room.
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"][: asked.longest - 40]
+        rows.append({"prompt": question, "completion": tokenizer.decode(ids)})
+        lengths.append(len(ids) + len(tokenizer(question)["input_ids"]) + 3)
+    file.write_text("\n".join(map(json.dumps, rows)) + "\n", encoding="utf-8")
+    return {"bins": max(1, round(asked.rows * sum(lengths) / len(lengths) / asked.longest))}
+
+
+def _card(result: dict[str, Any]) -> None:
+    told = result["settings"]
+    print(
+        f"\nSFT, {told['model']}, {told['rows']} demonstrations a step, {told['precision']}, "
+        f"{told['threads']} threads, {told['rounds']} rounds\n{result['machine']}, {result['versions']}"
+    )
+    figures.table(result["sides"])
+    floor.tell(result["floor"])
+    for side, rate in result["tokens_per_cpu_s"].items():
+        print(f"{side}: {rate:,.0f} tokens for each CPU second")
+    if result["rival"]:
+        print(f"qed packed: {result['ratio']:.2f} times SFTTrainer padded, {result['ratio_packed']:.2f} times packed")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The parts of the benchmarks of speed: workers that take turns, the model folder that both sides load, the figures."""

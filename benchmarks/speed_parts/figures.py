@@ -1,0 +1,83 @@
+"""What the rounds come to: medians and their spread, ratios, and a table for people."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from grading_parts.card import machine
+
+Figures = dict[str, Any]
+LIBRARIES = ("torch", "transformers", "trl")
+# Sampled answers differ in length by chance: beyond this share the sides did not do the same work.
+TOLERANCE = 0.1
+
+
+def summary(rounds: Sequence[Figures]) -> Figures:
+    """The median of every figure, the least and the most of the times, and processor time for a thousand tokens."""
+    found: Figures = {
+        name: statistics.median(one[name] for one in rounds)
+        for name, value in rounds[0].items()
+        if isinstance(value, int | float) and name != "prompts"
+    }
+    for name in ("cpu", "wall"):
+        times = [one[name] for one in rounds]
+        found |= {f"{name}_least": min(times), f"{name}_most": max(times)}
+    found["tokens"] = statistics.fmean(one["tokens"] for one in rounds)
+    found["cpu_per_1000_tokens"] = statistics.median(1000 * one["cpu"] / one["tokens"] for one in rounds)
+    found["rss_gb"] = max(one["rss_gb"] for one in rounds)
+    return found
+
+
+def ratios(ours: Figures, rival: Figures | None) -> Figures:
+    """How many times as much the rival needs: processor time, the clock, processor time for a token, memory."""
+    if rival is None:
+        return dict.fromkeys(("ratio", "ratio_wall", "ratio_per_token", "ratio_rss"))
+    return {
+        "ratio": rival["cpu"] / ours["cpu"],
+        "ratio_wall": rival["wall"] / ours["wall"],
+        "ratio_per_token": rival["cpu_per_1000_tokens"] / ours["cpu_per_1000_tokens"],
+        "ratio_rss": rival["rss_gb"] / ours["rss_gb"],
+    }
+
+
+def setting() -> Figures:
+    """The machine and the versions."""
+    return {"machine": machine(), "python": platform.python_version(), "versions": versions()}
+
+
+def versions() -> dict[str, str]:
+    """Of the libraries that are there."""
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def table(sides: dict[str, Figures]) -> None:
+    """Every side's figures, a column each."""
+    lines = {
+        "CPU seconds": lambda one: f"{one['cpu']:.3f} ({one['cpu_least']:.3f} to {one['cpu_most']:.3f})",
+        "seconds": lambda one: f"{one['wall']:.3f} ({one['wall_least']:.3f} to {one['wall_most']:.3f})",
+        "tokens": lambda one: f"{one['tokens']:,.0f}",
+        "CPU seconds / 1,000 tokens": lambda one: f"{one['cpu_per_1000_tokens']:.3f}",
+        "peak memory, GB": lambda one: f"{one['rss_gb']:.2f}",
+    }
+    print(f"\n{'':<28}" + "".join(f"{side:>30}" for side in sides))
+    for label, cell in lines.items():
+        print(f"{label:<28}" + "".join(f"{cell(one):>30}" for one in sides.values()))
+
+
+def tell_tokens(ours: Figures, rival: Figures | None) -> None:
+    """Say so where the sides wrote answers of very different length."""
+    if rival is not None and abs(rival["tokens"] / ours["tokens"] - 1) > TOLERANCE:
+        print(
+            f"Warning: the sides wrote {ours['tokens']:,.0f} and {rival['tokens']:,.0f} tokens a round, by chance: "
+            "read the ratio for each token, or ask for more --rounds."
+        )

@@ -1,0 +1,85 @@
+"""What the machine needs at least: how fast it is at best, and how much work there is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig
+
+from speed_parts.process import Figures
+
+SECONDS = 0.5  # that each ceiling is measured for
+BACKWARD = 2  # a backward pass multiplies twice as much as the forward pass
+
+
+def ceilings(precision: str) -> dict[str, float]:
+    """What this machine does at best in a CPU second: multiplications of large matrices, reads of memory."""
+    size = 1024
+    left, right = (torch.randn(size, size).to(getattr(torch, precision)) for _ in range(2))
+    memory = torch.ones(1 << 26)
+    return {
+        "gflop_per_cpu_s": 2 * size**3 / _seconds(lambda: nn.functional.linear(left, right)) / 1e9,
+        "gb_per_cpu_s": 4 * len(memory) / _seconds(memory.sum) / 1e9,
+    }
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    """The least processor time that the work takes."""
+    found, end = [], time.process_time() + SECONDS
+    while time.process_time() < end or len(found) < 3:
+        began = time.process_time()
+        work()
+        found.append(time.process_time() - began)
+    return min(found)
+
+
+class Floor:
+    """The least work of a round, for a model of the Qwen2 family.
+
+    Args:
+        folder: with the model in `hf/`.
+        rows: answers of a round.
+        tokens: of all answers together.
+        prompts: tokens of all prompts together, each counted once, because a group can share its own.
+    """
+
+    def __init__(self, folder: Path, rows: float, tokens: float, prompts: float) -> None:
+        config = AutoConfig.from_pretrained(folder / "hf")
+        self.layers, self.width = config.num_hidden_layers, config.hidden_size
+        self.kv_width = 2 * config.num_key_value_heads * self.width // config.num_attention_heads
+        self.blocks = self.layers * self.width * (2 * self.width + self.kv_width + 3 * config.intermediate_size)
+        self.head = config.vocab_size * self.width
+        self.tokens, self.prompts, self.rows = tokens, prompts, rows
+
+    def forward(self, prompt: float) -> float:
+        """Operations of a forward pass, with log-probs of the answers; `prompt` tokens stand before each of them."""
+        attended = (prompt + self.tokens / self.rows / 2) * self.tokens
+        through = 2 * self.blocks * (self.tokens + self.prompts)
+        return through + 2 * self.head * self.tokens + 4 * self.layers * self.width * attended
+
+    def moved(self, longest: float, bytes_each: int) -> float:
+        """Bytes that sampling reads: the weights for every token of the longest answer, keys and values for each."""
+        behind = (self.prompts + self.tokens / 2) / self.rows
+        numbers = (self.blocks + self.head) * longest + self.layers * self.kv_width * behind * self.tokens
+        return bytes_each * numbers
+
+
+def share(flops: float, ours: Figures, ceilings: Figures, moved: float = 0.0) -> Figures:
+    """The floor in CPU seconds, the larger of that of the multiplications and that of memory, and qed's share of it."""
+    by = {"by_gemm": flops / ceilings["gflop_per_cpu_s"] / 1e9, "by_memory": moved / ceilings["gb_per_cpu_s"] / 1e9}
+    least = max(by.values())
+    return {"cpu": least, **by, "gflop": flops / 1e9, "gb": moved / 1e9, "share": least / ours["cpu"], **ceilings}
+
+
+def tell(floor: Figures) -> None:
+    """A line of a card."""
+    print(
+        f"floor: {floor['by_gemm']:.3f} CPU s at {floor['gflop_per_cpu_s']:.0f} GFLOP / CPU s, "
+        f"{floor['by_memory']:.3f} at {floor['gb_per_cpu_s']:.1f} GB / CPU s; qed reaches {floor['share']:.0%} of the "
+        "ceiling"
+    )

@@ -1,0 +1,53 @@
+"""qed's learner as a worker: one update on the same rollouts each round, with the settings of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from qed.learner import Learner
+from qed.model import precision
+from qed.recipes.policy import load_policy
+from qed.types import Problem, Rollout
+from speed_parts.floor import ceilings
+from speed_parts.pace import Pace
+from speed_parts.step_ours import settings_of
+
+
+def main() -> None:
+    """Update the model when told."""
+    pace = Pace()
+    told = pace.settings
+    settings = settings_of(told)
+    policy = load_policy(settings, [], torch.device("cpu"), None)
+    learner = Learner(
+        policy.model,
+        settings.algorithm,
+        settings.learner,
+        length=settings.sampling.max_tokens,
+        precision=precision(settings.model),
+    )
+    rollouts = [
+        Rollout(
+            Problem(str(row["problem"]), "", ""),
+            tuple(row["prompt"]),
+            tuple(row["output"]),
+            tuple(row["logps"]),
+            "",
+            "stop",
+            advantage=row["advantage"],
+        )
+        for row in json.loads(Path(told["rollouts"]).read_text(encoding="utf-8"))
+    ]
+    pace.ready(**ceilings(pace.settings["precision"]))
+    step = 0
+    while True:
+        stats = learner.update(rollouts, step)
+        pace.done(tokens=int(stats["train/tokens"]), rows=stats["train/live_rows"], norm=stats["optim/grad_norm"])
+        step += 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The options that the benchmarks of speed share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from speed_parts import places
+
+
+def parser(text: str | None, rival: str = "trl") -> argparse.ArgumentParser:
+    """A parser with the options of every benchmark of speed; the first line of `text` describes it."""
+    made = argparse.ArgumentParser(description=(text or "").partition("\n")[0])
+    made.add_argument("--against", choices=(rival,), help="the rival; TRL must be installed (qed[bench])")
+    made.add_argument("--rounds", type=int, default=5, help="of each side, in turns, after the warm-up")
+    made.add_argument("--model", default="new:tiny", help="new:tiny, new:small, new:medium or new:large")
+    made.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    made.add_argument("--threads", type=int, default=1)
+    made.add_argument("--lr", type=float, default=1e-6)
+    made.add_argument("--place", type=Path, default=Path("runs/speed"), help="where model folders are kept")
+    made.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of qed's run")
+    return made
+
+
+def add_answers(made: argparse.ArgumentParser, lengths: str) -> None:
+    """Options of what is sampled."""
+    made.add_argument("--problems", type=int, default=16)
+    made.add_argument("--group", type=int, default=8, help="answers to each problem")
+    made.add_argument("--tokens", type=int, default=48, help="an answer's longest length")
+    made.add_argument("--lengths", choices=places.LENGTHS, default=lengths, help="how answers end")
+    made.add_argument("--taught", type=int, default=500, help="steps of SFT before, for natural lengths")
+    made.add_argument("--improved", type=int, default=0, help="steps of GRPO behind them, for one in mid-training")
+
+
+def folder_of(asked: argparse.Namespace) -> Path:
+    """The folder that both sides load."""
+    kind = places.Kind(asked.model, asked.lengths, asked.tokens, asked.taught, asked.improved)
+    return places.prepared(asked.place, kind).resolve()
+
+
+def plain(asked: argparse.Namespace) -> dict[str, Any]:
+    """What was asked, for workers and for JSON; `extra` holds the settings of qed's run."""
+    told = {name: str(value) if isinstance(value, Path) else value for name, value in vars(asked).items()}
+    return {**told, "extra": dict(entry.split("=", 1) for entry in told.pop("set"))}

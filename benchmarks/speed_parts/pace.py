@@ -1,0 +1,73 @@
+"""The worker's end of the pipe: it waits to be told, does a round, and answers with its figures."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from typing import Any
+
+import torch
+
+from qed.console import Console
+
+
+class Pace:
+    """The rounds of a worker; what it prints by itself goes to stderr.
+
+    Processor time is that of the process with all of its threads, between being told and having answered.
+    """
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+        self.settings: dict[str, Any] = json.loads(sys.stdin.readline())
+        torch.set_num_threads(self.settings["threads"])
+        self._wall = self._cpu = 0.0
+        self.laps: dict[str, float] = {}
+
+    def ready(self, **figures: Any) -> None:
+        """Say that all is loaded, and wait for the first round."""
+        self._tell(figures)
+        self._wait()
+
+    def lap(self, name: str) -> None:
+        """Note the processor time of the round so far under a name."""
+        self.laps[name] = time.process_time() - self._cpu
+
+    def restart(self) -> None:
+        """Leave out of the round what was done so far."""
+        self.laps = {}
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def done(self, **figures: Any) -> None:
+        """End a round, tell its figures, and wait for the next."""
+        spent = {"cpu": time.process_time() - self._cpu, "wall": time.perf_counter() - self._wall}
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
+        self._tell({**spent, "rss_gb": rss, **{f"cpu_{name}": value for name, value in self.laps.items()}, **figures})
+        self._wait()
+
+    def _tell(self, figures: dict[str, Any]) -> None:
+        print(json.dumps(figures), file=self._answers, flush=True)
+
+    def _wait(self) -> None:
+        if not sys.stdin.readline():
+            raise SystemExit(0)  # nobody asks any more
+        self.restart()
+
+
+class PacedConsole(Console):
+    """The console of a run whose every step is a round; a step's metrics become its figures.
+
+    A recipe shows a step when it has done everything for it, so the whole of the recipe is what is measured.
+    """
+
+    def __init__(self, pace: Pace, chosen: Any) -> None:
+        super().__init__(json=True)
+        self._pace, self._chosen = pace, chosen
+
+    def step(self, step: int, last: int, metrics: Any) -> None:
+        """End the round."""
+        self._pace.done(**self._chosen(metrics))

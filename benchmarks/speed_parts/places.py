@@ -1,0 +1,136 @@
+"""The folder that both sides load: a model with its tokenizer, and problems; made once, kept, and found again.
+
+Answers end in one of three ways. `natural`: the model has been taught by SFT, so its answers end as real ones do.
+`uneven`: at every token the end is equally likely, so that lengths are geometric, cut off at the budget; their mean is
+0.4 of it, and a tenth of the answers reach it. `even`: no answer ends before the budget.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qed.configuration.resolve import resolve
+from qed.model import SIZES, build
+from qed.prompts import think_answer
+from qed.recipes.problems import training_text
+from qed.recipes.train import train
+from qed.runs import Launch
+from qed.settings import Settings
+from qed.tasks import arithmetic
+from qed.types import Problem
+
+PROBLEMS = 2048
+NATURAL, UNEVEN, EVEN = LENGTHS = ("natural", "uneven", "even")
+DATA = "problems.jsonl"
+# The end's probability at each token, times the budget: of geometric lengths cut off there, the mean is 0.4 of it.
+HAZARD = 2.2
+NEVER = 1e-9
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Which model answers how: `taught` steps of SFT and `improved` steps of GRPO make natural ends."""
+
+    model: str = "new:tiny"
+    lengths: str = NATURAL
+    budget: int = 48
+    taught: int = 500
+    improved: int = 0
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        size = self.model.removeprefix("new:")
+        made = f"{self.taught}-{self.improved}" if self.lengths == NATURAL else str(self.budget)
+        return f"{size}-{self.lengths}-{made}"
+
+
+def prepared(place: Path, kind: Kind) -> Path:
+    """A folder under `place` with `hf/` and `problems.jsonl`."""
+    folder = place / kind.name
+    if (folder / DATA).is_file():
+        return folder
+    shutil.rmtree(folder, ignore_errors=True)
+    problems = arithmetic.load("train")[:PROBLEMS]
+    if kind.improved:
+        shutil.copytree(prepared(place, replace(kind, improved=0)) / "hf", folder / "hf")
+        _trained(folder, "grpo", kind.improved)
+    else:
+        _fresh(folder / "hf", kind, problems)
+        if kind.lengths == NATURAL and kind.taught:
+            _trained(folder, "sft", kind.taught)
+    # The last thing to be written, so that a folder with it is whole.
+    lines = [json.dumps({"question": problem.question, "answer": problem.answer}) for problem in problems]
+    (folder / DATA).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def _fresh(hf: Path, kind: Kind, problems: Sequence[Problem]) -> None:
+    """A model from nothing, whose answers end as asked unless it is to be taught."""
+    vocabulary = SIZES[kind.model.removeprefix("new:")].vocabulary
+    network, tokenizer = build(kind.model, [words(vocabulary, 0), *training_text(problems, think_answer)], 0)
+    if kind.lengths != NATURAL:
+        set_ends(network, tokenizer.eos_token_id, HAZARD / kind.budget if kind.lengths == UNEVEN else NEVER)
+    network.save_pretrained(hf)
+    tokenizer.save_pretrained(hf)
+
+
+def words(count: int, seed: int) -> str:
+    """Words of random letters, with which a tokenizer can fill any vocabulary, as the task's own text cannot."""
+    source = random.Random(seed)
+    return " ".join("".join(source.choices(ascii_lowercase, k=source.randint(2, 8))) for _ in range(count))
+
+
+def _trained(folder: Path, method: str, steps: int) -> None:
+    """Train the model in `hf/` as qed does on its embedded task, and put the result in its place."""
+    out, hf = folder / method, folder / "hf"
+    config = {"sft": "arithmetic-sft", "grpo": "arithmetic-rl"}[method]
+    told = ["--model", str(hf), "--steps", str(steps), "--evaluation.problems", "1", "--out", str(out)]
+    settings = resolve(method, [config, *told, "--evaluation.every", "0", "--learner.packing", "true"]).settings
+    assert isinstance(settings, Settings)
+    train(settings, Launch(json=True))
+    shutil.rmtree(hf)
+    (out / "final" / "hf").resolve().rename(hf)
+    shutil.rmtree(out)
+
+
+@torch.no_grad()
+def set_ends(network: Any, end: int, probability: float) -> None:
+    """Make a fresh model end its answers with about this probability at every token.
+
+    One coordinate of the residual stream is the same at all tokens: no block writes to it, and the embeddings, which
+    are the output layer too, hold the same number there. Only the end's own embedding holds another, which becomes a
+    term of its logit.
+    """
+    body = network.model
+    for block in body.layers:
+        block.self_attn.o_proj.weight[-1] = 0
+        block.mlp.down_proj.weight[-1] = 0
+    table: Tensor = body.embed_tokens.weight
+    table[:, -1] = 1
+    source = torch.Generator().manual_seed(0)
+    ids = torch.randint(len(table), (16, 32), generator=source)
+    hidden = body(input_ids=ids).last_hidden_state.flatten(0, 1).double()
+    scores = hidden @ table.double().T
+    others = scores.clone()
+    others[:, end] = -math.inf
+    gap = scores[:, end] - others.logsumexp(-1)
+    low, high = -1e3, 1e3
+    for _ in range(60):
+        middle = (low + high) / 2
+        if float(nn.functional.sigmoid(gap + middle * hidden[:, -1]).mean()) < probability:
+            low = middle
+        else:
+            high = middle
+    table[end, -1] += low

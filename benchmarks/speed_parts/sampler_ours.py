@@ -1,0 +1,36 @@
+"""qed's sampler as a worker: that of a run, over the folder's model, one batch a round."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from qed.draws import seed_of
+from qed.recipes.policy import load_policy
+from qed.samplers.base import Sampling
+from speed_parts.floor import ceilings
+from speed_parts.pace import Pace
+from speed_parts.step_ours import settings_of
+
+
+def main() -> None:
+    """Sample answers to the same prompts with other draws each round."""
+    pace = Pace()
+    told = pace.settings
+    settings = settings_of(told)
+    policy = load_policy(settings, [], torch.device("cpu"), None)
+    prompts = json.loads(Path(told["prompts"]).read_text(encoding="utf-8"))
+    pace.ready(**ceilings(told["precision"]))
+    number = 0
+    while True:
+        seeds = [[seed_of(number, which, place) for place in range(told["group"])] for which in range(len(prompts))]
+        answers = policy.sampler.generate(prompts, seeds, Sampling(1.0, told["tokens"], policy.template.stop))
+        lengths = [len(answer.tokens) for group in answers for answer in group]
+        pace.done(tokens=sum(lengths), rows=len(lengths), longest=max(lengths))
+        number += 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""qed's GRPO step as a worker: the recipe of `qed grpo` itself, one step a round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qed.configuration.resolve import resolve
+from qed.recipes.online import online
+from qed.recipes.setup import opened
+from qed.runs import Launch
+from qed.settings import Settings
+from qed.types import Grade, Group
+from speed_parts.floor import ceilings
+from speed_parts.pace import Pace, PacedConsole
+from speed_parts.rewards import NoisyGrader, digest
+
+STEPS = 1_000_000  # more than anybody waits for: the asking side ends the worker
+
+
+class Watching(NoisyGrader):
+    """Sees the prompts of every step, and when its answers were sampled and graded."""
+
+    def __init__(self, grader: Any, noise: float, pace: Pace) -> None:
+        super().__init__(grader, noise)
+        self.pace, self.prompts, self.prompt_tokens = pace, 0, 0
+
+    def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
+        """The grades of each group's answers."""
+        prompts = [group[0].prompt for group in groups]
+        self.prompts, self.prompt_tokens = digest(prompts), sum(map(len, prompts))
+        grades = super().__call__(groups)
+        self.pace.lap("sample")
+        return grades
+
+
+def settings_of(told: dict[str, Any]) -> Settings:
+    """The settings of the run that `qed grpo` would make: its defaults, but for what both sides are told."""
+    given = {
+        "model.name": f"{told['folder']}/hf",
+        "model.device": "cpu",
+        "model.precision": told["precision"],
+        "data.tasks": f"{told['folder']}/problems.jsonl",
+        "data.prompt": "think_answer",
+        "evaluation.tasks": "arithmetic",
+        "evaluation.problems": 1,
+        "sampling.problems_per_step": told["problems"],
+        "sampling.group_size": told["group"],
+        "sampling.max_tokens": told["tokens"],
+        "learner.steps": STEPS,
+        "learner.lr": told["lr"],
+        "run.threads": told["threads"],
+        "run.out": told["out"],
+        **told.get("extra", {}),
+    }
+    settings = resolve("grpo", [f"{name}={value}" for name, value in given.items()]).settings
+    assert isinstance(settings, Settings)
+    return settings
+
+
+def main() -> None:
+    """Open a run and make its steps when told."""
+    pace = Pace()
+    settings = settings_of(pace.settings)
+    with opened(settings, Launch(json=True), "grpo") as setup:
+        grader = Watching(setup.grader, pace.settings["noise"], pace)
+        setup.grader = grader
+
+        def figures(metrics: dict[str, float]) -> dict[str, float]:
+            return {
+                "tokens": int(metrics["length/total"]),
+                "rows": metrics["train/rows"],
+                "live_rows": metrics["train/live_rows"],
+                "signal_share": grader.signal_share,
+                "prompts": grader.prompts,
+                "prompt_tokens": grader.prompt_tokens,
+            }
+
+        setup.console = PacedConsole(pace, figures)
+        pace.ready(**ceilings(pace.settings["precision"]))
+        online(setup, settings, "grpo")
+
+
+if __name__ == "__main__":
+    main()
