@@ -120,7 +120,8 @@ def set_ends(network: Any, end: int, probability: float) -> None:
     table: Tensor = body.embed_tokens.weight
     table[:, -1] = 1
     source = torch.Generator().manual_seed(0)
-    ids = torch.randint(len(table), (16, 32), generator=source)
+    ids = torch.randint(len(table), (64, 64), generator=source)
+    ids[ids == end] = 0  # nothing is ever written behind the end
     hidden = body(input_ids=ids).last_hidden_state.flatten(0, 1).double()
     scores = hidden @ table.double().T
     others = scores.clone()

@@ -89,7 +89,8 @@ def test_beside_the_rival(script: str, place: Path) -> None:
 
 def ends(network: Any, tokenizer: Any) -> Tensor:
     """The end's probability behind random tokens."""
-    ids = torch.randint(len(tokenizer), (8, 40), generator=torch.Generator().manual_seed(1))
+    ids = torch.randint(len(tokenizer), (64, 64), generator=torch.Generator().manual_seed(1))
+    ids[ids == tokenizer.eos_token_id] = 0
     with torch.no_grad():
         return network(input_ids=ids).logits.double().softmax(-1)[..., tokenizer.eos_token_id].flatten()
 
@@ -98,7 +99,7 @@ def ends(network: Any, tokenizer: Any) -> Tensor:
 def test_a_fresh_model_ends_its_answers_as_often_as_asked(probability: float) -> None:
     network, tokenizer = build("new:tiny", [places.words(2000, 0)], 0)
     places.set_ends(network, tokenizer.eos_token_id, probability)
-    assert float(ends(network, tokenizer).mean()) == pytest.approx(probability, rel=0.2)
+    assert float(ends(network, tokenizer).mean()) == pytest.approx(probability, rel=0.3)
 
 
 def test_ratios_are_of_medians() -> None:
