@@ -36,6 +36,7 @@ FLOORS = [
     ["gathering"],
     ["report", "reporting", "card"],
     ["recipes"],
+    ["doctoring"],
     ["commands"],
     ["cli", "__main__"],
 ]
