@@ -33,7 +33,7 @@ BOOT = (
 )
 # Two peaks that differ by less say little about a row: allocators round, and keep what is freed.
 CLEAR = 64 << 20
-FEW = 8
+FEW = 8  # times as many rows in the next trial, where two times are too timid
 MOST_ROWS = 1 << 14
 
 
@@ -138,8 +138,8 @@ def _growing(deed: Callable[[int], None], meter: Meter, rows: int) -> Iterator[P
         growth = last - (peaks[-2].bytes or 0) if len(peaks) > 1 else 0
         if last + FEW * growth > meter.room:
             return
-        # While rows cost next to nothing there is no danger in many more of them.
-        more = 2 if len(peaks) == 1 or growth > CLEAR // FEW else FEW
+        # Many more rows at once where they cost next to nothing, or where all of this would fit so many times.
+        more = FEW if (FEW * last <= meter.room if len(peaks) == 1 else FEW * growth <= CLEAR) else 2
         peaks.append(meter.peak(deed, more * peaks[-1].rows))
         yield peaks[-1]
         rises += int((peaks[-1].bytes or 0) - last >= CLEAR)
