@@ -10,7 +10,18 @@ import torch
 
 from qed.runs import read_json, read_lines
 
-SMALL = ["--model", "new:tiny", "--learner.batch_size", 4, "--evaluation.problems", 1, "--evaluation.samples", 0]
+SMALL = [
+    "--model",
+    "new:tiny",
+    "--data.unique_examples",
+    8,
+    "--learner.batch_size",
+    4,
+    "--evaluation.problems",
+    1,
+    "--evaluation.samples",
+    0,
+]
 
 
 def test_a_resumed_run_computes_as_it_began(qed: Callable[..., Any], tmp_path: Path) -> None:
