@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import qed
-from qed import plugins
+from qed import machine, plugins
 from qed.commands.base import training
 from qed.configuration.fields import Table
 from qed.configuration.help import command_help, overview
@@ -35,6 +35,7 @@ def main(argv: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows ASCII alone shows ? for a sign, and goes on
+    machine.sleep_while_waiting()
     try:
         code = _run(arguments)
         sys.stdout.flush()

@@ -202,6 +202,8 @@ class RunSettings:
     """Every random draw of the run follows from it."""
     threads: int = 0
     """CPU threads of the numeric kernels; 0 takes the physical cores. Recorded, and reused on resume."""
+    matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    """Of float32 products: exact, or by TF32 (high) or bfloat16 (medium) where that is faster; reused on resume."""
     save_every: int = 0
     """Write a checkpoint after every so many steps; 0 only at the end of a phase."""
     keep_last: int = 0

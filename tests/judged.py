@@ -51,3 +51,8 @@ def _graded(rollout: Rollout, together: int) -> Grade:
 def _spin() -> None:
     while True:
         pass
+
+
+def standing() -> tuple[None, Callable[[str], Any]]:
+    """Tells with how many threads and at which niceness the process runs."""
+    return None, lambda name: os.environ[name] if name else os.nice(0)

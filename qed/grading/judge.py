@@ -15,8 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from qed import machine
 from qed.grading.session import LIMITS, FailedError, Limits, NotLoadedError, Session, TimedOutError
-from qed.grading.zygote import Zygote, cores
+from qed.grading.zygote import Zygote
 from qed.types import Grade, Group, Problem, Rollout
 
 MOST_WORKERS = 8
@@ -45,7 +46,7 @@ class Judge:
         limits: Limits = LIMITS,
         log: Path | None = None,
     ) -> None:
-        self.workers = workers or min(MOST_WORKERS, cores())
+        self.workers = workers or min(MOST_WORKERS, machine.usable())
         self._zygote = Zygote(target, arguments, limits, log=log)
         self._begin()
 

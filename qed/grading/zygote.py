@@ -20,18 +20,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+from qed import machine
 from qed.grading.session import LIMITS, Limits, NotLoadedError, Session
 
 END_SECONDS = 5.0
 MESSAGE = 9  # bytes of a request to the clean process: what to do, and a process number
 OPEN, END = b"o" + bytes(MESSAGE - 1), b"e"
 # The child finds the same packages as its parent, whatever way the parent found them.
+# There is one for each core already, so none of them needs a second thread.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.grading.child import main; main()"
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Zygote:
@@ -64,7 +62,7 @@ class Zygote:
         """As if it had never been started: what a forked copy of the caller does, whose process it is not."""
         self._lock = threading.Lock()
         # A child that shares its core with another meets the limit by the clock before that of processor time.
-        self.places = threading.BoundedSemaphore(cores())
+        self.places = threading.BoundedSemaphore(machine.usable())
         self._control: socket.socket | None = None
         self._end: weakref.finalize[Any, Zygote] | None = None
 
@@ -80,7 +78,12 @@ class Zygote:
             # A session of its own: Ctrl-C in the terminal is for the caller, who then decides.
             with self.log.open("ab") if self.log else nullcontext() as log:
                 process = subprocess.Popen(
-                    command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stderr=log, start_new_session=True
+                    command,
+                    pass_fds=(theirs.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stderr=log,
+                    start_new_session=True,
+                    env={**os.environ, **ONE_THREAD},
                 )
             theirs.close()
             self._control = ours

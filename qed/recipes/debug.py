@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 from typing import Any
 
-import torch
-
+from qed import kernels
 from qed.console import Console
 from qed.model import check_name, pick_device
 from qed.recipes.policy import load_policy
@@ -25,6 +24,7 @@ SHOWN = 600  # characters of an answer, from its beginning and its end
 TRUNCATED_SHARE, SAME_SHARE = 0.5, 0.5  # from here on said to be a likely cause
 
 
+@kernels.kept()
 def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     """Sample answers to a few held-out problems as training would, grade and print them.
 
@@ -38,7 +38,7 @@ def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     """
     check_name(settings.model.name)
     console = Console(json)
-    torch.set_num_threads(settings.run.threads or torch.get_num_threads())
+    kernels.use(settings.run.threads, settings.run.matmul_precision)
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     policy = load_policy(settings, loaded.problems, pick_device(settings.model.device), None)
     asked = [problem for problem in loaded.problems if problem.answer][: settings.sampling.problems_per_step]

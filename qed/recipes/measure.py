@@ -17,8 +17,7 @@ from signal import SIGINT
 from statistics import fmean
 from typing import Any
 
-import torch
-
+from qed import kernels
 from qed.console import Console
 from qed.draws import seed_of
 from qed.errors import DataError, Interrupted, UsageError
@@ -29,11 +28,12 @@ from qed.model import check_name, pick_device, window
 from qed.prompts.base import Template
 from qed.recipes import benches
 from qed.recipes.benches import Bench
+from qed.recipes.environment import environment
 from qed.recipes.evaluate import as_rows
 from qed.recipes.figures import show
 from qed.recipes.policy import Policy, load_policy
 from qed.recipes.problems import prompt_leaf, prompt_name, reward_names
-from qed.recipes.setup import environment, load_grader
+from qed.recipes.setup import load_grader
 from qed.rewards.grader import Grader
 from qed.rollouts import flat, grade, sample
 from qed.runs import Row, step_folder, write_whole
@@ -82,6 +82,7 @@ class Asked:
         return "greedy" if self.sampling.temperature == 0 else "sampled"
 
 
+@kernels.kept()
 def measure(asked: Asked) -> dict[str, Any]:
     """Ask a model every problem, write all answers and the figures, and show them.
 
@@ -91,9 +92,8 @@ def measure(asked: Asked) -> dict[str, Any]:
     settings = asked.settings
     check_name(settings.model.name)
     console = Console(asked.json)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(settings.run.threads or threads)
     try:
+        kernels.use(settings.run.threads, settings.run.matmul_precision)
         found = benches.load(settings, asked.tasks, asked.samples, asked.limit)
         for bench in found:
             bench.complain(console)
@@ -107,7 +107,6 @@ def measure(asked: Asked) -> dict[str, Any]:
         raise Interrupted(f"Interrupted. {told}", EXIT_CODES[SIGINT]) from error
     finally:
         console.end_phase()
-        torch.set_num_threads(threads)
     summaries = {bench.label: figures[bench.label] for bench in found if bench.judged}
     outputs = {bench.label: figures[bench.label]["outputs"] for bench in found if not bench.judged}
     result: dict[str, Any] = {"folder": str(asked.folder), "step": asked.step, "tasks": summaries, "outputs": outputs}

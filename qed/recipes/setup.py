@@ -4,23 +4,18 @@ sampler."""
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shlex
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from qed import checkpoints, model
+from qed import checkpoints, kernels, model
 from qed.configuration.changes import changes
 from qed.configuration.values import dump
 from qed.console import Console
@@ -29,6 +24,7 @@ from qed.errors import QedError, UsageError
 from qed.grading.session import Limits
 from qed.guards.signals import Stop, watched
 from qed.prompts.base import Template
+from qed.recipes.environment import as_begun, environment, set_kernels
 from qed.recipes.policy import Policy, load_policy
 from qed.recipes.problems import (
     Loaded,
@@ -41,12 +37,10 @@ from qed.recipes.problems import (
 )
 from qed.rewards import grader
 from qed.rewards.grader import Grader
-from qed.runs import Launch, Run, open_folder, read_json, read_lines
+from qed.runs import Launch, Run, open_folder, read_lines
 from qed.samplers.base import Sampler
 from qed.settings import DataSettings, PipelineSettings, Settings
 from qed.types import Problem
-
-LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "peft", "numpy")
 
 
 @dataclass
@@ -89,19 +83,18 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)
     console = Console(launch.json, settings.run.log_every)
-    threads = torch.get_num_threads()
-    with watched() as stop, Run(folder) as run:
+    with watched() as stop, Run(folder) as run, kernels.kept():
+        settings = as_begun(settings, run.folder, launch)
         try:
             with _preparing(folder, aside, launch):
                 resumed = _resumed(settings, run, console) if launch.resume else None
-                _set_threads(settings, run, launch)
+                set_kernels(settings, run, launch)
                 _write_settings(settings, run, launch, device)
                 setup = _prepared(settings, run, console, stop, launch, device, resumed)
             with closing(setup.grader):
                 yield setup
         finally:
             console.end_phase()
-            torch.set_num_threads(threads)  # the next run of this process begins as this one did
 
 
 @contextmanager
@@ -237,45 +230,9 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
     return grader.make(names, options, max_tokens, conversational, pool)
 
 
-def _set_threads(settings: Settings | PipelineSettings, run: Run, launch: Launch) -> None:
-    before = read_json(run.folder / "env.json", {}).get("threads", 0) if launch.resume else 0
-    torch.set_num_threads(settings.run.threads or before or torch.get_num_threads())
-    if before not in (0, torch.get_num_threads()):
-        run.event("threads_changed", before=before, now=torch.get_num_threads())
-
-
 def _write_settings(settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device) -> None:
     # Without its folder, so that `qed METHOD settings.yaml` repeats the run in a fresh one.
     run.write("settings.yaml", dump(replace(settings, run=replace(settings.run, out=""))).encode())
     run.write("settings.origin.json", json.dumps(dict(launch.origins), indent=1).encode())
     run.write("env.json", json.dumps(environment(device), indent=1).encode())
     run.write("command.txt", (shlex.join(launch.command) + "\n").encode())
-
-
-def _commit() -> str | None:
-    """The commit of qed's own checkout, `-dirty` behind it where files differ; None where there is no checkout or no
-    git."""
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        told = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:
-        return None
-    return told.stdout.strip() or None
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """What the run stands on: versions, commit, hardware."""
-    return {
-        "qed": version("qed"),
-        "python": sys.version.split()[0],
-        **{name: version(name) for name in LIBRARIES},
-        "commit": _commit(),
-        "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-    }

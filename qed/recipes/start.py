@@ -63,7 +63,7 @@ def config_of_start(settings: Settings | PipelineSettings) -> str:
 
 
 def taught_settings(settings: Settings | PipelineSettings, config: str) -> Settings:
-    """The settings of the run that makes the start: the config's, with the seed, threads and device of this run.
+    """The settings of the run that makes the start: the config's, with the seed, kernels and device of this run.
 
     Raises:
         UsageError: it asks for a start of its own, or cannot be read.
@@ -72,5 +72,6 @@ def taught_settings(settings: Settings | PipelineSettings, config: str) -> Setti
     assert isinstance(start, Settings)
     if config_of_start(start):
         raise UsageError(f"{config} begins from {start.model.name}, but a start must not want a start of its own.")
-    run = replace(start.run, out="", seed=settings.run.seed, threads=settings.run.threads)
+    ours = settings.run
+    run = replace(start.run, out="", seed=ours.seed, threads=ours.threads, matmul_precision=ours.matmul_precision)
     return replace(start, run=run, model=replace(start.model, device=settings.model.device))

@@ -24,19 +24,20 @@ FILES = sorted(HOME.rglob("*.py"))
 # Law 5: a file imports from its own floor and from those below it.
 FLOORS = [
     ["errors", "types"],
-    ["settings", "plugins", "draws", "intervals"],
+    ["settings", "plugins", "draws", "intervals", "machine"],
     ["grading", "guards", "console", "manifest", "runs"],
     ["tasks", "prompts", "rewards", "batch", "masked", "quantized", "lora", "checkpoints", "replay"],
     ["algorithms", "evaluation"],
     ["configuration"],
     ["packing", "fused"],
     ["attention"],
-    ["model", "logps", "logits", "optim"],
+    ["model", "logps", "logits", "optim", "kernels"],
     ["learner", "samplers"],
     ["rollouts"],
     ["gathering"],
     ["report", "reporting", "card"],
     ["recipes"],
+    ["doctoring"],
     ["commands"],
     ["cli", "__main__"],
 ]

@@ -1,0 +1,48 @@
+"""Threads and the precision of products belong to a run: recorded, and the same when it is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qed.runs import read_json, read_lines
+
+SMALL = [
+    "--model",
+    "new:tiny",
+    "--data.unique_examples",
+    8,
+    "--learner.batch_size",
+    4,
+    "--evaluation.problems",
+    1,
+    "--evaluation.samples",
+    0,
+]
+
+
+def test_a_resumed_run_computes_as_it_began(qed: Callable[..., Any], tmp_path: Path) -> None:
+    arguments = ["sft", *SMALL, "--sampling.max_tokens", 4, "--out", tmp_path / "run"]
+    assert qed(*arguments, "--steps", 1, "--run.matmul_precision", "medium").code == 0
+    assert read_json(tmp_path / "run" / "env.json", {})["matmul_precision"] == "medium"
+    assert torch.get_float32_matmul_precision() == "highest"
+    again = qed(*arguments, "--steps", 2, "--resume")
+    assert again.code == 0, again.err
+    assert read_json(tmp_path / "run" / "env.json", {})["matmul_precision"] == "medium"
+    events = read_lines(tmp_path / "run" / "events.jsonl")
+    assert "matmul_precision_changed" not in {row["event"] for row in events}
+    other = qed(*arguments, "--steps", 3, "--resume", "--run.matmul_precision", "high")
+    assert other.code == 0, other.err
+    (told,) = (
+        row for row in read_lines(tmp_path / "run" / "events.jsonl") if row["event"] == "matmul_precision_changed"
+    )
+    assert (told["before"], told["now"]) == ("medium", "high")
+
+
+def test_a_precision_that_is_none_is_refused(qed: Callable[..., Any], tmp_path: Path) -> None:
+    done = qed("sft", *SMALL, "--out", tmp_path / "run", "--run.matmul_precision", "lowest")
+    assert done.code == 2
+    assert "highest" in done.err

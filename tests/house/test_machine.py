@@ -1,0 +1,118 @@
+"""What a process may use of its machine, how its threads wait, and how those that grade stand behind the step."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from qed import kernels, machine
+from qed.grading.zygote import Zygote
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text + "\n", encoding="ascii")
+    return root
+
+
+def test_the_narrowest_group_around_the_process_grants_its_cores(tmp_path: Path) -> None:
+    told = {"proc/self/cgroup": "0::/pod/box", "sys/fs/cgroup/pod/cpu.max": "150000 100000"}
+    root = write(tmp_path, {**told, "sys/fs/cgroup/pod/box/cpu.max": "max 100000"})
+    assert machine.quota(root) == 1.5
+    assert machine.usable(root) == 1
+    write(root, {"sys/fs/cgroup/pod/box/cpu.max": "50000 100000"})
+    assert machine.quota(root) == 0.5
+    assert machine.usable(root) == 1
+
+
+def test_the_older_kind_of_group_is_read_too(tmp_path: Path) -> None:
+    told = {"proc/self/cgroup": "4:cpu,cpuacct:/box\n3:memory:/box\n2:pids:/"}
+    for group, share in {"box/": 300000, "": -1}.items():
+        told[f"sys/fs/cgroup/cpu,cpuacct/{group}cpu.cfs_quota_us"] = str(share)
+        told[f"sys/fs/cgroup/cpu,cpuacct/{group}cpu.cfs_period_us"] = "100000"
+    told["sys/fs/cgroup/memory/box/memory.limit_in_bytes"] = str(3 << 30)
+    told["sys/fs/cgroup/memory/memory.limit_in_bytes"] = str((1 << 63) - 4096)
+    told["proc/meminfo"] = "MemTotal: 8388608 kB\nMemAvailable: 1048576 kB"
+    root = write(tmp_path, told)
+    assert machine.quota(root) == 3
+    assert machine.memory(root) == (3 << 30, 1 << 30)
+
+
+def test_without_groups_nothing_is_limited(tmp_path: Path) -> None:
+    assert machine.quota(tmp_path) is None
+    assert machine.memory_limit(tmp_path) is None
+    assert machine.usable(tmp_path) == len(machine.cores())
+
+
+def test_two_logical_cores_of_one_physical_core_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: frozenset({0, 1, 2}))
+    shared = {0: "0,4", 1: "1", 2: "2-3", 3: "2-3"}
+    place = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+    root = write(tmp_path, {place.format(core): told for core, told in shared.items()})
+    assert machine.physical(root) == 3
+    monkeypatch.setattr(machine, "cores", lambda: frozenset({0, 2, 3}))
+    assert machine.physical(root) == 2
+    monkeypatch.setattr(machine, "cores", lambda: frozenset({2, 7}))
+    assert machine.physical(root) == 2, "what the system does not tell is not guessed"
+
+
+@pytest.mark.parametrize(("told", "meant"), [("7", 7), ("5,2", 5), ("", None), ("0", None), ("many", None)])
+def test_omp_num_threads_is_honoured(monkeypatch: pytest.MonkeyPatch, told: str, meant: int | None) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", told)
+    monkeypatch.setattr(machine, "physical", lambda root: 3)
+    monkeypatch.setattr(machine, "quota", lambda root: None)
+    assert machine.threads() == (meant or 3)
+    monkeypatch.setattr(machine, "quota", lambda root: 2.9)
+    assert machine.threads() == (meant or 2)
+
+
+def test_kernels_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "threads", lambda: 2)
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+
+    @kernels.kept()
+    def fails() -> None:
+        kernels.use(0, "medium")
+        assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (2, "medium")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
+    assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"), ({"GOMP_SPINCOUNT": "9"}, None)],
+)
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
+    given: dict[str, str], expected: str | None
+) -> None:
+    """It must be said before torch is loaded, because its OpenMP reads the variable then."""
+    code = (
+        "import os, sys\nfrom qed.cli import main\ntry:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
+        "print('torch' in sys.modules, os.environ.get('OMP_WAIT_POLICY'))"
+    )
+    kept = {name: value for name, value in os.environ.items() if name not in machine.WAITING}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=kept | given)
+    assert done.stdout.splitlines()[-1] == f"False {expected}"
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_what_grades_has_one_thread_and_stands_behind_the_step(monkeypatch: pytest.MonkeyPatch, sealed: bool) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    zygote = Zygote("judged:standing", sealed=sealed)
+    try:
+        session = zygote.session()
+        assert [session.ask(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")] == ["1", "1"]
+        assert session.ask("") > os.nice(0)
+        session.close()
+    finally:
+        zygote.close()
+    assert os.environ["OMP_NUM_THREADS"] == "8"
