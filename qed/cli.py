@@ -23,7 +23,7 @@ from qed.configuration.fields import Table
 from qed.configuration.help import command_help, overview
 from qed.configuration.resolve import Resolved, resolve, sources
 from qed.errors import QedError, UsageError
-from qed.settings import PipelineSettings
+from qed.phases import PipelineSettings
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141  # As if the signal had ended us, which is what other commands in a pipe do.

@@ -5,18 +5,19 @@ The string under a field documents it and becomes its help. Fields marked with `
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qed.errors import UsageError
 
 
-def _named(shelf: str, default: str | tuple[str, ...]) -> Any:
+def named(shelf: str, default: str | tuple[str, ...]) -> Any:
     """A field that holds the name of a leaf on a shelf, or several."""
     return field(default=default, metadata={"shelf": shelf})
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
+    """Raise a UsageError with the message unless the condition holds."""
     if not condition:
         raise UsageError(message)
 
@@ -46,10 +47,10 @@ class ModelSettings:
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
-        _require(self.lora_rank >= 0, "model.lora_rank must not be negative.")
-        _require(self.lora_alpha >= 0, "model.lora_alpha must not be negative.")
+        require(self.lora_rank >= 0, "model.lora_rank must not be negative.")
+        require(self.lora_alpha >= 0, "model.lora_alpha must not be negative.")
         fits = self.quantization == "none" or (self.lora_rank > 0 and not self.name.startswith("new:"))
-        _require(fits, "model.quantization needs model.lora_rank above 0, and a model.name other than new:….")
+        require(fits, "model.quantization needs model.lora_rank above 0, and a model.name other than new:….")
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,11 @@ class DataSettings:
     """SFT alone: train on windows of so many tokens of all demonstrations written one after the other; 0 does not."""
     validation_split: float = 0.0
     """The share of the training problems that is held back to choose the best checkpoint by."""
-    prompt: str = _named("prompts", "auto")
+    prompt: str = named("prompts", "auto")
     """A prompt by name; auto takes the task's own."""
     prompt_options: tuple[str, ...] = ()
     """Settings of the prompt, for example working_out.reasoning_start=<think>; a reward of its name has them too."""
-    reward: tuple[str, ...] = _named("rewards", ("auto",))
+    reward: tuple[str, ...] = named("rewards", ("auto",))
     """NAME or WEIGHT*NAME, several are added up: a reward by name, or a .py file; auto stands for the prompt's own."""
     reward_options: tuple[str, ...] = ()
     """Settings of a reward, for example working_out.preset=notebook."""
@@ -89,14 +90,14 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
-        _require(self.unique_examples >= 0, "data.unique_examples must not be negative.")
-        _require(0 < self.max_prompt_percentile <= 100, "data.max_prompt_percentile must lie in (0, 100].")
-        _require(self.window >= 0, "data.window must not be negative.")
-        _require(0 <= self.validation_split < 1, "data.validation_split must lie in [0, 1).")
-        _require(bool(self.reward), "data.reward must name a reward.")
-        _require(self.reward_workers >= 0, "data.reward_workers must not be negative.")
-        _require(self.reward_seconds > 0, "data.reward_seconds must be above 0.")
-        _require(self.reward_memory_gb > 0, "data.reward_memory_gb must be above 0.")
+        require(self.unique_examples >= 0, "data.unique_examples must not be negative.")
+        require(0 < self.max_prompt_percentile <= 100, "data.max_prompt_percentile must lie in (0, 100].")
+        require(self.window >= 0, "data.window must not be negative.")
+        require(0 <= self.validation_split < 1, "data.validation_split must lie in [0, 1).")
+        require(bool(self.reward), "data.reward must name a reward.")
+        require(self.reward_workers >= 0, "data.reward_workers must not be negative.")
+        require(self.reward_seconds > 0, "data.reward_seconds must be above 0.")
+        require(self.reward_memory_gb > 0, "data.reward_memory_gb must be above 0.")
 
 
 @dataclass(frozen=True)
@@ -113,16 +114,16 @@ class SamplingSettings:
     """An answer's longest length in tokens, end token included."""
     rows_per_batch: int = 128
     """Answers generated side by side; bounds the memory of the sampler."""
-    sampler: str = _named("samplers", "native")
+    sampler: str = named("samplers", "native")
     """What generates: native is the fast one, hf the reference, which takes any model."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
-        _require(self.problems_per_step >= 1, "sampling.problems_per_step must be at least 1.")
-        _require(self.group_size >= 1, "sampling.group_size must be at least 1.")
-        _require(self.temperature > 0, "sampling.temperature must be above 0; evaluation is greedy by itself.")
-        _require(self.max_tokens >= 1, "sampling.max_tokens must be at least 1.")
-        _require(self.rows_per_batch >= 1, "sampling.rows_per_batch must be at least 1.")
+        require(self.problems_per_step >= 1, "sampling.problems_per_step must be at least 1.")
+        require(self.group_size >= 1, "sampling.group_size must be at least 1.")
+        require(self.temperature > 0, "sampling.temperature must be above 0; evaluation is greedy by itself.")
+        require(self.max_tokens >= 1, "sampling.max_tokens must be at least 1.")
+        require(self.rows_per_batch >= 1, "sampling.rows_per_batch must be at least 1.")
 
 
 @dataclass(frozen=True)
@@ -160,16 +161,16 @@ class LearnerSettings:
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
-        _require(self.steps >= 0, "learner.steps must not be negative.")
-        _require(self.batch_size >= 0, "learner.batch_size must not be negative.")
-        _require(self.passes >= 1, "learner.passes must be at least 1.")
-        _require(self.tokens_per_microbatch >= 1, "learner.tokens_per_microbatch must be at least 1.")
-        _require(0 <= self.lr < float("inf"), "learner.lr must be a finite number, 0 or more.")
-        _require(self.warmup_steps >= 0, "learner.warmup_steps must not be negative.")
-        _require(all(0 <= beta < 1 for beta in self.betas), "learner.betas must both lie in [0, 1).")
-        _require(self.weight_decay >= 0, "learner.weight_decay must not be negative.")
-        _require(self.clip_norm >= 0, "learner.clip_norm must not be negative.")
-        _require(self.skip_norm >= 0, "learner.skip_norm must not be negative.")
+        require(self.steps >= 0, "learner.steps must not be negative.")
+        require(self.batch_size >= 0, "learner.batch_size must not be negative.")
+        require(self.passes >= 1, "learner.passes must be at least 1.")
+        require(self.tokens_per_microbatch >= 1, "learner.tokens_per_microbatch must be at least 1.")
+        require(0 <= self.lr < float("inf"), "learner.lr must be a finite number, 0 or more.")
+        require(self.warmup_steps >= 0, "learner.warmup_steps must not be negative.")
+        require(all(0 <= beta < 1 for beta in self.betas), "learner.betas must both lie in [0, 1).")
+        require(self.weight_decay >= 0, "learner.weight_decay must not be negative.")
+        require(self.clip_norm >= 0, "learner.clip_norm must not be negative.")
+        require(self.skip_norm >= 0, "learner.skip_norm must not be negative.")
 
 
 @dataclass(frozen=True)
@@ -187,9 +188,9 @@ class EvaluationSettings:
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
-        _require(self.problems >= 1, "evaluation.problems must be at least 1.")
-        _require(self.every >= 0, "evaluation.every must not be negative.")
-        _require(self.samples >= 0, "evaluation.samples must not be negative.")
+        require(self.problems >= 1, "evaluation.problems must be at least 1.")
+        require(self.every >= 0, "evaluation.every must not be negative.")
+        require(self.samples >= 0, "evaluation.samples must not be negative.")
 
 
 @dataclass(frozen=True)
@@ -217,84 +218,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
-        _require(self.threads >= 0, "run.threads must not be negative.")
-        _require(self.save_every >= 0, "run.save_every must not be negative.")
-        _require(self.keep_last >= 0, "run.keep_last must not be negative.")
-        _require(self.log_every >= 0, "run.log_every must not be negative.")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of one phase: SFT, or one of the online algorithms."""
-
-    method: str
-    """The algorithm's name on its shelf."""
-    algorithm: Any
-    """The algorithm's own settings; its dataclass stands in algorithms/."""
-    model: ModelSettings = field(default_factory=ModelSettings)
-    data: DataSettings = field(default_factory=DataSettings)
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    learner: LearnerSettings = field(default_factory=LearnerSettings)
-    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    run: RunSettings = field(default_factory=RunSettings)
-
-    def __post_init__(self) -> None:
-        """Refuse what only the algorithm knows to be impossible."""
-        self.algorithm.check(self.sampling.group_size)
-        _require(
-            not self.data.window or not (self.algorithm.online or self.algorithm.together > 1),
-            f"data.window makes windows of demonstrations, and qed {self.method} has none to imitate. Leave it out, or "
-            "give it to qed sft.",
-        )
-
-
-@dataclass(frozen=True)
-class PhaseSettings:
-    """One phase of a pipeline: which algorithm, and its learner."""
-
-    algorithm: Any
-    """The algorithm's own settings."""
-    method: str = _named("algorithms", "sft")
-    """The algorithm's name on its shelf."""
-    learner: LearnerSettings = field(default_factory=LearnerSettings)
-
-
-@dataclass(frozen=True)
-class PipelineSettings:
-    """SFT, then RL, with everything else shared; the steps of the second phase follow those of the first."""
-
-    sft: PhaseSettings
-    rl: PhaseSettings
-    skip_sft: bool = False
-    """Begin with RL."""
-    skip_rl: bool = False
-    """End after SFT."""
-    model: ModelSettings = field(default_factory=ModelSettings)
-    data: DataSettings = field(default_factory=DataSettings)
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
-    run: RunSettings = field(default_factory=RunSettings)
-
-    def __post_init__(self) -> None:
-        """Refuse a run that would do nothing."""
-        _require(not (self.skip_sft and self.skip_rl), "skip_sft and skip_rl together leave nothing to do.")
-        self.phases()
-
-    def phases(self) -> list[Settings]:
-        """The settings of the phases that are not skipped, in order."""
-        wanted: list[tuple[Literal["sft", "rl"], bool]] = [("sft", self.skip_sft), ("rl", self.skip_rl)]
-        return [self.phase(name) for name, skipped in wanted if not skipped]
-
-    def phase(self, name: Literal["sft", "rl"]) -> Settings:
-        """The settings of one phase as if it were a run of its own."""
-        part: PhaseSettings = getattr(self, name)
-        return Settings(
-            method=part.method,
-            algorithm=part.algorithm,
-            model=self.model,
-            data=self.data if name == "sft" else replace(self.data, window=0),
-            sampling=self.sampling,
-            learner=part.learner,
-            evaluation=self.evaluation,
-            run=self.run,
-        )
+        require(self.threads >= 0, "run.threads must not be negative.")
+        require(self.save_every >= 0, "run.save_every must not be negative.")
+        require(self.keep_last >= 0, "run.keep_last must not be negative.")
+        require(self.log_every >= 0, "run.log_every must not be negative.")

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from qed.configuration.resolve import resolve
 from qed.model import SIZES, build
+from qed.phases import Settings
 from qed.prompts import think_answer
 from qed.recipes.problems import training_text
 from qed.recipes.train import train
 from qed.runs import Launch
-from qed.settings import Settings
 from qed.tasks import arithmetic
 from qed.types import Problem
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from qed.configuration.resolve import resolve
+from qed.phases import Settings
 from qed.recipes.offline import offline
 from qed.recipes.setup import opened
 from qed.runs import Launch
-from qed.settings import Settings
 from speed_parts.floor import ceilings
 from speed_parts.pace import Pace, PacedConsole
 

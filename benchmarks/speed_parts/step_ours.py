@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from qed.configuration.resolve import resolve
+from qed.phases import Settings
 from qed.recipes.online import online
 from qed.recipes.setup import opened
 from qed.runs import Launch
-from qed.settings import Settings
 from qed.types import Grade, Group
 from speed_parts.floor import ceilings
 from speed_parts.pace import Pace, PacedConsole

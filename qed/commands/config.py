@@ -17,7 +17,7 @@ from qed.configuration.help import columns
 from qed.configuration.resolve import DEFAULT, Resolved, resolve
 from qed.configuration.values import shown
 from qed.errors import UsageError
-from qed.settings import PipelineSettings, Settings
+from qed.phases import PipelineSettings, Settings
 
 USAGE = (
     "Usage: qed config show COMMAND [CONFIG…] [--section.setting VALUE …] [--json]\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 from qed.configuration.layers import method_of
 from qed.configuration.resolve import resolve
 from qed.errors import UsageError
-from qed.settings import PipelineSettings, Settings
+from qed.phases import PipelineSettings, Settings
 
 USAGE = """Usage: qed debug-generations MODEL|RUN [--problems N] [--answers K] [--whole] [--json] [CONFIG…]
                              [--section.setting VALUE …]

@@ -17,7 +17,7 @@ from qed.commands.base import Parser
 from qed.configuration.layers import method_of
 from qed.configuration.resolve import resolve
 from qed.errors import DataError, ModelError, UsageError
-from qed.settings import PipelineSettings, Settings
+from qed.phases import PipelineSettings, Settings
 
 ABOUT = """Measure a model on benchmarks: avg@k, pass@k and maj@k with 95 % intervals, format × answer, lengths.
 

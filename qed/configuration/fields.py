@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 
 from qed import algorithms, plugins
 from qed.errors import UsageError
-from qed.settings import PipelineSettings, Settings
+from qed.phases import PipelineSettings, Settings
 
 PHASES = {"sft": "sft", "rl": "grpo"}
 PIPELINES = ("quickstart", "pipeline")

@@ -18,9 +18,9 @@ from qed.configuration.layers import Entry, Layer, find_config, read, shipped
 from qed.configuration.names import spelled, suggest
 from qed.configuration.values import COMMAND_LINE, Raw, coerce, dump
 from qed.errors import UsageError
+from qed.phases import PipelineSettings, Settings
 from qed.rewards.base import AUTO
 from qed.rewards.base import parse as parse_reward
-from qed.settings import PipelineSettings, Settings
 
 __all__ = ["Resolved", "Source", "Value", "defaults", "dump", "resolve", "sources"]
 

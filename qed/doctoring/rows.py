@@ -11,10 +11,10 @@ from qed import lora, plugins
 from qed.errors import UsageError
 from qed.learner import Learner
 from qed.model import check_name, end_ids, is_new, pick_device, precision, window
+from qed.phases import Settings
 from qed.recipes.policy import Policy, load_policy
 from qed.recipes.problems import load_problems
 from qed.samplers.base import Sampler, Sampling
-from qed.settings import Settings
 from qed.types import Completion, Problem, Rollout
 
 NEVER = -1  # an id that no model draws, so that every answer has its full length

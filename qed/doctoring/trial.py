@@ -23,7 +23,7 @@ from qed import kernels, machine
 from qed.configuration.resolve import resolve
 from qed.doctoring.rows import Lengths, Work
 from qed.errors import ModelError, QedError, UsageError
-from qed.settings import Settings
+from qed.phases import Settings
 
 Role = Literal["sampler", "learner"]
 ROLES: tuple[Role, ...] = ("sampler", "learner")

@@ -15,7 +15,7 @@ from qed import kernels, machine
 from qed.configuration.help import columns
 from qed.doctoring.hardware import flags
 from qed.doctoring.rows import Lengths, Work
-from qed.settings import Settings
+from qed.phases import Settings
 
 ROUNDS = 5
 PROMPTS = 2  # whose groups are sampled and trained in a trial step

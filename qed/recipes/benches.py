@@ -11,9 +11,10 @@ from qed import plugins, tasks
 from qed.console import Console
 from qed.errors import DataError, UsageError
 from qed.grading.equal import read_gold
+from qed.phases import Settings
 from qed.recipes.problems import load_problems, pairs, prompt_name, reward_names
 from qed.samplers.base import Sampling
-from qed.settings import DataSettings, Settings
+from qed.settings import DataSettings
 from qed.types import Problem
 
 # The answers to each problem that the field reports, where a leaf does not declare SAMPLES: the smaller the benchmark,

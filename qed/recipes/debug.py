@@ -11,12 +11,12 @@ from typing import Any
 from qed import kernels
 from qed.console import Console
 from qed.model import check_name, pick_device
+from qed.phases import Settings
 from qed.recipes.policy import load_policy
 from qed.recipes.problems import load_problems, prompt_name, reward_names
 from qed.recipes.setup import load_grader
 from qed.rollouts import flat, grade, sample
 from qed.samplers.base import Sampling
-from qed.settings import Settings
 from qed.types import Group, Request, Rollout
 
 TAG = re.compile(r"</?[A-Za-z_][A-Za-z0-9_]{0,39}>|\\boxed|####")

@@ -7,11 +7,11 @@ from statistics import quantiles
 from typing import Any
 
 from qed.model import SIZES, check_name, is_new
+from qed.phases import PipelineSettings, Settings
 from qed.prompts.base import shown
 from qed.recipes.problems import load_problems, prompt_leaf, prompt_name, reward_names
 from qed.recipes.setup import load_grader
 from qed.recipes.start import config_of_start, taught_settings
-from qed.settings import PipelineSettings, Settings
 
 CHARACTERS_PER_TOKEN = (
     4  # of English text under the vocabularies of today's models; a rule of thumb, and said to be one

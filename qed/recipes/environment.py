@@ -15,8 +15,8 @@ import torch
 
 from qed import kernels
 from qed.configuration.resolve import DEFAULT
+from qed.phases import PipelineSettings, Settings
 from qed.runs import Launch, Run, read_json
-from qed.settings import PipelineSettings, Settings
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "peft", "numpy")
 RECORD = "env.json"

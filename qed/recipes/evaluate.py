@@ -11,11 +11,11 @@ from typing import Any
 
 from qed.evaluation.marks import marks
 from qed.evaluation.summary import summarise
+from qed.phases import Settings
 from qed.recipes.setup import Setup
 from qed.rollouts import flat, grade, sample
 from qed.runs import Row, as_row
 from qed.samplers.base import Sampling
-from qed.settings import Settings
 from qed.types import Groups, Problem, Request
 
 # What metrics.jsonl says of one decoding; the rest stands in summary.json.

@@ -25,6 +25,7 @@ from qed.evaluation.store import Store
 from qed.evaluation.summary import overall, summarise
 from qed.guards.signals import EXIT_CODES
 from qed.model import check_name, pick_device, window
+from qed.phases import Settings
 from qed.prompts.base import Template
 from qed.recipes import benches
 from qed.recipes.benches import Bench
@@ -38,7 +39,6 @@ from qed.rewards.grader import Grader
 from qed.rollouts import flat, grade, sample
 from qed.runs import Row, step_folder, write_whole
 from qed.samplers.base import Sampling
-from qed.settings import Settings
 from qed.types import Problem, Request
 
 BATCHES_A_CHUNK = 4  # an answer that ends early leaves its place to the next one of its chunk

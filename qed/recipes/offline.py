@@ -8,9 +8,9 @@ from qed import model
 from qed.draws import shuffled
 from qed.errors import DataError, UsageError
 from qed.packing import windows
+from qed.phases import Settings
 from qed.recipes.phase import Phase
 from qed.recipes.setup import Setup
-from qed.settings import Settings
 from qed.types import Problem, Rollout
 
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from qed.algorithms.base import Moment
 from qed.errors import DataError, UsageError
 from qed.gathering import Gathered, Gatherer
+from qed.phases import Settings
 from qed.recipes.phase import Phase
 from qed.recipes.problems import reward_names
 from qed.recipes.setup import Setup
 from qed.rewards.base import may_judge
 from qed.rollouts import credit, flat, minibatches
-from qed.settings import Settings
 from qed.types import Problem
 
 

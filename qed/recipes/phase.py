@@ -20,13 +20,13 @@ from qed.errors import Interrupted, NothingTrained
 from qed.gathering import Gatherer
 from qed.learner import COUNTS, Learner
 from qed.model import precision
+from qed.phases import Settings
 from qed.recipes.evaluate import as_metrics, evaluate
 from qed.recipes.problems import VALIDATION
 from qed.recipes.reference import beginning, reference
 from qed.recipes.setup import Setup
 from qed.rollouts import Stream, describe, flat
 from qed.runs import Row, evaluations, read_lines
-from qed.settings import Settings
 from qed.types import Groups
 
 Stats = dict[str, float]

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from qed import lora, model, plugins
+from qed.phases import PipelineSettings, Settings
 from qed.prompts.base import Template
 from qed.recipes.problems import prompt_leaf, training_text
 from qed.samplers.base import Sampler
-from qed.settings import PipelineSettings, Settings
 from qed.types import Problem
 
 

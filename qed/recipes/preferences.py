@@ -9,12 +9,12 @@ from statistics import fmean
 from qed import model
 from qed.errors import DataError
 from qed.learner import Learner
+from qed.phases import Settings
 from qed.recipes.phase import VALIDATED, Phase, Stats
 from qed.recipes.problems import VALIDATION
 from qed.recipes.reference import precomputed
 from qed.recipes.setup import Setup
 from qed.rollouts import flat
-from qed.settings import Settings
 from qed.types import Group, Problem, Rollout
 
 

@@ -12,11 +12,11 @@ from statistics import fmean
 from typing import Any
 
 from qed.errors import UsageError
+from qed.phases import PipelineSettings, Settings
 from qed.recipes.setup import Setup, opened
 from qed.recipes.train import figures, run_phases
 from qed.report import write_report
 from qed.runs import Launch, Row, evaluations, read_lines
-from qed.settings import PipelineSettings, Settings
 
 CONTROL = "control"
 CONTROL_EVALUATIONS = 6

@@ -18,8 +18,8 @@ from qed import checkpoints, lora
 from qed.errors import ModelError, UsageError
 from qed.learner import Learner
 from qed.model import is_new, load, prepare
+from qed.phases import Settings
 from qed.recipes.setup import Setup
-from qed.settings import Settings
 from qed.types import Rollout
 
 ROWS_AT_ONCE = 256  # scored in one go; even, because pairs stay together

@@ -23,6 +23,7 @@ from qed.draws import seed_of
 from qed.errors import QedError, UsageError
 from qed.grading.session import Limits
 from qed.guards.signals import Stop, watched
+from qed.phases import PipelineSettings, Settings
 from qed.prompts.base import Template
 from qed.recipes.environment import as_begun, environment, set_kernels
 from qed.recipes.policy import Policy, load_policy
@@ -39,7 +40,7 @@ from qed.rewards import grader
 from qed.rewards.grader import Grader
 from qed.runs import Launch, Run, open_folder, read_lines
 from qed.samplers.base import Sampler
-from qed.settings import DataSettings, PipelineSettings, Settings
+from qed.settings import DataSettings
 from qed.types import Problem
 
 

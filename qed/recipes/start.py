@@ -15,10 +15,10 @@ from typing import TypeVar
 
 from qed.configuration.resolve import dump, resolve
 from qed.errors import Interrupted, UsageError
+from qed.phases import PipelineSettings, Settings
 from qed.recipes.setup import opened
 from qed.recipes.train import run_phases
 from qed.runs import Launch
-from qed.settings import PipelineSettings, Settings
 
 TAUGHT = "sft:"
 Some = TypeVar("Some", Settings, PipelineSettings)

@@ -9,13 +9,13 @@ from typing import Any
 from qed import checkpoints
 from qed.card import write_card
 from qed.errors import NothingTrained, UsageError
+from qed.phases import PipelineSettings, Settings
 from qed.recipes.offline import offline
 from qed.recipes.online import online
 from qed.recipes.preferences import preferences
 from qed.recipes.setup import Setup, opened
 from qed.report import write_report
 from qed.runs import Launch, Row, evaluations
-from qed.settings import PipelineSettings, Settings
 
 
 def train(settings: Settings, launch: Launch) -> dict[str, Any]:

@@ -17,11 +17,12 @@ from datasets import Dataset
 from qed import tasks
 from qed.configuration.resolve import resolve
 from qed.errors import DataError, UsageError
+from qed.phases import PipelineSettings
 from qed.prompts import think_answer as think_answer_prompt
 from qed.prompts.base import shown
 from qed.recipes.problems import load_problems
 from qed.rewards import think_answer
-from qed.settings import DataSettings, EvaluationSettings, PipelineSettings
+from qed.settings import DataSettings, EvaluationSettings
 from qed.tasks import arithmetic, withheld
 from qed.types import Problem, Rollout
 

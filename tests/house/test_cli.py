@@ -17,7 +17,7 @@ import pytest
 
 from qed import cli, plugins
 from qed.errors import DataError, Diverged, ModelError, NothingTrained, QedError
-from qed.settings import PipelineSettings, Settings
+from qed.phases import PipelineSettings, Settings
 
 HEAVY = ["torch", "transformers", "datasets", "ray", "wandb", "math_verify", "tyro", "rich", "numpy"]
 Run = Callable[..., tuple[int, str, str]]

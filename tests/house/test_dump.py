@@ -17,7 +17,7 @@ from qed import plugins
 from qed.configuration import values
 from qed.configuration.resolve import dump, resolve, sources
 from qed.errors import UsageError
-from qed.settings import PipelineSettings, Settings
+from qed.phases import PipelineSettings, Settings
 
 ALGORITHMS = sorted(plugins.shelf("algorithms"))
 Write = Callable[..., str]

@@ -24,7 +24,7 @@ FILES = sorted(HOME.rglob("*.py"))
 # Law 5: a file imports from its own floor and from those below it.
 FLOORS = [
     ["errors", "types"],
-    ["settings", "plugins", "draws", "intervals", "machine"],
+    ["settings", "phases", "plugins", "draws", "intervals", "machine"],
     ["grading", "guards", "console", "manifest", "runs"],
     ["tasks", "prompts", "rewards", "batch", "masked", "quantized", "lora", "checkpoints", "replay"],
     ["algorithms", "evaluation"],

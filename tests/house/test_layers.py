@@ -14,7 +14,7 @@ from qed import plugins
 from qed.configuration import layers
 from qed.configuration.resolve import resolve
 from qed.errors import UsageError
-from qed.settings import PipelineSettings
+from qed.phases import PipelineSettings
 
 ALGORITHMS = sorted(plugins.shelf("algorithms"))
 Write = Callable[..., str]

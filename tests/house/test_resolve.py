@@ -11,7 +11,7 @@ import pytest
 from qed import plugins
 from qed.configuration import layers
 from qed.configuration.resolve import resolve, sources
-from qed.settings import PipelineSettings, Settings
+from qed.phases import PipelineSettings, Settings
 
 ALGORITHMS = sorted(plugins.shelf("algorithms"))
 Write = Callable[..., str]

@@ -16,6 +16,7 @@ from making import make_model
 from qed.algorithms.grpo import Grpo
 from qed.draws import seed_of, shuffled, uniforms
 from qed.errors import ModelError, UsageError
+from qed.phases import Settings
 from qed.recipes.phase import Phase
 from qed.recipes.train import train
 from qed.rollouts import Stream
@@ -23,7 +24,7 @@ from qed.runs import Launch, read_lines
 from qed.samplers.base import Sampling
 from qed.samplers.hf import HFSampler
 from qed.samplers.native import NativeSampler
-from qed.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings, Settings
+from qed.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings
 
 
 class Killed(BaseException):

@@ -21,7 +21,8 @@ from qed.configuration.values import dump
 from qed.errors import UsageError
 from qed.learner import Learner
 from qed.optim import OffloadedAdamW, learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
-from qed.settings import LearnerSettings, PhaseSettings, PipelineSettings
+from qed.phases import PhaseSettings, PipelineSettings
+from qed.settings import LearnerSettings
 
 CASES = [(1e-2, (0.9, 0.999), 0.0), (1e-3, (0.9, 0.95), 0.1), (0.3, (0.5, 0.8), 0.3), (1e-4, (0.0, 0.0), 0.01)]
 
