@@ -8,14 +8,18 @@ included.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from qed.samplers.columns import Columns
 from qed.samplers.rows import Rows
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+SMALL = 1 << 20  # weights of projections that are copied side by side, at most
 PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # of a layer of these families
 
 
@@ -73,54 +77,110 @@ class LlamaDecoder:
     """
 
     def __init__(self, model: Any, columns: int) -> None:
-        self.body: Any = model.base_model
-        self.head: nn.Module = model.get_output_embeddings()
-        config = model.config
-        self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self.width = getattr(config, "head_dim", None) or config.hidden_size // self.heads
-        embedded = self.body.embed_tokens.weight
-        cos, sin = self.body.rotary_emb(embedded[:1], torch.arange(columns, device=embedded.device)[None])
+        body: Any = model.base_model
+        self.kv_heads = model.config.num_key_value_heads
+        self.grouped = model.config.num_attention_heads // self.kv_heads
+        self.embed: nn.Module = body.embed_tokens
+        self.norm, self.head = _Norm(body.norm), _linear(model.get_output_embeddings())
+        self.layers = [_Layer(layer) for layer in body.layers]
+        embedded = body.embed_tokens.weight
+        cos, sin = body.rotary_emb(embedded[:1], torch.arange(columns, device=embedded.device)[None])
         # x cos + rotate_half(x) sin, with the sign of the rotated half in the sine, so that the half is only moved.
-        half = self.width // 2
+        half = cos.shape[-1] // 2
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         self.cos, self.sin = cos[0, :, None], sin[0, :, None]
 
     def __call__(self, rows: Rows, last: Tensor) -> Tensor:
         """One token more for every row."""
         positions = rows.prompt + rows.age - 1
-        turn = self.cos[positions], self.sin[positions]
-        hidden = self.body.embed_tokens(last)
+        turn = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
+        hidden: Tensor = self.embed(last)
         mask = rows.mask[:, None, None, : rows.used + 1]
-        bias = torch.zeros(mask.shape, device=hidden.device).masked_fill_(~mask, -torch.inf)
-        for number, layer in enumerate(self.body.layers):
-            normed = _normed(layer.input_layernorm, hidden)
-            hidden += self._attended(layer.self_attn, normed, rows.cache.layers[number], turn, bias)
-            normed = _normed(layer.post_attention_layernorm, hidden)
-            gate = nn.functional.silu(layer.mlp.gate_proj(normed))
-            hidden += layer.mlp.down_proj(gate.mul_(layer.mlp.up_proj(normed)))
-        logits: Tensor = self.head(_normed(self.body.norm, hidden))
+        # For every query head that shares a key head, one product a row and key head.
+        whole = mask.expand(-1, self.kv_heads, self.grouped, -1).flatten(0, 1)
+        bias = hidden.new_zeros(whole.shape).masked_fill_(~whole, -torch.inf)
+        for layer, cache in zip(self.layers, rows.cache.layers, strict=True):
+            hidden = hidden + layer.attend(hidden, cache, turn, bias)
+            hidden += layer.transform(hidden)
+        logits: Tensor = self.head(self.norm(hidden))
         return logits
 
-    def _attended(self, layer: Any, normed: Tensor, cache: Any, turn: tuple[Tensor, Tensor], bias: Tensor) -> Tensor:
-        count = len(normed)
-        query, key, value = (
-            project(normed).view(count, -1, self.width) for project in (layer.q_proj, layer.k_proj, layer.v_proj)
+
+class _Layer:
+    """One layer: what its modules compute, with as few operations around them as possible.
+
+    Of a small model, whose time goes into starting operations, the projections that read the same states are one
+    product, whose weights are copied for as long as a call lasts.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        attention = layer.self_attn
+        self.width: int = attention.head_dim
+        self.scaling: float = attention.scaling
+        self.before, self.between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
+        self.query_norm, self.key_norm = (
+            _Norm(getattr(attention, name)) if hasattr(attention, name) else None for name in ("q_norm", "k_norm")
         )
-        if hasattr(layer, "q_norm"):
-            query, key = _normed(layer.q_norm, query), _normed(layer.k_norm, key)
-        query, key = (_turned(one, *turn) for one in (query, key))
+        self.project = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.out, self.gate_and_up = _linear(attention.o_proj), _joined(layer.mlp.gate_proj, layer.mlp.up_proj)
+        self.down = _linear(layer.mlp.down_proj)
+
+    def attend(self, hidden: Tensor, cache: Columns, turn: tuple[Tensor, Tensor], bias: Tensor) -> Tensor:
+        """What attention adds to the states, [R, H]; the new keys and values are written into the cache."""
+        query, key, value = (one.view(len(one), -1, self.width) for one in self.project(self.before(hidden)))
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        query, key = _turned(query, *turn), _turned(key, *turn)
         keys, values = cache.update(key[:, :, None], value[:, :, None])
-        query = query.mul_(layer.scaling).to(keys.dtype).view(count, self.kv_heads, -1, self.width)
-        shares = (query.matmul(keys.transpose(2, 3)) + bias).softmax(-1)
-        attended = shares.to(values.dtype).matmul(values).view(count, -1)
-        out: Tensor = layer.o_proj(attended)
-        return out
+        count, (groups, shared) = len(hidden), bias.shape[:2]
+        scores = torch.baddbmm(
+            bias.to(keys.dtype),
+            query.to(keys.dtype).view(groups, shared, self.width),
+            keys.flatten(0, 1).transpose(1, 2),
+            alpha=self.scaling,
+        )
+        return self.out(scores.softmax(-1).bmm(values.flatten(0, 1)).view(count, -1))
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """What the gated layers add to the states, [R, H]."""
+        gate, up = self.gate_and_up(self.between(hidden))
+        return self.down(nn.functional.silu(gate).mul_(up))
 
 
-def _normed(norm: Any, states: Tensor) -> Tensor:
-    """Root-mean-square normalisation (arXiv 1910.07467) in float32 at least, by a module's weight."""
-    wide = states if states.dtype == norm.weight.dtype else states.to(norm.weight.dtype)
-    return nn.functional.rms_norm(wide, wide.shape[-1:], norm.weight, norm.variance_epsilon)
+class _Norm:
+    """Root-mean-square normalisation (arXiv 1910.07467) of the last dimension, by a module's weight."""
+
+    def __init__(self, norm: Any) -> None:
+        self.weight: Tensor = norm.weight
+        self.epsilon = self.weight.new_tensor(norm.variance_epsilon)
+        self.share = 1 / len(self.weight)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """The normalised states, in the weight's precision."""
+        wide = states.to(self.weight.dtype)
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = torch.addcmul(self.epsilon, length, length, value=self.share).rsqrt_()
+        return (wide * scale).mul_(self.weight)
+
+
+def _linear(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """A module as a function; of a plain linear layer without what a module's call adds."""
+    if type(module) is nn.Linear and not module._forward_hooks and not module._forward_pre_hooks:
+        return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
+    return module
+
+
+def _joined(*modules: nn.Module) -> Callable[[Tensor], Sequence[Tensor]]:
+    """Several modules of the same states as one function."""
+    plain = [module for module in modules if type(module) is nn.Linear]
+    biased = {module.bias is not None for module in plain}
+    if len(plain) < len(modules) or len(biased) > 1 or sum(one.weight.numel() for one in plain) > SMALL:
+        functions = [_linear(module) for module in modules]
+        return lambda states: [function(states) for function in functions]
+    weight = torch.cat([module.weight for module in plain])
+    bias = torch.cat([module.bias for module in plain]) if biased == {True} else None
+    sizes = [module.out_features for module in plain]
+    return lambda states: torch.split(nn.functional.linear(states, weight, bias), sizes, -1)
 
 
 def _turned(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
