@@ -53,6 +53,15 @@ class Columns(DynamicLayer):  # type: ignore[misc]
         self.used, self.is_initialized = width, True
         self.dtype, self.device = self.keys.dtype, self.keys.device
 
+    def emptied(self, rows: int) -> Columns:
+        """A layer of so many rows with no column yet."""
+        layer = Columns()
+        layer.keys, layer.values = (
+            states.new_empty(rows, states.shape[1], 0, states.shape[3]) for states in (self.keys, self.values)
+        )
+        layer.is_initialized, layer.dtype, layer.device = True, self.dtype, self.device
+        return layer
+
     def close_up(self, places: Tensor, moved: Tensor, left: int) -> None:
         """Keep the first `left` rows, of which those at `places` are those that were at `moved`."""
         for states in (self.keys, self.values):

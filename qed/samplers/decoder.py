@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from qed.samplers.columns import Columns
+from qed.samplers.prompts import Prompts
 from qed.samplers.rows import Rows
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -24,7 +25,9 @@ PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # o
 
 
 class Decoder(Protocol):
-    """Continues rows by a token each."""
+    """Continues rows by a token each; `shares` tells whether they may read their prompts where those lie."""
+
+    shares: bool
 
     def __call__(self, rows: Rows, last: Tensor) -> Tensor:
         """Write the keys and values of `last`, [R] int64, into the column behind those in use; the next token's
@@ -52,6 +55,8 @@ def is_llama_like(model: Any) -> bool:
 class ForwardDecoder:
     """A step by the model's own forward pass."""
 
+    shares = False
+
     def __init__(self, model: Any) -> None:
         self.model = model
         self.whole = model.config._attn_implementation == "sdpa"
@@ -76,6 +81,8 @@ class LlamaDecoder:
     The query heads that share a key head are rows of one product with it, so that no key or value is repeated.
     """
 
+    shares = True
+
     def __init__(self, model: Any, columns: int) -> None:
         body: Any = model.base_model
         self.kv_heads = model.config.num_key_value_heads
@@ -99,11 +106,35 @@ class LlamaDecoder:
         # For every query head that shares a key head, one product a row and key head.
         whole = mask.expand(-1, self.kv_heads, self.grouped, -1).flatten(0, 1)
         bias = hidden.new_zeros(whole.shape).masked_fill_(~whole, -torch.inf)
-        for layer, cache in zip(self.layers, rows.cache.layers, strict=True):
-            hidden = hidden + layer.attend(hidden, cache, turn, bias)
+        for number, layer in enumerate(self.layers):
+            columns = _Seen(rows.cache.layers[number], bias, number, rows.prompts)
+            hidden = hidden + layer.attend(hidden, columns, turn)
             hidden += layer.transform(hidden)
         logits: Tensor = self.head(self.norm(hidden))
         return logits
+
+
+class _Seen(NamedTuple):
+    """What the rows see in one layer: their own columns, and their prompts' where those are shared."""
+
+    columns: Columns
+    bias: Tensor  # [R * kv_heads, grouped, columns]: minus infinity at columns that are not the row's
+    number: int
+    prompts: Prompts | None
+
+    def read(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """The attention of a new token, [R * kv_heads, grouped, width], whose key and value are written behind those
+        in use."""
+        keys, values = self.columns.update(key[:, :, None], value[:, :, None])
+        grouped = query.to(keys.dtype).view(*self.bias.shape[:2], query.shape[-1])
+        bias = self.bias.to(keys.dtype)
+        scores = torch.baddbmm(bias, grouped, keys.flatten(0, 1).transpose(1, 2), alpha=scaling)
+        if self.prompts is None:
+            return scores.softmax(-1).bmm(values.flatten(0, 1))
+        before = self.prompts.scores(self.number, grouped, scaling)
+        shares = torch.cat([before, scores], -1).softmax(-1)
+        of_prompts, own = torch.split(shares, [before.shape[-1], scores.shape[-1]], -1)
+        return own.bmm(values.flatten(0, 1)) + self.prompts.read(self.number, of_prompts)
 
 
 class _Layer:
@@ -125,21 +156,13 @@ class _Layer:
         self.out, self.gate_and_up = _linear(attention.o_proj), _joined(layer.mlp.gate_proj, layer.mlp.up_proj)
         self.down = _linear(layer.mlp.down_proj)
 
-    def attend(self, hidden: Tensor, cache: Columns, turn: tuple[Tensor, Tensor], bias: Tensor) -> Tensor:
+    def attend(self, hidden: Tensor, seen: _Seen, turn: tuple[Tensor, Tensor]) -> Tensor:
         """What attention adds to the states, [R, H]; the new keys and values are written into the cache."""
         query, key, value = (one.view(len(one), -1, self.width) for one in self.project(self.before(hidden)))
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         query, key = _turned(query, *turn), _turned(key, *turn)
-        keys, values = cache.update(key[:, :, None], value[:, :, None])
-        count, (groups, shared) = len(hidden), bias.shape[:2]
-        scores = torch.baddbmm(
-            bias.to(keys.dtype),
-            query.to(keys.dtype).view(groups, shared, self.width),
-            keys.flatten(0, 1).transpose(1, 2),
-            alpha=self.scaling,
-        )
-        return self.out(scores.softmax(-1).bmm(values.flatten(0, 1)).view(count, -1))
+        return self.out(seen.read(query, key, value, self.scaling).view(len(hidden), -1))
 
     def transform(self, hidden: Tensor) -> Tensor:
         """What the gated layers add to the states, [R, H]."""

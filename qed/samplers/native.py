@@ -20,11 +20,13 @@ from qed.samplers.columns import fresh
 from qed.samplers.decoder import decoder_of
 from qed.samplers.drawing import drawn
 from qed.samplers.hf import HFSampler, ready
+from qed.samplers.prompts import Prompts
 from qed.samplers.rows import GIVEN, Place, Rows, begun, packed
 from qed.types import Completion
 
 REFILL_SHARE = 4  # new rows are let in when one in so many places is free
 LEAVE_SHARE = 8  # rows that are done make room when they are one in so many
+SHARED_FROM = 128  # tokens of a prompt that are not copied for each of its answers
 STOP_EVERY = 8  # tokens between two looks for stop strings
 LOOK_EVERY = {"cuda": 8}  # tokens between two looks for rows that are done, by device: a look waits for the device
 
@@ -85,11 +87,14 @@ class _Loop:
         self.live = 0  # the answers that were not finished at the last look
         self.steps = 0
         self.decode = decoder_of(self.model, max(map(len, prompts), default=0) + sampling.max_tokens)
+        # Whether answers read their prompt's keys and values where they lie; a short prompt is copied for each.
+        answered = [len(prompt) for prompt, own in zip(prompts, seeds, strict=True) if len(own) > 1]
+        self.shares = self.decode.shares and sum(answered) >= SHARED_FROM * max(1, len(prompts))
 
     def admit(self, places: Sequence[Place]) -> None:
         """Let new answers in, with their first token, beside those that go on."""
-        new, owner, scores = self._begin(places)
-        parts = [(new, torch.arange(len(new), device=self.device), owner)]
+        new, source, scores = self._begin(places)
+        parts = [(new, torch.arange(len(new), device=self.device), source)]
         if self.rows is not None:
             going = (~self.rows.finished).nonzero().flatten()
             parts.insert(0, (self.rows, going, going))
@@ -97,8 +102,8 @@ class _Loop:
         self._write(scores, len(self.rows) - len(new))
 
     def _begin(self, places: Sequence[Place]) -> tuple[Rows, Tensor, Tensor]:
-        """New answers, each prompt computed once: their rows, whose prompt each is, and the logits of its first
-        token."""
+        """New answers, each prompt computed once: their rows, where the columns of each are, and the logits of its
+        first token."""
         asked = list(dict.fromkeys(which for which, _ in places))
         prompts = [self.prompts[which] for which in asked]
         width = max(map(len, prompts))
@@ -119,6 +124,9 @@ class _Loop:
         seeds = [self.seeds[which][number] for which, number in places]
         room = [self.room[which] for which, _ in places]
         rows = begun(places, seeds, lengths[owner].tolist(), room, self.sampling, mask[owner], cache)
+        if self.shares:
+            rows.share(Prompts(cache, mask, owner))
+            return rows, torch.arange(len(rows), device=self.device), out.logits[owner, -1]
         return rows, owner, out.logits[owner, -1]
 
     def step(self) -> None:

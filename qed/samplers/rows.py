@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from qed.draws import uniforms
 from qed.samplers.base import Sampling
 from qed.samplers.columns import SPARE, fresh
+from qed.samplers.prompts import Prompts, joined
 
 Place = tuple[int, int]  # which prompt, and which of its answers
 GIVEN = (-1, -1)  # the place of a row whose answer has been given out
@@ -33,6 +35,7 @@ class Rows:
     mask: Tensor  # [R, columns] bool: which columns are the row's own
     cache: Any  # its columns, of which those in use come first
     checked: list[int]  # of each row the tokens that are known to hold no stop string
+    prompts: Prompts | None = None  # where the prompts' columns are, unless every row has its own
 
     def __len__(self) -> int:
         return len(self.places)
@@ -49,6 +52,12 @@ class Rows:
             self.mask = torch.cat([self.mask, self.mask.new_zeros(len(self), SPARE)], 1)
         self.mask[:, used] = True
 
+    def share(self, prompts: Prompts) -> None:
+        """Read the prompts where they lie, with no columns of the rows' own yet."""
+        cache = copy(prompts.cache)
+        cache.layers = [layer.emptied(len(self)) for layer in prompts.cache.layers]
+        self.cache, self.prompts, self.mask = cache, prompts, self.mask[:, :0]
+
     def close_up(self) -> None:
         """Drop the rows that are finished: the last ones that go on take their places, and nothing else is moved."""
         going = (~self.finished).nonzero().flatten()
@@ -63,6 +72,9 @@ class Rows:
             self.draws = _closed_up(self.draws, places.to(self.draws.device), moved.to(self.draws.device), left)
         for layer in self.cache.layers:
             layer.close_up(places, moved, left)
+        if self.prompts is not None:
+            owner = _closed_up(self.prompts.owner, places, moved, left)
+            self.prompts = Prompts(self.prompts.cache, self.prompts.mask, owner)
 
 
 def begun(
@@ -106,16 +118,15 @@ def packed(config: Any, parts: Sequence[tuple[Rows, Tensor, Tensor]]) -> Rows:
     for number, layer in enumerate(cache.layers):
         layer.replace([(rows.cache.layers[number], source) for rows, _, source in parts], width)
 
-    def joined(name: str) -> Tensor:
-        return torch.cat([getattr(rows, name)[which] for rows, which, _ in parts])
-
+    shared = [(rows.prompts, which) for rows, which, _ in parts if rows.prompts is not None]
     return Rows(
         [rows.places[row] for rows, which, _ in parts for row in which.tolist()],
-        **{name: joined(name) for name in PER_ROW},
+        **{name: torch.cat([getattr(rows, name)[which] for rows, which, _ in parts]) for name in PER_ROW},
         draws=None if parts[0][0].draws is None else _drawn(parts),
         mask=torch.cat([_aligned(mask, width) for mask in masks]),
         cache=cache,
         checked=[rows.checked[row] for rows, which, _ in parts for row in which.tolist()],
+        prompts=joined(config, shared) if shared else None,
     )
 
 

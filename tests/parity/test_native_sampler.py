@@ -13,9 +13,12 @@ from making import VOCABULARY, make_model
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from qed.draws import seed_of
+from qed.lora import add
 from qed.samplers.base import Sampling
+from qed.samplers.decoder import is_llama_like
 from qed.samplers.hf import HFSampler
 from qed.samplers.native import NativeSampler, make, supports
+from qed.settings import ModelSettings
 
 SHAPE = {
     "vocab_size": VOCABULARY,
@@ -71,6 +74,40 @@ def test_it_writes_what_the_reference_writes(name: str, temperature: float, rows
         for one, two in zip(own, other, strict=True):
             assert (one.tokens, one.stop_reason) == (two.tokens, two.stop_reason)
             assert one.logps == pytest.approx(two.logps, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["qwen2", "llama", "qwen3"])
+@pytest.mark.parametrize("rows", [128, 7])
+def test_answers_that_read_one_prompt_where_it_lies(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shared or copied, the keys and values are the same, also when answers of other prompts come in between."""
+    monkeypatch.setattr("qed.samplers.native.SHARED_FROM", 1)
+    model, source = family(name), random.Random(2)
+    prompts = [tuple(source.randrange(2, VOCABULARY) for _ in range(source.randint(2, 30))) for _ in range(7)]
+    seeds = [[seed_of("shared", which, number) for number in range(source.choice([1, 4, 8]))] for which in range(7)]
+    sampling = Sampling(1.0, 15)
+    expected = HFSampler(model, None, ends=(1, 2)).generate(prompts, seeds, sampling)
+    found = NativeSampler(model, None, ends=(1, 2), rows_per_batch=rows).generate(prompts, seeds, sampling)
+    for own, other in zip(expected, found, strict=True):
+        assert [one.tokens for one in own] == [two.tokens for two in other]
+        assert [one.logps for one in own] == [pytest.approx(two.logps, abs=1e-5) for two in other]
+
+
+def test_adapters_and_long_rotations_are_read_too() -> None:
+    """Low-rank adapters are modules in place of layers, and Llama 3 scales its rotations."""
+    rope = {"rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    torch.manual_seed(3)
+    config = LlamaConfig(**SHAPE, rope_parameters={**rope, "original_max_position_embeddings": 16})
+    model = LlamaForCausalLM(config).eval()
+    model = add(model, ModelSettings(lora_rank=2), seed=0)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.5)
+    assert is_llama_like(model)
+    prompts, seeds = [tuple(range(2, 22)), (3, 4)], [[5, 6, 7], [8, 9]]
+    expected = HFSampler(model, None, ends=(1,)).generate(prompts, seeds, Sampling(1.0, 30))
+    found = NativeSampler(model, None, ends=(1,)).generate(prompts, seeds, Sampling(1.0, 30))
+    for own, other in zip(expected, found, strict=True):
+        assert [one.tokens for one in own] == [two.tokens for two in other]
 
 
 @given(rows=st.integers(1, 40), longest=st.integers(1, 25), stop=st.sampled_from([("ab", "c"), ("f",), ("gh",), ()]))
