@@ -76,6 +76,13 @@ def fresh(config: Any) -> DynamicCache:
     return cache
 
 
+def column_bytes(config: Any) -> int:
+    """The bytes that a token's keys and values take in all layers, at float32."""
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * 4 * int(config.num_hidden_layers) * int(heads) * int(width)
+
+
 def _widened(states: Tensor, used: int, columns: int) -> Tensor:
     rows, heads, _, width = states.shape
     wider = states.new_empty(rows, heads, columns, width)

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qed import machine
 from qed.errors import Diverged
 from qed.samplers.base import Sampling
-from qed.samplers.columns import fresh
+from qed.samplers.columns import column_bytes, fresh
 from qed.samplers.decoder import decoder_of
 from qed.samplers.drawing import drawn
 from qed.samplers.hf import HFSampler, ready
@@ -27,6 +28,7 @@ from qed.types import Completion
 REFILL_SHARE = 4  # new rows are let in when one in so many places is free
 LEAVE_SHARE = 8  # rows that are done make room when they are one in so many
 SHARED_FROM = 128  # tokens of a prompt that are not copied for each of its answers
+MEMORY_SHARE = 0.5  # of the device's memory that keys and values may take
 STOP_EVERY = 8  # tokens between two looks for stop strings
 LOOK_EVERY = {"cuda": 8}  # tokens between two looks for rows that are done, by device: a look waits for the device
 
@@ -55,8 +57,8 @@ class NativeSampler(HFSampler):
         with ready(self.model, self.precision):
             loop = _Loop(self, prompts, seeds, sampling, given)
             while waiting or loop.rows is not None:
-                free = self.rows_per_batch - loop.live
-                if waiting and (loop.rows is None or free * REFILL_SHARE >= self.rows_per_batch):
+                free = loop.most - loop.live
+                if waiting and (loop.rows is None or free * REFILL_SHARE >= loop.most):
                     loop.admit([waiting.popleft() for _ in range(min(free, len(waiting)))])
                 else:
                     loop.step()
@@ -83,6 +85,7 @@ class _Loop:
         self.ends = torch.tensor([*sampler.ends, *_stop_ids(sampler.tokenizer, sampling.stop)], device=self.device)
         # A stop string spans at most as many tokens as it has bytes; one more may begin before it.
         self.tail = max((len(text.encode()) for text in sampling.stop), default=0) + 1
+        self.most = min(sampler.rows_per_batch, self._fitting())
         self.rows: Rows | None = None
         self.live = 0  # the answers that were not finished at the last look
         self.steps = 0
@@ -90,6 +93,16 @@ class _Loop:
         # Whether answers read their prompt's keys and values where they lie; a short prompt is copied for each.
         answered = [len(prompt) for prompt, own in zip(prompts, seeds, strict=True) if len(own) > 1]
         self.shares = self.decode.shares and sum(answered) >= SHARED_FROM * max(1, len(prompts))
+
+    def _fitting(self) -> int:
+        """The rows whose keys and values take half of the device's memory if all grow to their longest, at least 1.
+
+        All memory counts, not what is free, so that the rows that share a batch are the same whenever a run is made.
+        """
+        cuda = self.device.type == "cuda"
+        whole = torch.cuda.get_device_properties(self.device).total_memory if cuda else machine.memory()[0]
+        columns = max(map(len, self.prompts), default=0) + self.sampling.max_tokens
+        return max(1, int(whole * MEMORY_SHARE / (columns * column_bytes(self.model.config))))
 
     def admit(self, places: Sequence[Place]) -> None:
         """Let new answers in, with their first token, beside those that go on."""

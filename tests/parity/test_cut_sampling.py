@@ -12,7 +12,7 @@ from making import make_model
 
 from qed.draws import seed_of
 from qed.samplers.base import Sampling
-from qed.samplers.drawing import kept
+from qed.samplers.drawing import drawn, kept
 from qed.samplers.hf import HFSampler
 
 PROBABILITIES = torch.tensor([[0.05, 0.5, 0.2, 0.15, 0.1]])
@@ -63,8 +63,27 @@ def test_only_what_is_left_is_drawn_with_its_log_probs() -> None:
     for answer in answers:
         assert math.isfinite(answer.logps[0])
         assert answer.logps[0] == pytest.approx(float(logps[answer.tokens[0]]), abs=1e-5)
-    drawn = torch.bincount(torch.tensor([answer.tokens[0] for answer in answers]), minlength=logps.numel()) / 400
-    assert float((drawn - logps.exp()).abs().max()) < 0.1
+    counted = torch.bincount(torch.tensor([answer.tokens[0] for answer in answers]), minlength=logps.numel()) / 400
+    assert float((counted - logps.exp()).abs().max()) < 0.1
+
+
+@given(seed=st.integers(0, 10**6), size=st.integers(4097, 9000), holes=st.booleans())
+def test_a_large_vocabulary_is_searched_by_blocks(seed: int, size: int, holes: bool) -> None:
+    """The token is the one at which the whole cumulative distribution passes the number, and never one of
+    probability zero."""
+    source = torch.Generator().manual_seed(seed)
+    scores = 3 * torch.randn(6, size, generator=source)
+    if holes:
+        scores[:, torch.rand(size, generator=source) < 0.9] = -torch.inf
+    uniform = torch.rand(6, dtype=torch.float64, generator=source)
+    uniform[0], uniform[1] = 0.0, 1 - 2**-53
+    tokens, logps = drawn(scores, uniform, Sampling(1.0, 1))
+    assert bool(logps.isfinite().all())
+    cumulative = scores.log_softmax(-1).exp().double().cumsum(-1)
+    target = uniform[:, None] * cumulative[:, -1:]
+    before = cumulative.gather(1, (tokens[:, None] - 1).clamp(min=0)).where(tokens[:, None] > 0, 0.0)
+    assert bool((before <= target + 1e-12).all())
+    assert bool((cumulative.gather(1, tokens[:, None]) >= target - 1e-12).all())
 
 
 def test_nothing_is_cut_by_default() -> None:

@@ -18,6 +18,7 @@ from qed.samplers.base import Sampling
 from qed.samplers.decoder import is_llama_like
 from qed.samplers.hf import HFSampler
 from qed.samplers.native import NativeSampler, make, supports
+from qed.samplers.rows import begun
 from qed.settings import ModelSettings
 
 SHAPE = {
@@ -121,6 +122,19 @@ def test_answers_end_where_those_of_the_reference_end(rows: int, longest: int, s
     found = NativeSampler(model, Letters(), ends=(22,), rows_per_batch=rows).generate(prompts, seeds, sampling)
     for own, other in zip(expected, found, strict=True):
         assert [(one.tokens, one.stop_reason) for one in own] == [(two.tokens, two.stop_reason) for two in other]
+
+
+def test_no_more_rows_than_their_keys_and_values_have_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column takes 2 x 4 bytes x 2 layers x 2 heads x 4 numbers; each row has at most 2 + 6 of them."""
+    model, sizes = make_model(), []
+    whole = NativeSampler(model, None, ends=(1,)).generate([(3, 4)], [list(range(9))], Sampling(1.0, 6))
+    monkeypatch.setattr("qed.samplers.native.machine.memory", lambda: (2 * 3 * 8 * 128 + 100, 0))
+    monkeypatch.setattr(
+        "qed.samplers.native.begun", lambda places, *rest: (sizes.append(len(places)), begun(places, *rest))[1]
+    )
+    bounded = NativeSampler(model, None, ends=(1,)).generate([(3, 4)], [list(range(9))], Sampling(1.0, 6))
+    assert max(sizes) == 3
+    assert [one.tokens for one in bounded[0]] == [one.tokens for one in whole[0]]
 
 
 def test_no_prompt_and_no_answer() -> None:
