@@ -14,7 +14,6 @@ import json
 import random
 import tempfile
 from contextlib import ExitStack
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,7 @@ from speed_parts.step_ours import settings_of
 from qed.draws import seed_of
 from qed.recipes.policy import load_policy
 from qed.samplers.base import Sampling
-from qed.settings import LearnerSettings
 from qed.types import Problem
-
-# Settings of the learner that change its speed and no gradient; those that this version has are measured.
-SWITCHES = ("packing", "shared_prompts")
 
 
 def main() -> None:
@@ -72,14 +67,11 @@ def _asked() -> argparse.Namespace:
 
 def _sides(against: str | None) -> dict[str, tuple[str, dict[str, str]]]:
     """The module of every side, and the settings that set it apart."""
-    there = {field.name: field.default for field in fields(LearnerSettings)}
-    sides: dict[str, tuple[str, dict[str, str]]] = {"qed": ("learner_ours", {})}
-    for name in SWITCHES:
-        if name in there:
-            turned = not there[name]
-            label = f"{name} {'on' if turned else 'off'}"
-            sides[label] = ("learner_ours", {f"learner.{name}": str(turned).lower()})
-    sides["plain"] = ("learner_plain", {})
+    sides: dict[str, tuple[str, dict[str, str]]] = {
+        "qed": ("learner_ours", {}),
+        "packing off": ("learner_ours", {"learner.packing": "false"}),
+        "plain": ("learner_plain", {}),
+    }
     return {**sides, "trl": ("learner_trl", {})} if against else sides
 
 

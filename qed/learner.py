@@ -72,7 +72,8 @@ class Learner:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.beginning: dict[str, Tensor] = {}
         self.moved = 0.0  # about how far each weight has gone since the rollouts were scored, as AdamW steps
-        self.packing = settings.packing and packs(decoder_and_head(model)[0])
+        with self._autocast():
+            self.packing = settings.packing and packs(decoder_and_head(model)[0])
         if settings.compile:
             # In place, so that every weight keeps its name; the shape differs from one micro-batch to the next.
             decoder_and_head(model)[0].compile(dynamic=True)

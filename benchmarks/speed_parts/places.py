@@ -97,7 +97,7 @@ def _trained(folder: Path, method: str, steps: int) -> None:
     out, hf = folder / method, folder / "hf"
     config = {"sft": "arithmetic-sft", "grpo": "arithmetic-rl"}[method]
     told = ["--model", str(hf), "--steps", str(steps), "--evaluation.problems", "1", "--out", str(out)]
-    settings = resolve(method, [config, *told, "--evaluation.every", "0", "--learner.packing", "true"]).settings
+    settings = resolve(method, [config, *told, "--evaluation.every", "0"]).settings
     assert isinstance(settings, Settings)
     train(settings, Launch(json=True))
     shutil.rmtree(hf)

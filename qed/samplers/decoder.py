@@ -200,8 +200,11 @@ def _joined(*modules: nn.Module) -> Callable[[Tensor], Sequence[Tensor]]:
     if len(plain) < len(modules) or len(biased) > 1 or sum(one.weight.numel() for one in plain) > SMALL:
         functions = [_linear(module) for module in modules]
         return lambda states: [function(states) for function in functions]
-    weight = torch.cat([module.weight for module in plain])
-    bias = torch.cat([module.bias for module in plain]) if biased == {True} else None
+    device = plain[0].weight.device.type
+    # A copy is not among the weights that autocast converts once and keeps.
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else plain[0].weight.dtype
+    weight = torch.cat([module.weight for module in plain]).to(dtype)
+    bias = torch.cat([module.bias for module in plain]).to(dtype) if biased == {True} else None
     sizes = [module.out_features for module in plain]
     return lambda states: torch.split(nn.functional.linear(states, weight, bias), sizes, -1)
 

@@ -45,7 +45,7 @@ def run(script: str, place: Path, *more: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SMALLEST)
+@pytest.mark.parametrize("script", ["step", "learner"])
 def test_qed_alone(script: str, place: Path) -> None:
     found = run(script, place)
     assert found["ours"]["tokens"] > 0
@@ -58,17 +58,10 @@ def test_qed_alone(script: str, place: Path) -> None:
         assert found["ours"]["tokens"] == 16, "no answer ends before its fourth token"
         assert found["ours"]["live_rows"] == 4, "noise gives every row a gradient"
         assert found["signal_share"] == 0, "a random model earns nothing"
-    if script == "sampler":
-        assert 0 < found["ceiling_share"] < 1
     if script == "learner":
         norms = {side: one["norm"] for side, one in found["sides"].items()}
-        assert {"qed", "packing on", "plain"} <= set(norms)
+        assert {"qed", "packing off", "plain"} <= set(norms)
         assert list(norms.values()) == pytest.approx([norms["plain"]] * len(norms), rel=1e-3), "not the same update"
-
-
-@pytest.mark.slow
-def test_rows_without_a_gradient_are_left_out_where_asked(place: Path) -> None:
-    assert run("step", place, "--live-only")["ours"]["live_rows"] == 0
 
 
 @pytest.mark.slow
@@ -76,11 +69,16 @@ def test_rows_without_a_gradient_are_left_out_where_asked(place: Path) -> None:
 def test_beside_the_rival(script: str, place: Path) -> None:
     if RIVALS[script] == "trl":
         pytest.importorskip("trl")
-    found = run(script, place, "--against", RIVALS[script])
+    more = ["--live-only"] if script == "step" else []
+    found = run(script, place, "--against", RIVALS[script], *more)
     assert found["ratio"] > 0
     assert found["ratio_wall"] > 0
     if script != "sft":
         assert found["ours"]["tokens"] == found["rival"]["tokens"] == 16
+    if script == "sampler":
+        assert 0 < found["ceiling_share"] < 1
+    if script == "step":
+        assert found["ours"]["live_rows"] == 0, "without noise no row of a random model has a gradient"
     if script in ("step", "learner"):
         assert found["rival"]["rows"] == 4
     if script == "learner":

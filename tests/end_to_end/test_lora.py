@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,25 @@ def test_what_is_saved_is_read_by_transformers_by_peft_and_by_ourselves(tmp_path
         lora.load(lora.add(make_model(), ModelSettings(lora_rank=2), 0), tmp_path / "adapter")
     with pytest.raises(ModelError, match="no adapters"):
         lora.load(again, tmp_path)
+
+
+def test_frozen_layers_are_held_as_they_are_computed() -> None:
+    """In bfloat16 the layers under adapters are rounded once; what is saved is float32, adapters added."""
+    plain = make_model(dtype=torch.float32)
+    model = lora.add(make_model(dtype=torch.float32), replace(SETTINGS, precision="bfloat16"), 0)
+    widths = {name: parameter.dtype for name, parameter in model.named_parameters()}
+    assert widths["model.layers.0.self_attn.q_proj.base_layer.weight"] == torch.bfloat16
+    assert {widths[name] for name in widths if "lora_" in name or "norm" in name or "embed" in name} == {torch.float32}
+    learner = Learner(model, Grpo(), LearnerSettings(lr=0.1), precision=torch.bfloat16)
+    assert learner.packing
+    learner.update([make_rollout(random.Random(0), advantage=1.0)], 0)
+    saved, before = lora.merged(model), plain.state_dict()
+    assert {tensor.dtype for tensor in saved.values()} == {torch.float32}
+    layer = model.model.layers[0].self_attn.q_proj
+    name = "model.layers.0.self_attn.q_proj.weight"
+    expected = before[name].bfloat16().float() + layer.get_delta_weight("default").float()
+    torch.testing.assert_close(saved[name], expected)
+    assert (saved[name] - before[name].bfloat16().float()).abs().max() > 1e-3
 
 
 def test_a_layer_that_is_not_there_is_named() -> None:
