@@ -26,7 +26,11 @@ class Columns(DynamicLayer):  # type: ignore[misc]
         self.used = 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write new columns behind those in use; keys and values of all of them."""
+        """Write new columns behind those in use; keys and values of all of them.
+
+        Rotation makes keys of float32 under autocast, which attention rounds again; they are kept as values are.
+        """
+        key_states = key_states.to(value_states.dtype)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values = (

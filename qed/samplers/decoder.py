@@ -47,6 +47,7 @@ def is_llama_like(model: Any) -> bool:
     layers = getattr(model.base_model, "layers", ())
     return (
         config.model_type in FAMILIES
+        and config.hidden_act == "silu"
         and rope.get("rope_type", "default") in {"default", "linear", "llama3", "yarn"}
         and all({name for name, _ in layer.named_children()} == PARTS for layer in layers)
     )
@@ -126,13 +127,20 @@ class _Seen(NamedTuple):
         """The attention of a new token, [R * kv_heads, grouped, width], whose key and value are written behind those
         in use."""
         keys, values = self.columns.update(key[:, :, None], value[:, :, None])
-        grouped = query.to(keys.dtype).view(*self.bias.shape[:2], query.shape[-1])
-        bias = self.bias.to(keys.dtype)
-        scores = torch.baddbmm(bias, grouped, keys.flatten(0, 1).transpose(1, 2), alpha=scaling)
+        grouped = query.view(*self.bias.shape[:2], query.shape[-1])
+        if keys.dtype == self.bias.dtype:
+            return self._attended(grouped, keys, values, scaling)
+        # In half precision the operands are rounded as every fused attention rounds them, and their products are not.
+        with torch.autocast(keys.device.type, enabled=False):
+            grouped = grouped.to(keys.dtype).to(self.bias.dtype)
+            return self._attended(grouped, keys.to(self.bias.dtype), values, scaling)
+
+    def _attended(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        scores = torch.baddbmm(self.bias, query, keys.flatten(0, 1).transpose(1, 2), alpha=scaling)
         if self.prompts is None:
-            return scores.softmax(-1).bmm(values.flatten(0, 1))
-        before = self.prompts.scores(self.number, grouped, scaling)
-        shares = torch.cat([before, scores], -1).softmax(-1)
+            return scores.softmax(-1).to(values.dtype).bmm(values.flatten(0, 1))
+        before = self.prompts.scores(self.number, query, scaling)
+        shares = torch.cat([before, scores], -1).softmax(-1).to(values.dtype)
         of_prompts, own = torch.split(shares, [before.shape[-1], scores.shape[-1]], -1)
         return own.bmm(values.flatten(0, 1)) + self.prompts.read(self.number, of_prompts)
 

@@ -40,9 +40,9 @@ class Prompts:
     def scores(self, number: int, query: Tensor, scaling: float) -> Tensor:
         """The products of each row's queries with its prompt's keys in a layer, [R * heads, grouped, columns] from
         [R * heads, grouped, width]."""
-        keys = self._columns(number, "keys")
+        keys = self._columns(number, "keys").to(query.dtype).transpose(1, 2)
         asked = self._side_by_side(query)
-        return self._apart(torch.baddbmm(self.bias.to(keys.dtype), asked, keys.transpose(1, 2), alpha=scaling), query)
+        return self._apart(torch.baddbmm(self.bias.to(query.dtype), asked, keys, alpha=scaling), query)
 
     def read(self, number: int, shares: Tensor) -> Tensor:
         """What rows read of their prompts' values in a layer, [R * heads, grouped, width] from
