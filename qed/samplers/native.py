@@ -112,6 +112,7 @@ class _Loop:
             going = (~self.rows.finished).nonzero().flatten()
             parts.insert(0, (self.rows, going, going))
         self.rows = packed(self.model.config, parts)
+        self.live = len(self.rows)
         self._write(scores, len(self.rows) - len(new))
 
     def _begin(self, places: Sequence[Place]) -> tuple[Rows, Tensor, Tensor]:

@@ -63,8 +63,12 @@ class Letters:
 
 @pytest.mark.parametrize("name", ["qwen2", "gpt2", "llama", "qwen3"])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("rows", [128, 5])
-def test_it_writes_what_the_reference_writes(name: str, temperature: float, rows: int) -> None:
+@pytest.mark.parametrize(("rows", "look"), [(128, 1), (5, 1), (5, 4)])
+def test_it_writes_what_the_reference_writes(
+    name: str, temperature: float, rows: int, look: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever shares a batch, and whether rows that are done are looked for at every token or now and then."""
+    monkeypatch.setattr("qed.samplers.native.LOOK_EVERY", {"cpu": look})
     model, source = family(name), random.Random(1)
     prompts = [tuple(source.randrange(2, VOCABULARY) for _ in range(source.randint(1, 9))) for _ in range(9)]
     seeds = [[seed_of("native", which, number) for number in range(source.choice([1, 3, 8]))] for which in range(9)]
