@@ -58,6 +58,8 @@ class Phase:
             precision=precision(settings.model),
             reference=reference(setup, settings, offset) if settings.algorithm.reference else None,
         )
+        if settings.learner.packing and not self.learner.packing:
+            setup.console.say(f"{name}: this model does not keep packed rows apart, so it computes padding too.")
         if settings.algorithm.restarts:
             self.learner.begin_from(beginning(setup, settings, offset))
         self.stream: Stream[Any] | None = None
