@@ -20,7 +20,7 @@ def offline(setup: Setup, settings: Settings, name: str, offset: int = 0) -> Non
     stream = phase.over(trained_rows(setup, settings), "demonstrations")
     for step in phase.steps():
         rows = stream.take(settings.learner.batch_size or len(stream.items))
-        stats = phase.learner.update(rows, step - offset - 1)
+        stats = phase.update(rows, step)
         phase.record(step, [stats])
     phase.finish()
 

@@ -51,7 +51,7 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
         counts = {**gathered.counts, **gatherer.pool.sizes()}
         if algorithm.restarts and rows:
             learner.restart()
-        stats = [learner.update(part, step - offset - 1) for part in parts]
+        stats = [phase.update(part, step) for part in parts]
         sampler.load(learner.weights(), version=step)
         learner.adapt(phase.record(step, stats, gathered.sampled, counts))
     phase.finish()

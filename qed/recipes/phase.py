@@ -21,13 +21,14 @@ from qed.gathering import Gatherer
 from qed.learner import COUNTS, Learner
 from qed.model import precision
 from qed.phases import Settings
+from qed.recipes.divergence import SKIPPED, Tolerance
 from qed.recipes.evaluate import as_metrics, evaluate
 from qed.recipes.problems import VALIDATION
 from qed.recipes.reference import beginning, reference
 from qed.recipes.setup import Setup
 from qed.rollouts import Stream, describe, flat
 from qed.runs import Row, evaluations, read_lines
-from qed.types import Groups
+from qed.types import Groups, Rollout
 
 Stats = dict[str, float]
 VALIDATED = f"eval/{VALIDATION}/preferred"  # the share of held-out pairs whose chosen answer the policy has raised more
@@ -67,7 +68,9 @@ class Phase:
         self.position, self.signal_steps = 0, 0  # of this phase alone
         setup.signal_steps = max(setup.signal_steps, state.get("run_signal_steps", 0))
         self.goes_on = offset < state["step"] <= self.last and state.get("phase") == name
+        self.tolerance = Tolerance(setup, settings.run.non_finite_skips)
         if self.goes_on:
+            self.tolerance.in_a_row = state.get("skipped_in_a_row", 0)
             self.learner.load_state(tensors)
             self.learner.algorithm = replace(settings.algorithm, **state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
@@ -103,6 +106,7 @@ class Phase:
         self._stop_if_asked(self.first)
         self.clock = time.perf_counter()
         for step in range(self.first + 1, self.last + 1):
+            self.setup.step = step
             yield step
             done = step == self.last
             if self._due(step, self.settings.evaluation.every) or done:
@@ -126,6 +130,10 @@ class Phase:
                 stop.exit_code,
             )
 
+    def update(self, rows: Sequence[Rollout], step: int) -> Stats:
+        """One optimizer step of a step of the run; what is not finite is met as `run.on_non_finite` says."""
+        return self.tolerance.update(self.learner, rows, step, step - self.offset - 1)
+
     def lap(self, stage: str) -> None:
         """The time since the last lap was spent on this stage of the step."""
         now = time.perf_counter()
@@ -140,7 +148,7 @@ class Phase:
         merged = {
             name: fmean(s[name] for s in stats if name in s) for name in dict.fromkeys(n for s in stats for n in s)
         }
-        merged |= {name: sum(s[name] for s in stats) for name in COUNTS}
+        merged |= {name: sum(s.get(name, 0.0) for s in stats) for name in (*COUNTS, SKIPPED) if name in merged}
         self.signal_steps += merged["train/live_rows"] > 0
         self.setup.signal_steps += merged["train/live_rows"] > 0
         seconds = sum(self.laps.values())
@@ -201,6 +209,7 @@ class Phase:
             "position": self.stream.position if self.stream else 0,
             "signal_steps": self.signal_steps,
             "run_signal_steps": self.setup.signal_steps,
+            "skipped_in_a_row": self.tolerance.in_a_row,
             "seed": self.settings.run.seed,
             "algorithm": self._adapted(),
             "best": step if best else checkpoints.pointed(self.setup.run.folder, "BEST"),

@@ -41,7 +41,7 @@ def preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) ->
     for step in phase.steps():
         rows = flat(stream.take(count))
         learner.score(rows, old=False)
-        stats = learner.update(rows, step - offset - 1)
+        stats = phase.update(rows, step)
         phase.record(step, [stats])
     phase.finish()
 

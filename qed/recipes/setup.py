@@ -64,6 +64,7 @@ class Setup:
     resumed: Path | None  # the checkpoint that the run goes on from
     boundaries: frozenset[int]  # the steps at which its phases begin and end, whose checkpoints stay
     signal_steps: int = 0  # steps of the whole run that had a gradient
+    step: int = 0  # the step that is being made
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """The state to go on from; a run that begins is at step 0."""
