@@ -18,6 +18,7 @@ import torch
 from qed import checkpoints
 from qed.errors import Interrupted, NothingTrained
 from qed.gathering import Gatherer
+from qed.guards.alarms import Alarms
 from qed.learner import COUNTS, Learner
 from qed.model import precision
 from qed.phases import Settings
@@ -74,6 +75,10 @@ class Phase:
             self.learner.load_state(tensors)
             self.learner.algorithm = replace(settings.algorithm, **state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
+        self.alarms = Alarms()
+        for row in read_lines(setup.run.folder / "metrics.jsonl"):
+            if row.get("phase") == name and row["step"] >= offset:
+                self.alarms.look(row)  # what a run has told before it was resumed is not told again
         self.laps: dict[str, float] = {}
         self.saved = -1
         # What the recipe itself measures on the validation part, and its figures so far by step; `VALIDATED` is among
@@ -158,10 +163,17 @@ class Phase:
         row |= {"time/step_s": seconds, "perf/tokens_per_s": tokens / seconds, **memory(self.setup.device)}
         if self.settings.run.save_rollouts and rollouts:
             self.setup.run.rollouts(step, rollouts)
-        self.setup.run.metrics(row)
         self.setup.console.step(step, self.last, row)
+        self._note(row)
         self.laps = {}
         return row
+
+    def _note(self, row: Row) -> None:
+        """Write a row of metrics, and say what is alarming by now."""
+        self.setup.run.metrics(row)
+        for alarm in self.alarms.look(row):
+            self.setup.run.event("alarm", name=alarm.name, step=row["step"], phase=self.name, told=alarm.told)
+            self.setup.console.say(f"Warning, step {row['step']}: {alarm.told}")
 
     def _due(self, step: int, every: int) -> bool:
         return every > 0 and (step - self.offset) % every == 0
@@ -175,7 +187,7 @@ class Phase:
         if self.measure is not None and step not in self.measured:
             figures = self.measure()
             self.measured[step] = figures[VALIDATED]
-            self.setup.run.metrics({"step": step, "phase": self.name, **figures})
+            self._note({"step": step, "phase": self.name, **figures})
             self.setup.console.say(f"  step {step}, {VALIDATION}: {figures[VALIDATED]:.1%} of the pairs ranked right")
         answerable = [problem for problem in self.setup.validation if problem.answer]
         validation = {VALIDATION: answerable} if answerable else {}
@@ -185,7 +197,7 @@ class Phase:
             return
         began = time.perf_counter()
         summaries = evaluate(self.setup, self.settings, step, benches)
-        self.setup.run.metrics(
+        self._note(
             {
                 "step": step,
                 "phase": self.name,
