@@ -23,6 +23,7 @@ from qed.attention import attending, packs
 from qed.batch import Batch, collate, cut, mismatch
 from qed.errors import QedError
 from qed.guards.finite import of_update, require_finite
+from qed.guards.watchdog import beat
 from qed.logps import decoder_and_head, response_logps, response_scores
 from qed.lora import Without, switched_off
 from qed.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
@@ -188,6 +189,7 @@ class Learner:
 
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Add the gradient of a micro-batch, and describe it by sums over its tokens."""
+        beat()
         layout = self._layout(part)
         with attending(self.model.config) if layout is not None else nullcontext():
             with self._autocast():
@@ -278,6 +280,7 @@ class Learner:
         """The log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
         logps, entropy = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
         for rows in self._cuts(batch):
+            beat()
             part = batch.select(rows)
             with self._autocast():
                 found = response_logps(model, part, self.temperature, self._layout(part))

@@ -215,6 +215,8 @@ class RunSettings:
     """What a run does at its end when no step had a gradient: fail with exit code 5, or warn, as a control arm may."""
     on_non_finite: str = "stop"
     """Where an update is not finite: stop with exit code 4, or skip:N, at most N updates one after another."""
+    watchdog: float = 1800.0
+    """Seconds without any progress after which a run ends with exit code 75 and its stacks in the log; 0 never."""
     log_every: int = 0
     """Print a plain line every so many steps where the output is not a terminal; 0 prints about twenty a phase."""
 
@@ -224,6 +226,7 @@ class RunSettings:
         require(self.save_every >= 0, "run.save_every must not be negative.")
         require(self.keep_last >= 0, "run.keep_last must not be negative.")
         require(self.log_every >= 0, "run.log_every must not be negative.")
+        require(0 <= self.watchdog < float("inf"), "run.watchdog must be a finite number, 0 or more.")
         meant = self.on_non_finite == "stop" or self.non_finite_skips > 0
         require(meant, f"run.on_non_finite is stop, or skip:N with N above 0, not '{self.on_non_finite}'.")
 

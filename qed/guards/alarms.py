@@ -130,8 +130,8 @@ def entropy_collapse(history: History) -> str | None:
         return None
     return (
         f"The policy's entropy has fallen from {before:.3f} to {now:.4f} nats per token while {fmean(right):.0%} of "
-        "the answers are right: it hardly explores any more. Set algorithm.entropy, raise algorithm.clip_high, or lower "
-        "learner.lr."
+        "the answers are right: it hardly explores any more. Set algorithm.entropy, raise algorithm.clip_high, or "
+        "lower learner.lr."
     )
 
 

@@ -19,6 +19,7 @@ from qed import checkpoints
 from qed.errors import Interrupted, NothingTrained
 from qed.gathering import Gatherer
 from qed.guards.alarms import Alarms
+from qed.guards.watchdog import enter
 from qed.learner import COUNTS, Learner
 from qed.model import precision
 from qed.phases import Settings
@@ -112,6 +113,7 @@ class Phase:
         self.clock = time.perf_counter()
         for step in range(self.first + 1, self.last + 1):
             self.setup.step = step
+            enter("sample" if self.settings.algorithm.online else "train", step)
             yield step
             done = step == self.last
             if self._due(step, self.settings.evaluation.every) or done:
@@ -144,6 +146,7 @@ class Phase:
         now = time.perf_counter()
         self.laps[stage] = self.laps.get(stage, 0.0) + now - self.clock
         self.clock = now
+        enter("train", self.setup.step)
 
     def record(self, step: int, stats: Sequence[Stats], groups: Groups = (), counts: Stats | None = None) -> Row:
         """Write a step: the means of its updates, what its rollouts look like and how they were gathered, times and
@@ -195,6 +198,7 @@ class Phase:
         benches = validation if between else {**self.setup.benches, **validation}
         if set(dict(evaluations(self.setup.run.folder)).get(step, {})) >= set(benches):
             return
+        enter("evaluate", step)
         began = time.perf_counter()
         summaries = evaluate(self.setup, self.settings, step, benches)
         self._note(
@@ -216,6 +220,7 @@ class Phase:
     def _save(self, step: int, best: bool = False) -> None:
         if step == self.saved:
             return
+        enter("save", step)
         state = {
             "phase": self.name,
             "position": self.stream.position if self.stream else 0,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from qed.errors import Diverged
+from qed.guards.watchdog import beat
 from qed.samplers.base import Sampling
 from qed.samplers.columns import fresh
 from qed.samplers.decoder import decoder_of
@@ -125,6 +126,7 @@ class _Loop:
         """One more token for every row."""
         rows = self.rows
         assert rows is not None
+        beat()
         rows.claim_column()
         last = rows.tokens.gather(1, (rows.age - 1)[:, None]).squeeze(1)
         self._write(self.decode(rows, last), 0)
