@@ -215,6 +215,8 @@ class RunSettings:
     """What a run does at its end when no step had a gradient: fail with exit code 5, or warn, as a control arm may."""
     on_non_finite: str = "stop"
     """Where an update is not finite: stop with exit code 4, or skip:N, at most N updates one after another."""
+    preflight: bool = True
+    """Before the first step, sample and grade a few answers, and refuse what cannot work."""
     watchdog: float = 1800.0
     """Seconds without any progress after which a run ends with exit code 75 and its stacks in the log; 0 never."""
     log_every: int = 0
