@@ -97,6 +97,14 @@ def whole_folder(target: Path) -> Iterator[Path]:
         _settle(aside)
 
 
+def size(model: Any, others: int | None = None) -> int:
+    """The bytes of a checkpoint; for the arguments see `require_space`."""
+    if others is None:
+        others = 2 * sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+    weights = {tensor.data_ptr(): quantized.size_in_full(tensor) for tensor in model.state_dict().values()}
+    return sum(weights.values()) + others + MARGIN
+
+
 def require_space(run: Run, model: Any, others: int | None = None) -> None:
     """Refuse to go on where the disk has no room for a checkpoint.
 
@@ -108,10 +116,7 @@ def require_space(run: Run, model: Any, others: int | None = None) -> None:
     Raises:
         QedError: what is needed, where, and what to do.
     """
-    if others is None:
-        others = 2 * sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
-    weights = {tensor.data_ptr(): quantized.size_in_full(tensor) for tensor in model.state_dict().values()}
-    needed = sum(weights.values()) + others + MARGIN
+    needed = size(model, others)
     free = shutil.disk_usage(run.folder).free
     if free < needed:
         raise QedError(

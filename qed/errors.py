@@ -6,7 +6,11 @@ A message says what, where, why and what to do; the command line prints it witho
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qed.types import Rollout
 
 
 class QedError(Exception):
@@ -34,9 +38,16 @@ class ModelError(QedError):
 
 
 class Diverged(QedError):
-    """A loss, gradient, reward or log-prob that is not finite: stopped before the optimizer step."""
+    """A loss, gradient, reward, log-prob or advantage that is not finite: stopped before the optimizer step.
+
+    `rollouts` are the batch in which it was met, as far as there was one.
+    """
 
     exit_code = 4
+
+    def __init__(self, message: str, rollouts: Sequence[Rollout] = ()) -> None:
+        super().__init__(message)
+        self.rollouts = tuple(rollouts)
 
 
 class NothingTrained(QedError):

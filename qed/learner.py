@@ -21,7 +21,9 @@ from torch import Tensor, nn
 from qed.algorithms.base import Algorithm
 from qed.attention import attending, packs
 from qed.batch import Batch, collate, cut, mismatch
-from qed.errors import Diverged, QedError
+from qed.errors import QedError
+from qed.guards.finite import of_update, require_finite
+from qed.guards.watchdog import beat
 from qed.logps import decoder_and_head, response_logps, response_scores
 from qed.lora import Without, switched_off
 from qed.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
@@ -128,12 +130,13 @@ class Learner:
     def update(self, rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
         """One optimizer step; `step` counts from 0 within the schedule. A step without signal changes nothing.
 
-        Where `skip_norm` is set, neither does one whose gradient is larger or not finite; it is counted.
+        Where `skip_norm` is set, neither does one whose gradient is larger; it is counted.
 
         Raises:
-            Diverged: when the loss or the gradient is not finite; the weights are then still those before the step.
+            Diverged: when a figure, the loss or the gradient is not finite; the weights are those before the step.
             QedError: when the weights have moved since the rollouts were scored, and yet every ratio is exactly 1.
         """
+        require_finite(rollouts)
         rate = learning_rate(self.settings, step)
         self.optimizer.zero_grad(set_to_none=True)
         stats = self.accumulate(rollouts)
@@ -141,19 +144,14 @@ class Learner:
         if stats["train/live_rows"] == 0:
             return stats | {"optim/grad_norm": 0.0}
         norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf))
-        finite = math.isfinite(norm) and math.isfinite(stats["train/loss"])
-        if self.settings.skip_norm and not (finite and norm <= self.settings.skip_norm):
+        if not (math.isfinite(norm) and math.isfinite(stats["train/loss"])):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise of_update(rollouts, self.look(rollouts), stats["train/loss"], norm, rate)
+        if self.settings.skip_norm and norm > self.settings.skip_norm:
             self.optimizer.zero_grad(set_to_none=True)
             # What is no number would not be JSON, and would make every mean that it is part of none.
             finite_ones = {name: value for name, value in stats.items() if math.isfinite(value)}
             return finite_ones | {"optim/skipped": 1.0}
-        if not finite:
-            self.optimizer.zero_grad(set_to_none=True)
-            raise Diverged(
-                f"The loss is {stats['train/loss']} and the gradient's norm {norm} at learning rate {rate:g}: "
-                "stopped before "
-                "the optimizer step. A smaller learner.lr, or float32 in place of bfloat16, is the usual cure."
-            )
         self._require_ratios(stats)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -192,6 +190,7 @@ class Learner:
 
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Add the gradient of a micro-batch, and describe it by sums over its tokens."""
+        beat()
         layout = self._layout(part)
         with attending(self.model.config) if layout is not None else nullcontext():
             with self._autocast():
@@ -282,6 +281,7 @@ class Learner:
         """The log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
         logps, entropy = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
         for rows in self._cuts(batch):
+            beat()
             part = batch.select(rows)
             with self._autocast():
                 found = response_logps(model, part, self.temperature, self._layout(part))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from typing import Generic, TypeVar
 from qed.algorithms.base import Algorithm, correct_ones
 from qed.draws import seed_of, shuffled
 from qed.errors import Diverged, QedError
+from qed.guards.finite import require_finite
 from qed.prompts.base import Template
 from qed.rewards.grader import Grader
 from qed.samplers.base import Sampler, Sampling
@@ -82,17 +82,17 @@ def sample(
             if member.source == "policy":
                 together.setdefault((which, member.output), []).append(place)
     prompts = [groups[which][0].prompt + beginning for which, beginning in together]
-    seeds = [
-        [seed_of(*address, groups[which][place].problem.id, groups[which][place].index) for place in places]
-        for (which, _), places in together.items()
-    ]
+    asking = [[groups[which][place] for place in places] for (which, _), places in together.items()]
+    seeds = [[seed_of(*address, one.problem.id, one.index) for one in some] for some in asking]
     given = [len(beginning) for _, beginning in together]
-    answers = (
-        sampler.generate(prompts, seeds, sampling, given) if any(given) else sampler.generate(prompts, seeds, sampling)
-    )
+    try:
+        answers = sampler.generate(prompts, seeds, sampling, *([given] if any(given) else []))
+    except Diverged as error:
+        raise Diverged(str(error), flat(groups)) from error
     for ((which, _), places), found in zip(together.items(), answers, strict=True):
+        group = groups[which]
         for place, answer in zip(places, found, strict=True):
-            groups[which][place] = _continued(groups[which][place], answer, template, version)
+            group[place] = _continued(group[place], answer, template, version)
     return groups
 
 
@@ -185,10 +185,7 @@ def grade(groups: Groups, grader: Grader) -> None:
     for group, grades in zip(groups, grader(groups), strict=True):
         for rollout, verdict in zip(group, grades, strict=True):
             rollout.grade = verdict
-            if not math.isfinite(verdict.reward):
-                raise Diverged(
-                    f"The reward of an answer to problem {rollout.problem.id} is {verdict.reward}: {rollout.text[:200]}"
-                )
+    require_finite(flat(groups))
     graded = [rollout.grade for rollout in flat(groups) if rollout.grade is not None]
     if graded and all(verdict.tier == "error" for verdict in graded):
         raise QedError(f"The reward failed on all of {len(graded)} answers, first with: {graded[0].reason}")

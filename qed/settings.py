@@ -157,7 +157,7 @@ class LearnerSettings:
     clip_norm: float = 1.0
     """Largest norm of the whole gradient; 0 does not clip."""
     skip_norm: float = 0.0
-    """Pass over an update whose gradient's norm is above this or not finite; 0 ends the run where it is not finite."""
+    """Pass over an update whose gradient's norm is above this; 0 takes any. Not finite: run.on_non_finite."""
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
@@ -213,6 +213,12 @@ class RunSettings:
     """Keep every rollout on disk, compressed."""
     on_no_signal: Literal["stop", "warn"] = "stop"
     """What a run does at its end when no step had a gradient: fail with exit code 5, or warn, as a control arm may."""
+    on_non_finite: str = "stop"
+    """Where an update is not finite: stop with exit code 4, or skip:N, at most N updates one after another."""
+    preflight: bool = True
+    """Before the first step, sample and grade a few answers, and refuse what cannot work."""
+    watchdog: float = 1800.0
+    """Seconds without any progress after which a run ends with exit code 75 and its stacks in the log; 0 never."""
     log_every: int = 0
     """Print a plain line every so many steps where the output is not a terminal; 0 prints about twenty a phase."""
 
@@ -222,3 +228,12 @@ class RunSettings:
         require(self.save_every >= 0, "run.save_every must not be negative.")
         require(self.keep_last >= 0, "run.keep_last must not be negative.")
         require(self.log_every >= 0, "run.log_every must not be negative.")
+        require(0 <= self.watchdog < float("inf"), "run.watchdog must be a finite number, 0 or more.")
+        meant = self.on_non_finite == "stop" or self.non_finite_skips > 0
+        require(meant, f"run.on_non_finite is stop, or skip:N with N above 0, not '{self.on_non_finite}'.")
+
+    @property
+    def non_finite_skips(self) -> int:
+        """How many updates that are not finite may follow each other."""
+        word, _, count = self.on_non_finite.partition(":")
+        return int(count) if word == "skip" and count.isdecimal() and count.isascii() else 0

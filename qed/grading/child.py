@@ -41,18 +41,21 @@ Answer = Callable[[Any], Any]
 def main() -> None:
     """Load the target, then fork a child for every socket that comes; end when the caller's end closes."""
     (target, arguments, memory, sealed), control = json.loads(sys.argv[2]), socket.socket(fileno=int(sys.argv[3]))
+    _death_bound(int(sys.argv[4]))()
     if sealed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.dup2(2, 1)  # stdout belongs to the caller: its last line may be read by a program
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    bind = _death_bound()
     failed, about, answer = "", None, None
     try:
         module, _, name = target.partition(":")
         about, answer = getattr(importlib.import_module(module), name)(*arguments)
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever it is, the caller is told
         failed = f"{type(error).__name__}: {error}"
+    # From here on the socket tells when the caller is gone, and then what the children have started is ended with them.
+    _death_bound(0)()
+    bind = _death_bound(os.getpid())
     children: set[int] = set()
     while True:
         message, channels, _, _ = socket.recv_fds(control, MESSAGE, 1)
@@ -73,15 +76,18 @@ def main() -> None:
                 children.add(number)
 
 
-def _death_bound() -> Callable[[], None]:
-    """What a child calls so that the kernel ends it with this process, even when this process is killed; on Linux."""
+def _death_bound(parent: int) -> Callable[[], None]:
+    """What a child calls so that the kernel ends it with its parent, even when that is killed; on Linux.
+
+    A parent of number 0 is none: the child is let go.
+    """
     if sys.platform != "linux":
         return lambda: None
-    control, parent = ctypes.CDLL(None).prctl, os.getpid()
+    control = ctypes.CDLL(None).prctl
 
     def bind() -> None:
-        control(PARENT_DEATH_SIGNAL, signal.SIGKILL)
-        if os.getppid() != parent:  # it was killed before the kernel had been told
+        control(PARENT_DEATH_SIGNAL, signal.SIGKILL if parent else 0)
+        if parent and os.getppid() != parent:  # it was killed before the kernel had been told
             os._exit(1)
 
     return bind

@@ -18,6 +18,7 @@ from typing import Any
 from qed import machine
 from qed.grading.session import LIMITS, FailedError, Limits, NotLoadedError, Session, TimedOutError
 from qed.grading.zygote import Zygote
+from qed.guards.watchdog import beat
 from qed.types import Grade, Group, Problem, Rollout
 
 MOST_WORKERS = 8
@@ -89,6 +90,7 @@ class Judge:
     def _unit(self, rollouts: Group) -> list[Grade]:
         """The grades of answers that are judged together; when that fails, each is judged alone."""
         with self._places:
+            beat()
             try:
                 return self._asked(rollouts)
             except TimedOutError as error:

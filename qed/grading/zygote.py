@@ -74,7 +74,10 @@ class Zygote:
     def _started(self) -> socket.socket:
         if self._control is None:
             ours, theirs = socket.socketpair()
-            command = [sys.executable, "-c", BOOT, json.dumps(sys.path), self._orders, str(theirs.fileno())]
+            # The kernel ends a child with the thread that made it, so only the main thread may ask for that.
+            parent = os.getpid() if threading.current_thread() is threading.main_thread() else 0
+            control = [str(theirs.fileno()), str(parent)]
+            command = [sys.executable, "-c", BOOT, json.dumps(sys.path), self._orders, *control]
             # A session of its own: Ctrl-C in the terminal is for the caller, who then decides.
             with self.log.open("ab") if self.log else nullcontext() as log:
                 process = subprocess.Popen(

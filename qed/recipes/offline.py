@@ -10,6 +10,7 @@ from qed.errors import DataError, UsageError
 from qed.packing import windows
 from qed.phases import Settings
 from qed.recipes.phase import Phase
+from qed.recipes.probe import preflight
 from qed.recipes.setup import Setup
 from qed.types import Problem, Rollout
 
@@ -17,10 +18,12 @@ from qed.types import Problem, Rollout
 def offline(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
     """Imitate the worked solutions of the training problems; see `Phase` for the arguments."""
     phase = Phase(setup, settings, name, offset)
-    stream = phase.over(trained_rows(setup, settings), "demonstrations")
+    trained = trained_rows(setup, settings)
+    preflight(phase, setup.problems, trained)
+    stream = phase.over(trained, "demonstrations")
     for step in phase.steps():
         rows = stream.take(settings.learner.batch_size or len(stream.items))
-        stats = phase.learner.update(rows, step - offset - 1)
+        stats = phase.update(rows, step)
         phase.record(step, [stats])
     phase.finish()
 

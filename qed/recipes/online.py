@@ -9,6 +9,7 @@ from qed.errors import DataError, UsageError
 from qed.gathering import Gathered, Gatherer
 from qed.phases import Settings
 from qed.recipes.phase import Phase
+from qed.recipes.probe import preflight
 from qed.recipes.problems import reward_names
 from qed.recipes.setup import Setup
 from qed.rewards.base import may_judge
@@ -33,6 +34,7 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
     stream = phase.over(problems, "problems")
     gatherer = Gatherer(stream, sampler, setup.template, setup.grader, settings.sampling, learner.look, offset)
     phase.holding(gatherer)
+    preflight(phase, problems)
     told = False
     for step in phase.steps():
         algorithm = learner.algorithm
@@ -51,7 +53,7 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
         counts = {**gathered.counts, **gatherer.pool.sizes()}
         if algorithm.restarts and rows:
             learner.restart()
-        stats = [learner.update(part, step - offset - 1) for part in parts]
+        stats = [phase.update(part, step) for part in parts]
         sampler.load(learner.weights(), version=step)
         learner.adapt(phase.record(step, stats, gathered.sampled, counts))
     phase.finish()

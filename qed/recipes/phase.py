@@ -18,16 +18,19 @@ import torch
 from qed import checkpoints
 from qed.errors import Interrupted, NothingTrained
 from qed.gathering import Gatherer
+from qed.guards.alarms import Alarms
+from qed.guards.watchdog import enter
 from qed.learner import COUNTS, Learner
 from qed.model import precision
 from qed.phases import Settings
+from qed.recipes.divergence import SKIPPED, Tolerance
 from qed.recipes.evaluate import as_metrics, evaluate
 from qed.recipes.problems import VALIDATION
 from qed.recipes.reference import beginning, reference
 from qed.recipes.setup import Setup
 from qed.rollouts import Stream, describe, flat
 from qed.runs import Row, evaluations, read_lines
-from qed.types import Groups
+from qed.types import Groups, Rollout
 
 Stats = dict[str, float]
 VALIDATED = f"eval/{VALIDATION}/preferred"  # the share of held-out pairs whose chosen answer the policy has raised more
@@ -69,10 +72,16 @@ class Phase:
         self.position, self.signal_steps = 0, 0  # of this phase alone
         setup.signal_steps = max(setup.signal_steps, state.get("run_signal_steps", 0))
         self.goes_on = offset < state["step"] <= self.last and state.get("phase") == name
+        self.tolerance = Tolerance(setup, settings.run.non_finite_skips)
         if self.goes_on:
+            self.tolerance.in_a_row = state.get("skipped_in_a_row", 0)
             self.learner.load_state(tensors)
             self.learner.algorithm = replace(settings.algorithm, **state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
+        self.alarms = Alarms()
+        for row in read_lines(setup.run.folder / "metrics.jsonl"):
+            if row.get("phase") == name and row["step"] >= offset:
+                self.alarms.look(row)  # what a run has told before it was resumed is not told again
         self.laps: dict[str, float] = {}
         self.saved = -1
         # What the recipe itself measures on the validation part, and its figures so far by step; `VALIDATED` is among
@@ -105,6 +114,8 @@ class Phase:
         self._stop_if_asked(self.first)
         self.clock = time.perf_counter()
         for step in range(self.first + 1, self.last + 1):
+            self.setup.step = step
+            enter("sample" if self.settings.algorithm.online else "train", step)
             yield step
             done = step == self.last
             if self._due(step, self.settings.evaluation.every) or done:
@@ -128,11 +139,16 @@ class Phase:
                 stop.exit_code,
             )
 
+    def update(self, rows: Sequence[Rollout], step: int) -> Stats:
+        """One optimizer step of a step of the run; what is not finite is met as `run.on_non_finite` says."""
+        return self.tolerance.update(self.learner, rows, step, step - self.offset - 1)
+
     def lap(self, stage: str) -> None:
         """The time since the last lap was spent on this stage of the step."""
         now = time.perf_counter()
         self.laps[stage] = self.laps.get(stage, 0.0) + now - self.clock
         self.clock = now
+        enter("train", self.setup.step)
 
     def record(self, step: int, stats: Sequence[Stats], groups: Groups = (), counts: Stats | None = None) -> Row:
         """Write a step: the means of its updates, what its rollouts look like and how they were gathered, times and
@@ -142,7 +158,7 @@ class Phase:
         merged = {
             name: fmean(s[name] for s in stats if name in s) for name in dict.fromkeys(n for s in stats for n in s)
         }
-        merged |= {name: sum(s[name] for s in stats) for name in COUNTS}
+        merged |= {name: sum(s.get(name, 0.0) for s in stats) for name in (*COUNTS, SKIPPED) if name in merged}
         self.signal_steps += merged["train/live_rows"] > 0
         self.setup.signal_steps += merged["train/live_rows"] > 0
         seconds = sum(self.laps.values())
@@ -152,10 +168,17 @@ class Phase:
         row |= {"time/step_s": seconds, "perf/tokens_per_s": tokens / seconds, **memory(self.setup.device)}
         if self.settings.run.save_rollouts and rollouts:
             self.setup.run.rollouts(step, rollouts)
-        self.setup.run.metrics(row)
         self.setup.console.step(step, self.last, row)
+        self._note(row)
         self.laps = {}
         return row
+
+    def _note(self, row: Row) -> None:
+        """Write a row of metrics, and say what is alarming by now."""
+        self.setup.run.metrics(row)
+        for alarm in self.alarms.look(row):
+            self.setup.run.event("alarm", name=alarm.name, step=row["step"], phase=self.name, told=alarm.told)
+            self.setup.console.say(f"Warning, step {row['step']}: {alarm.told}")
 
     def _due(self, step: int, every: int) -> bool:
         return every > 0 and (step - self.offset) % every == 0
@@ -169,7 +192,7 @@ class Phase:
         if self.measure is not None and step not in self.measured:
             figures = self.measure()
             self.measured[step] = figures[VALIDATED]
-            self.setup.run.metrics({"step": step, "phase": self.name, **figures})
+            self._note({"step": step, "phase": self.name, **figures})
             self.setup.console.say(f"  step {step}, {VALIDATION}: {figures[VALIDATED]:.1%} of the pairs ranked right")
         answerable = [problem for problem in self.setup.validation if problem.answer]
         validation = {VALIDATION: answerable} if answerable else {}
@@ -177,9 +200,10 @@ class Phase:
         benches = validation if between else {**self.setup.benches, **validation}
         if set(dict(evaluations(self.setup.run.folder)).get(step, {})) >= set(benches):
             return
+        enter("evaluate", step)
         began = time.perf_counter()
         summaries = evaluate(self.setup, self.settings, step, benches)
-        self.setup.run.metrics(
+        self._note(
             {
                 "step": step,
                 "phase": self.name,
@@ -198,11 +222,13 @@ class Phase:
     def _save(self, step: int, best: bool = False) -> None:
         if step == self.saved:
             return
+        enter("save", step)
         state = {
             "phase": self.name,
             "position": self.stream.position if self.stream else 0,
             "signal_steps": self.signal_steps,
             "run_signal_steps": self.setup.signal_steps,
+            "skipped_in_a_row": self.tolerance.in_a_row,
             "seed": self.settings.run.seed,
             "algorithm": self._adapted(),
             "best": step if best else checkpoints.pointed(self.setup.run.folder, "BEST"),

@@ -11,6 +11,7 @@ from qed.errors import DataError
 from qed.learner import Learner
 from qed.phases import Settings
 from qed.recipes.phase import VALIDATED, Phase, Stats
+from qed.recipes.probe import preflight
 from qed.recipes.problems import VALIDATION
 from qed.recipes.reference import precomputed
 from qed.recipes.setup import Setup
@@ -34,6 +35,7 @@ def preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) ->
     learner = phase.learner
     if settings.algorithm.precompute_reference:
         trained, held = (_paired(precomputed(setup, settings, learner, offset, flat(some))) for some in (trained, held))
+    preflight(phase, setup.problems, flat(trained))
     stream = phase.over(trained, "pairs")
     if held:
         phase.measure = partial(preferred, learner, held)
@@ -41,7 +43,7 @@ def preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) ->
     for step in phase.steps():
         rows = flat(stream.take(count))
         learner.score(rows, old=False)
-        stats = learner.update(rows, step - offset - 1)
+        stats = phase.update(rows, step)
         phase.record(step, [stats])
     phase.finish()
 

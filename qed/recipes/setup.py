@@ -23,6 +23,7 @@ from qed.draws import seed_of
 from qed.errors import QedError, UsageError
 from qed.grading.session import Limits
 from qed.guards.signals import Stop, watched
+from qed.guards.watchdog import watching
 from qed.phases import PipelineSettings, Settings
 from qed.prompts.base import Template
 from qed.recipes.environment import as_begun, environment, set_kernels
@@ -64,6 +65,7 @@ class Setup:
     resumed: Path | None  # the checkpoint that the run goes on from
     boundaries: frozenset[int]  # the steps at which its phases begin and end, whose checkpoints stay
     signal_steps: int = 0  # steps of the whole run that had a gradient
+    step: int = 0  # the step that is being made
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """The state to go on from; a run that begins is at step 0."""
@@ -84,7 +86,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)
     console = Console(launch.json, settings.run.log_every)
-    with watched() as stop, Run(folder) as run, kernels.kept():
+    with watched() as stop, Run(folder) as run, kernels.kept(), watching(run, settings.run.watchdog):
         settings = as_begun(settings, run.folder, launch)
         try:
             with _preparing(folder, aside, launch):

@@ -8,8 +8,9 @@ from typing import Any
 
 from qed import checkpoints
 from qed.card import write_card
-from qed.errors import NothingTrained, UsageError
+from qed.errors import Diverged, NothingTrained, UsageError
 from qed.phases import PipelineSettings, Settings
+from qed.recipes.divergence import ended
 from qed.recipes.offline import offline
 from qed.recipes.online import online
 from qed.recipes.preferences import preferences
@@ -65,7 +66,10 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
         return
     algorithm = settings.algorithm
     phase = online if algorithm.online else preferences if algorithm.together == 2 else offline
-    phase(setup, settings, phase_name(settings), offset)
+    try:
+        phase(setup, settings, phase_name(settings), offset)
+    except Diverged as error:
+        raise ended(setup, error) from error
 
 
 def phase_name(settings: Settings) -> str:

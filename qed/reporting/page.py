@@ -52,6 +52,9 @@ def _kind(records: Sequence[Record]) -> str:
 def _one(record: Record, title: str) -> Iterator[Html]:
     yield element("header", element("h1", title), element("p", _facts(record), class_="facts"))
     yield from _measured(record)
+    if alarming := story.alarms(record):
+        told = element("ul", *(element("li", one) for one in alarming), class_="alarms")
+        yield element("section", element("h2", "Alarms"), told)
     yield from _curves([record])
     for task in record.tasks:
         if found := compared(record, task):

@@ -25,6 +25,12 @@ def title(record: Record) -> str:
     return f"{record.name}: {steps}{f' on {tasks}' if tasks else ''}"
 
 
+def alarms(record: Record) -> list[str]:
+    """What was alarming while the run went, in the order in which it was seen."""
+    found = [event for event in record.events if event.get("event") == "alarm"]
+    return [f"Step {event.get('step')} ({event.get('phase')}): {event.get('told')}" for event in found]
+
+
 def headline(record: Record, task: str) -> str:
     """One sentence of measured figures: what became of the greedy accuracy, and of the answers' length."""
     known = stages(record, task)

@@ -12,6 +12,7 @@ from qed import plugins
 from qed.errors import UsageError
 from qed.grading.judge import Judge, failed
 from qed.grading.session import LIMITS, Limits, NotLoadedError
+from qed.guards.watchdog import beat
 from qed.rewards.base import Reward, load, parse
 from qed.types import Grade, Group, Rollout
 
@@ -50,6 +51,7 @@ class Here:
         return [[self._graded(rollout) for rollout in group] for group in groups]
 
     def _graded(self, rollout: Rollout) -> Grade:
+        beat()
         try:
             return self.reward.grade([rollout])[0]
         except Exception as error:  # noqa: BLE001 -- an answer that a reward cannot take must not end a run

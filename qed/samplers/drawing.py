@@ -55,7 +55,9 @@ def drawn(scores: Tensor, uniform: Tensor | None, sampling: Sampling) -> tuple[T
     if uniform is None:
         chosen = logits.argmax(-1)
     else:
-        chosen = _inverted(logps.to(uniform.device).exp(), uniform).to(scores.device)
+        # Among numbers that are not finite nothing is found: any token will do, its log-prob says what is wrong.
+        found = _inverted(logps.to(uniform.device).exp(), uniform).clamp_(max=scores.shape[-1] - 1)
+        chosen = found.to(scores.device)
     return chosen, logps.gather(-1, chosen[:, None]).squeeze(-1)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from qed import machine
 from qed.errors import Diverged
+from qed.guards.watchdog import beat
 from qed.samplers.base import Sampling
 from qed.samplers.columns import column_bytes, fresh
 from qed.samplers.decoder import decoder_of
@@ -147,6 +148,7 @@ class _Loop:
         """One more token for every row."""
         rows = self.rows
         assert rows is not None
+        beat()
         rows.claim_column()
         last = rows.tokens.gather(1, (rows.age - 1)[:, None]).squeeze(1)
         self._write(self.decode(rows, last), 0)

@@ -1,0 +1,182 @@
+"""The look before the first step: what it says, what it refuses, and that a run goes on as if it had not been."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from making import make_model
+
+from qed.algorithms.base import Algorithm
+from qed.algorithms.sft import Sft
+from qed.errors import UsageError
+from qed.guards.preflight import (
+    Answers,
+    Finding,
+    Shape,
+    of_answers,
+    of_disk,
+    of_ends,
+    of_memory,
+    of_prefixes,
+    of_room,
+    of_schedule,
+    of_weights,
+    refuse,
+    sampling_bytes,
+    training_bytes,
+)
+from qed.runs import read_lines
+
+SMALL = ["--steps", 2, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 6]
+SMALL += ["--evaluation.problems", 2, "--evaluation.samples", 0, "--learner.batch_size", 4]
+FINE = Answers(truncated=0.1, readable=0.9, right=0.5, reward=0.5, signal=0.5)
+
+
+def test_a_run_is_the_same_with_it_and_without(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """Weights and rollouts are equal bit by bit; a run that goes on is not looked at again."""
+    shared = ["grpo", *SMALL, "--algorithm.entropy", 0.01, "--run.save_every", 1]
+    looked, plain = tmp_path / "looked", tmp_path / "plain"
+    done = qed(*shared, "--out", looked)
+    assert done.code == 0, done.err
+    assert "Before grpo: 4 problems x 2 answers" in done.out
+    assert qed(*shared, "--out", plain, "--run.preflight", "off").code == 0
+    for name in ("final/hf/model.safetensors", "rollouts/step_000001.jsonl.zst", "rollouts/step_000002.jsonl.zst"):
+        assert (looked / name).read_bytes() == (plain / name).read_bytes(), name
+    events = [[event["event"] for event in read_lines(run / "events.jsonl")] for run in (looked, plain)]
+    assert [kinds.count("preflight") for kinds in events] == [1, 0]
+    again = qed(*shared, "--steps", 3, "--out", looked, "--resume")
+    assert again.code == 0, again.err
+    assert "Before grpo" not in again.out
+
+
+@pytest.mark.parametrize("method", ["sft", "dpo"])
+def test_what_is_imitated_ends(qed: Callable[..., Any], tmp_path: Path, method: str) -> None:
+    arguments: list[object] = [method, "--out", tmp_path / "run", *SMALL]
+    if method == "dpo":
+        file = tmp_path / "pairs.jsonl"
+        rows = [{"prompt": f"{n} + 1?", "chosen": str(n + 1), "rejected": "0"} for n in range(20)]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        arguments += ["--tasks", file, "--prompt", "question_only"]
+    done = qed(*arguments)
+    assert done.code == 0, done.err
+    (event,) = [event for event in read_lines(tmp_path / "run" / "events.jsonl") if event["event"] == "preflight"]
+    count = {"sft": 32, "dpo": 40}[method]
+    assert event["end token in the loss"] == f"{count} of {count} rows"
+
+
+@pytest.mark.parametrize("preflight", ["on", "off"])
+def test_an_end_that_is_never_taught_is_refused(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preflight: str
+) -> None:
+    """An algorithm of somebody's own whose weights leave out the last token of every answer."""
+
+    def weights(self: Sft, batch: Any, length: int) -> Any:
+        return Algorithm.weights(self, batch, length) * (batch.mask.flip(1).cumsum(1).flip(1) > 1)
+
+    monkeypatch.setattr(Sft, "weights", weights)
+    done = qed("sft", "--out", tmp_path / "run", *SMALL, "--run.preflight", preflight)
+    assert done.code == (2 if preflight == "on" else 0), done.err
+    assert preflight == "off" or ("would never learn to end" in done.err and "run.preflight=false" in done.err)
+
+
+def test_a_reward_without_weight_is_refused(qed: Callable[..., Any], tmp_path: Path) -> None:
+    done = qed("grpo", "--out", tmp_path / "run", *SMALL, "--reward", "0*auto")
+    assert done.code == 2
+    assert "has the weight 0" in done.err
+    assert not list((tmp_path / "run").glob("rollouts/*"))
+
+
+def test_a_disk_that_is_too_small_is_refused(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qed.checkpoints.require_space", lambda *_: None)
+    monkeypatch.setattr("qed.recipes.probe.checkpoints.size", lambda *_: 1 << 50)
+    done = qed("grpo", "--out", tmp_path / "run", *SMALL, "--run.save_every", 1)
+    assert done.code == 2
+    assert "2 checkpoints" in done.err
+    assert "run.keep_last" in done.err
+
+
+def test_a_model_that_is_not_taught_yet_is_warned_of_and_trained(qed: Callable[..., Any], tmp_path: Path) -> None:
+    done = qed("grpo", "--out", tmp_path / "run", *SMALL, "--run.on_no_signal", "warn")
+    assert done.code == 0, done.err
+    assert "Warning: No answer has the form that the reward reads" in done.out
+
+
+@pytest.mark.parametrize(
+    ("findings", "word"),
+    [
+        (of_answers(Answers(1.0, 0.5, 0.1, 0.1, 0.5), 48), "sampling.max_tokens=48"),
+        (of_answers(Answers(0.0, 0.0, 0.0, 0.0, 0.5), 48), "SFT"),
+        (of_answers(Answers(0.0, 0.5, 0.0, 0.0, 0.0), 48), "ends with 5"),
+        (of_prefixes(3, 4), "special token"),
+        (of_room(20, 32, 48), "20 of 32"),
+        (of_schedule(0.0, 0, 10), "learner.lr is 0"),
+        (of_schedule(1e-3, 10, 10), "learner.warmup_steps=10"),
+        (of_memory(2 << 30, 1 << 30, 1 << 30), "learner.tokens_per_microbatch"),
+        (of_disk(1 << 20, 2, 1 << 40, 1 << 30), "run.save_rollouts=false"),
+    ],
+)
+def test_what_hardly_works_is_warned_of(findings: list[Finding], word: str) -> None:
+    (advice,) = [finding.advice for finding in findings if finding.advice]
+    assert word in advice
+    refuse(findings)
+
+
+@pytest.mark.parametrize(
+    "findings",
+    [
+        of_answers(FINE, 48),
+        of_prefixes(4, 4),
+        of_prefixes(0, 0),
+        of_room(3, 32, 48),
+        of_room(0, 0, 48),
+        of_schedule(1e-6, 5, 10),
+        of_memory(1 << 20, 1 << 20, None),
+        of_memory(1 << 20, 1 << 20, 1 << 30),
+        of_disk(1 << 20, 2, 1 << 20, 1 << 30),
+        of_weights([0.0, 1.0]),
+        of_ends(0, 0, "answers", taught=True),
+        of_ends(1, 9, "answers", taught=True),
+        of_ends(0, 9, "answers", taught=False),
+    ],
+)
+def test_what_works_is_not(findings: list[Finding]) -> None:
+    assert not any(finding.advice for finding in findings)
+
+
+@pytest.mark.parametrize(
+    "findings", [of_weights([0.0]), of_ends(0, 9, "rows", taught=True), of_disk(1 << 30, 3, 0, 2 << 30)]
+)
+def test_what_cannot_work_is_refused(findings: list[Finding]) -> None:
+    with pytest.raises(UsageError, match=r"run\.preflight=false"):
+        refuse(findings)
+
+
+def test_the_estimate_of_memory_is_near_what_a_step_takes() -> None:
+    """Within a factor of two of the numbers that autograd keeps for a step of a model of this shape."""
+    model = make_model(
+        dtype=torch.float32, hidden_size=64, intermediate_size=256, num_hidden_layers=4, max_position_embeddings=512
+    )
+    tokens, kept = 256, 0
+    seen: set[int] = set()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        if tensor.untyped_storage().data_ptr() not in seen and not isinstance(tensor, torch.nn.Parameter):
+            seen.add(tensor.untyped_storage().data_ptr())
+            kept += tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.model(input_ids=torch.zeros(1, tokens, dtype=torch.int64))
+    shape = Shape(4, 64, 256, 64, 0, 0)
+    reckoned = training_bytes(shape, tokens, 2, 0, checkpointing=False)
+    assert kept / 2 < reckoned < kept * 2
+    assert training_bytes(shape, tokens, 2, 0, checkpointing=True) < reckoned / 2
+    assert sampling_bytes(shape, 8, 100) == 4 * 8 * 100 * 4 * 64
