@@ -14,6 +14,7 @@ from qed.recipes.problems import reward_names
 from qed.recipes.setup import Setup
 from qed.rewards.base import may_judge
 from qed.rollouts import credit, flat, minibatches
+from qed.samplers.base import Sampler
 from qed.types import Problem
 
 
@@ -35,11 +36,12 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
     gatherer = Gatherer(stream, sampler, setup.template, setup.grader, settings.sampling, learner.look, offset)
     phase.holding(gatherer)
     preflight(phase, problems)
-    told = False
+    told = noted = False
     for step in phase.steps():
         algorithm = learner.algorithm
         gathered = gatherer.gather(algorithm, Moment(step - offset, settings.learner.steps, settings.run.seed))
         told = told or tell_shortage(setup, gathered, settings.sampling.problems_per_step)
+        noted = noted or note_steps(setup, sampler)
         phase.lap("sample")
         if algorithm.scored_before_credit:
             learner.score(flat(gathered.groups), old=True)
@@ -105,6 +107,14 @@ def tell_shortage(setup: Setup, gathered: Gathered, wanted: int) -> bool:
         "counts them in every step."
     )
     return True
+
+
+def note_steps(setup: Setup, sampler: Sampler) -> bool:
+    """Whether the sampler cannot make graphs of its steps; that only costs time, so the reason is kept and not said."""
+    reason = getattr(sampler, "without_graphs", None)
+    if reason is not None:
+        setup.run.event("sampler_without_graphs", reason=reason)
+    return reason is not None
 
 
 def answerable(setup: Setup) -> list[Problem]:

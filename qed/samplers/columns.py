@@ -43,6 +43,20 @@ class Columns(DynamicLayer):  # type: ignore[misc]
         self.used = last
         return self.keys[:, :, :last], self.values[:, :, :last]
 
+    def put(self, key_states: Tensor, value_states: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the column that a tensor [1] names, which is not counted yet; keys and values of all that there is room
+        for."""
+        for states, new in ((self.keys, key_states), (self.values, value_states)):
+            states.index_copy_(2, column, new.to(states.dtype))
+        return self.keys, self.values
+
+    def reserve(self, columns: int) -> None:
+        """Room for so many columns. Those behind the ones in use are zero: a masked column is multiplied by 0, and what
+        was never written may be no number."""
+        self.keys, self.values = (_widened(one, self.used, columns) for one in (self.keys, self.values))
+        for states in (self.keys, self.values):
+            states[:, :, self.used :] = 0
+
     def get_seq_length(self) -> int:
         """The columns in use."""
         return self.used

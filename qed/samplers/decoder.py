@@ -100,15 +100,28 @@ class LlamaDecoder:
 
     def __call__(self, rows: Rows, last: Tensor) -> Tensor:
         """One token more for every row."""
-        positions = rows.prompt + rows.age - 1
+        return self._step(rows, last, rows.prompt + rows.age - 1, rows.mask[:, : rows.used + 1], None)
+
+    def fixed(self, rows: Rows, last: Tensor, positions: Tensor, column: Tensor) -> Tensor:
+        """The same step, for whoever wants to repeat its operations on the same memory: attention is over all columns
+        that there is room for, no shape depends on how many are in use, and nothing waits for the device.
+
+        Args:
+            rows: with room for the column, which is claimed, and is counted by the caller.
+            last: [R] int64, the last tokens.
+            positions: [R] int64, theirs.
+            column: [1] int64, where their keys and values are written.
+        """
+        return self._step(rows, last, positions, rows.mask, column)
+
+    def _step(self, rows: Rows, last: Tensor, positions: Tensor, seen: Tensor, column: Tensor | None) -> Tensor:
         turn = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
         hidden: Tensor = self.embed(last)
-        mask = rows.mask[:, None, None, : rows.used + 1]
         # For every query head that shares a key head, one product a row and key head.
-        whole = mask.expand(-1, self.kv_heads, self.grouped, -1).flatten(0, 1)
+        whole = seen[:, None, None].expand(-1, self.kv_heads, self.grouped, -1).flatten(0, 1)
         bias = hidden.new_zeros(whole.shape).masked_fill_(~whole, -torch.inf)
         for number, layer in enumerate(self.layers):
-            columns = _Seen(rows.cache.layers[number], bias, number, rows.prompts)
+            columns = _Seen(rows.cache.layers[number], bias, number, rows.prompts, column)
             hidden = hidden + layer.attend(hidden, columns, turn)
             hidden += layer.transform(hidden)
         logits: Tensor = self.head(self.norm(hidden))
@@ -122,11 +135,12 @@ class _Seen(NamedTuple):
     bias: Tensor  # [R * kv_heads, grouped, columns]: minus infinity at columns that are not the row's
     number: int
     prompts: Prompts | None
+    column: Tensor | None  # [1]: the one to write, unless it is the one behind those in use
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """The attention of a new token, [R * kv_heads, grouped, width], whose key and value are written behind those
-        in use."""
-        keys, values = self.columns.update(key[:, :, None], value[:, :, None])
+        """The attention of a new token, [R * kv_heads, grouped, width], whose key and value are written first."""
+        new = key[:, :, None], value[:, :, None]
+        keys, values = self.columns.update(*new) if self.column is None else self.columns.put(*new, self.column)
         grouped = query.view(*self.bias.shape[:2], query.shape[-1])
         if keys.dtype == self.bias.dtype:
             return self._attended(grouped, keys, values, scaling)

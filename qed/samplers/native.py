@@ -21,13 +21,15 @@ from qed.samplers.base import Sampling
 from qed.samplers.columns import column_bytes, fresh
 from qed.samplers.decoder import decoder_of
 from qed.samplers.drawing import drawn
+from qed.samplers.graphs import graphed
 from qed.samplers.hf import HFSampler, ready
 from qed.samplers.prompts import Prompts
 from qed.samplers.rows import GIVEN, Place, Rows, begun, packed
 from qed.types import Completion
 
 REFILL_SHARE = 4  # new rows are let in when one in so many places is free
-LEAVE_SHARE = 8  # rows that are done make room when they are one in so many
+LEAVE_SHARE = 8  # rows that are done make room when they are one in so many,
+LEAVE_SHARES = {"cuda": 2}  # or in so many by device: where a step is a graph, fewer rows are another graph
 SHARED_FROM = 128  # tokens of a prompt that are not copied for each of its answers
 MEMORY_SHARE = 0.5  # of the device's memory that keys and values may take
 STOP_EVERY = 8  # tokens between two looks for stop strings
@@ -42,6 +44,12 @@ def supports(model: Any) -> bool:
 
 class NativeSampler(HFSampler):
     """The reference sampler with a loop of its own in place of `model.generate`."""
+
+    without_graphs: str | None = None  # why a step cannot be a graph of the device, once that is known
+
+    def refuse(self, why: str) -> None:
+        """Make no graph from now on."""
+        self.without_graphs = why
 
     @torch.no_grad()
     def generate(
@@ -83,6 +91,7 @@ class _Loop:
         self.prompts, self.seeds, self.sampling = prompts, seeds, sampling
         self.device = sampler.model.device
         self.look_every = LOOK_EVERY.get(self.device.type, 1)
+        self.leave_share = LEAVE_SHARES.get(self.device.type, LEAVE_SHARE)
         self.ends = torch.tensor([*sampler.ends, *_stop_ids(sampler.tokenizer, sampling.stop)], device=self.device)
         # A stop string spans at most as many tokens as it has bytes; one more may begin before it.
         self.tail = max((len(text.encode()) for text in sampling.stop), default=0) + 1
@@ -90,7 +99,8 @@ class _Loop:
         self.rows: Rows | None = None
         self.live = 0  # the answers that were not finished at the last look
         self.steps = 0
-        self.decode = decoder_of(self.model, max(map(len, prompts), default=0) + sampling.max_tokens)
+        decode = decoder_of(self.model, max(map(len, prompts), default=0) + sampling.max_tokens)
+        self.decode = decode if sampler.without_graphs else graphed(decode, self.device, sampler.refuse)
         # Whether answers read their prompt's keys and values where they lie; a short prompt is copied for each.
         answered = [len(prompt) for prompt, own in zip(prompts, seeds, strict=True) if len(own) > 1]
         self.shares = self.decode.shares and sum(answered) >= SHARED_FROM * max(1, len(prompts))
@@ -205,7 +215,7 @@ class _Loop:
             rows.places[row] = GIVEN
         if self.live == 0:
             self.rows = None
-        elif len(done) * LEAVE_SHARE >= len(rows):
+        elif len(done) * self.leave_share >= len(rows):
             rows.close_up()
         return found
 

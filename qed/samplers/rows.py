@@ -52,6 +52,21 @@ class Rows:
             self.mask = torch.cat([self.mask, self.mask.new_zeros(len(self), SPARE)], 1)
         self.mask[:, used] = True
 
+    def reserve(self, columns: int) -> None:
+        """Room for so many columns, the claimed one among them, in tensors that are replaced only when rows come, leave
+        or need more."""
+        claimed = self.used + 1
+        mask = self.mask.new_zeros(len(self), columns)
+        mask[:, :claimed] = self.mask[:, :claimed]
+        self.mask = mask
+        for layer in self.cache.layers:
+            layer.reserve(columns)
+
+    def count_column(self) -> None:
+        """Count the claimed column, whose keys and values are written, as one in use."""
+        for layer in self.cache.layers:
+            layer.used += 1
+
     def share(self, prompts: Prompts) -> None:
         """Read the prompts where they lie, with no columns of the rows' own yet."""
         cache = copy(prompts.cache)
