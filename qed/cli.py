@@ -23,6 +23,7 @@ from qed.configuration.fields import Table
 from qed.configuration.help import command_help, overview
 from qed.configuration.resolve import Resolved, resolve, sources
 from qed.errors import QedError, UsageError
+from qed.guards.texts import clean, redact
 from qed.phases import PipelineSettings
 
 INTERRUPTED = 130
@@ -54,12 +55,13 @@ def _explain(error: Exception, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, QedError):
-        print(f"error: {error}", file=sys.stderr)
+        print(clean(redact(f"error: {error}")), file=sys.stderr)
         return error.exit_code
     log = getattr(error, "qed_log", None)
     where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
     text = " ".join(str(error).split())
-    print(f"error: {type(error).__name__}: {text} (a bug in qed, or an unusual environment; {where})", file=sys.stderr)
+    told = f"error: {type(error).__name__}: {text} (a bug in qed, or an unusual environment; {where})"
+    print(clean(redact(told)), file=sys.stderr)
     return 1
 
 
