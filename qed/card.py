@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from qed.guards.texts import redact
 from qed.runs import Row, evaluations, read_json, read_lines
 
 CARD = """\
@@ -70,7 +71,7 @@ def write_card(folder: Path, model: str, methods: list[str]) -> Path:
         environment="\n".join(f"| {name} | {value} |" for name, value in environment.items()),
     )
     card = folder / "README.md"
-    card.write_text(text, encoding="utf-8")
+    card.write_text(redact(text), encoding="utf-8")
     return card
 
 

@@ -22,10 +22,12 @@ from qed.commands.base import training
 from qed.configuration.fields import Table
 from qed.configuration.help import command_help, overview
 from qed.configuration.resolve import Resolved, resolve, sources
-from qed.errors import QedError, UsageError
+from qed.errors import DataError, QedError, UsageError
+from qed.guards.texts import clean, redact
 from qed.phases import PipelineSettings
 
 INTERRUPTED = 130
+LONGEST_NAME = 200  # characters of a path that are shown
 BROKEN_PIPE = 141  # As if the signal had ended us, which is what other commands in a pipe do.
 
 
@@ -54,12 +56,19 @@ def _explain(error: Exception, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, QedError):
-        print(f"error: {error}", file=sys.stderr)
+        print(clean(redact(f"error: {error}")), file=sys.stderr)
         return error.exit_code
+    if isinstance(error, OSError) and error.filename is not None:
+        # A path of the user's own that the system refuses, in whatever command.
+        name = str(error.filename)
+        shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+        print(clean(redact(f"error: {shown!r} cannot be used: {error.strerror}.")), file=sys.stderr)
+        return DataError.exit_code
     log = getattr(error, "qed_log", None)
     where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
     text = " ".join(str(error).split())
-    print(f"error: {type(error).__name__}: {text} (a bug in qed, or an unusual environment; {where})", file=sys.stderr)
+    told = f"error: {type(error).__name__}: {text} (a bug in qed, or an unusual environment; {where})"
+    print(clean(redact(told)), file=sys.stderr)
     return 1
 
 

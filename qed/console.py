@@ -13,6 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from qed.guards.texts import clean, redact
+
 LINES_A_PHASE = 20
 PIPE_WIDTH = 140  # columns
 TRAINED = ("⟦", "⟧")  # around the tokens that are trained, where bold cannot be shown
@@ -32,7 +34,7 @@ class Console:
 
     def say(self, text: str = "") -> None:
         """A line of its own; model text in it is shown as it is, without control characters."""
-        self.rich.print(escape(clean(text)))
+        self.rich.print(escape(clean(redact(text))))
 
     def phase(self, title: str, first: int, unit: str = "step") -> None:
         """Begin a phase that counts steps or other units: the time left is reckoned from here."""
@@ -99,8 +101,3 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"
-
-
-def clean(text: str) -> str:
-    """Text without the control characters by which a model's answer could command a terminal."""
-    return "".join(sign for sign in text if sign in "\n\t" or (sign.isprintable() and sign not in "\x7f"))

@@ -149,7 +149,7 @@ def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
     elif settings.revision:
         source["revision"] = settings.revision
     try:
-        config = AutoConfig.from_pretrained(settings.name, **source)
+        config = _without_kernels(AutoConfig.from_pretrained(settings.name, **source))
         tokenizer = AutoTokenizer.from_pretrained(settings.name, **source)
         model, told = AutoModelForCausalLM.from_pretrained(
             settings.name,
@@ -160,7 +160,7 @@ def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
             **quantized.options(settings, pick_device(settings.device)),
             **source,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         first = str(error).strip().split("\n")[0]
         raise ModelError(
             f"The model {settings.name} cannot be loaded: {first}\nGive a folder with config.json, tokenizer files and "
@@ -178,6 +178,15 @@ def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
             f"{model.get_input_embeddings().num_embeddings}: they do not belong together."
         )
     return model, tokenizer
+
+
+def _without_kernels(config: Any) -> Any:
+    """A configuration that names no attention to be fetched from the hub, which would be code of somebody else's."""
+    for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))):
+        for name, value in list(vars(part).items()) if part is not None else ():
+            if name.removeprefix("_").removesuffix("_internal").endswith("_implementation") and "/" in str(value):
+                setattr(part, name, None)
+    return config
 
 
 def load_tokenizer(name: str) -> tuple[Any, Any]:

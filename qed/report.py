@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qed.errors import DataError, QedError
+from qed.guards.texts import redact
 from qed.reporting.page import page
 from qed.reporting.record import read
 from qed.runs import write_bytes
@@ -27,7 +28,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     """
     if not runs:
         raise DataError("A report needs at least one run's folder.")
-    content = page([read(folder) for folder in runs]).encode()
+    content = redact(page([read(folder) for folder in runs])).encode()
     beside = out.with_name(f".{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ from typing import Any
 import zstandard
 
 from qed.errors import Interrupted, QedError, UsageError
+from qed.guards.texts import redact
 from qed.types import Rollout
 
 Row = dict[str, Any]
@@ -73,11 +74,11 @@ class Run:
     def note(self, text: str) -> None:
         """Add to the run's log."""
         with self.log.open("a", encoding="utf-8") as file:
-            file.write(text.rstrip("\n") + "\n")
+            file.write(redact(text).rstrip("\n") + "\n")
 
     def event(self, kind: str, **what: Any) -> None:
         """One line in events.jsonl."""
-        self._append("events.jsonl", {"event": kind, "time": round(time.time(), 3), **what})
+        self._append("events.jsonl", {"event": kind, "time": round(time.time(), 3), **_redacted(what)})
 
     def metrics(self, row: Row) -> None:
         """One line in metrics.jsonl."""
@@ -113,6 +114,15 @@ class Run:
             if path.exists():
                 os.truncate(path, before)  # half a line would break every reader
             raise _unwritable(path, error) from error
+
+
+def _redacted(value: Any) -> Any:
+    """What an event tells, without keys in its texts."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, Mapping):
+        return {key: _redacted(inner) for key, inner in value.items()}
+    return [_redacted(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def write_whole(path: Path, content: bytes) -> None:

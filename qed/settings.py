@@ -94,6 +94,7 @@ class DataSettings:
         require(0 < self.max_prompt_percentile <= 100, "data.max_prompt_percentile must lie in (0, 100].")
         require(self.window >= 0, "data.window must not be negative.")
         require(0 <= self.validation_split < 1, "data.validation_split must lie in [0, 1).")
+        require(bool(self.tasks), "data.tasks must name a task or a data file.")
         require(bool(self.reward), "data.reward must name a reward.")
         require(self.reward_workers >= 0, "data.reward_workers must not be negative.")
         require(self.reward_seconds > 0, "data.reward_seconds must be above 0.")

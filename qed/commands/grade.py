@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qed import plugins
 from qed.commands.base import Parser
 from qed.errors import DataError, UsageError
+from qed.guards.texts import clean
 
 if TYPE_CHECKING:
     from qed.tasks.sources.rows import Rows
@@ -39,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
 
         gold, answer = asked.explain
         # What the terminal handed over may be no Unicode.
-        print(explain(gold, answer, as_json=asked.json).encode("utf-8", "replace").decode())
+        print(clean(explain(gold, answer, as_json=asked.json)).encode("utf-8", "replace").decode())
         return 0
     if not asked.files:
         raise UsageError("qed grade needs a file of answers, or --explain GOLD ANSWER.")

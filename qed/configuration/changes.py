@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from qed.configuration.values import dump
+from qed.guards.texts import redact
 
 FREE_SECTIONS = ("run.", "evaluation.")
 # These decide how much is computed at once or how far it goes, never what comes out of a step.
@@ -20,7 +21,7 @@ def changes(saved: Path, settings: Any) -> tuple[list[str], list[str]]:
     """The settings that differ from a saved settings.yaml, each as `key: old -> new`: all, and those that are
     refused."""
     before = dict(_flat(yaml.safe_load(saved.read_text(encoding="utf-8")) or {}))
-    after = dict(_flat(yaml.safe_load(dump(settings))))
+    after = dict(_flat(yaml.safe_load(redact(dump(settings)))))  # as it was saved
     # The steps of the last phase may grow; those of an earlier one would move everything behind them.
     last = "rl.learner.steps" if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner.steps"
     different = [key for key in {**before, **after} if before.get(key) != after.get(key)]

@@ -18,7 +18,7 @@ def not_finite(rollout: Rollout) -> list[str]:
     """
     wrong = {
         "reward": not math.isfinite(rollout.reward),
-        "sampled log-prob": any(map(math.isinf, rollout.logps)),
+        "sampled log-prob": not _finite(rollout.logps) and any(map(math.isinf, rollout.logps)),
         "old log-prob": not _finite(rollout.old_logps or ()),
         "reference log-prob": not _finite(rollout.ref_logps or ()),
         "advantage": not _finite(rollout.advantage),

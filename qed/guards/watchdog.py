@@ -37,7 +37,7 @@ WRITING = 5.0  # seconds in which the stacks of a hang are on the disk, or never
 SHOW_CURSOR = b"\x1b[?25h"  # which the live line has hidden
 
 _pulse = itertools.count()
-# What makes progress calls this; it takes 30 ns.
+# What makes progress calls this; it takes less than a microsecond.
 beat: Callable[[], int] = _pulse.__next__
 
 

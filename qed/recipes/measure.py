@@ -24,6 +24,7 @@ from qed.errors import DataError, Interrupted, UsageError
 from qed.evaluation.store import Store
 from qed.evaluation.summary import overall, summarise
 from qed.guards.signals import EXIT_CODES
+from qed.guards.texts import redact
 from qed.model import check_name, pick_device, window
 from qed.phases import Settings
 from qed.prompts.base import Template
@@ -271,6 +272,6 @@ def _announce(asked: Asked, policy: Policy) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "env.json").write_text(json.dumps(environment(policy.model.device), indent=1), encoding="utf-8")
-        (folder / "command.txt").write_text(shlex.join(asked.command) + "\n", encoding="utf-8")
+        (folder / "command.txt").write_text(redact(shlex.join(asked.command)) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"The folder {folder} cannot be made or written: {error.strerror}.") from error

@@ -23,6 +23,7 @@ from qed.draws import seed_of
 from qed.errors import QedError, UsageError
 from qed.grading.session import Limits
 from qed.guards.signals import Stop, watched
+from qed.guards.texts import redact
 from qed.guards.watchdog import watching
 from qed.phases import PipelineSettings, Settings
 from qed.prompts.base import Template
@@ -235,7 +236,11 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
 
 def _write_settings(settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device) -> None:
     # Without its folder, so that `qed METHOD settings.yaml` repeats the run in a fresh one.
-    run.write("settings.yaml", dump(replace(settings, run=replace(settings.run, out=""))).encode())
-    run.write("settings.origin.json", json.dumps(dict(launch.origins), indent=1).encode())
-    run.write("env.json", json.dumps(environment(device), indent=1).encode())
-    run.write("command.txt", (shlex.join(launch.command) + "\n").encode())
+    files = {
+        "settings.yaml": dump(replace(settings, run=replace(settings.run, out=""))),
+        "settings.origin.json": json.dumps(dict(launch.origins), indent=1),
+        "env.json": json.dumps(environment(device), indent=1),
+        "command.txt": shlex.join(launch.command) + "\n",
+    }
+    for name, text in files.items():
+        run.write(name, redact(text).encode())

@@ -12,6 +12,12 @@ import pytest
 from qed.cli import main
 
 
+@pytest.fixture(autouse=True)
+def _no_words_of_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library's handler keeps the stream of the test that imported it, which is closed, and logging complains."""
+    monkeypatch.setattr("logging.raiseExceptions", False)
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a command left behind."""

@@ -1,0 +1,44 @@
+"""Texts on their way out: without what commands a terminal, and without anybody's keys."""
+
+from __future__ import annotations
+
+import os
+import re
+
+REDACTED = "REDACTED"  # no sign of it means anything in YAML, JSON, HTML or a shell
+# Whatever the environment keeps under such a name is a key; a shorter value would be found in ordinary words.
+NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+SHORTEST = 12
+# A key by how its issuer writes it, or by the word in front of it; what is in group 1 stays.
+PATTERNS = (
+    r"\b()hf_[A-Za-z0-9]{20,}",
+    r"\b()sk-[A-Za-z0-9_-]{20,}",
+    r"\b()gh[pousr]_[A-Za-z0-9]{20,}",
+    r"\b()github_pat_[A-Za-z0-9_]{20,}",
+    r"\b()glpat-[A-Za-z0-9_-]{20,}",
+    r"\b()xox[abprs]-[A-Za-z0-9-]{10,}",
+    r"\b()AIza[A-Za-z0-9_-]{35}",
+    r"\b()(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+    r"\b()eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
+    r"(\b[a-z][a-z0-9+.-]{0,20}://[^\s/:@'\"]{0,200}:)[^\s/@'\"]+(?=@)",
+    r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{12,}",
+    r"(?i)(wandb[^\n]{0,24}?)\b[0-9a-f]{40}\b",
+    r"(?i)((?:api|access|secret|auth|private)[_.-]?(?:access[_.-]?)?(?:key|token)['\"]?\s*(?:[=:]|\s)\s*['\"]?)[^\s'\",}\])]{8,}",
+    r"(?i)(passw(?:or)?d['\"]?\s*[=:]\s*['\"]?)[^\s'\",}\])]{4,}",
+)
+_KEYS = [re.compile(pattern) for pattern in PATTERNS]
+
+
+def clean(text: str) -> str:
+    """Text without the control characters by which a model's answer could command a terminal."""
+    return "".join(sign for sign in text if sign in "\n\t" or (sign.isprintable() and sign not in "\x7f"))
+
+
+def redact(text: str) -> str:
+    """Text without keys and passwords: those that the environment holds, and whatever looks like one."""
+    for name, value in os.environ.items():
+        if len(value) >= SHORTEST and value in text and NAMES.search(name):
+            text = text.replace(value, REDACTED)
+    for pattern in _KEYS:
+        text = pattern.sub(rf"\g<1>{REDACTED}", text)
+    return text
