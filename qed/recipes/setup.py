@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -22,7 +22,7 @@ from qed.console import Console
 from qed.draws import seed_of
 from qed.errors import QedError, UsageError
 from qed.grading.session import Limits
-from qed.guards.signals import Stop, watched
+from qed.guards.signals import Stop, poll, watched
 from qed.phases import PipelineSettings, Settings
 from qed.prompts.base import Template
 from qed.recipes.environment import as_begun, environment, set_kernels
@@ -64,6 +64,8 @@ class Setup:
     resumed: Path | None  # the checkpoint that the run goes on from
     boundaries: frozenset[int]  # the steps at which its phases begin and end, whose checkpoints stay
     signal_steps: int = 0  # steps of the whole run that had a gradient
+    # How the phase that is under way saves what is whole and says so, when a signal stops it.
+    leave: Callable[[], str] | None = None
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """The state to go on from; a run that begins is at step 0."""
@@ -152,10 +154,13 @@ def _prepared(
 ) -> Setup:
     # First, so that a mistake in a reward shows before a model is loaded.
     grade = load_grader(settings.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
+    poll("load")
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     for reason, count in loaded.left_out.items():
         console.say(f"Left out {count} {reason}.")
+    poll("load")
     policy = load_policy(settings, loaded.problems, device, resumed)
+    poll("load")
     checkpoints.require_space(run, policy.model)
     if resumed is not None:
         console.say(f"Going on from {resumed}.")

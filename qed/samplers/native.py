@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from qed.errors import Diverged
+from qed.guards.signals import poll
 from qed.samplers.base import Sampling
 from qed.samplers.columns import fresh
 from qed.samplers.decoder import decoder_of
@@ -53,6 +54,7 @@ class NativeSampler(HFSampler):
         with ready(self.model, self.precision):
             loop = _Loop(self, prompts, seeds, sampling, given)
             while waiting or loop.rows is not None:
+                poll("rollout")
                 free = self.rows_per_batch - loop.live
                 if waiting and (loop.rows is None or free * REFILL_SHARE >= self.rows_per_batch):
                     loop.admit([waiting.popleft() for _ in range(min(free, len(waiting)))])
