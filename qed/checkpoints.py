@@ -173,20 +173,21 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def newest_whole(run: Run, say: Callable[[str], None]) -> Path | None:
+def newest_whole(run: Run, say: Callable[[str], None], fast: bool = False) -> Path | None:
     """The newest checkpoint whose files are all as its manifest says; LATEST and BEST name from then on what they named
     when it was written.
 
     Args:
         run: whose checkpoints they are.
         say: gets a line about each checkpoint that is passed over, with the file that is the reason.
+        fast: compare sizes alone, and not checksums.
 
     Raises:
         DataError: there are checkpoints, and none of them is whole.
     """
     newest = ""
     for step, folder in manifest.checkpoints(run.folder).items():
-        damage = "; ".join(manifest.damage(folder))
+        damage = "; ".join(manifest.damage(folder, fast))
         if not damage:
             _point_again(run, step, read_json(folder / "state.json", {}).get("best"))
             return folder
