@@ -145,8 +145,8 @@ def retain(run: Run, keep_last: int, spared: Collection[int]) -> None:
     for step, folder in older[keep_last:]:
         if step not in named:
             gone = folder.with_name(f".tmp-removed-{folder.name}")
-            faults.at("save")
             try:
+                faults.at("save")
                 folder.rename(gone)
                 faults.at("save")
             except OSError as error:  # the new checkpoint is whole, and no reason to end the run
@@ -228,6 +228,7 @@ def point(run: Run, pointer: str, step: int) -> None:
         faults.at("save")
         manifest.sync(place.parent)
     except OSError as error:
+        _remove(beside)
         raise QedError(
             f"Cannot write {place}: {error}. The checkpoints themselves are whole; free some space and go on with "
             f"--resume --out {run.folder}."

@@ -20,8 +20,9 @@ from qed.types import Grade, Groups
 
 PROBLEMS, STEPS = 12, 4
 # Five problems of twelve a step: an epoch ends within the third step.
-SMALL = ["--model", "new:tiny", "--steps", STEPS, "--seed", 3, "--lr", 1e-3, "--run.save_every", 1, "--run.threads", 1]
-SMALL += ["--evaluation.problems", 2, "--sampling.max_tokens", 6, "--run.on_no_signal", "warn"]
+SHARED = ["--model", "new:tiny", "--seed", 3, "--run.save_every", 1, "--run.threads", 1]
+SHARED += ["--evaluation.problems", 2, "--sampling.max_tokens", 6, "--run.on_no_signal", "warn"]
+SMALL = [*SHARED, "--steps", STEPS, "--lr", 1e-3]
 ONLINE = ["--sampling.problems_per_step", 5, "--sampling.group_size", 4]
 OFFLINE = ["--learner.batch_size", 10]
 # What only a log says of a run: when and where, how fast, and that it was cut at all.

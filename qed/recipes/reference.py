@@ -49,7 +49,9 @@ def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora
     if setup.resumed is None or (step_of(setup.resumed.name) or 0) < offset or not folder.is_dir():
         with checkpoints.whole_folder(folder) as beside:
             checkpoints.save_model(setup.model, setup.tokenizer, beside)
-        return None
+        # What adapters have learned is merged into what is saved, which rounds: it is read back, as a resumed run does.
+        if not lora.has_adapters(setup.model):
+            return None
     network, _ = load(replace(settings.model, name=str(folder), revision="", quantization="none"))
     return prepare(network, settings.model, setup.device)
 
@@ -61,7 +63,7 @@ def beginning(setup: Setup, settings: Settings, offset: int) -> dict[str, Tensor
         UsageError: the run trains adapters, whose beginning is not kept.
     """
     begun = reference(setup, settings, offset)
-    if isinstance(begun, lora.Without):
+    if isinstance(begun, lora.Without) or lora.has_adapters(setup.model):
         raise UsageError("algorithm.restart and model.lora_rank do not go together: take lora_rank=0, or no restart.")
     return (begun or setup.model).state_dict()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting import OFFLINE, ONLINE, SMALL, assert_same, by_chance, cut, write_data
+from cutting import OFFLINE, ONLINE, SHARED, SMALL, STEPS, assert_same, by_chance, cut, write_data
 
 from qed.runs import read_json, read_lines
 
@@ -30,6 +30,7 @@ CHANGES = {
     "data.reward": ("--reward", "format_only"),
     "data.validation_split": ("--data.validation_split", 0.2),
 }
+SHORT = (("steps", STEPS), ("lr", 1e-3))
 PIPELINE = ("pipeline", *ONLINE, "--rl.algorithm.kl", 0.1, "--rl.learner.batch_size", 10, "--sft.learner.batch_size", 5)
 
 
@@ -127,7 +128,8 @@ def test_a_run_may_go_on_again_and_again(qed: Callable[..., Any], tmp_path: Path
 @pytest.mark.parametrize("more", [(), ("--model.lora_rank", 4)], ids=["weights", "lora"])
 def test_a_pipeline_cut_in_either_phase(qed: Callable[..., Any], tmp_path: Path, more: tuple[object, ...]) -> None:
     problems, _ = write_data(tmp_path)
-    arguments = [*PIPELINE, "--tasks", problems, *SMALL, "--evaluation.every", 2, *more]
+    short = [f"--{phase}.learner.{key}={value}" for phase in ("sft", "rl") for key, value in SHORT]
+    arguments = [*PIPELINE, "--tasks", problems, *SHARED, "--evaluation.every", 2, *short, *more]
     assert qed(*arguments, "--out", tmp_path / "whole").code == 0
     for at in range(1, 9):
         part = cut(tmp_path / "whole", at, tmp_path / f"cut-{at}")

@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting import OFFLINE, ONLINE, SMALL, assert_same, by_chance, forked, write_data
+from cutting import OFFLINE, ONLINE, assert_same, forked
 
 from qed import manifest
-from qed.cli import main
 
-RARE = ("--run.save_every", 2)
 CODES = {"sigterm": 143, "sigint": 130, "sighup": 129}
 GRPO = ("grpo", *ONLINE, "--learner.batch_size", 10, "--evaluation.every", 1, "--algorithm.entropy", 0.01)
 SFT = ("sft", *OFFLINE, "--evaluation.every", 2, "--learner.tokens_per_microbatch", 100)
@@ -46,37 +44,6 @@ POINTS = {
 }
 KILLED = -9
 ANY = -1  # whichever step was the last
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Problems, and preference pairs."""
-    return write_data(tmp_path_factory.mktemp("data"))
-
-
-@pytest.fixture
-def command(data: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[object]]:
-    """The command line of a small run of some algorithm, with a checkpoint at every other step."""
-    monkeypatch.setattr("qed.gathering.grade", by_chance)
-    problems, pairs = data
-    return lambda name, *more: [name, "--tasks", pairs if name == "dpo" else problems, *SMALL, *more, *RARE]
-
-
-@pytest.fixture(scope="module")
-def uncut(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Any]], Path]:
-    """The run of a command line that nothing happens to, made once."""
-    made: dict[str, Path] = {}
-
-    def make(arguments: list[Any]) -> Path:
-        name = arguments[0]
-        if name not in made:
-            made[name] = tmp_path_factory.mktemp("uncut") / "run"
-            with pytest.raises(SystemExit) as left:
-                main([str(argument) for argument in (*arguments, "--out", made[name])])
-            assert not left.value.code
-        return made[name]
-
-    return make
 
 
 @pytest.fixture
