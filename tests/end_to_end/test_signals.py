@@ -1,8 +1,8 @@
 """A signal stops a run wherever it is: what is whole is saved, the exit code is the signal's, and the run goes on as if
 nothing had happened.
 
-Each run is a process of its own, into which a fault sends the signal at a named point. By default one signal at each
-point; `pytest -m faults` has all signals at all points, and kills.
+Each run is a process of its own, into which a fault sends the signal at a named point. By default one signal in each
+kind of work; `pytest -m faults` has all signals at all points, and kills.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ POINTS = {
     "update:3": 1,  # the second: the step is made whole before the run stops
     "save:2": 2,
 }
+SMOKE = ("load:3", "evaluate:5", "rollout:51", "update:3", "save:2")
 KILLED = -9
 ANY = -1  # whichever step was the last
 
@@ -72,7 +73,9 @@ def stopped(uncut: Callable[[list[Any]], Path], tmp_path: Path) -> Callable[...,
     return stop
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", [pytest.param(point, marks=() if point in SMOKE else pytest.mark.faults) for point in POINTS]
+)
 def test_a_signal_stops_a_run_wherever_it_is(
     command: Callable[..., list[Any]], stopped: Callable[..., None], point: str
 ) -> None:
