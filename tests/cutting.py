@@ -106,8 +106,7 @@ def forked(arguments: Sequence[object], log: Path, fault: str = "") -> tuple[int
     code = 99
     try:
         sys.stdout = sys.stderr = log.open("w", encoding="utf-8", buffering=1)
-        if fault:
-            os.environ[faults.VARIABLE] = fault
+        faults.ARMED = fault
         main([str(argument) for argument in arguments])
     except SystemExit as left:
         code = int(left.code or 0)
