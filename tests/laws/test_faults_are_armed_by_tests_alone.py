@@ -1,4 +1,4 @@
-"""Points at which tests hurt a run do nothing unless one is armed, and meet their fault at the passing that is named."""
+"""Points at which tests hurt a run do nothing unless one is armed, and meet their fault at the passing it names."""
 
 from __future__ import annotations
 
