@@ -21,6 +21,7 @@ from torch import Tensor
 
 from qed import lora, manifest, quantized
 from qed.errors import DataError, QedError
+from qed.guards import faults
 from qed.runs import Row, Run, read_json, read_lines
 
 ASIDE = ".replaced-"  # before the name of a folder whose successor is about to take its place
@@ -55,13 +56,17 @@ def save(
     try:
         require_space(run, model, sum(tensor.nbytes for tensor in tensors.values()) + len(answers))
         with whole_folder(target) as beside:
+            faults.at("save")
             save_model(model, tokenizer, beside / "hf")
+            faults.at("save")
             if lora.has_adapters(model):
                 lora.save(model, beside / "adapter")
             moved = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
             save_file(moved, beside / "state.safetensors")
+            faults.at("save")
             (beside / "state.json").write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
             (beside / "answers.jsonl").write_text(answers, encoding="utf-8")
+            faults.at("save")
             manifest.write(beside, step, run.folder / "settings.yaml")
     except Exception as error:
         # A full disk is an OSError, a SafetensorError, or a bare Exception of the library of tokenizers.
@@ -88,9 +93,12 @@ def whole_folder(target: Path) -> Iterator[Path]:
         beside.mkdir(parents=True)
         yield beside
         manifest.sync_tree(beside)
+        faults.at("save")
         if target.exists():
             target.rename(aside)  # the same step again, after a resume from an older one
+            faults.at("save")
         beside.rename(target)
+        faults.at("save")
         manifest.sync(target.parent)
     finally:
         _remove(beside)
@@ -143,7 +151,9 @@ def retain(run: Run, keep_last: int, spared: Collection[int]) -> None:
         if step not in named:
             gone = folder.with_name(f".tmp-removed-{folder.name}")
             try:
+                faults.at("save")
                 folder.rename(gone)
+                faults.at("save")
             except OSError as error:  # the new checkpoint is whole, and no reason to end the run
                 run.event("checkpoint_not_removed", checkpoint=folder.name, reason=str(error))
             _remove(gone)
@@ -168,20 +178,21 @@ def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def newest_whole(run: Run, say: Callable[[str], None]) -> Path | None:
+def newest_whole(run: Run, say: Callable[[str], None], fast: bool = False) -> Path | None:
     """The newest checkpoint whose files are all as its manifest says; LATEST and BEST name from then on what they named
     when it was written.
 
     Args:
         run: whose checkpoints they are.
         say: gets a line about each checkpoint that is passed over, with the file that is the reason.
+        fast: compare sizes alone, and not checksums.
 
     Raises:
         DataError: there are checkpoints, and none of them is whole.
     """
     newest = ""
     for step, folder in manifest.checkpoints(run.folder).items():
-        damage = "; ".join(manifest.damage(folder))
+        damage = "; ".join(manifest.damage(folder, fast))
         if not damage:
             _point_again(run, step, read_json(folder / "state.json", {}).get("best"))
             return folder
@@ -217,9 +228,12 @@ def point(run: Run, pointer: str, step: int) -> None:
     try:
         beside.write_text(f"step_{step:06d}\n", encoding="utf-8")
         manifest.sync(beside)
+        faults.at("save")
         beside.replace(place)
+        faults.at("save")
         manifest.sync(place.parent)
     except OSError as error:
+        _remove(beside)
         raise QedError(
             f"Cannot write {place}: {error}. The checkpoints themselves are whole; free some space and go on with "
             f"--resume --out {run.folder}."
@@ -232,6 +246,11 @@ def pointed(folder: Path, pointer: str) -> int | None:
         return manifest.step_of((folder / "checkpoints" / pointer).read_text(encoding="utf-8").strip())
     except (OSError, ValueError):
         return None
+
+
+def has(folder: Path, step: int) -> bool:
+    """Whether a run's folder holds a checkpoint of a step."""
+    return (folder / "checkpoints" / f"step_{step:06d}").is_dir()
 
 
 def _point_again(run: Run, step: int, best: int | None) -> None:

@@ -135,7 +135,15 @@ def _recipe(resolved: Resolved, arguments: Sequence[str]) -> dict[str, Any]:
     from qed.runs import Launch
 
     flags = resolved.flags
-    launch = Launch(("qed", *arguments), resolved.origins, flags.resume, flags.overwrite, flags.json)
+    launch = Launch(
+        command=("qed", *arguments),
+        origins=resolved.origins,
+        resume=flags.resume,
+        overwrite=flags.overwrite,
+        json=flags.json,
+        allow_change=flags.allow_change,
+        fast=flags.fast,
+    )
     if not isinstance(resolved.settings, PipelineSettings):
         from qed.recipes.train import train
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from qed.algorithms.base import Algorithm, Look, Moment
 from qed.prompts.base import Template
@@ -90,6 +90,10 @@ class Gatherer:
             if self.stream.position // len(self.stream.items) > epoch:
                 self.pool.end_epoch(len(self.stream.items), self.settings.problems_per_step)
         return asked
+
+    def copy(self) -> Gatherer:
+        """What it holds now, for a checkpoint of this moment that is written later."""
+        return replace(self, surplus=list(self.surplus), pool=self.pool.copy())
 
     def rows(self) -> list[Row]:
         """What a checkpoint has to hold besides the stream's position, as rows of JSON."""

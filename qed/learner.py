@@ -22,8 +22,9 @@ from qed.algorithms.base import Algorithm
 from qed.attention import attending, packs
 from qed.batch import Batch, collate, cut, mismatch
 from qed.errors import QedError
+from qed.guards import faults
 from qed.guards.finite import of_update, require_finite
-from qed.guards.watchdog import beat
+from qed.guards.signals import poll
 from qed.logps import decoder_and_head, response_logps, response_scores
 from qed.lora import Without, switched_off
 from qed.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
@@ -190,7 +191,6 @@ class Learner:
 
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Add the gradient of a micro-batch, and describe it by sums over its tokens."""
-        beat()
         layout = self._layout(part)
         with attending(self.model.config) if layout is not None else nullcontext():
             with self._autocast():
@@ -204,6 +204,7 @@ class Learner:
                 )
             part = part if log_squares is None else replace(part, log_squares=log_squares)
             loss, extra = self.algorithm.loss(part, logps, entropy)
+            loss = faults.through("loss", loss)
             loss.backward()  # type: ignore[no-untyped-call]
         found: dict[str, Tensor | float] = {**extra, **mismatch(logps.detach(), part)}
         found |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
@@ -250,9 +251,11 @@ class Learner:
             return self.algorithm.prepare(batch, None, None)
         return self.algorithm.prepare(batch, *self._looked_over(self.model, batch))
 
-    def _cuts(self, batch: Batch) -> list[list[int]]:
+    def _cuts(self, batch: Batch) -> Iterator[list[int]]:
         way = cut_packed if self.packing else cut
-        return way(batch, self.settings.tokens_per_microbatch, self.algorithm.together)
+        for rows in way(batch, self.settings.tokens_per_microbatch, self.algorithm.together):
+            poll("update")
+            yield rows
 
     def _layout(self, part: Batch) -> Layout | None:
         return arranged(part) if self.packing else None
@@ -281,7 +284,6 @@ class Learner:
         """The log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
         logps, entropy = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
         for rows in self._cuts(batch):
-            beat()
             part = batch.select(rows)
             with self._autocast():
                 found = response_logps(model, part, self.temperature, self._layout(part))

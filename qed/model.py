@@ -151,6 +151,8 @@ def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
     try:
         config = _without_kernels(AutoConfig.from_pretrained(settings.name, **source))
         tokenizer = AutoTokenizer.from_pretrained(settings.name, **source)
+        for word in ("is_local", "local_files_only"):  # how it was found is nothing to save with it
+            tokenizer.init_kwargs.pop(word, None)
         model, told = AutoModelForCausalLM.from_pretrained(
             settings.name,
             config=config,

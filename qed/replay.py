@@ -132,6 +132,11 @@ class Pool:
             "replay/retired": len(self.retired),
         }
 
+    def copy(self) -> Pool:
+        """The pool as it is now; what happens to either of the two does not change the other."""
+        answers = {problem: list(kept) for problem, kept in self.answers.items()}
+        return Pool(answers, dict(self.successes), set(self.solved), set(self.retired))
+
     def rows(self) -> list[Row]:
         """All of it as rows of JSON."""
         return [

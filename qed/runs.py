@@ -46,6 +46,8 @@ class Launch:
     overwrite: bool = False
     json: bool = False
     home: str = ""  # the folder that advice on resuming names, where it is not the run's own
+    allow_change: tuple[str, ...] = ()  # settings that may be others when the run is resumed
+    fast: bool = False  # compare sizes alone, where a checkpoint is verified
 
 
 class Run:

@@ -15,6 +15,16 @@ settings.load_profile("qed")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The matrix of faults takes minutes: it is run when it is asked for by its marker, and not otherwise."""
+    if "faults" in config.getoption("markexpr"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("faults")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     """Small models are fastest on one thread, and two tests side by side do not fight for cores."""

@@ -11,7 +11,7 @@ from qed import manifest
 from qed.commands.base import Parser
 from qed.errors import DataError, UsageError
 
-USAGE = """Usage: qed checkpoint verify RUN [--json]
+USAGE = """Usage: qed checkpoint verify RUN [--fast] [--json]
 
 Reads every file of every checkpoint of a run and compares it with the checksums that were written with it.
 `qed checkpoint verify --help` says more."""
@@ -38,8 +38,9 @@ def run(arguments: Sequence[str]) -> int:
     parser = Parser("checkpoint verify", ABOUT, EPILOG)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON, the last of stdout")
+    parser.add_argument("--fast", action="store_true", help="compare sizes alone, and not checksums")
     asked = parser.read(arguments[1:])
-    found = _found(asked.run)
+    found = _found(asked.run, asked.fast)
     if asked.json:
         print(json.dumps({"run": str(asked.run), "whole": not any(found.values()), "checkpoints": found}))
     else:
@@ -47,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     return DataError.exit_code if any(found.values()) else 0
 
 
-def _found(run_folder: Path) -> dict[str, list[str]]:
+def _found(run_folder: Path, fast: bool) -> dict[str, list[str]]:
     """What is wrong with each checkpoint of a run, newest first; nothing where it is whole."""
     if not run_folder.is_dir():
         raise UsageError(f"There is no run {run_folder}: it is not a folder.")
@@ -57,4 +58,4 @@ def _found(run_folder: Path) -> dict[str, list[str]]:
             f"{run_folder / 'checkpoints'} holds no checkpoint: the run has not come to its first, or {run_folder} is "
             "no run's folder."
         )
-    return {folder.name: manifest.damage(folder) or manifest.extra(folder) for folder in folders}
+    return {folder.name: manifest.damage(folder, fast) or manifest.extra(folder) for folder in folders}

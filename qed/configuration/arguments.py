@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from qed.configuration.fields import SHORTCUTS, Table
@@ -23,6 +23,10 @@ class Flags:
 
     resume: bool = False
     """Go on with the run in the folder --out."""
+    allow_change: tuple[str, ...] = ()
+    """With --resume, go on although these settings are others; data.tasks stands for the problems themselves too."""
+    fast: bool = False
+    """With --resume, compare the sizes of a checkpoint's files alone, and not their checksums."""
     overwrite: bool = False
     """Replace the run in the folder --out."""
     dry_run: bool = False
@@ -52,6 +56,7 @@ class Line:
     entries: list[Entry] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     sweep: list[str] = field(default_factory=list)
+    allow_change: list[str] = field(default_factory=list)
 
 
 def scan(arguments: Sequence[str], table: Table) -> tuple[list[str], list[Entry], Flags]:
@@ -72,15 +77,30 @@ def scan(arguments: Sequence[str], table: Table) -> tuple[list[str], list[Entry]
             line.configs.append(argument)
     if {"resume", "overwrite"} <= line.flags:
         raise UsageError("--resume goes on with a run and --overwrite replaces it. Give one of them.")
-    return line.configs, line.entries, Flags(sweep=tuple(line.sweep), **dict.fromkeys(line.flags, True))
+    if "resume" not in line.flags and ("fast" in line.flags or line.allow_change):
+        raise UsageError("--allow-change and --fast say how a run is resumed. Add --resume, or leave them out.")
+    flags = Flags(**dict.fromkeys(line.flags, True))  # type: ignore[arg-type]
+    flags = replace(flags, sweep=tuple(line.sweep), allow_change=_settings(line.allow_change, table))
+    return line.configs, line.entries, flags
+
+
+def _settings(names: Sequence[str], table: Table) -> tuple[str, ...]:
+    """The full names of settings that are given by any of their names, several of them with commas between."""
+    found: dict[str, None] = {}
+    for name in ",".join(names).split(",") if names else ():
+        full = table.full(_key(name.strip()))
+        if not full:
+            raise UsageError(f"--allow-change {name} is no setting of qed {table.command}.{suggest(_key(name), table)}")
+        found |= dict.fromkeys(full)
+    return tuple(found)
 
 
 def _option(argument: str, rest: list[str], table: Table, line: Line) -> None:
     """Take an argument that begins with two dashes, and its value from those that follow."""
     name, equals, value = argument.partition("=")
     key = _key(name[2:])
-    if key == "sweep":
-        line.sweep.append(value if equals else _value(name, rest))
+    if key in ("sweep", "allow_change"):
+        getattr(line, key).append(value if equals else _value(name, rest))
     elif key in FLAGS:
         if equals:
             raise UsageError(f"{name} takes no value.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ FREE = ("sampling.rows_per_batch", "learner.tokens_per_microbatch", "model.devic
 SAME_UPDATES = {"adamw", "adamw_offload"}  # they differ in where the state lies, and read each other's
 
 
-def changes(saved: Path, settings: Any) -> tuple[list[str], list[str]]:
-    """The settings that differ from a saved settings.yaml, each as `key: old -> new`: all, and those that are
-    refused."""
+def changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> tuple[list[str], list[str]]:
+    """The settings that differ from a saved settings.yaml, each as `key: old -> new`: all, and those that are refused
+    because they would make another run, and are not allowed by name."""
     before = dict(_flat(yaml.safe_load(saved.read_text(encoding="utf-8")) or {}))
     after = dict(_flat(yaml.safe_load(redact(dump(settings)))))  # as it was saved
     # The steps of the last phase may grow; those of an earlier one would move everything behind them.
@@ -29,6 +29,7 @@ def changes(saved: Path, settings: Any) -> tuple[list[str], list[str]]:
         key
         for key in different
         if key.startswith(FREE_SECTIONS)
+        or key in allowed
         or key.removeprefix("sft.").removeprefix("rl.") in FREE
         or key in ("learner.steps", last)
         or (key.endswith("learner.optimizer") and {before.get(key), after.get(key)} <= SAME_UPDATES)

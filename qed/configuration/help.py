@@ -133,7 +133,7 @@ def _shortcut(name: str, table: Table, values: dict[str, Value]) -> tuple[str, s
 
 
 def _flag(name: str) -> tuple[str, str]:
-    placeholder = " KEY=V1,V2" if name == "sweep" else ""
+    placeholder = {"sweep": " KEY=V1,V2", "allow_change": " KEY,…"}.get(name, "")
     return f"--{name.replace('_', '-')}{placeholder}", documentation(Flags, name)
 
 

@@ -10,7 +10,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,12 @@ from typing import Any
 from qed import machine
 from qed.grading.session import LIMITS, FailedError, Limits, NotLoadedError, Session, TimedOutError
 from qed.grading.zygote import Zygote
+from qed.guards.signals import poll
 from qed.guards.watchdog import beat
 from qed.types import Grade, Group, Problem, Rollout
 
 MOST_WORKERS = 8
+POLL_SECONDS = 0.2  # between two looks for a signal while answers are graded
 # What a reward may ask of a rollout; log-probs and what later stages write are none of its business.
 ROLLOUT_FIELDS = ("prompt", "output", "text", "stop_reason", "source", "version", "index", "prompt_text")
 
@@ -77,7 +79,10 @@ class Judge:
         units = groups if batched else [[rollout] for group in groups for rollout in group]
         threads = ThreadPoolExecutor(self.workers)
         try:
-            graded = iter([grade for grades in threads.map(self._unit, units) for grade in grades])
+            asked = [threads.submit(self._unit, unit) for unit in units]
+            while wait(asked, POLL_SECONDS).not_done:
+                poll("grade")
+            graded = iter([grade for one in asked for grade in one.result()])
         except BaseException:  # an interrupt must not wait for answers that may never come
             threads.shutdown(wait=False, cancel_futures=True)
             self.close()

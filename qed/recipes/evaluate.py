@@ -11,6 +11,7 @@ from typing import Any
 
 from qed.evaluation.marks import marks
 from qed.evaluation.summary import summarise
+from qed.guards.signals import poll
 from qed.phases import Settings
 from qed.recipes.setup import Setup
 from qed.rollouts import flat, grade, sample
@@ -47,6 +48,7 @@ def evaluate(
         answered: list[Row] = []
         summaries[task] = {}
         for decoding, (temperature, count) in decodings.items():
+            poll("evaluate")
             sampling = Sampling(temperature, settings.sampling.max_tokens, setup.template.stop)
             address = (settings.run.seed, "evaluation", decoding)
             asked = [Request(problem, count) for problem in problems]

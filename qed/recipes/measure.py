@@ -23,7 +23,7 @@ from qed.draws import seed_of
 from qed.errors import DataError, Interrupted, UsageError
 from qed.evaluation.store import Store
 from qed.evaluation.summary import overall, summarise
-from qed.guards.signals import EXIT_CODES
+from qed.guards.signals import EXIT_CODES, watched
 from qed.guards.texts import redact
 from qed.model import check_name, pick_device, window
 from qed.phases import Settings
@@ -83,6 +83,7 @@ class Asked:
         return "greedy" if self.sampling.temperature == 0 else "sampled"
 
 
+@watched()
 @kernels.kept()
 def measure(asked: Asked) -> dict[str, Any]:
     """Ask a model every problem, write all answers and the figures, and show them.
@@ -103,9 +104,10 @@ def measure(asked: Asked) -> dict[str, Any]:
         # By default half of the window is left for the prompt.
         longest = asked.sampling.max_tokens or min(USUAL_TOKENS, window(policy.model) // 2)
         figures = {bench.label: _bench(bench, asked, policy, longest, console) for bench in found}
-    except KeyboardInterrupt as error:
+    except (Interrupted, KeyboardInterrupt) as stopped:
         told = f"Finished problems are kept in {asked.folder}; go on with the same command and --out {asked.folder}."
-        raise Interrupted(f"Interrupted. {told}", EXIT_CODES[SIGINT]) from error
+        code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
+        raise Interrupted(f"Interrupted. {told}", code) from stopped
     finally:
         console.end_phase()
     summaries = {bench.label: figures[bench.label] for bench in found if bench.judged}

@@ -54,8 +54,9 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
         algorithm.remember(gathered.groups, gatherer.pool, version=step - 1)
         counts = {**gathered.counts, **gatherer.pool.sizes()}
         if algorithm.restarts and rows:
+            setup.stop.held = True  # until the step has its weights
             learner.restart()
-        stats = [phase.update(part, step) for part in parts]
+        stats = [phase.update(part, step) for part in phase.updates(parts)]
         sampler.load(learner.weights(), version=step)
         learner.adapt(phase.record(step, stats, gathered.sampled, counts))
     phase.finish()

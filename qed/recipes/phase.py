@@ -16,9 +16,10 @@ from typing import Any
 import torch
 
 from qed import checkpoints
-from qed.errors import Interrupted, NothingTrained
+from qed.errors import NothingTrained
 from qed.gathering import Gatherer
 from qed.guards.alarms import Alarms
+from qed.guards.signals import poll
 from qed.guards.watchdog import enter
 from qed.learner import COUNTS, Learner
 from qed.model import precision
@@ -33,6 +34,7 @@ from qed.runs import Row, evaluations, read_lines
 from qed.types import Groups, Rollout
 
 Stats = dict[str, float]
+EVALUATED = "time/evaluation_s"  # in the row of a whole evaluation
 VALIDATED = f"eval/{VALIDATION}/preferred"  # the share of held-out pairs whose chosen answer the policy has raised more
 
 
@@ -83,13 +85,18 @@ class Phase:
             if row.get("phase") == name and row["step"] >= offset:
                 self.alarms.look(row)  # what a run has told before it was resumed is not told again
         self.laps: dict[str, float] = {}
-        self.saved = -1
+        # A phase before this one, or the run before it was resumed, has saved the step that this one begins from.
+        self.saved = self.first if checkpoints.has(setup.run.folder, self.first) else -1
+        self.whole = self.first  # the last step that is finished, and how the phase stood then
+        self.whole_position = self.position
+        self.whole_gatherer: Gatherer | None = None
+        setup.leave = self.leave
         # What the recipe itself measures on the validation part, and its figures so far by step; `VALIDATED` is among
         # them.
         self.measure: Callable[[], Stats] | None = None
-        self.measured = {
-            row["step"]: row[VALIDATED] for row in read_lines(setup.run.folder / "metrics.jsonl") if VALIDATED in row
-        }
+        recorded = read_lines(setup.run.folder / "metrics.jsonl")
+        self.measured = {row["step"]: row[VALIDATED] for row in recorded if VALIDATED in row}
+        self.evaluated = {row["step"] for row in recorded if EVALUATED in row}
 
     def over(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
         """The phase's stream of items, going on where a resumed run stands."""
@@ -105,39 +112,49 @@ class Phase:
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are to be made; after each come evaluation, checkpoint and signals."""
         console = self.setup.console
-        if self.first == self.offset:
-            self._evaluate_once(self.first)
+        # A run that was stopped while it evaluated has the figures of its last step still to come.
+        self._conclude(self.first)
         if self.first == self.last:
-            self._save(self.last)  # no step at all: an untouched model, evaluated and kept
             return
         console.phase(f"{self.name}: steps {self.first + 1} to {self.last}", self.first)
-        self._stop_if_asked(self.first)
-        self.clock = time.perf_counter()
         for step in range(self.first + 1, self.last + 1):
             self.setup.step = step
             enter("sample" if self.settings.algorithm.online else "train", step)
-            yield step
-            done = step == self.last
-            if self._due(step, self.settings.evaluation.every) or done:
-                self._evaluate_once(step)
-            best = self._is_best(step)
-            if self._due(step, self.settings.run.save_every) or done or best:
-                self._save(step, best)
-            self._stop_if_asked(step)
             self.clock = time.perf_counter()
+            yield step
+            self._conclude(step)
         console.end_phase()
 
-    def _stop_if_asked(self, step: int) -> None:
-        """Save and leave when a signal has come."""
-        stop = self.setup.stop
-        if stop.received is not None:
-            self._save(step)
-            home = self.setup.launch.home or self.setup.run.folder
-            raise Interrupted(
-                f"Stopped after step {step} by {stop.received.name}; its checkpoint is saved. Go on with the same "
-                f"command and --resume --out {home}.",
-                stop.exit_code,
-            )
+    def _conclude(self, step: int) -> None:
+        """What is due once a step is finished; before a phase's first step that is an evaluation alone."""
+        self.whole, self.whole_position = step, self.stream.position if self.stream else 0
+        self.whole_gatherer = self.gatherer and self.gatherer.copy()
+        self.setup.stop.held = False
+        begins, done = step == self.offset, step == self.last
+        if begins or done or self._due(step, self.settings.evaluation.every):
+            self._evaluate_once(step)
+        best = self._is_best(step)
+        asked = self.setup.stop.save
+        if best or done or asked or (not begins and self._due(step, self.settings.run.save_every)):
+            self._save(step, best)
+            self.setup.stop.save = False
+        poll("step")
+
+    def updates(self, parts: Sequence[list[Rollout]]) -> Iterator[list[Rollout]]:
+        """The rows of each of a step's updates; once the first has moved the weights, a signal waits for the last."""
+        for number, part in enumerate(parts):
+            self.setup.stop.held |= number > 0
+            yield part
+
+    def leave(self) -> str:
+        """Save the last step that is finished, as a signal has asked to stop, and say how to go on."""
+        self._save(self.whole)
+        home = self.setup.launch.home or self.setup.run.folder
+        name = self.setup.stop.received.name if self.setup.stop.received else "a signal"
+        return (
+            f"Stopped after step {self.whole} by {name}; its checkpoint is saved. Go on with the same command and "
+            f"--resume --out {home}."
+        )
 
     def update(self, rows: Sequence[Rollout], step: int) -> Stats:
         """One optimizer step of a step of the run; what is not finite is met as `run.on_non_finite` says."""
@@ -198,7 +215,8 @@ class Phase:
         validation = {VALIDATION: answerable} if answerable else {}
         between = validation and step not in (self.offset, self.last)
         benches = validation if between else {**self.setup.benches, **validation}
-        if set(dict(evaluations(self.setup.run.folder)).get(step, {})) >= set(benches):
+        told = dict(evaluations(self.setup.run.folder)).get(step, {})
+        if step in self.evaluated and set(told) >= set(benches):
             return
         enter("evaluate", step)
         began = time.perf_counter()
@@ -208,9 +226,10 @@ class Phase:
                 "step": step,
                 "phase": self.name,
                 **as_metrics(summaries),
-                "time/evaluation_s": time.perf_counter() - began,
+                EVALUATED: time.perf_counter() - began,
             }
         )
+        self.evaluated.add(step)
 
     def _is_best(self, step: int) -> bool:
         """Whether the validation part was answered better after this step than after any before it."""
@@ -220,20 +239,21 @@ class Phase:
         return step in scores and all(score < scores[step] for at, score in scores.items() if at < step)
 
     def _save(self, step: int, best: bool = False) -> None:
-        if step == self.saved:
+        known = checkpoints.pointed(self.setup.run.folder, "BEST")
+        if step == self.saved and (known == step or not best):
             return
         enter("save", step)
         state = {
             "phase": self.name,
-            "position": self.stream.position if self.stream else 0,
+            "position": self.whole_position,
             "signal_steps": self.signal_steps,
             "run_signal_steps": self.setup.signal_steps,
             "skipped_in_a_row": self.tolerance.in_a_row,
             "seed": self.settings.run.seed,
             "algorithm": self._adapted(),
-            "best": step if best else checkpoints.pointed(self.setup.run.folder, "BEST"),
+            "best": step if best else known,
         }
-        rows = self.gatherer.rows() if self.gatherer else []
+        rows = self.whole_gatherer.rows() if self.whole_gatherer else []
         model, tokenizer = self.setup.model, self.setup.tokenizer
         checkpoints.save(self.setup.run, step, model, tokenizer, self.learner.state(), state, rows)
         self.saved = step

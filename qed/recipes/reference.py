@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from qed import checkpoints, lora
 from qed.errors import ModelError, UsageError
 from qed.learner import Learner
+from qed.manifest import step_of
 from qed.model import is_new, load, prepare
 from qed.phases import Settings
 from qed.recipes.setup import Setup
@@ -44,10 +45,13 @@ def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora
     if offset == 0 and lora.has_adapters(setup.model):
         return lora.Without(setup.model)  # before a run's first step its adapters change nothing
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
-    if setup.resumed is None or not folder.is_dir():
+    # A run that goes on from before the phase comes to the model anew, perhaps with other settings.
+    if setup.resumed is None or (step_of(setup.resumed.name) or 0) < offset or not folder.is_dir():
         with checkpoints.whole_folder(folder) as beside:
             checkpoints.save_model(setup.model, setup.tokenizer, beside)
-        return None
+        # What adapters have learned is merged into what is saved, which rounds: it is read back, as a resumed run does.
+        if not lora.has_adapters(setup.model):
+            return None
     network, _ = load(replace(settings.model, name=str(folder), revision="", quantization="none"))
     return prepare(network, settings.model, setup.device)
 
@@ -59,7 +63,7 @@ def beginning(setup: Setup, settings: Settings, offset: int) -> dict[str, Tensor
         UsageError: the run trains adapters, whose beginning is not kept.
     """
     begun = reference(setup, settings, offset)
-    if isinstance(begun, lora.Without):
+    if isinstance(begun, lora.Without) or lora.has_adapters(setup.model):
         raise UsageError("algorithm.restart and model.lora_rank do not go together: take lora_rank=0, or no restart.")
     return (begun or setup.model).state_dict()
 

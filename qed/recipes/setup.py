@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -22,9 +22,10 @@ from qed.console import Console
 from qed.draws import seed_of
 from qed.errors import QedError, UsageError
 from qed.grading.session import Limits
-from qed.guards.signals import Stop, watched
+from qed.guards.signals import Stop, poll, watched
 from qed.guards.texts import redact
 from qed.guards.watchdog import watching
+from qed.manifest import step_of
 from qed.phases import PipelineSettings, Settings
 from qed.prompts.base import Template
 from qed.recipes.environment import as_begun, environment, set_kernels
@@ -67,6 +68,8 @@ class Setup:
     boundaries: frozenset[int]  # the steps at which its phases begin and end, whose checkpoints stay
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the step that is being made
+    # How the phase that is under way saves what is whole and says so, when a signal stops it.
+    leave: Callable[[], str] | None = None
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """The state to go on from; a run that begins is at step 0."""
@@ -91,7 +94,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
         settings = as_begun(settings, run.folder, launch)
         try:
             with _preparing(folder, aside, launch):
-                resumed = _resumed(settings, run, console) if launch.resume else None
+                resumed = _resumed(settings, run, console, launch) if launch.resume else None
                 set_kernels(settings, run, launch)
                 _write_settings(settings, run, launch, device)
                 setup = _prepared(settings, run, console, stop, launch, device, resumed)
@@ -118,16 +121,18 @@ def _preparing(folder: Path, aside: Path | None, launch: Launch) -> Iterator[Non
         shutil.rmtree(aside)
 
 
-def _resumed(settings: Settings | PipelineSettings, run: Run, console: Console) -> Path | None:
+def _resumed(settings: Settings | PipelineSettings, run: Run, console: Console, launch: Launch) -> Path | None:
     """The checkpoint to go on from, once it is sure that this is the same run."""
-    told, refused = changes(run.folder / "settings.yaml", settings)
+    told, refused = changes(run.folder / "settings.yaml", settings, launch.allow_change)
     if refused:
         raise UsageError(
             f"{run.folder} cannot be resumed with other settings: {'; '.join(refused)}. Give those of its "
-            "settings.yaml, or begin another run."
+            "settings.yaml, begin another run, or say with --allow-change KEY that a change is meant."
         )
+    for change in told:
+        console.say(f"Changed since the run began: {change}.")
     checkpoints.tidy(run)
-    found = checkpoints.newest_whole(run, console.say)
+    found = checkpoints.newest_whole(run, console.say, launch.fast)
     if found is None and read_lines(run.folder / "metrics.jsonl"):
         raise UsageError(
             f"{run.folder} has no checkpoint to go on from, and resuming would erase what it recorded. Begin "
@@ -155,15 +160,20 @@ def _prepared(
 ) -> Setup:
     # First, so that a mistake in a reward shows before a model is loaded.
     grade = load_grader(settings.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
+    poll("load")
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     for reason, count in loaded.left_out.items():
         console.say(f"Left out {count} {reason}.")
+    poll("load")
     policy = load_policy(settings, loaded.problems, device, resumed)
+    poll("load")
     checkpoints.require_space(run, policy.model)
     if resumed is not None:
         console.say(f"Going on from {resumed}.")
-    run.truncate(checkpoints.read_state(resumed)[1]["step"] if resumed else 0)
     loaded = _fitting(loaded, policy, settings, run, console)
+    if launch.resume:
+        _require_same_problems(loaded, run, launch)
+    run.truncate((resumed and step_of(resumed.name)) or 0)
     _tell(loaded, policy, settings, run, console)
     return Setup(
         run=run,
@@ -198,6 +208,27 @@ def _fitting(
     )
 
 
+def _fingerprint(loaded: Loaded) -> str:
+    """What tells the training problems from any others, in their order."""
+    told = (
+        f"{each.id} {each.question} {each.answer} {each.solution} {each.meta.get('chosen')} {each.meta.get('rejected')}"
+        for each in loaded.problems
+    )
+    return f"{seed_of(*told):016x}"
+
+
+def _require_same_problems(loaded: Loaded, run: Run, launch: Launch) -> None:
+    """Refuse to go on with other training problems than those that the run began with, unless that is meant."""
+    before = [row["fingerprint"] for row in read_lines(run.folder / "events.jsonl") if row["event"] == "data"]
+    meant = any(key.startswith("data.") for key in launch.allow_change)
+    if before and before[-1] != _fingerprint(loaded) and not meant:
+        raise UsageError(
+            f"The training problems are others than when {run.folder} began: a data file, what qed reads from it, or "
+            "what is held out has changed. Restore the data, begin another run, or say with --allow-change data.tasks "
+            "that this is meant."
+        )
+
+
 def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console) -> None:
     """Record and say what the run works with."""
     run.event(
@@ -205,7 +236,7 @@ def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings,
         tasks=list(settings.data.tasks),
         prompt=prompt_name(settings.data),
         training=len(loaded.problems),
-        fingerprint=f"{seed_of(*(problem.id for problem in loaded.problems)):016x}",
+        fingerprint=_fingerprint(loaded),
         held_out={name: len(some) for name, some in loaded.benches.items()},
         validation=len(loaded.validation),
         left_out=loaded.left_out,

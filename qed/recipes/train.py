@@ -8,7 +8,7 @@ from typing import Any
 
 from qed import checkpoints
 from qed.card import write_card
-from qed.errors import Diverged, NothingTrained, UsageError
+from qed.errors import Diverged, Interrupted, NothingTrained, UsageError
 from qed.phases import PipelineSettings, Settings
 from qed.recipes.divergence import ended
 from qed.recipes.offline import offline
@@ -56,20 +56,26 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
 
 def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
     """The steps of one phase that are not yet done."""
+    name, last = phase_name(settings), offset + settings.learner.steps
     _, state = setup.state()
-    if setup.resumed is not None and state["step"] >= offset + settings.learner.steps:
-        if state["phase"] == phase_name(settings) and state["step"] > offset + settings.learner.steps:
+    if setup.resumed is not None and state["step"] >= last:
+        if state["phase"] != name:
+            return
+        if state["step"] > last:
             raise UsageError(
-                f"{setup.run.folder} has already made {state['step'] - offset} steps of "
-                f"{phase_name(settings)}, more than the {settings.learner.steps} asked for."
+                f"{setup.run.folder} has already made {state['step'] - offset} steps of {name}, more than the "
+                f"{settings.learner.steps} asked for."
             )
-        return
     algorithm = settings.algorithm
     phase = online if algorithm.online else preferences if algorithm.together == 2 else offline
     try:
-        phase(setup, settings, phase_name(settings), offset)
+        phase(setup, settings, name, offset)
     except Diverged as error:
         raise ended(setup, error) from error
+    except Interrupted as stopped:
+        if setup.leave is None:
+            raise
+        raise Interrupted(setup.leave(), stopped.exit_code) from stopped
 
 
 def phase_name(settings: Settings) -> str:

@@ -4,7 +4,7 @@ else's."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +12,8 @@ from qed import plugins
 from qed.errors import UsageError
 from qed.grading.judge import Judge, failed
 from qed.grading.session import LIMITS, Limits, NotLoadedError
-from qed.guards.watchdog import beat
+from qed.guards import faults
+from qed.guards.signals import poll
 from qed.rewards.base import Reward, load, parse
 from qed.types import Grade, Group, Rollout
 
@@ -51,9 +52,10 @@ class Here:
         return [[self._graded(rollout) for rollout in group] for group in groups]
 
     def _graded(self, rollout: Rollout) -> Grade:
-        beat()
+        poll("grade")
         try:
-            return self.reward.grade([rollout])[0]
+            grade = self.reward.grade([rollout])[0]
+            return replace(grade, reward=faults.through("reward", grade.reward))
         except Exception as error:  # noqa: BLE001 -- an answer that a reward cannot take must not end a run
             return failed("error", f"{type(error).__name__}: {error}")
 

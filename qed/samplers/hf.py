@@ -19,7 +19,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from qed.draws import uniforms
 from qed.errors import Diverged
-from qed.guards.watchdog import beat
+from qed.guards.signals import poll
 from qed.samplers.base import Sampling
 from qed.samplers.drawing import drawn
 from qed.types import Completion
@@ -132,7 +132,7 @@ class _Drawing(LogitsProcessor):  # type: ignore[misc]
         self.logps: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        beat()
+        poll("rollout")
         uniform = None if self.draws is None else self.draws[:, len(self.logps)]
         chosen, logps = drawn(scores, uniform, self.sampling)
         self.logps.append(logps)

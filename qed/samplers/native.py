@@ -16,7 +16,7 @@ from torch import Tensor
 
 from qed import machine
 from qed.errors import Diverged
-from qed.guards.watchdog import beat
+from qed.guards.signals import poll
 from qed.samplers.base import Sampling
 from qed.samplers.columns import column_bytes, fresh
 from qed.samplers.decoder import decoder_of
@@ -66,6 +66,7 @@ class NativeSampler(HFSampler):
         with ready(self.model, self.precision):
             loop = _Loop(self, prompts, seeds, sampling, given)
             while waiting or loop.rows is not None:
+                poll("rollout")
                 free = loop.most - loop.live
                 if waiting and (loop.rows is None or free * REFILL_SHARE >= loop.most):
                     loop.admit([waiting.popleft() for _ in range(min(free, len(waiting)))])
@@ -158,7 +159,6 @@ class _Loop:
         """One more token for every row."""
         rows = self.rows
         assert rows is not None
-        beat()
         rows.claim_column()
         last = rows.tokens.gather(1, (rows.age - 1)[:, None]).squeeze(1)
         self._write(self.decode(rows, last), 0)

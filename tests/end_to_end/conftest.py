@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cutting import SMALL, by_chance, write_data
 
 from qed.cli import main
 
@@ -45,3 +47,42 @@ def qed(capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(int(left.value.code or 0), out, err)
 
     return call
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Problems, and preference pairs."""
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def command(data: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[object]]:
+    """The command line of a small run of some algorithm, with a checkpoint at every other step."""
+    monkeypatch.setattr("qed.gathering.grade", by_chance)
+    problems, pairs = data
+    return lambda name, *more: [
+        name,
+        "--tasks",
+        pairs if name == "dpo" else problems,
+        *SMALL,
+        *more,
+        "--run.save_every",
+        2,
+    ]
+
+
+@pytest.fixture(scope="module")
+def uncut(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Any]], Path]:
+    """The run of a command line that nothing happens to, made once."""
+    made: dict[str, Path] = {}
+
+    def make(arguments: list[Any]) -> Path:
+        name = " ".join(map(str, arguments))
+        if name not in made:
+            made[name] = tmp_path_factory.mktemp("uncut") / "run"
+            with pytest.raises(SystemExit) as left:
+                main([str(argument) for argument in (*arguments, "--out", made[name])])
+            assert not left.value.code
+        return made[name]
+
+    return make

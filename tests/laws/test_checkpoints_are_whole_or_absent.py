@@ -144,13 +144,22 @@ def test_what_is_no_checkpoint_of_this_run(run: Run) -> None:
     shutil.copytree(home / "step_000002", home / "step_000008")
     told = json.loads((home / "step_000008" / manifest.NAME).read_text())
     (home / "step_000008" / manifest.NAME).write_text(json.dumps({**told, "schema": 1}))
+    shutil.copytree(home / "step_000002", home / "step_000010")
+    (home / "step_000010" / manifest.NAME).write_text(json.dumps({**told, "world_size": 2}))
     (home / "step_000007").symlink_to(home / "step_000002")
     (home / "step_000006").mkdir()
     (home / "step_final").mkdir()
     (home / "step_000005").write_text("a file")
     step, said = newest(run)
     assert step == 4
-    expected = ["is of step 2", "schema 1", "is a link", f"{manifest.NAME} is missing", manifest.NAME]
+    expected = [
+        "of a run of 2 processes",
+        "is of step 2",
+        "schema 1",
+        "is a link",
+        f"{manifest.NAME} is missing",
+        manifest.NAME,
+    ]
     for line, words in zip(said, expected, strict=True):
         assert words in line
 

@@ -1,0 +1,181 @@
+"""Kill a run at random, take it up again, and again, until it is done: does it end as the run that nobody killed?
+
+    python benchmarks/kills.py --kills 10
+    python benchmarks/kills.py --seed 1 --method sft
+
+A GRPO run of 40 steps, two updates in each, a KL with a reference, a checkpoint at every third step and an evaluation
+at every eighth, is killed (SIGKILL) at random moments, also while it loads, saves or evaluates, until so many kills
+have met it; a run that comes to its end before that begins again. What counts: every file of the last checkpoint, every
+recorded number and every rollout are those of a run that was never killed, and no kill costs more steps than lie
+between two checkpoints. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+from qed import manifest
+from qed.cli import main as qed
+from qed.runs import read_lines
+
+STEPS, SAVE_EVERY = 40, 3
+SHARED = ["--model", "new:tiny", "--steps", STEPS, "--run.save_every", SAVE_EVERY, "--run.keep_last", 2]
+SHARED += ["--evaluation.every", 8, "--evaluation.problems", 2, "--sampling.max_tokens", 8, "--run.threads", 1]
+SHARED += ["--run.on_no_signal", "warn", "--lr", 1e-3]
+# A fresh model's rewards are all 0, so a KL and an entropy term give every row a gradient.
+METHODS: dict[str, list[Any]] = {
+    "grpo": [
+        *("--sampling.problems_per_step", 3, "--sampling.group_size", 4, "--learner.batch_size", 6),
+        *("--algorithm.kl", 0.1, "--algorithm.entropy", 0.01),
+    ],
+    "sft": ["--learner.batch_size", 8],
+}
+TIMES = ("time/", "perf/", "mem/")
+
+
+def main() -> None:
+    """Kill until it is enough, print the card, then one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=100, help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--method", choices=METHODS, default="grpo", help="of the run")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = measured(Path(folder), asked.method, asked.kills, random.Random(asked.seed))
+    for line in card(result):
+        print(line)
+    print(json.dumps({**result, "seed": asked.seed}))
+    sys.exit(0 if result["same"] == result["runs"] else 1)
+
+
+def measured(folder: Path, method: str, kills: int, source: random.Random) -> dict[str, Any]:
+    """What so many kills did to runs of a method."""
+    data = folder / "problems.jsonl"
+    rows = [
+        {"question": f"What is {n} + 7?", "answer": str(n + 7), "solution": f"{n} and 7 make {n + 7}."}
+        for n in range(60)
+    ]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    command = [method, "--tasks", data, *SHARED, *METHODS[method]]
+    log = folder / "log"
+    # What a run imports, its copies then have.
+    with suppress(SystemExit), redirect_stdout(io.StringIO()):
+        qed([str(argument) for argument in (*command, "--steps", 1, "--out", folder / "warm")])
+    began = time.monotonic()
+    code = attempt([*command, "--out", folder / "whole"], log, None)
+    if code:
+        raise SystemExit(log.read_text(encoding="utf-8"))
+    seconds = time.monotonic() - began
+    expected = everything(folder / "whole")
+    met, same, runs, lost, failures = 0, 0, 0, [0], []
+    while met < kills:
+        run, going = folder / f"run-{runs}", True
+        while going:
+            # Most attempts come to some steps, some to none; once there were enough kills the run may end.
+            patience = source.uniform(0, seconds * 0.6) if met < kills else None
+            code = attempt([*command, "--out", run, *way_on(run)], log, patience)
+            going = code == -signal.SIGKILL
+            met += going
+            lost += [steps_lost(run)] if going else []
+            if not going and code:
+                failures.append(log.read_text(encoding="utf-8")[-2000:])
+        runs += 1
+        same += not code and everything(run) == expected
+        shutil.rmtree(run)
+    return {
+        "method": method,
+        "steps": STEPS,
+        "save_every": SAVE_EVERY,
+        "kills": met,
+        "runs": runs,
+        "same": same,
+        "failures": failures,
+        "most_steps_lost": max(lost),
+        "median_steps_lost": quantiles(lost, n=2)[0] if len(lost) > 1 else 0,
+        "seconds_of_a_run": round(seconds, 2),
+    }
+
+
+def way_on(run: Path) -> Sequence[str]:
+    """How to go on with what a killed process left: from a checkpoint, or from the start where it had none."""
+    if manifest.checkpoints(run):
+        return ["--resume"]
+    return ["--overwrite"] if (run / "settings.yaml").is_file() else []
+
+
+def attempt(command: Sequence[Any], log: Path, patience: float | None) -> int:
+    """A command in a process of its own, killed when it has gone on for so many seconds; its exit code."""
+    child = os.fork()
+    if not child:
+        _become(command, log)
+    deadline = None if patience is None else time.monotonic() + patience
+    while True:
+        ended, status = os.waitpid(child, 0 if deadline is None else os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if deadline is not None and time.monotonic() >= deadline:
+            os.kill(child, signal.SIGKILL)
+            deadline = None
+        time.sleep(0.001)
+
+
+def _become(command: Sequence[Any], log: Path) -> None:
+    """Be the command, and nothing else."""
+    code = 99
+    try:
+        sys.stdout = sys.stderr = log.open("w", encoding="utf-8", buffering=1)
+        qed([str(argument) for argument in command])
+    except SystemExit as left:
+        code = int(left.code or 0)
+    finally:
+        os._exit(code)
+
+
+def steps_lost(run: Path) -> int:
+    """The steps that were recorded behind the newest checkpoint."""
+    made = [row["step"] for row in read_lines(run / "metrics.jsonl")]
+    return max(made, default=0) - max(manifest.checkpoints(run), default=0)
+
+
+def everything(run: Path) -> dict[str, Any]:
+    """The checksums of the last checkpoint's files, all numbers but times, and all rollouts and answers."""
+    last = run / "checkpoints" / f"step_{STEPS:06d}"
+    metrics = read_lines(run / "metrics.jsonl")
+    answers = sorted([*run.glob("rollouts/*"), *run.glob("eval/*/*.jsonl")])
+    return {
+        "damage": manifest.damage(last),
+        "files": json.loads((last / manifest.NAME).read_text(encoding="utf-8"))["files"],
+        "metrics": [{k: v for k, v in row.items() if not k.startswith(TIMES)} for row in metrics],
+        "answers": {str(path.relative_to(run)): read_lines(path) for path in answers},
+    }
+
+
+def card(result: dict[str, Any]) -> list[str]:
+    """The outcome as Markdown."""
+    return [
+        f"{result['kills']} kills at random of {result['method']} runs of {result['steps']} steps, a checkpoint every "
+        f"{result['save_every']}; a run takes {result['seconds_of_a_run']} s.",
+        "",
+        "| runs that were killed and went on to their end | ended as the run that was never killed | most steps lost "
+        "to a kill |",
+        "|--:|--:|--:|",
+        f"| {result['runs']} | {result['same']} | {result['most_steps_lost']} |",
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""Does a long run stay as large as it began? Steps, gradings and saves by the thousand, memory and open files measured.
+
+    python benchmarks/soak.py
+    python benchmarks/soak.py --steps 200 --saves 0
+
+Three soaks, each a process of its own: a GRPO run of many steps; answers graded one after the other; a run that saves a
+checkpoint after every step and deletes the older ones. Measured over the second half, when everything that is loaded
+once has been: the slope of the resident memory, and the open files where it begins and where it ends. Over
+little work, the allocator's own steps weigh more than any leak. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qed.cli import main as qed
+from qed.rewards.base import load
+from qed.types import Problem, Rollout
+
+MEBIBYTES = os.sysconf("SC_PAGE_SIZE") / 2**20  # of a page
+PAUSE = 0.02  # seconds between two measurements
+BOUND = 1.0  # MiB that a hundred steps, gradings or saves may add
+SMALL = ["grpo", "--model", "new:tiny", "--sampling.problems_per_step", "2", "--sampling.group_size", "4"]
+SMALL += ["--sampling.max_tokens", "8", "--algorithm.entropy", "0.01", "--run.on_no_signal", "warn"]
+SMALL += ["--evaluation.problems", "2", "--run.threads", "1"]
+ANSWERS = ("<think>a</think> <answer>{n}</answer>", "\\boxed{{\\frac{{{n}}}{{3}}}}", "it is {n}, or x^{n}+1", "{n}{n}")
+
+
+def main() -> None:
+    """Soak, print the card, then one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, count in (("steps", 2000), ("gradings", 10_000), ("saves", 300)):
+        parser.add_argument(f"--{name}", type=int, default=count, help="how many; 0 leaves this soak out")
+    parser.add_argument("--only", choices=SOAKS, help="this soak alone, in this process")
+    asked = parser.parse_args()
+    counts = {name: getattr(asked, name) for name in SOAKS if getattr(asked, name)}
+    if asked.only:
+        print(json.dumps(soaked(asked.only, counts[asked.only])))
+        return
+    result = {name: apart(name, count) for name, count in counts.items()}
+    flat = all(row["slope"] < BOUND and row["files"][1] <= row["files"][0] for row in result.values())
+    for line in card(result):
+        print(line)
+    print(json.dumps({"flat": flat, **result}))
+    sys.exit(0 if flat else 1)
+
+
+def apart(name: str, count: int) -> dict[str, Any]:
+    """A soak in a process of its own."""
+    command = [sys.executable, __file__, "--only", name, f"--{name}", str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def soaked(name: str, count: int) -> dict[str, Any]:
+    """What a soak measured."""
+    taken: list[tuple[int, float, int]] = []
+    done = threading.Event()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        progress = Path(folder) / "run" / "metrics.jsonl"
+        watcher = threading.Thread(target=watch, args=(progress, taken, done))
+        watcher.start()
+        try:
+            SOAKS[name](count, progress)
+        finally:
+            done.set()
+            watcher.join()
+    numbers, sizes, files = np.array([row for row in taken if count / 2 <= row[0] < count]).T
+    slope = float(np.polyfit(numbers, sizes, 1)[0]) * 100
+    edge = max(1, len(files) // 4)
+    return {
+        "count": count,
+        "slope": round(slope, 4),
+        "resident": [round(float(sizes[0]), 1), round(float(sizes[-1]), 1)],
+        # A file that is being written is open for a moment; what stays open is there at every measurement.
+        "files": [int(files[:edge].min()), int(files[-edge:].min())],
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def watch(progress: Path, taken: list[tuple[int, float, int]], done: threading.Event) -> None:
+    """Measure until it is done: the lines that the work has written so far, the resident memory in MiB, open files."""
+    lines, offset = 0, 0
+    while not done.wait(PAUSE):
+        if progress.is_file():
+            with progress.open("rb") as file:
+                file.seek(offset)
+                lines, offset = lines + file.read().count(b"\n"), file.tell()
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        taken.append((lines, pages * MEBIBYTES, len(os.listdir("/proc/self/fd"))))
+
+
+def make_steps(count: int, progress: Path) -> None:
+    """A run of so many steps."""
+    _run("--steps", str(count), "--out", str(progress.parent))
+
+
+def make_saves(count: int, progress: Path) -> None:
+    """A run that saves after each of so many steps."""
+    keeping = ("--run.save_every", "1", "--run.keep_last", "2")
+    _run("--steps", str(count), "--out", str(progress.parent), *keeping)
+
+
+def grade(count: int, progress: Path) -> None:
+    """So many answers, graded, a line for each."""
+    reward = load(["r1_zero"], max_tokens=100)
+    progress.parent.mkdir()
+    with progress.open("w", buffering=1) as written:
+        for number in range(count):
+            text = ANSWERS[number % len(ANSWERS)].format(n=number)
+            reward.grade([Rollout(Problem(f"p{number}", "?", str(number)), (), (), (), text, "stop")])
+            written.write("\n")
+
+
+def _run(*more: str) -> None:
+    with suppress(SystemExit):
+        qed([*SMALL, *more])
+
+
+SOAKS: dict[str, Callable[[int, Path], None]] = {"steps": make_steps, "gradings": grade, "saves": make_saves}
+
+
+def card(result: dict[str, Any]) -> list[str]:
+    """The outcome as Markdown."""
+    lines = ["| soak | how many | MiB per 100 of them | resident, MiB | open files | s |", "|---|--:|--:|--:|--:|--:|"]
+    for name, row in result.items():
+        sizes, files = (" → ".join(map(str, row[key])) for key in ("resident", "files"))
+        lines.append(f"| {name} | {row['count']:,} | {row['slope']:.3f} | {sizes} | {files} | {row['seconds']} |")
+    return lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""A run that was cut behind any of its steps goes on as the run that was never cut, bit by bit, whatever it trains.
+
+By default one cut of a few algorithms; `pytest -m faults` cuts every algorithm and every variant behind every step.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cutting import OFFLINE, ONLINE, SMALL, STEPS, assert_same, by_chance, cut, write_data
+
+from qed import plugins
+from qed.algorithms import find
+from qed.runs import read_lines
+
+SHELF = plugins.shelf("algorithms")
+# Of each kind one, each with several updates in a step; the cut lies within an epoch.
+SMOKE = {"sft": 2, "dpo": 1, "expert_iteration": 3, "exgrpo": 2, "luffy": 1}
+GRPO = ("grpo", *ONLINE)
+SEVERAL = ("--learner.batch_size", 8, "--learner.passes", 2)
+VARIANTS: dict[str, tuple[object, ...]] = {
+    "lora": (*GRPO, "--model.lora_rank", 4),
+    "sft with lora": ("sft", *OFFLINE, "--model.lora_rank", 4),
+    "kl": (*GRPO, "--algorithm.kl", 0.1),
+    "kl with lora": (*GRPO, "--algorithm.kl", 0.1, "--model.lora_rank", 4),
+    "adapted kl": (*GRPO, "--algorithm.kl", 0.1, "--algorithm.kl_target", 1e-4, "--algorithm.kl_horizon", 1000),
+    "several updates": (*GRPO, *SEVERAL),
+    "several updates by hf": (*GRPO, *SEVERAL, "--sampling.sampler", "hf"),
+    "micro-batches": (*GRPO, *SEVERAL, "--learner.tokens_per_microbatch", 64),
+    "without packing": (*GRPO, "--learner.packing", "false"),
+    "cosine": (*GRPO, "--learner.schedule", "cosine", "--learner.warmup_steps", 2),
+    "linear": ("sft", *OFFLINE, "--learner.schedule", "linear", "--learner.warmup_steps", 3),
+    "bfloat16": (*GRPO, "--model.precision", "bfloat16"),
+    "offload": (*GRPO, "--learner.optimizer", "adamw_offload"),
+    "skip": (*GRPO, *SEVERAL, "--learner.skip_norm", 0.5, "--learner.weight_decay", 0.1),
+    "evaluation between": (*GRPO, "--evaluation.every", 1),
+    "validation": ("sft", *OFFLINE, "--evaluation.every", 1, "--data.validation_split", 0.2),
+    "windows": ("sft", "--learner.batch_size", 4, "--data.window", 24),
+    "dapo refills": ("dapo", *ONLINE, "--sampling.group_size", 2, "--algorithm.max_rounds", 4),
+    "exgrpo replays": ("exgrpo", *ONLINE, "--algorithm.mixed", "true", "--algorithm.max_age", 2, *SEVERAL),
+    "expert iteration restarts": ("expert_iteration", *ONLINE, "--algorithm.restart", "true"),
+    "dpo held out": ("dpo", *OFFLINE, "--evaluation.every", 1, "--data.validation_split", 0.2),
+    "dpo scored beforehand": ("dpo", *OFFLINE, "--algorithm.precompute_reference", "true"),
+    "gradient checkpointing": (*GRPO, "--model.gradient_checkpointing", "true"),
+}
+
+
+def command(data: Path, *chosen: object) -> list[object]:
+    """A run's command line, less its folder."""
+    problems, pairs = write_data(data)
+    return [chosen[0], "--tasks", pairs if chosen[0] == "dpo" else problems, *SMALL, *chosen[1:]]
+
+
+def of_shelf(name: str) -> tuple[object, ...]:
+    """The command of an algorithm, by default with two updates in each step where it samples."""
+    return (name, *ONLINE, "--learner.batch_size", 10) if find(name).online else (name, *OFFLINE)
+
+
+@pytest.fixture
+def resumed(qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Makes a run, cuts it behind each of some steps, and compares what goes on from there; the uncut run's folder."""
+    monkeypatch.setattr("qed.gathering.grade", by_chance)
+
+    def compare(cuts: list[int], *chosen: object) -> Path:
+        whole = tmp_path / "whole"
+        made = qed(*command(tmp_path, *chosen), "--out", whole)
+        assert made.code == 0, made.err
+        for at in cuts:
+            part = cut(whole, at, tmp_path / f"cut-{at}")
+            again = qed(*command(tmp_path, *chosen), "--out", part, "--resume")
+            assert again.code == 0, again.err
+            assert_same(whole, part)
+            shutil.rmtree(part)
+        return whole
+
+    return compare
+
+
+@pytest.mark.parametrize("name", SMOKE)
+def test_a_cut_run_goes_on_as_if_it_were_whole(resumed: Callable[..., Path], name: str) -> None:
+    more = ("--algorithm.mixed", "true") if name == "exgrpo" else ()
+    rows = read_lines(resumed([SMOKE[name]], *of_shelf(name), *more) / "metrics.jsonl")
+    assert sum(row.get("train/live_rows", 0) > 0 for row in rows) == STEPS, "every step had a gradient"
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", SHELF)
+def test_every_algorithm_behind_every_step(resumed: Callable[..., Path], name: str) -> None:
+    resumed(list(range(1, STEPS + 1)), *of_shelf(name))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_behind_every_step(resumed: Callable[..., Path], name: str) -> None:
+    resumed(list(range(1, STEPS + 1)), *VARIANTS[name])

@@ -1,0 +1,150 @@
+"""What a resumed run may change: how far it goes, freely; what it is, only where that is said; and what is verified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cutting import OFFLINE, ONLINE, SHARED, SMALL, STEPS, assert_same, by_chance, cut, write_data
+
+from qed.runs import read_json, read_lines
+
+CHANGES = {
+    "learner.lr": ("--lr", 0.05),
+    "learner.batch_size": ("--learner.batch_size", 10),
+    "learner.schedule": ("--learner.schedule", "cosine"),
+    "learner.weight_decay": ("--learner.weight_decay", 0.1),
+    "sampling.group_size": ("--sampling.group_size", 6),
+    "sampling.temperature": ("--sampling.temperature", 0.7),
+    "sampling.max_tokens": ("--sampling.max_tokens", 7),
+    "sampling.problems_per_step": ("--sampling.problems_per_step", 4),
+    "algorithm.kl": ("--algorithm.kl", 0.1),
+    "model.name": ("--model", "new:small"),
+    "model.lora_rank": ("--model.lora_rank", 2),
+    "model.precision": ("--model.precision", "bfloat16"),
+    "data.tasks": ("--tasks", "arithmetic"),
+    "data.prompt": ("--prompt", "question_only"),
+    "data.reward": ("--reward", "format_only"),
+    "data.validation_split": ("--data.validation_split", 0.2),
+}
+SHORT = (("steps", STEPS), ("lr", 1e-3))
+PIPELINE = ("pipeline", *ONLINE, "--rl.algorithm.kl", 0.1, "--rl.learner.batch_size", 10, "--sft.learner.batch_size", 5)
+
+
+@pytest.fixture(autouse=True)
+def _chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qed.gathering.grade", by_chance)
+
+
+@pytest.fixture
+def made(qed: Callable[..., Any], tmp_path: Path) -> tuple[list[Any], Path]:
+    """A command line, and the run that it made."""
+    problems, _ = write_data(tmp_path)
+    arguments = ["grpo", "--tasks", problems, *SMALL, *ONLINE, "--out", tmp_path / "run"]
+    assert qed(*arguments).code == 0
+    return arguments, tmp_path / "run"
+
+
+def test_what_would_make_another_run_is_refused_by_name(qed: Callable[..., Any], made: tuple[list[Any], Path]) -> None:
+    arguments, run = made
+    before = (run / "metrics.jsonl").read_bytes()
+    for key, change in CHANGES.items():
+        done = qed(*arguments, *change, "--resume")
+        assert done.code == 2, key
+        assert f"{key}: " in done.err
+        assert "--allow-change" in done.err
+    assert (run / "metrics.jsonl").read_bytes() == before
+    assert qed(*arguments, "--allow-change", "lr").code == 2, "nothing is resumed"
+    unknown = qed(*arguments, "--resume", "--allow-change", "learner.lrr")
+    assert (unknown.code, "learner.lr" in unknown.err) == (2, True)
+
+
+def test_a_change_that_is_meant_is_shown_and_kept(qed: Callable[..., Any], made: tuple[list[Any], Path]) -> None:
+    arguments, run = made
+    more = (*arguments, "--lr", 5e-3, "--sampling.group_size", 3, "--steps", 5)
+    done = qed(*more, "--resume", "--allow-change", "lr,sampling.group_size")
+    assert done.code == 0, done.err
+    for change in ("learner.lr: 0.001 -> 0.005", "sampling.group_size: 4 -> 3", "learner.steps: 4 -> 5"):
+        assert f"Changed since the run began: {change}." in done.out
+    assert [row["optim/lr"] for row in read_lines(run / "metrics.jsonl") if "optim/lr" in row] == [1e-3] * 4 + [5e-3]
+    again = qed(*more, "--resume")
+    assert again.code == 0, "from then on it is what the run is"
+    assert "Changed since" not in again.out
+
+
+def test_other_problems_behind_the_same_name_are_refused(qed: Callable[..., Any], made: tuple[list[Any], Path]) -> None:
+    arguments, run = made
+    file = Path(arguments[2])
+    rows = read_lines(file)
+    rows[3]["answer"] = "999"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    before = (run / "metrics.jsonl").read_bytes()
+    done = qed(*arguments, "--steps", 5, "--resume")
+    assert done.code == 2
+    assert "--allow-change data.tasks" in done.err
+    assert (run / "metrics.jsonl").read_bytes() == before
+    assert qed(*arguments, "--steps", 5, "--resume", "--allow-change", "data.tasks").code == 0
+
+
+def test_sizes_alone_are_compared_when_that_is_asked_for(qed: Callable[..., Any], made: tuple[list[Any], Path]) -> None:
+    arguments, run = made
+    weights = run / "checkpoints" / "step_000004" / "hf" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert qed("checkpoint", "verify", run).code == 3
+    assert qed("checkpoint", "verify", run, "--fast").code == 0
+    assert "passed over" not in qed(*arguments, "--resume", "--fast").out
+    weights.write_bytes(whole[:-1])
+    done = qed(*arguments, "--resume", "--fast")
+    assert done.code == 0, done.err
+    assert "model.safetensors is damaged" in done.out
+    assert weights.read_bytes() == whole
+
+
+def test_a_run_may_go_on_again_and_again(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """Cut twice, resumed thrice, the last time when it was done; and asked for two steps first, then for four."""
+    problems, _ = write_data(tmp_path)
+    arguments = ["grpo", "--tasks", problems, *SMALL, *ONLINE, "--learner.batch_size", 10]
+    whole = tmp_path / "whole"
+    assert qed(*arguments, "--out", whole).code == 0
+    first = cut(whole, 1, tmp_path / "first")
+    assert qed(*arguments, "--out", first, "--resume").code == 0
+    second = cut(first, 3, tmp_path / "second")
+    for _ in range(2):
+        assert qed(*arguments, "--out", second, "--resume").code == 0
+        assert_same(whole, second)
+    longer = tmp_path / "longer"
+    for steps in (2, 4):
+        go_on = ["--resume"] if steps == 4 else []
+        assert qed(*arguments, "--steps", steps, "--out", longer, *go_on).code == 0
+    ends = [read_json(run / "checkpoints/step_000004/MANIFEST.json", {})["files"] for run in (whole, longer)]
+    assert ends[0] == ends[1]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("more", [(), ("--model.lora_rank", 4)], ids=["weights", "lora"])
+def test_a_pipeline_cut_in_either_phase(qed: Callable[..., Any], tmp_path: Path, more: tuple[object, ...]) -> None:
+    problems, _ = write_data(tmp_path)
+    short = [f"--{phase}.learner.{key}={value}" for phase in ("sft", "rl") for key, value in SHORT]
+    arguments = [*PIPELINE, "--tasks", problems, *SHARED, "--evaluation.every", 2, *short, *more]
+    assert qed(*arguments, "--out", tmp_path / "whole").code == 0
+    for at in range(1, 9):
+        part = cut(tmp_path / "whole", at, tmp_path / f"cut-{at}")
+        assert qed(*arguments, "--out", part, "--resume").code == 0
+        assert_same(tmp_path / "whole", part)
+
+
+@pytest.mark.faults
+def test_adapters_are_resumed_on_what_they_adapt(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """Twice, so that what is loaded has been loaded before."""
+    problems, _ = write_data(tmp_path)
+    arguments = ["sft", "--tasks", problems, *SMALL, *OFFLINE, "--model.lora_rank", 2]
+    assert qed(*arguments, "--out", tmp_path / "whole").code == 0
+    first = cut(tmp_path / "whole", 1, tmp_path / "first")
+    assert qed(*arguments, "--out", first, "--resume").code == 0
+    second = cut(first, 2, tmp_path / "second")
+    assert qed(*arguments, "--out", second, "--resume").code == 0
+    assert_same(tmp_path / "whole", second)
