@@ -14,6 +14,7 @@ from qed.batch import collate
 from qed.draws import shuffled
 from qed.guards import preflight as judged
 from qed.guards.preflight import Answers, Finding, Shape
+from qed.guards.watchdog import enter
 from qed.recipes.phase import Phase
 from qed.recipes.problems import reward_names
 from qed.rewards.base import parse
@@ -39,6 +40,7 @@ def preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Rollout]
     settings, setup = phase.settings, phase.setup
     if not settings.run.preflight or phase.first != phase.offset or not settings.learner.steps:
         return
+    enter("preflight", phase.first)
     began = time.perf_counter()
     order = shuffled(len(problems), settings.run.seed, "preflight")
     groups = _sampled(phase, [problems[number] for number in order[:PROBLEMS]]) if settings.algorithm.online else []

@@ -6,10 +6,6 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -228,23 +224,3 @@ def test_a_checkpoint_that_is_damaged_is_passed_over(qed: Callable[..., Any], tm
     assert weights.read_bytes() == whole, "the damaged step is made again, bit by bit"
     rejected = [event for event in read_lines(run / "events.jsonl") if event["event"] == "checkpoint_rejected"]
     assert "model.safetensors is damaged" in rejected[0]["reason"]
-
-
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_the_run_goes_on(tmp_path: Path, sent: signal.Signals, code: int) -> None:
-    run = tmp_path / "run"
-    arguments = [str(part) for part in ("grpo", "--out", run, *TINY, "--steps", 4000)]
-    command = [sys.executable, "-c", "from qed.cli import main; main()", *arguments]
-    going = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    metrics = run / "metrics.jsonl"
-    for _ in range(1200):
-        if metrics.exists() and len(read_lines(metrics)) > 2:
-            break
-        time.sleep(0.1)
-    going.send_signal(sent)
-    _, err = going.communicate(timeout=60)
-    assert going.returncode == code, err
-    assert "its checkpoint is saved" in err
-    assert "Traceback" not in err
-    last = max(row["step"] for row in read_lines(metrics))
-    assert (run / "checkpoints" / f"step_{last:06d}" / "MANIFEST.json").is_file()

@@ -45,7 +45,7 @@ def run(script: str, place: Path, *more: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", ["step", "learner"])
+@pytest.mark.parametrize("script", ["step", pytest.param("learner", marks=pytest.mark.faults)])
 def test_qed_alone(script: str, place: Path) -> None:
     found = run(script, place)
     assert found["ours"]["tokens"] > 0
@@ -64,7 +64,7 @@ def test_qed_alone(script: str, place: Path) -> None:
         assert list(norms.values()) == pytest.approx([norms["plain"]] * len(norms), rel=1e-3), "not the same update"
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.parametrize("script", SMALLEST)
 def test_beside_the_rival(script: str, place: Path) -> None:
     if RIVALS[script] == "trl":

@@ -80,7 +80,7 @@ def test_a_run_begins_and_saves_only_where_there_is_room(
     for words in ("GiB free", str(run), "run.keep_last", "--out"):
         assert words in done.err
     assert not run.exists(), "the corrected command can take the same folder"
-    free = iter([2**40, 2**40, 2**40, 0])
+    free = iter([2**40, 2**40, 2**40, 2**40, 0])
     done = qed(*arguments)
     assert done.code == 1
     assert "--resume" in done.err
