@@ -75,7 +75,7 @@ def test_a_stage_that_hangs(tmp_path: Path, stage: str) -> None:
     assert event["stage"] == stage
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_disk_that_hangs_keeps_nobody_from_ending(tmp_path: Path) -> None:
     """Not even the stacks and the event can be written: the process ends all the same, and says so on its stderr."""
     fault = "import qed.runs as n\nn.write_bytes = lambda *a, **k: time.sleep(999)"
@@ -104,7 +104,7 @@ def hanging(tmp_path: Path) -> tuple[Path, Path]:
     return reward, marker
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_reward_that_hangs_and_its_children(tmp_path: Path, hanging: tuple[Path, Path]) -> None:
     reward, marker = hanging
     going = start(tmp_path / "run", "--run.watchdog", 2, "--reward", reward)
@@ -142,7 +142,7 @@ def test_a_killed_run_leaves_no_orphan_while_it_grades(tmp_path: Path, hanging: 
     wait_for(lambda: not any(map(lives, started)), 3)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's death on Linux alone")
 def test_a_killed_run_leaves_no_orphan_while_it_loads(tmp_path: Path) -> None:
     """The clean process still imports, and reads no socket yet."""
