@@ -210,7 +210,7 @@ def test_gsm8k_is_read_whole(shared: Path) -> None:
 def test_every_shipped_config_parses(config: Path) -> None:
     text = config.read_text(encoding="utf-8")
     assert text.startswith("#"), "the first comment says what to expect"
-    command = "pipeline" if "\nrl:" in text else "sft" if "sft" in config.stem else "grpo"
+    command = "pipeline" if "\nrl:" in text else "sft" if "sft" in config.stem or "\n  window:" in text else "grpo"
     resolved = resolve(command, [str(config)])
     assert isinstance(resolved.settings, PipelineSettings) == (command == "pipeline")
     given = [key for key, origin in resolved.origins.items() if config.name in origin]
