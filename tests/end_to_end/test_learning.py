@@ -72,7 +72,7 @@ def test_online_algorithms_improve_on_sft(qed: Callable[..., Any], taught: Path,
     )
     assert done.code == 0, done.err
     before, after = (summary["arithmetic"]["sampled"] for _, summary in evaluations(tmp_path / "run"))
-    assert after["accuracy"] > before["accuracy"] + 0.08
+    assert after["accuracy"] > before["accuracy"] + 0.05
     assert after["format"] > before["format"]
 
 
