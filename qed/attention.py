@@ -95,7 +95,7 @@ def _spanned(
         found = states.index_select(0, places)
         return found.view(span.segments, -1, *found.shape[1:]).transpose(1, 2)
 
-    mask = _mask(span, window)
+    mask = span.seen(window)
     own, keys, values = taken(query, span.queries), taken(key, span.keys), taken(value, span.keys)
     grouped = query.shape[1] // key.shape[1]
     if grouped > 1 and mask is not None and query.device.type != "cpu":
@@ -106,20 +106,6 @@ def _spanned(
         own, keys, values, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=shared
     )
     return attended.transpose(1, 2).flatten(0, 1)
-
-
-def _mask(span: Span, window: int | None) -> Tensor | None:
-    """Which keys the queries of a span see, as a bool that broadcasts; None where a plain causal mask says it."""
-    columns, total = span.prompt_columns, span.prompt_columns + span.width
-    reach = total if window is None else min(window, total)
-    if columns == 0 and reach == total:
-        return None
-    place = torch.arange(total, device=span.queries.device)
-    behind = place[columns:, None] - place
-    seen = (behind >= 0) & (behind < reach)
-    if span.there is None:
-        return seen
-    return seen & nn.functional.pad(span.there, (0, span.width), value=True)[:, None, None]
 
 
 AttentionInterface.register(NAME, _attend)

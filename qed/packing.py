@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from qed.batch import Batch
 
@@ -62,6 +64,32 @@ class Span:
     def width(self) -> int:
         """Q, the tokens of the longest segment."""
         return len(self.queries) // self.segments
+
+    @cached_property
+    def whole(self) -> Tensor | None:
+        """What the queries see where attention reaches back to the beginning; all layers share it."""
+        return self._seen(self.prompt_columns + self.width)
+
+    def seen(self, window: int | None) -> Tensor | None:
+        """Which keys the queries see, as a bool that broadcasts; None where a plain causal mask says it.
+
+        Args:
+            window: how many keys back attention reaches, itself included; None for all.
+        """
+        if window is None or window >= self.prompt_columns + self.width:
+            return self.whole
+        return self._seen(window)
+
+    def _seen(self, reach: int) -> Tensor | None:
+        columns, total = self.prompt_columns, self.prompt_columns + self.width
+        if columns == 0 and reach == total:
+            return None
+        place = torch.arange(total, device=self.queries.device)
+        behind = place[columns:, None] - place
+        seen = (behind >= 0) & (behind < reach)
+        if self.there is None:
+            return seen
+        return seen & pad(self.there, (0, self.width), value=True)[:, None, None]
 
 
 @dataclass(frozen=True)
@@ -168,19 +196,18 @@ def _sharing(batch: Batch, lengths: Sequence[int]) -> list[tuple[list[int], int]
 def _grouped(segments: Iterable[Segment]) -> list[list[Segment]]:
     """Segments that are computed in one call: of like length, each group's longest first."""
     groups: list[list[Segment]] = []
-    padded = needed = 0
+    needed = longest = 0  # the attention of the last group's rows, and its longest prompt
     for segment in sorted(segments, key=lambda one: (one.prompt_length > 0, -one.length, -one.prompt_length)):
         area = segment.length * (segment.prompt_length + segment.length)
-        last = groups[-1] if groups and bool(groups[-1][0].prompt_length) == bool(segment.prompt_length) else None
-        if last is not None:
+        if groups and bool(longest) == bool(segment.prompt_length):
+            last, columns = groups[-1], max(longest, segment.prompt_length)
             width = last[0].length
-            columns = max(segment.prompt_length, *(one.prompt_length for one in last)) + width
-            padded, needed = (len(last) + 1) * width * columns, needed + area
-        if last is None or padded > PADDING * needed:
-            groups.append([segment])
-            needed = area
-        else:
-            last.append(segment)
+            if (len(last) + 1) * width * (columns + width) <= PADDING * (needed + area):
+                last.append(segment)
+                needed, longest = needed + area, columns
+                continue
+        groups.append([segment])
+        needed, longest = area, segment.prompt_length
     return groups
 
 
