@@ -28,8 +28,8 @@ from qed.samplers.rows import GIVEN, Place, Rows, begun, packed
 from qed.types import Completion
 
 REFILL_SHARE = 4  # new rows are let in when one in so many places is free
-LEAVE_SHARE = 8  # rows that are done make room when they are one in so many,
-LEAVE_SHARES = {"cuda": 2}  # or in so many by device: where a step is a graph, fewer rows are another graph
+# Rows that are done make room when they are one in so many, by device: where a step is a graph, fewer rows are another.
+LEAVE_SHARE = {"cpu": 8, "mps": 8, "cuda": 2}
 SHARED_FROM = 128  # tokens of a prompt that are not copied for each of its answers
 MEMORY_SHARE = 0.5  # of the device's memory that keys and values may take
 STOP_EVERY = 8  # tokens between two looks for stop strings
@@ -92,7 +92,7 @@ class _Loop:
         self.prompts, self.seeds, self.sampling = prompts, seeds, sampling
         self.device = sampler.model.device
         self.look_every = LOOK_EVERY.get(self.device.type, 1)
-        self.leave_share = LEAVE_SHARES.get(self.device.type, LEAVE_SHARE)
+        self.leave_share = LEAVE_SHARE.get(self.device.type, 2)
         self.ends = torch.tensor([*sampler.ends, *_stop_ids(sampler.tokenizer, sampling.stop)], device=self.device)
         # A stop string spans at most as many tokens as it has bytes; one more may begin before it.
         self.tail = max((len(text.encode()) for text in sampling.stop), default=0) + 1

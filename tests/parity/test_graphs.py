@@ -100,7 +100,7 @@ def taping(monkeypatch: pytest.MonkeyPatch) -> Taping:
         return Graphed(decoder, capture, refuse)
 
     monkeypatch.setattr("qed.samplers.native.graphed", graphed)
-    monkeypatch.setattr("qed.samplers.native.LEAVE_SHARES", {"cpu": 2})
+    monkeypatch.setattr("qed.samplers.native.LEAVE_SHARE", {"cpu": 2})
     return capture
 
 
