@@ -59,6 +59,12 @@ def memory_limit(root: Path = ROOT) -> int | None:
     return min((limit for limit in granted if limit < 1 << 60), default=None)
 
 
+def whole_memory(root: Path = ROOT) -> int:
+    """The bytes of memory that there are for this process, on systems without /proc too."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(whole, memory_limit(root) or whole)
+
+
 def memory(root: Path = ROOT) -> tuple[int, int]:
     """The bytes of memory that there are for this process, and those of them that are free.
 

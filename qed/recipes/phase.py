@@ -81,7 +81,8 @@ class Phase:
             self.learner.algorithm = replace(settings.algorithm, **state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
         self.alarms = Alarms()
-        for row in read_lines(setup.run.folder / "metrics.jsonl"):
+        recorded = read_lines(setup.run.folder / "metrics.jsonl")
+        for row in recorded:
             if row.get("phase") == name and row["step"] >= offset:
                 self.alarms.look(row)  # what a run has told before it was resumed is not told again
         self.laps: dict[str, float] = {}
@@ -94,7 +95,6 @@ class Phase:
         # What the recipe itself measures on the validation part, and its figures so far by step; `VALIDATED` is among
         # them.
         self.measure: Callable[[], Stats] | None = None
-        recorded = read_lines(setup.run.folder / "metrics.jsonl")
         self.measured = {row["step"]: row[VALIDATED] for row in recorded if VALIDATED in row}
         self.evaluated = {row["step"] for row in recorded if EVALUATED in row}
 
@@ -233,6 +233,8 @@ class Phase:
 
     def _is_best(self, step: int) -> bool:
         """Whether the validation part was answered better after this step than after any before it."""
+        if step not in self.evaluated and step not in self.measured:
+            return False
         told = dict(evaluations(self.setup.run.folder))
         scores = {at: told[at][VALIDATION]["greedy"]["accuracy"] for at in told if at > 0 and VALIDATION in told[at]}
         scores = scores or {at: score for at, score in self.measured.items() if at > self.offset}

@@ -112,7 +112,7 @@ class _Loop:
         All memory counts, not what is free, so that the rows that share a batch are the same whenever a run is made.
         """
         cuda = self.device.type == "cuda"
-        whole = torch.cuda.get_device_properties(self.device).total_memory if cuda else machine.memory()[0]
+        whole = torch.cuda.get_device_properties(self.device).total_memory if cuda else machine.whole_memory()
         columns = max(map(len, self.prompts), default=0) + self.sampling.max_tokens
         return max(1, int(whole * MEMORY_SHARE / (columns * column_bytes(self.model.config))))
 

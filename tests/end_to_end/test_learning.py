@@ -19,6 +19,8 @@ from qed.recipes.quickstart import control_steps
 from qed.rollouts import credit
 from qed.runs import evaluations, read_json, read_lines
 
+# What SFT has taught is made once, by the one worker that runs these.
+pytestmark = pytest.mark.xdist_group("learning")
 ONLINE = sorted(name for name in plugins.shelf("algorithms") if find(name).online)
 # One of each kind; benchmarks/learning.py measures the whole shelf over seeds.
 LEARNING = ("expert_iteration", "grpo", "luffy", "online_dpo")
@@ -29,7 +31,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny model after SFT: it knows the format, and shows the steps now and then."""
     run = tmp_path_factory.mktemp("taught") / "run"
     with pytest.raises(SystemExit) as left:
-        main(["sft", "arithmetic-sft", "--evaluation.problems", "200", "--run.threads", "2", "--out", str(run)])
+        main(["sft", "arithmetic-sft", "--evaluation.problems", "200", "--run.threads", "1", "--out", str(run)])
     assert not left.value.code
     return run
 
@@ -67,7 +69,7 @@ def test_every_online_algorithm_makes_its_steps(
 def test_online_algorithms_improve_on_sft(qed: Callable[..., Any], taught: Path, tmp_path: Path, name: str) -> None:
     """Forty steps, measured on held-out problems by sampled answers, which is what the algorithms optimise."""
     done = qed(
-        *(name, "arithmetic-rl", "--model", taught / "final" / "hf", "--steps", 40, "--run.threads", 2),
+        *(name, "arithmetic-rl", "--model", taught / "final" / "hf", "--steps", 40, "--run.threads", 1),
         *("--evaluation.problems", 200, "--evaluation.every", 0, "--out", tmp_path / "run"),
     )
     assert done.code == 0, done.err

@@ -50,6 +50,14 @@ def test_without_groups_nothing_is_limited(tmp_path: Path) -> None:
     assert machine.usable(tmp_path) == len(machine.cores())
 
 
+def test_the_whole_memory_is_known_without_proc(tmp_path: Path) -> None:
+    """The sampler asks for it on every system."""
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert machine.whole_memory(tmp_path) == pages
+    group = {"proc/self/cgroup": "0::/box", "sys/fs/cgroup/box/memory.max": "4096"}
+    assert machine.whole_memory(write(tmp_path, group)) == 4096
+
+
 def test_two_logical_cores_of_one_physical_core_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: frozenset({0, 1, 2}))
     shared = {0: "0,4", 1: "1", 2: "2-3", 3: "2-3"}
