@@ -209,7 +209,9 @@ class RunSettings:
     save_every: int = 0
     """Write a checkpoint after every so many steps; 0 only at the end of a phase."""
     keep_last: int = 0
-    """Keep only so many of the newest checkpoints, beside the best one and those at a phase's end; 0 keeps all."""
+    """Keep only so many of the newest checkpoints, beside the best and those at a phase's end; 0 keeps all."""
+    keep_best: int = 1
+    """With run.keep_last, keep so many checkpoints after which the validation part was answered best."""
     save_rollouts: bool = True
     """Keep every rollout on disk, compressed."""
     on_no_signal: Literal["stop", "warn"] = "stop"
@@ -228,6 +230,7 @@ class RunSettings:
         require(self.threads >= 0, "run.threads must not be negative.")
         require(self.save_every >= 0, "run.save_every must not be negative.")
         require(self.keep_last >= 0, "run.keep_last must not be negative.")
+        require(self.keep_best >= 1, "run.keep_best must be at least 1: the best checkpoint is always kept.")
         require(self.log_every >= 0, "run.log_every must not be negative.")
         require(0 <= self.watchdog < float("inf"), "run.watchdog must be a finite number, 0 or more.")
         meant = self.on_non_finite == "stop" or self.non_finite_skips > 0

@@ -24,6 +24,7 @@ from qed.guards.watchdog import enter
 from qed.learner import COUNTS, Learner
 from qed.model import precision
 from qed.phases import Settings
+from qed.recipes.best import VALIDATED, is_best, retain
 from qed.recipes.divergence import SKIPPED, Tolerance
 from qed.recipes.evaluate import as_metrics, evaluate
 from qed.recipes.problems import VALIDATION
@@ -35,7 +36,6 @@ from qed.types import Groups, Rollout
 
 Stats = dict[str, float]
 EVALUATED = "time/evaluation_s"  # in the row of a whole evaluation
-VALIDATED = f"eval/{VALIDATION}/preferred"  # the share of held-out pairs whose chosen answer the policy has raised more
 
 
 class Phase:
@@ -133,7 +133,7 @@ class Phase:
         begins, done = step == self.offset, step == self.last
         if begins or done or self._due(step, self.settings.evaluation.every):
             self._evaluate_once(step)
-        best = self._is_best(step)
+        best = step in self.evaluated | self.measured.keys() and is_best(self.setup.run.folder, step)
         asked = self.setup.stop.save
         if best or done or asked or (not begins and self._due(step, self.settings.run.save_every)):
             self._save(step, best)
@@ -231,15 +231,6 @@ class Phase:
         )
         self.evaluated.add(step)
 
-    def _is_best(self, step: int) -> bool:
-        """Whether the validation part was answered better after this step than after any before it."""
-        if step not in self.evaluated and step not in self.measured:
-            return False
-        told = dict(evaluations(self.setup.run.folder))
-        scores = {at: told[at][VALIDATION]["greedy"]["accuracy"] for at in told if at > 0 and VALIDATION in told[at]}
-        scores = scores or {at: score for at, score in self.measured.items() if at > self.offset}
-        return step in scores and all(score < scores[step] for at, score in scores.items() if at < step)
-
     def _save(self, step: int, best: bool = False) -> None:
         known = checkpoints.pointed(self.setup.run.folder, "BEST")
         if step == self.saved and (known == step or not best):
@@ -261,7 +252,8 @@ class Phase:
         self.saved = step
         if best:
             checkpoints.point(self.setup.run, "BEST", step)
-        checkpoints.retain(self.setup.run, self.settings.run.keep_last, self.setup.boundaries)
+        kept = self.settings.run
+        retain(self.setup.run, kept.keep_last, kept.keep_best, self.setup.boundaries)
 
     def _adapted(self) -> dict[str, Any]:
         """The coefficients that the algorithm has set itself since the phase began."""

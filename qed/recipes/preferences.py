@@ -10,7 +10,8 @@ from qed import model
 from qed.errors import DataError
 from qed.learner import Learner
 from qed.phases import Settings
-from qed.recipes.phase import VALIDATED, Phase, Stats
+from qed.recipes.best import VALIDATED
+from qed.recipes.phase import Phase, Stats
 from qed.recipes.probe import preflight
 from qed.recipes.problems import VALIDATION
 from qed.recipes.reference import precomputed

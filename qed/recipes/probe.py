@@ -160,7 +160,7 @@ def _of_disk(phase: Phase) -> list[Finding]:
     steps = phase.settings.learner.steps
     saves = -(-steps // run.save_every) if run.save_every else 1
     if run.keep_last:
-        saves = min(saves, run.keep_last + 1)  # the best one stays too
+        saves = min(saves, run.keep_last + run.keep_best)
     tokens = steps * sampling.problems_per_step * sampling.group_size * sampling.max_tokens
     rollouts = judged.BYTES_PER_ROLLOUT_TOKEN * tokens if run.save_rollouts and phase.settings.algorithm.online else 0
     free = shutil.disk_usage(phase.setup.run.folder).free

@@ -28,6 +28,7 @@ from qed.guards.watchdog import watching
 from qed.manifest import step_of
 from qed.phases import PipelineSettings, Settings
 from qed.prompts.base import Template
+from qed.recipes.best import retain
 from qed.recipes.environment import as_begun, environment, set_kernels
 from qed.recipes.policy import Policy, load_policy
 from qed.recipes.problems import (
@@ -139,7 +140,7 @@ def _resumed(settings: Settings | PipelineSettings, run: Run, console: Console, 
             "again with --overwrite, and set run.save_every next time."
         )
     run.event("resumed", attempt=run.attempt, changed=told)
-    checkpoints.retain(run, settings.run.keep_last, _boundaries(settings))
+    retain(run, settings.run.keep_last, settings.run.keep_best, _boundaries(settings))
     return found
 
 

@@ -99,6 +99,21 @@ def test_what_later_phases_begin_from_is_kept(qed: Callable[..., Any], tmp_path:
     assert steps(tmp_path / "run") == [6, 3]
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_the_best_are_kept_beside_the_newest(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: int
+) -> None:
+    """Of equal ones the earlier is better."""
+    told = {1: 0.5, 2: 0.75, 3: 0.5, 4: 0.5, 5: 0.75, 6: 0.25}
+    monkeypatch.setattr("qed.recipes.best.scores", lambda _: told)
+    run = tmp_path / "run"
+    arguments = ["grpo", "--out", run, *TINY, "--run.keep_last", 1, "--run.keep_best", keep, "--steps", 6]
+    done = qed(*arguments, "--evaluation.every", 1, "--data.validation_split", 0.1)
+    assert done.code == 0, done.err
+    assert steps(run) == [6, 2] if keep == 1 else [6, 5, 2]
+    assert checkpoints.pointed(run, "BEST") == 2
+
+
 def test_the_best_checkpoint_is_kept_and_named_again(qed: Callable[..., Any], tmp_path: Path) -> None:
     """Killed after the save and before BEST, or BEST damaged: what was best is in the checkpoint's own state."""
     run = tmp_path / "run"

@@ -1,0 +1,33 @@
+"""Which steps of a run answered its held-out problems best, by what its folder tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qed import checkpoints, manifest
+from qed.recipes.problems import VALIDATION
+from qed.runs import Run, evaluations, read_lines
+
+VALIDATED = f"eval/{VALIDATION}/preferred"  # the share of held-out pairs whose chosen answer the policy has raised more
+
+
+def scores(folder: Path) -> dict[int, float]:
+    """How well the validation part was answered after each evaluated step; without answers, the pairs ranked."""
+    told = dict(evaluations(folder))
+    found = {at: told[at][VALIDATION]["greedy"]["accuracy"] for at in told if at > 0 and VALIDATION in told[at]}
+    rows = [] if found else read_lines(folder / "metrics.jsonl")
+    return found or {row["step"]: row[VALIDATED] for row in rows if row["step"] > 0 and VALIDATED in row}
+
+
+def is_best(folder: Path, step: int) -> bool:
+    """Whether the validation part was answered better after this step than after any before it."""
+    found = scores(folder)
+    return step in found and all(score < found[step] for at, score in found.items() if at < step)
+
+
+def retain(run: Run, keep_last: int, keep_best: int, spared: frozenset[int]) -> None:
+    """Delete the checkpoints that are neither among the newest, nor among the best, nor to be spared; of two that are
+    equally good the earlier one is better."""
+    found = scores(run.folder) if keep_last else {}
+    ranked = sorted(found.keys() & manifest.checkpoints(run.folder), key=lambda step: (-found[step], step))
+    checkpoints.retain(run, keep_last, spared.union(ranked[:keep_best]))
