@@ -81,7 +81,7 @@ class Judge:
         try:
             asked = [threads.submit(self._unit, unit) for unit in units]
             while wait(asked, POLL_SECONDS).not_done:
-                poll("grade")
+                poll("grade", progress=False)
             graded = iter([grade for one in asked for grade in one.result()])
         except BaseException:  # an interrupt must not wait for answers that may never come
             threads.shutdown(wait=False, cancel_futures=True)

@@ -48,16 +48,18 @@ class Stop:
 _watching: list[Stop] = []
 
 
-def poll(point: str) -> None:
-    """Between two pieces of work, which is progress: go on, or stop because a signal has asked for it.
+def poll(point: str, progress: bool = True) -> None:
+    """Between two pieces of work: go on, or stop because a signal has asked for it.
 
     Args:
         point: the name of this place, for faults.
+        progress: whether a piece has been done, which the watchdog counts; not where others' work is waited for.
 
     Raises:
         Interrupted: a signal has come, and nothing is held.
     """
-    beat()
+    if progress:
+        beat()
     faults.at(point)
     stop = _watching[0] if _watching else None
     if stop is not None and stop.received is not None and not stop.held:
