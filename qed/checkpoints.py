@@ -19,13 +19,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from qed import lora, manifest, quantized
+from qed import lora, manifest, quantized, room
 from qed.errors import DataError, QedError
 from qed.guards import faults
 from qed.runs import Row, Run, read_json, read_lines
 
 ASIDE = ".replaced-"  # before the name of a folder whose successor is about to take its place
-MARGIN = 32 * 2**20  # bytes for what is not weights or optimizer: the tokenizer, and the run's other files meanwhile
 
 
 def save(
@@ -53,8 +52,8 @@ def save(
     """
     target = run.folder / "checkpoints" / f"step_{step:06d}"
     answers = "".join(json.dumps(row) + "\n" for row in rows)
-    try:
-        require_space(run, model, sum(tensor.nbytes for tensor in tensors.values()) + len(answers))
+    with _told(run, target):
+        room.require(run, model, sum(tensor.nbytes for tensor in tensors.values()) + len(answers))
         with whole_folder(target) as beside:
             faults.at("save")
             save_model(model, tokenizer, beside / "hf")
@@ -68,16 +67,36 @@ def save(
             (beside / "answers.jsonl").write_text(answers, encoding="utf-8")
             faults.at("save")
             manifest.write(beside, step, run.folder / "settings.yaml")
+    point(run, "LATEST", step)
+    return target
+
+
+def save_reference(run: Run, step: int, model: Any, tokenizer: Any, target: Path) -> None:
+    """Write a model alone, as it stands at a step, verified from then on by its manifest.
+
+    Raises:
+        QedError: the disk is full or cannot be written.
+    """
+    with _told(run, target):
+        room.require(run, model, 0)
+        with whole_folder(target) as beside:
+            save_model(model, tokenizer, beside)
+            manifest.write(beside, step, run.folder / "settings.yaml")
+
+
+@contextlib.contextmanager
+def _told(run: Run, target: Path) -> Iterator[None]:
+    """What keeps a folder from being written is told as an error of the user's disk."""
+    try:
+        yield
     except Exception as error:
         # A full disk is an OSError, a SafetensorError, or a bare Exception of the library of tokenizers.
         if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
             raise
         raise QedError(
-            f"Cannot write the checkpoint {target}: {error}. Earlier checkpoints are whole. Free some space, or mend "
+            f"Cannot write {target}: {error}. Earlier checkpoints are whole. Free some space, or mend "
             f"what is wrong with the folder, and go on with --resume --out {run.folder}."
         ) from error
-    point(run, "LATEST", step)
-    return target
 
 
 @contextlib.contextmanager
@@ -103,36 +122,6 @@ def whole_folder(target: Path) -> Iterator[Path]:
     finally:
         _remove(beside)
         _settle(aside)
-
-
-def size(model: Any, others: int | None = None) -> int:
-    """The bytes of a checkpoint; for the arguments see `require_space`."""
-    if others is None:
-        others = 2 * sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
-    weights = {tensor.data_ptr(): quantized.size_in_full(tensor) for tensor in model.state_dict().values()}
-    return sum(weights.values()) + others + MARGIN
-
-
-def require_space(run: Run, model: Any, others: int | None = None) -> None:
-    """Refuse to go on where the disk has no room for a checkpoint.
-
-    Args:
-        run: whose checkpoint it is.
-        model: whose weights it holds, each once.
-        others: bytes beside the weights; None reckons them before the first step, as AdamW's two moments.
-
-    Raises:
-        QedError: what is needed, where, and what to do.
-    """
-    needed = size(model, others)
-    free = shutil.disk_usage(run.folder).free
-    if free < needed:
-        raise QedError(
-            f"A checkpoint of this run needs {needed / 2**30:.2f} GiB, and the disk of {run.folder} has "
-            f"{free / 2**30:.2f} GiB free. Nothing of it has been written, and earlier checkpoints are as they were. "
-            "Free some space and go on with --resume, keep fewer checkpoints with run.keep_last (--resume applies it "
-            "first), or write elsewhere with another --out."
-        )
 
 
 def retain(run: Run, keep_last: int, spared: Collection[int]) -> None:

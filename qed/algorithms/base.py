@@ -85,6 +85,11 @@ class Algorithm:
         return ""
 
     @property
+    def reference_moves(self) -> tuple[int, float]:
+        """After how many steps the reference model moves towards the policy, and how far; 0 steps never."""
+        return 0, 1.0
+
+    @property
     def log_squares(self) -> bool:
         """Whether the loss reads the batch's `log_squares`."""
         return False

@@ -52,7 +52,8 @@ class Work:
             )
         ends = end_ids(self.policy.model, self.policy.tokenizer, chat=False)
         self.choice = [token for token in range(min(len(self.policy.tokenizer), 1000)) if token not in ends]
-        adapted = settings.algorithm.reference and lora.has_adapters(self.policy.model)
+        moves = settings.algorithm.reference_moves[0] > 0  # then the reference is a model of its own
+        adapted = settings.algorithm.reference and not moves and lora.has_adapters(self.policy.model)
         self.learner = Learner(
             self.policy.model,
             settings.algorithm,

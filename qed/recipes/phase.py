@@ -27,6 +27,7 @@ from qed.phases import Settings
 from qed.recipes.best import VALIDATED, is_best, retain
 from qed.recipes.divergence import SKIPPED, Tolerance
 from qed.recipes.evaluate import as_metrics, evaluate
+from qed.recipes.moving import Moving
 from qed.recipes.problems import VALIDATION
 from qed.recipes.reference import beginning, reference
 from qed.recipes.setup import Setup
@@ -63,6 +64,7 @@ class Phase:
             precision=precision(settings.model),
             reference=reference(setup, settings, offset) if settings.algorithm.reference else None,
         )
+        self.moving = Moving(self.learner.reference, setup.model, *settings.algorithm.reference_moves)
         if settings.learner.packing and not self.learner.packing:
             setup.console.say(f"{name}: this model does not keep packed rows apart, so it computes padding too.")
         if settings.algorithm.restarts:
@@ -77,7 +79,7 @@ class Phase:
         self.tolerance = Tolerance(setup, settings.run.non_finite_skips)
         if self.goes_on:
             self.tolerance.in_a_row = state.get("skipped_in_a_row", 0)
-            self.learner.load_state(tensors)
+            self.learner.load_state(self.moving.load(tensors, state.get("reference_moves", 0)))
             self.learner.algorithm = replace(settings.algorithm, **state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
         self.alarms = Alarms()
@@ -121,6 +123,7 @@ class Phase:
             self.setup.step = step
             enter("sample" if self.settings.algorithm.online else "train", step)
             self.clock = time.perf_counter()
+            self.moving.before(step - self.offset)
             yield step
             self._conclude(step)
         console.end_phase()
@@ -244,11 +247,13 @@ class Phase:
             "skipped_in_a_row": self.tolerance.in_a_row,
             "seed": self.settings.run.seed,
             "algorithm": self._adapted(),
+            "reference_moves": self.moving.moves,
             "best": step if best else known,
         }
         rows = self.whole_gatherer.rows() if self.whole_gatherer else []
         model, tokenizer = self.setup.model, self.setup.tokenizer
-        checkpoints.save(self.setup.run, step, model, tokenizer, self.learner.state(), state, rows)
+        tensors = {**self.learner.state(), **self.moving.state()}
+        checkpoints.save(self.setup.run, step, model, tokenizer, tensors, state, rows)
         self.saved = step
         if best:
             checkpoints.point(self.setup.run, "BEST", step)

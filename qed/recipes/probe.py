@@ -9,7 +9,7 @@ from statistics import fmean
 
 import torch
 
-from qed import checkpoints, machine
+from qed import machine, room
 from qed.batch import collate
 from qed.draws import shuffled
 from qed.guards import preflight as judged
@@ -164,4 +164,4 @@ def _of_disk(phase: Phase) -> list[Finding]:
     tokens = steps * sampling.problems_per_step * sampling.group_size * sampling.max_tokens
     rollouts = judged.BYTES_PER_ROLLOUT_TOKEN * tokens if run.save_rollouts and phase.settings.algorithm.online else 0
     free = shutil.disk_usage(phase.setup.run.folder).free
-    return judged.of_disk(checkpoints.size(phase.setup.model), saves, rollouts, free)
+    return judged.of_disk(room.size(phase.setup.model, copies=int(phase.moving.every > 0)), saves, rollouts, free)

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qed import checkpoints, lora
-from qed.errors import ModelError, UsageError
+from qed import checkpoints, lora, manifest
+from qed.errors import DataError, ModelError, UsageError
 from qed.learner import Learner
 from qed.manifest import step_of
 from qed.model import is_new, load, prepare
@@ -38,22 +38,34 @@ def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora
 
     Raises:
         UsageError: the model that was named counts its tokens in another way than the policy.
+        DataError: what was kept is damaged.
     """
     name = settings.algorithm.reference_name
     if name:
         return _named(setup, settings, name)
-    if offset == 0 and lora.has_adapters(setup.model):
+    moves = settings.algorithm.reference_moves[0] > 0
+    if offset == 0 and not moves and lora.has_adapters(setup.model):
         return lora.Without(setup.model)  # before a run's first step its adapters change nothing
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
     # A run that goes on from before the phase comes to the model anew, perhaps with other settings.
     if setup.resumed is None or (step_of(setup.resumed.name) or 0) < offset or not folder.is_dir():
-        with checkpoints.whole_folder(folder) as beside:
-            checkpoints.save_model(setup.model, setup.tokenizer, beside)
+        checkpoints.save_reference(setup.run, offset, setup.model, setup.tokenizer, folder)
         # What adapters have learned is merged into what is saved, which rounds: it is read back, as a resumed run does.
         if not lora.has_adapters(setup.model):
             return None
+    else:
+        _require_whole(folder, setup)
     network, _ = load(replace(settings.model, name=str(folder), revision="", quantization="none"))
     return prepare(network, settings.model, setup.device)
+
+
+def _require_whole(folder: Path, setup: Setup) -> None:
+    damage = "; ".join(manifest.damage(folder, setup.launch.fast))
+    if damage:
+        raise DataError(
+            f"The reference model of this run, as a phase of it began, is not whole: {damage}. Restore its files from "
+            "a copy, or begin again with --overwrite."
+        )
 
 
 def beginning(setup: Setup, settings: Settings, offset: int) -> dict[str, Tensor]:

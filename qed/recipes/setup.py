@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from qed import checkpoints, kernels, model
+from qed import checkpoints, kernels, model, room
 from qed.configuration.changes import changes
 from qed.configuration.values import dump
 from qed.console import Console
@@ -144,10 +144,21 @@ def _resumed(settings: Settings | PipelineSettings, run: Run, console: Console, 
     return found
 
 
+def _phases(settings: Settings | PipelineSettings) -> list[Settings]:
+    return settings.phases() if isinstance(settings, PipelineSettings) else [settings]
+
+
 def _boundaries(settings: Settings | PipelineSettings) -> frozenset[int]:
     """The steps at which a run's phases begin and end: later phases and controls start from their checkpoints."""
-    phases = settings.phases() if isinstance(settings, PipelineSettings) else [settings]
-    return frozenset(accumulate((phase.learner.steps for phase in phases), initial=0))
+    return frozenset(accumulate((phase.learner.steps for phase in _phases(settings)), initial=0))
+
+
+def _copies(settings: Settings | PipelineSettings, resumed: Path | None) -> int:
+    """How many copies of the weights a run writes beside its first checkpoint: reference models that it keeps from the
+    beginning of a phase, and the one in a checkpoint that moves."""
+    methods = [phase.algorithm for phase in _phases(settings)]
+    kept = 0 if resumed else sum(method.reference and not method.reference_name for method in methods)
+    return kept + any(method.reference_moves[0] > 0 for method in methods)
 
 
 def _prepared(
@@ -168,7 +179,7 @@ def _prepared(
     poll("load")
     policy = load_policy(settings, loaded.problems, device, resumed)
     poll("load")
-    checkpoints.require_space(run, policy.model)
+    room.require(run, policy.model, copies=_copies(settings, resumed))
     if resumed is not None:
         console.say(f"Going on from {resumed}.")
     loaded = _fitting(loaded, policy, settings, run, console)

@@ -109,8 +109,10 @@ def _link(folder: Path, name: str, checkpoint: str) -> Path:
     """Make a name in the run's folder mean a checkpoint that is there."""
     link = folder / name
     if (folder / "checkpoints" / checkpoint).is_dir():
-        link.unlink(missing_ok=True)
-        link.symlink_to(Path("checkpoints") / checkpoint)
+        beside = folder / f".{name}.part"
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(Path("checkpoints") / checkpoint)
+        beside.replace(link)
     return link
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from qed import checkpoints, manifest
+from qed import checkpoints, manifest, room
 
 TINY = ["--steps", 5, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01, "--run.save_every", 1]
@@ -72,7 +72,7 @@ def test_a_run_begins_and_saves_only_where_there_is_room(
 ) -> None:
     run = tmp_path / "run"
     arguments = ["grpo", "--out", run, *TINY]
-    free = iter([checkpoints.MARGIN])
+    free = iter([room.MARGIN])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2**40, 0, next(free)))
     done = qed(*arguments)
     assert done.code == 1
@@ -89,6 +89,23 @@ def test_a_run_begins_and_saves_only_where_there_is_room(
     assert qed("checkpoint", "verify", run).code == 0
     assert qed(*arguments, "--resume").code == 0
     assert steps(run) == [5, 4, 3, 2, 1]
+
+
+def test_the_reference_model_is_verified_too(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """A policy held to other weights than it began with would be another run."""
+    run = tmp_path / "run"
+    arguments = ["grpo", "--out", run, *TINY, "--algorithm.kl", 0.1, "--steps"]
+    assert qed(*arguments, 2).code == 0
+    arguments.insert(1, "--resume")
+    weights = run / "reference" / "step_000000" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    done = qed(*arguments, 3)
+    assert done.code == 3
+    assert f"{weights} is damaged" in done.err
+    assert steps(run) == [2, 1]
+    weights.write_bytes(whole)
+    assert qed(*arguments, 3).code == 0
 
 
 def test_what_later_phases_begin_from_is_kept(qed: Callable[..., Any], tmp_path: Path) -> None:

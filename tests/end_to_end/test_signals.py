@@ -25,6 +25,9 @@ GRPO = ("grpo", *ONLINE, "--learner.batch_size", 10, "--evaluation.every", 1, "-
 SFT = ("sft", *OFFLINE, "--evaluation.every", 2, "--learner.tokens_per_microbatch", 100)
 DPO = ("dpo", *OFFLINE, "--learner.tokens_per_microbatch", 200)
 RESTARTED = ("expert_iteration", *ONLINE, "--algorithm.restart", "true", "--learner.batch_size", 5)
+# Saved by the signal alone, after the reference has moved for the step that is left.
+MOVING = ("grpo", *ONLINE, "--algorithm.kl", 0.1, "--algorithm.reference_every", 1, "--algorithm.reference_mix", 0.5)
+MOVING += ("--run.save_every", 0)
 # The last step that is whole when the signal comes, by the point and how often it was passed by then; None where
 # nothing has begun. A rollout is passed at every token, an update at every micro-batch, a save at every stage of it.
 POINTS = {
@@ -85,6 +88,7 @@ def test_a_signal_stops_a_run_wherever_it_is(
 OTHERS = {
     SFT: ("update:1", "update:4", "evaluate:3", "save:4"),
     DPO: ("update:2", "update:9", "step:3", "save:4"),
+    MOVING: ("rollout:33", "update:8"),
     RESTARTED: ("rollout:20", "update:2", "update:3", "step:2"),
 }
 

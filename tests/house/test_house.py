@@ -26,7 +26,7 @@ FLOORS = [
     ["errors", "types"],
     ["settings", "phases", "plugins", "draws", "intervals", "machine"],
     ["grading", "guards", "console", "manifest", "runs"],
-    ["tasks", "prompts", "rewards", "batch", "masked", "quantized", "lora", "checkpoints", "replay"],
+    ["tasks", "prompts", "rewards", "batch", "masked", "quantized", "lora", "room", "checkpoints", "replay"],
     ["algorithms", "evaluation"],
     ["configuration"],
     ["packing", "fused"],

@@ -15,7 +15,7 @@ import pytest
 import torch
 from making import make_model
 
-from qed import checkpoints, manifest
+from qed import checkpoints, manifest, room
 from qed.errors import DataError, QedError
 from qed.runs import Run, read_lines
 
@@ -275,23 +275,23 @@ def test_a_rename_that_fails_leaves_what_was_there(run: Run, monkeypatch: pytest
 
 def test_a_folder_that_is_gone_is_not_made_again(run: Run) -> None:
     shutil.rmtree(run.folder)
-    with pytest.raises(QedError, match="Cannot write the checkpoint"):
+    with pytest.raises(QedError, match=r"Cannot write .*step_0"):
         save(run, 6)
     assert not run.folder.exists()
 
 
 def test_nothing_is_written_where_there_is_no_room(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = names(run)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, checkpoints.MARGIN))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, room.MARGIN))
     with pytest.raises(QedError, match=r"needs 0\.03 GiB.*run\.keep_last.*--out"):
         save(run, 6)
     assert names(run) == before
     weights = sum(parameter.nbytes for parameter in MODEL.parameters())  # tied ones once
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + checkpoints.MARGIN))
-    checkpoints.require_space(run, MODEL)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + checkpoints.MARGIN - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + room.MARGIN))
+    room.require(run, MODEL)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + room.MARGIN - 1))
     with pytest.raises(QedError):
-        checkpoints.require_space(run, MODEL)
+        room.require(run, MODEL)
 
 
 def test_retention_spares_what_is_named(run: Run) -> None:

@@ -107,6 +107,10 @@ class PolicyGradient(Algorithm):
     """The KL per token that its weight is steered to, beginning from `kl`; 0 keeps the weight."""
     kl_horizon: int = 10000
     """Answers over which the KL's weight is steered."""
+    reference_every: int = 0
+    """Steps after which the reference model of the KL moves to the policy, as ProRL resets it; 0 never moves it."""
+    reference_mix: float = 1.0
+    """How far it moves: 1 makes it the policy as it is then, less mixes their weights."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
     entropy_target: float = 0.0
@@ -130,6 +134,11 @@ class PolicyGradient(Algorithm):
     def reference(self) -> bool:
         """A reference model is needed for the KL alone."""
         return self.kl > 0
+
+    @property
+    def reference_moves(self) -> tuple[int, float]:
+        """As the settings say."""
+        return self.reference_every, self.reference_mix
 
     @property
     def rescored(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from qed.algorithms.base import Algorithm, Average, require, spread
-from qed.algorithms.parts import pair_losses
+from qed.algorithms.parts import pair_losses, requirements
 from qed.algorithms.parts.pair_losses import FDivergence, Pairs, Preference
 
 if TYPE_CHECKING:
@@ -44,6 +44,11 @@ class Preferences(Algorithm):
     reference_model: str = ""
     """The reference model by name or folder; empty takes the model as it stands when the phase begins."""
 
+    reference_every: int = 0
+    """Steps after which the reference model moves towards the policy, TR-DPO; 0 never moves it."""
+    reference_mix: float = 0.6
+    """How far it moves: 1 makes it the policy as it is then, less mixes their weights."""
+
     together: ClassVar[int] = 2
     by_advantage: ClassVar[bool] = False
     step_means: ClassVar[tuple[str, ...]] = tuple(
@@ -57,6 +62,12 @@ class Preferences(Algorithm):
         require(
             len(self.loss_weights) in (0, len(self.losses)),
             f"algorithm.loss_weights must give a weight to each of {len(self.losses)} losses, or be empty.",
+        )
+        requirements.moving(*self.reference_moves)
+        require(
+            self.reference or not self.reference_every,
+            "algorithm.reference_every moves a reference model, and none is kept: the sft loss alone reads none, and "
+            "algorithm.precompute_reference scores it once.",
         )
         require(self.beta > 0, "algorithm.beta must be above 0.")
         require(0 <= self.label_smoothing < 0.5, "algorithm.label_smoothing must lie in [0, 0.5).")
@@ -80,6 +91,11 @@ class Preferences(Algorithm):
     def reference_name(self) -> str:
         """The model that the user named."""
         return self.reference_model
+
+    @property
+    def reference_moves(self) -> tuple[int, float]:
+        """As the settings say."""
+        return self.reference_every, self.reference_mix
 
     @property
     def log_squares(self) -> bool:

@@ -46,6 +46,11 @@ def regularisers(method: PolicyGradient) -> None:
         method.kl_target == 0 or method.kl > 0,
         "algorithm.kl_target steers the weight algorithm.kl, which must be above 0 to begin with.",
     )
+    moving(method.reference_every, method.reference_mix)
+    require(
+        method.reference_every == 0 or method.kl > 0,
+        "algorithm.reference_every moves the reference model of the KL, and there is none without algorithm.kl.",
+    )
     require(
         not (method.kl_importance and method.kl_place == "reward"),
         "algorithm.kl_importance is of the KL in the loss; in the reward there is no ratio to multiply by.",
@@ -56,6 +61,12 @@ def regularisers(method: PolicyGradient) -> None:
     )
     require(method.entropy_target >= 0, "algorithm.entropy_target must not be negative.")
     require(0 < method.top_entropy <= 1, "algorithm.top_entropy must lie in (0, 1].")
+
+
+def moving(every: int, mix: float) -> None:
+    """Of a reference model that follows the policy."""
+    require(every >= 0, "algorithm.reference_every must not be negative.")
+    require(0 < mix <= 1, "algorithm.reference_mix must lie in (0, 1].")
 
 
 def surrogate(method: PolicyGradient) -> None:
