@@ -132,7 +132,7 @@ def test_no_more_rows_than_their_keys_and_values_have_memory_for(monkeypatch: py
     """A column takes 2 x 4 bytes x 2 layers x 2 heads x 4 numbers; each row has at most 2 + 6 of them."""
     model, sizes = make_model(), []
     whole = NativeSampler(model, None, ends=(1,)).generate([(3, 4)], [list(range(9))], Sampling(1.0, 6))
-    monkeypatch.setattr("qed.samplers.native.machine.memory", lambda: (2 * 3 * 8 * 128 + 100, 0))
+    monkeypatch.setattr("qed.samplers.native.machine.whole_memory", lambda: 2 * 3 * 8 * 128 + 100)
     monkeypatch.setattr(
         "qed.samplers.native.begun", lambda places, *rest: (sizes.append(len(places)), begun(places, *rest))[1]
     )
