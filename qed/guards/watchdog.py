@@ -16,7 +16,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -57,11 +57,11 @@ class Watchdog:
     """Watches the stages of a run.
 
     Args:
-        heartbeat: the file that says where the run is, a few seconds ago at most.
+        heartbeat: the file that says where the run is, a few seconds ago at most; None writes none.
         seconds: without progress, at least; 0 watches nothing.
     """
 
-    def __init__(self, heartbeat: Path, seconds: float) -> None:
+    def __init__(self, heartbeat: Path | None, seconds: float) -> None:
         self.heartbeat = heartbeat
         self.seconds = seconds
         self.tick = min(TICK, seconds / 4)
@@ -102,6 +102,8 @@ class Watchdog:
         self._done.set()
 
     def _write(self, idle: float) -> None:
+        if self.heartbeat is None:
+            return
         told = {"process": os.getpid(), "step": self.step, "stage": self.stage, "idle_s": idle, "time": time.time()}
         beside = self.heartbeat.with_name(f".{self.heartbeat.name}.part")
         with suppress(OSError):  # a disk that is full, or hangs on its way back, is not the heartbeat's matter
@@ -109,13 +111,31 @@ class Watchdog:
             beside.replace(self.heartbeat)
 
 
+@dataclass(frozen=True)
+class Told:
+    """What is told of a hang: the file of its stacks, how to go on, where to set the seconds, and who records it as an
+    event."""
+
+    stacks: Path
+    advice: str
+    setting: str
+    event: Callable[..., None] | None = None
+
+
+def watching_run(run: Run, seconds: float) -> AbstractContextManager[Watchdog]:
+    """A run of training under watch, see `watching`."""
+    advice = f"Go on from the last checkpoint with --resume --out {run.folder}"
+    told = Told(run.log.with_name("hang.txt"), advice, "run.watchdog", run.event)
+    return watching(told, seconds, run.folder / "heartbeat.json")
+
+
 @contextmanager
-def watching(run: Run, seconds: float) -> Iterator[Watchdog]:
-    """A run under watch; where nothing moves any more, the process ends with exit code 75. See `Watchdog`."""
-    dog = Watchdog(run.folder / "heartbeat.json", seconds)
+def watching(told: Told, seconds: float, heartbeat: Path | None = None) -> Iterator[Watchdog]:
+    """Work under watch; where nothing moves any more, the process ends with exit code 75. See `Watchdog`."""
+    dog = Watchdog(heartbeat, seconds)
     _watching.append(dog)
     if seconds > 0:
-        threading.Thread(target=dog.watch, args=(partial(_end, run),), name="watchdog", daemon=True).start()
+        threading.Thread(target=dog.watch, args=(partial(_end, told),), name="watchdog", daemon=True).start()
     try:
         yield dog
     finally:
@@ -129,32 +149,34 @@ def enter(stage: str, step: int) -> None:
         dog.enter(stage, step)
 
 
-def _end(run: Run, breach: Breach) -> None:
+def _end(told: Told, breach: Breach) -> None:
     """Tell of a hang wherever that is possible, and end the process with all that it has started."""
-    file = run.log.with_name("hang.txt")
     # The disk may be what hangs, and then whoever writes to it does too.
-    writing = threading.Thread(target=_record, args=(run, file, breach), daemon=True)
+    writing = threading.Thread(target=_record, args=(told, breach), daemon=True)
     writing.start()
     writing.join(WRITING)
-    told = (
+    said = (
         f"error: Nothing has moved for {breach.seconds:.0f} s while step {breach.step} was in its stage "
-        f"'{breach.stage}'. What every thread was doing stands in {file}. Go on from the last checkpoint with "
-        f"--resume --out {run.folder}; where a stage may take longer, give run.watchdog more seconds, or 0.\n"
+        f"'{breach.stage}'. What every thread was doing stands in {told.stacks}. {told.advice}; where a stage may take "
+        f"longer, give {told.setting} more seconds, or 0.\n"
     )
-    os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + b"\n" + told.encode())
+    os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + b"\n" + said.encode())
     for number in (child["process"] for child in children()):
         with suppress(OSError):
             os.kill(number, signal.SIGKILL)
     os._exit(EXIT_CODE)
 
 
-def _record(run: Run, file: Path, breach: Breach) -> None:
-    report(file, breach)
-    run.event("hung", step=breach.step, stage=breach.stage, seconds=breach.seconds, stacks=str(file))
+def _record(told: Told, breach: Breach) -> None:
+    report(told.stacks, breach)
+    if told.event is not None:
+        told.event("hung", step=breach.step, stage=breach.stage, seconds=breach.seconds, stacks=str(told.stacks))
 
 
 def report(file: Path, breach: Breach) -> None:
     """Write the stacks of all threads, and the processes that this one has started, to a file."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError), file.open("w", encoding="utf-8") as out:
         out.write(f"step {breach.step}, stage {breach.stage}: {breach.seconds:.0f} s without progress\n\n")
         out.flush()

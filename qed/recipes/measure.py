@@ -25,6 +25,7 @@ from qed.evaluation.store import Store
 from qed.evaluation.summary import overall, summarise
 from qed.guards.signals import EXIT_CODES, watched
 from qed.guards.texts import redact
+from qed.guards.watchdog import Told, enter, watching
 from qed.model import check_name, pick_device, window
 from qed.phases import Settings
 from qed.prompts.base import Template
@@ -94,6 +95,13 @@ def measure(asked: Asked) -> dict[str, Any]:
     settings = asked.settings
     check_name(settings.model.name)
     console = Console(asked.json)
+    kept = f"Finished problems are kept in {asked.folder}; go on with the same command and --out {asked.folder}"
+    with watching(Told(asked.folder / "hang.txt", kept, "--watchdog"), settings.run.watchdog):
+        return _measured(asked, console, f"{kept}.")
+
+
+def _measured(asked: Asked, console: Console, kept: str) -> dict[str, Any]:
+    settings = asked.settings
     try:
         kernels.use(settings.run.threads, settings.run.matmul_precision)
         found = benches.load(settings, asked.tasks, asked.samples, asked.limit)
@@ -105,9 +113,8 @@ def measure(asked: Asked) -> dict[str, Any]:
         longest = asked.sampling.max_tokens or min(USUAL_TOKENS, window(policy.model) // 2)
         figures = {bench.label: _bench(bench, asked, policy, longest, console) for bench in found}
     except (Interrupted, KeyboardInterrupt) as stopped:
-        told = f"Finished problems are kept in {asked.folder}; go on with the same command and --out {asked.folder}."
         code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
-        raise Interrupted(f"Interrupted. {told}", code) from stopped
+        raise Interrupted(f"Interrupted. {kept}", code) from stopped
     finally:
         console.end_phase()
     summaries = {bench.label: figures[bench.label] for bench in found if bench.judged}
@@ -202,6 +209,7 @@ def _sample(
     console.phase("", finished, "problem")
     address = (asked.settings.run.seed, "evaluation", asked.decoding)
     for chunk in going:
+        enter("evaluate", asked.step)
         began = time.perf_counter()
         requests = [Request(problem, count) for problem, count in chunk]
         groups = sample(requests, policy.sampler, policy.template, sampling, address, version=asked.step)

@@ -24,7 +24,7 @@ from qed.errors import QedError, UsageError
 from qed.grading.session import Limits
 from qed.guards.signals import Stop, poll, watched
 from qed.guards.texts import redact
-from qed.guards.watchdog import watching
+from qed.guards.watchdog import watching_run
 from qed.manifest import step_of
 from qed.phases import PipelineSettings, Settings
 from qed.prompts.base import Template
@@ -91,7 +91,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)
     console = Console(launch.json, settings.run.log_every)
-    with watched() as stop, Run(folder) as run, kernels.kept(), watching(run, settings.run.watchdog):
+    with watched() as stop, Run(folder) as run, kernels.kept(), watching_run(run, settings.run.watchdog):
         settings = as_begun(settings, run.folder, launch)
         try:
             with _preparing(folder, aside, launch):

@@ -30,8 +30,11 @@ FAULTS = {
 
 
 def start(run: Path, *more: object, fault: str = "") -> subprocess.Popen[str]:
-    arguments = [str(part) for part in ("grpo", "--out", run, *SMALL, *more)]
-    command = [sys.executable, "-c", BOOT.format(fault=fault), *arguments]
+    return begin("grpo", "--out", run, *SMALL, *more, fault=fault)
+
+
+def begin(*arguments: object, fault: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BOOT.format(fault=fault), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -73,6 +76,18 @@ def test_a_stage_that_hangs(tmp_path: Path, stage: str) -> None:
     assert "watchdog.py" in stacks
     (event,) = [row for row in read_lines(run / "events.jsonl") if row["event"] == "hung"]
     assert event["stage"] == stage
+
+
+@pytest.mark.faults
+def test_an_evaluation_that_hangs(tmp_path: Path) -> None:
+    asked = ("--model", "new:tiny", "--tasks", "arithmetic", "--limit", 2, "--max-tokens", 4, "--watchdog", 1)
+    going = begin("evaluate", *asked, "--out", tmp_path / "kept", fault=FAULTS["sample"])
+    _, err = going.communicate(timeout=100)
+    assert going.returncode == 75, err
+    assert "its stage 'evaluate'" in err
+    assert f"go on with the same command and --out {tmp_path / 'kept'}; where" in err
+    assert "give --watchdog more seconds" in err
+    assert "most recent call first" in (tmp_path / "kept" / "hang.txt").read_text()
 
 
 @pytest.mark.faults
