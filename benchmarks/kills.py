@@ -3,11 +3,11 @@
     python benchmarks/kills.py --kills 10
     python benchmarks/kills.py --seed 1 --method sft
 
-A GRPO run of 40 steps, two updates in each, a KL with a reference, a checkpoint at every third step and an evaluation
-at every eighth, is killed (SIGKILL) at random moments, also while it loads, saves or evaluates, until so many kills
-have met it; a run that comes to its end before that begins again. What counts: every file of the last checkpoint, every
-recorded number and every rollout are those of a run that was never killed, and no kill costs more steps than lie
-between two checkpoints. The last line is JSON.
+A GRPO run of 40 steps, two updates in each, a KL with a reference that follows the policy, a checkpoint at every third
+step and an evaluation at every eighth, is killed (SIGKILL) at random moments, also while it loads, saves or evaluates,
+until so many kills have met it; a run that comes to its end before that begins again. What counts: every file of the
+last checkpoint, every recorded number and every rollout are those of a run that was never killed, and no kill costs
+more steps than lie between two checkpoints. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ METHODS: dict[str, list[Any]] = {
     "grpo": [
         *("--sampling.problems_per_step", 3, "--sampling.group_size", 4, "--learner.batch_size", 6),
         *("--algorithm.kl", 0.1, "--algorithm.entropy", 0.01),
+        *("--algorithm.reference_every", 7, "--algorithm.reference_mix", 0.5),
     ],
     "sft": ["--learner.batch_size", 8],
 }
