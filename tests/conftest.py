@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
+
+from qed.tasks import arithmetic
 
 # Machines are noisy: how long an example takes says nothing about the code.
 settings.register_profile("qed", deadline=None)
@@ -30,6 +33,16 @@ def _one_thread() -> None:
     """Small models are fastest on one thread, and two tests side by side do not fight for cores."""
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def few_problems(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The embedded task has 8,000 problems to train on, of which a run of a few steps takes a handful; `slow` tests,
+    in which something is learned, take them all."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.node.get_closest_marker("slow") is None:
+            patch.setitem(arithmetic.COUNT, "train", 400)
+        yield
 
 
 @pytest.fixture

@@ -132,7 +132,8 @@ def _bench(bench: Bench, asked: Asked, policy: Policy, longest: int, console: Co
     template = Template(prompt_leaf(bench.data), policy.tokenizer, (policy.template.end,))
     policy = replace(policy, template=template)
     sampling = replace(asked.sampling, max_tokens=longest, stop=template.stop)
-    lengths = {problem.id: len(template.tokens(template.prompt(problem))) for problem in bench.problems}
+    ids = [problem.id for problem in bench.problems]
+    lengths = dict(zip(ids, template.lengths(bench.problems), strict=True))
     kept = _fitting(bench, lengths, policy.room(longest), console)
     known = _asked(bench, kept, asked, sampling)
     store = Store(asked.folder, asked.step, bench.label, asked.decoding, known, asked.overwrite)

@@ -133,7 +133,7 @@ def fitting(
     problems: list[Problem], template: Template, limit: int, name: str, run: Run, console: Console
 ) -> list[Problem]:
     """The problems whose prompt leaves room for an answer in the model's window; the others are counted and said."""
-    kept = [problem for problem in problems if len(template.tokens(template.prompt(problem))) <= limit]
+    kept = [one for one, length in zip(problems, template.lengths(problems), strict=True) if length <= limit]
     if len(kept) < len(problems):
         left_out = len(problems) - len(kept)
         run.event("prompts_too_long", problems=name, left_out=left_out, limit=limit)
@@ -154,7 +154,7 @@ def shortest(
     """The training problems whose prompt is no longer than the percentile of all prompts; the others are counted."""
     if percentile == 100:
         return problems
-    lengths = [len(template.tokens(template.prompt(problem))) for problem in problems]
+    lengths = template.lengths(problems)
     longest = within_percentile(lengths, percentile)
     kept = [problem for problem, length in zip(problems, lengths, strict=True) if length <= longest]
     left_out = len(problems) - len(kept)

@@ -20,6 +20,11 @@ def _no_words_of_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logging.raiseExceptions", False)
 
 
+@pytest.fixture(autouse=True)
+def _few_problems(few_problems: None) -> None:
+    """No run is made of all problems where a few will do."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a command left behind."""

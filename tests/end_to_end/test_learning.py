@@ -46,7 +46,6 @@ def test_sft_teaches_the_format(taught: Path) -> None:
     assert 0.3 < after["accuracy"] < 0.8
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ONLINE)
 def test_every_online_algorithm_makes_its_steps(
     qed: Callable[..., Any], taught: Path, tmp_path: Path, name: str

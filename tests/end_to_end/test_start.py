@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from qed.runs import evaluations, read_lines
 
 BASE = """
@@ -29,6 +31,7 @@ def grpo(config: Path) -> list[object]:
     return ["grpo", "--model", f"sft:{config}", *small]
 
 
+@pytest.mark.slow
 def test_a_start_is_made_once_and_begun_from(qed: Callable[..., Any], tmp_path: Path) -> None:
     """The second run finds the start of the first; another seed has another start; the control warns and goes on."""
     config = write(tmp_path)

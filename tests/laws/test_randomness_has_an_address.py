@@ -125,6 +125,7 @@ def assert_same_run(one: Path, other: Path) -> None:
         assert read_lines(one / "rollouts" / name) == read_lines(other / "rollouts" / name)
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     for name in ("one", "other"):
         train(small_run(tmp_path / name), Launch())
@@ -133,6 +134,7 @@ def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
     assert weights(tmp_path / "third") != weights(tmp_path / "one")
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_a_run_is_resumed_as_itself_or_not_at_all(tmp_path: Path) -> None:
     """Other settings are refused by name, a longer horizon is not; without a checkpoint nothing recorded is erased."""
     run = tmp_path / "run"
@@ -152,6 +154,7 @@ def test_a_run_is_resumed_as_itself_or_not_at_all(tmp_path: Path) -> None:
     assert len(read_lines(run / "metrics.jsonl")) > 6
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_a_replaced_run_stays_until_the_new_one_stands(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(small_run(run), Launch())
@@ -172,6 +175,7 @@ def test_a_replaced_run_stays_until_the_new_one_stands(tmp_path: Path) -> None:
     assert not (tmp_path / "fresh").exists(), "the corrected command can take the same folder"
 
 
+@pytest.mark.usefixtures("few_problems")
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     """Cut after step 3, resumed from the checkpoint of step 2: metrics, rollouts and weights are those of the whole
     run."""

@@ -241,6 +241,7 @@ class Generous(Grpo):
         return rounds > 0 and len(groups) > wanted
 
 
+@pytest.mark.usefixtures("few_problems")
 @pytest.mark.parametrize("algorithm", [ExGrpo(mixed=True, max_age=3, replay_share=0.8), ExGrpo(), Generous()])
 def test_a_resumed_run_goes_on_with_what_was_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: Grpo | ExGrpo
