@@ -136,7 +136,8 @@ class Phase:
         begins, done = step == self.offset, step == self.last
         if begins or done or self._due(step, self.settings.evaluation.every):
             self._evaluate_once(step)
-        best = step in self.evaluated | self.measured.keys() and is_best(self.setup.run.folder, step)
+        evaluated = not begins and step in self.evaluated | self.measured.keys()
+        best = evaluated and is_best(self.setup.run.folder, step)
         asked = self.setup.stop.save
         if best or done or asked or (not begins and self._due(step, self.settings.run.save_every)):
             self._save(step, best)
