@@ -15,7 +15,6 @@ import contextlib
 import io
 import json
 import os
-import secrets
 import shutil
 import time
 import traceback
@@ -27,7 +26,7 @@ from typing import Any
 
 import zstandard
 
-from qed.errors import Interrupted, QedError, UsageError
+from qed.errors import Interrupted, QedError
 from qed.guards.texts import redact
 from qed.types import Rollout
 
@@ -171,45 +170,6 @@ def write_bytes(path: Path, content: bytes, append: bool = False) -> None:
     """Write to a file; metrics, events, rollouts and evaluations go through here."""
     with path.open("ab" if append else "wb") as file:
         file.write(content)
-
-
-def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]:
-    """The folder of a run: fresh, or resumed, or in the place of another when asked.
-
-    Args:
-        out: the folder, or empty for a fresh one under runs/.
-        name: the beginning of the fresh folder's name.
-        launch: what may happen to a folder that exists.
-
-    Returns:
-        the folder, and where the run that it replaces has been put aside.
-    """
-    if not out:
-        if launch.resume:
-            raise UsageError("--resume needs the run's folder: add --out DIR.")
-        out = f"runs/{name}--{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    folder, aside = Path(out), None
-    occupied = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    is_run = (folder / "settings.yaml").is_file()
-    if launch.resume and not is_run:
-        raise UsageError(f"{folder} holds no run to resume: it has no settings.yaml.")
-    if occupied and not launch.resume:
-        if not (launch.overwrite and is_run):
-            what = (
-                "Continue it with --resume, or replace it with --overwrite."
-                if is_run
-                else "It is no run; choose another."
-            )
-            raise UsageError(f"The folder {folder} already exists and is not empty. {what}")
-        folder = folder.resolve()
-        aside = folder.with_name(f".{folder.name}.replaced-{secrets.token_hex(4)}")
-    try:
-        if aside is not None:
-            folder.rename(aside)
-        (folder / "logs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"The folder {folder} cannot be made or written: {error.strerror}.") from error
-    return folder, aside
 
 
 def as_row(rollout: Rollout, step: int) -> Row:

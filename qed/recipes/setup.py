@@ -21,6 +21,7 @@ from qed.configuration.values import dump
 from qed.console import Console
 from qed.draws import seed_of
 from qed.errors import QedError, UsageError
+from qed.folders import held, open_folder
 from qed.grading.session import Limits
 from qed.guards.signals import Stop, poll, watched
 from qed.guards.texts import redact
@@ -42,7 +43,7 @@ from qed.recipes.problems import (
 )
 from qed.rewards import grader
 from qed.rewards.grader import Grader
-from qed.runs import Launch, Run, open_folder, read_lines
+from qed.runs import Launch, Run, read_lines
 from qed.samplers.base import Sampler
 from qed.settings import DataSettings
 from qed.types import Problem
@@ -91,7 +92,13 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)
     console = Console(launch.json, settings.run.log_every)
-    with watched() as stop, Run(folder) as run, kernels.kept(), watching_run(run, settings.run.watchdog):
+    with (
+        watched() as stop,
+        held(folder),
+        Run(folder) as run,
+        kernels.kept(),
+        watching_run(run, settings.run.watchdog),
+    ):
         settings = as_begun(settings, run.folder, launch)
         try:
             with _preparing(folder, aside, launch):

@@ -25,7 +25,7 @@ FILES = sorted(HOME.rglob("*.py"))
 FLOORS = [
     ["errors", "types"],
     ["settings", "phases", "plugins", "draws", "intervals", "machine"],
-    ["grading", "guards", "console", "manifest", "runs"],
+    ["grading", "guards", "console", "manifest", "runs", "folders"],
     ["tasks", "prompts", "rewards", "batch", "masked", "quantized", "lora", "room", "checkpoints", "replay"],
     ["algorithms", "evaluation"],
     ["configuration"],

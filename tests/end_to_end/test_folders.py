@@ -1,0 +1,105 @@
+"""A run's folder belongs to one process at a time, and one that was killed too early leaves nothing in the way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qed.errors import UsageError
+from qed.folders import held, open_folder
+from qed.runs import Launch, Run
+
+TINY = ["--steps", 1, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
+TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01]
+HOLD = "import sys\nfrom pathlib import Path\nfrom qed.folders import held\nwith held(Path(sys.argv[1])):\n"
+HOLD += "    print('held', flush=True)\n    sys.stdin.read()"
+
+
+def a_run(folder: Path, name: str) -> None:
+    """What makes a folder a run."""
+    folder.mkdir(parents=True)
+    for file in ("settings.yaml", "metrics.jsonl"):
+        (folder / file).write_text(name)
+
+
+def killed_early(folder: Path) -> None:
+    """What a process leaves that is killed before it has written its settings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    Run(folder).event("gone")
+    (folder / ".lock").touch()
+
+
+def test_two_processes_do_not_write_one_run(qed: Callable[..., Any], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert qed("grpo", "--out", run, *TINY).code == 0
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(run)], stdin=-1, stdout=-1)
+    assert holder.stdout is not None
+    assert holder.stdin is not None
+    assert holder.stdout.readline() == b"held\n"
+    for how in ("--resume", "--overwrite"):
+        done = qed("grpo", "--out", run, *TINY, how)
+        assert done.code == 2
+        assert f"is being written by process {holder.pid} on" in done.err
+    holder.kill()
+    holder.communicate()
+    assert qed("grpo", "--out", run, *TINY, "--steps", 2, "--resume").code == 0
+
+
+def test_a_disk_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    with held(tmp_path), held(tmp_path):
+        pass
+    with held(tmp_path / "missing"):
+        pass
+
+
+def test_what_was_killed_before_it_had_begun_counts_as_nothing(qed: Callable[..., Any], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    killed_early(run)
+    refused = qed("grpo", "--out", run, *TINY, "--resume")
+    assert refused.code == 2
+    assert "Begin one without --resume" in refused.err
+    assert qed("grpo", "--out", run, *TINY).code == 0
+    assert (run / "logs" / "attempt_2").is_dir()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_run_comes_back_that_a_killed_process_was_to_replace(tmp_path: Path, begun: bool) -> None:
+    run, aside = tmp_path / "run", tmp_path / ".run.replaced-0123abcd"
+    a_run(aside, "old")
+    killed_early(run)
+    if begun:
+        (run / "settings.yaml").write_text("new")
+    with pytest.raises(UsageError, match="Continue it with --resume"):
+        open_folder(str(run), "", Launch())
+    assert (run / "settings.yaml").read_text() == "old"
+    assert not aside.exists()
+
+
+def test_a_run_that_was_replaced_goes_once_the_new_one_is_prepared(tmp_path: Path) -> None:
+    run, aside = tmp_path / "run", tmp_path / ".run.replaced-0123abcd"
+    a_run(aside, "old")
+    a_run(run, "new")
+    assert open_folder(str(run), "", Launch(resume=True)) == (run, None)
+    assert (run / "settings.yaml").read_text() == "new"
+    assert not aside.exists()
+
+
+def test_nobody_elses_files_are_touched(tmp_path: Path) -> None:
+    run, aside = tmp_path / "run", tmp_path / ".run.replaced-0123abcd"
+    a_run(aside, "old")
+    killed_early(run)
+    (run / "thesis.tex").write_text("mine")
+    for launch in (Launch(), Launch(overwrite=True)):
+        with pytest.raises(UsageError, match="It is no run"):
+            open_folder(str(run), "", launch)
+    assert (run / "thesis.tex").read_text() == "mine"
+    assert aside.is_dir()
