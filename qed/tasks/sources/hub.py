@@ -6,6 +6,7 @@ and HF_HUB_OFFLINE=1 takes the cache without asking.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,6 +47,7 @@ def library() -> Any:
     import datasets  # noqa: PLC0415
 
     datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(logging.CRITICAL)  # what goes wrong is told by what is raised
     return datasets
 
 

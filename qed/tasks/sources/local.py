@@ -9,7 +9,8 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from qed.errors import DataError
@@ -99,6 +100,8 @@ def _line(place: Place, line: str) -> Row:
         raise DataError(f"{place}: broken JSON ({error.msg} at column {error.colno}): {line[:80]}") from error
     except RecursionError as error:
         raise DataError(f"{place}: nested too deeply: {line[:80]}") from error
+    except ValueError as error:
+        raise DataError(f"{place}: a number of too many digits ({error}).") from error
     if not isinstance(row, dict):
         raise DataError(f"{place}: expected an object with columns, found {type(row).__name__}.")
     return row
@@ -131,16 +134,34 @@ def checked(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
 
 def _csv(file: Path, text: str) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        first = next(csv.reader(io.StringIO(text)), [])
+        first = next(reader, [])
         if len(first) == len(MMLU_HEADER) and first[-1] in MMLU_HEADER[1:-1]:
             subject = file.stem.removesuffix("_test").removesuffix("_dev").removesuffix("_val")
-            for number, row in enumerate(csv.DictReader(io.StringIO(text), MMLU_HEADER), 1):
+            for number, row in _cells(file, MMLU_HEADER, chain([first], reader)):
                 yield number, {**row, "subject": subject}
         else:
-            yield from enumerate(csv.DictReader(io.StringIO(text)), 1)
+            yield from _cells(file, first, reader)
     except csv.Error as error:
-        raise DataError(f"{file} is no readable csv: {error}.") from error
+        raise DataError(
+            f"{file}, line {reader.line_num}: no readable csv ({error}). A quote that is open must be closed, and one "
+            "within quotes be written twice."
+        ) from error
+
+
+def _cells(file: Path, names: Sequence[str], lines: Iterable[list[str]]) -> Iterator[tuple[int, Row]]:
+    """Rows under their columns' names; empty ones are none, and empty cells behind the last column are nothing."""
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        raise DataError(f"{file}: two columns have the name {twice[0]}, so one would hide the other. Rename one.")
+    for number, cells in enumerate(filter(None, lines), 1):
+        if len(cells) < len(names) or any(cells[len(names) :]):
+            raise DataError(
+                f"{file}, row {number}: {len(cells)} cells under {len(names)} columns. A cell that holds a comma or a "
+                "line break needs quotes around it."
+            )
+        yield number, dict(zip(names, cells, strict=False))
 
 
 def _json_list(file: Path, text: str) -> list[Row]:
@@ -148,6 +169,8 @@ def _json_list(file: Path, text: str) -> list[Row]:
         found = json.loads(text) if text.strip() else []
     except json.JSONDecodeError as error:
         raise DataError(f"{file}, line {error.lineno}: broken JSON ({error.msg} at column {error.colno}).") from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{file} holds what is nested too deeply, or a number of too many digits: {error}.") from error
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise DataError(f"{file}: expected a list of objects.")
     return found
