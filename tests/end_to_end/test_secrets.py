@@ -25,6 +25,10 @@ SECRETS = {
     "aws": ("AKIAIOSFODNN7EXAMPLE", ""),
     "jwt": ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.abcDEF123456_-xyz", ""),
     "address": ("https://anna:geheim99@example.org/data", "geheim99"),
+    "address without a name": ("https://AbCdEfGhIjKlMnOpQrSt@example.org/data", "AbCdEfGhIjKlMnOpQrSt"),
+    "question": ("https://example.org/data?part=1&sig=AbCdEfGh1234", "AbCdEfGh1234"),
+    "private key": ("-----BEGIN RSA PRIVATE KEY-----MIIEowIBAAKCAQEA-----END RSA PRIVATE KEY-----", "MIIEowIBAAKCAQEA"),
+    "npm": ("npm_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789", ""),
     "wandb": (f"WANDB_API_KEY={HEX}", HEX),
     "bearer": ("Authorization: Bearer abcdef1234567890XYZ", "abcdef1234567890XYZ"),
     "aws secret": (
@@ -40,7 +44,7 @@ ORDINARY = (
     "commit 0123456789abcdef0123456789abcdef01234567",
     "sampling.max_tokens: 48, learner.tokens_per_microbatch=16384",
     "task-specific-and-risk-averse-answers-of-many-words",
-    "https://example.org:8080/a@b and mailto:anna@example.org",
+    "https://example.org:8080/a@b?part=train and ssh://git@example.org/qed and mailto:anna@example.org",
     "The keyword argument token of a tokenizer, token: 17",
     "fingerprint 5d41402abc4b2a76b9719d911017c592",
 )
