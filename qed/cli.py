@@ -14,6 +14,7 @@ import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import qed
@@ -138,7 +139,8 @@ def _recipe(resolved: Resolved, arguments: Sequence[str]) -> dict[str, Any]:
     launch = Launch(
         command=("qed", *arguments),
         origins=resolved.origins,
-        resume=flags.resume,
+        resume=_goes_on(resolved),
+        requeue=flags.requeue,
         overwrite=flags.overwrite,
         json=flags.json,
         allow_change=flags.allow_change,
@@ -149,6 +151,14 @@ def _recipe(resolved: Resolved, arguments: Sequence[str]) -> dict[str, Any]:
 
         return train(first_taught(resolved.settings, launch), launch)
     return _pipeline(resolved.command)(first_taught(resolved.settings, launch), launch)
+
+
+def _goes_on(resolved: Resolved) -> bool:
+    """Whether a run is resumed: as it is said, or as its folder says."""
+    out = resolved.settings.run.out
+    if resolved.flags.requeue and not out:
+        raise UsageError("--requeue needs the run's folder, to look whether it has begun: add --out DIR.")
+    return resolved.flags.resume or (resolved.flags.requeue and (Path(out) / "settings.yaml").is_file())
 
 
 def _pipeline(command: str) -> Callable[[PipelineSettings, Any], dict[str, Any]]:

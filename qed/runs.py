@@ -43,6 +43,7 @@ class Launch:
     origins: Mapping[str, str] = field(default_factory=dict)
     resume: bool = False
     overwrite: bool = False
+    requeue: bool = False  # whether a run that has begun and saved nothing may begin again
     json: bool = False
     home: str = ""  # the folder that advice on resuming names, where it is not the run's own
     allow_change: tuple[str, ...] = ()  # settings that may be others when the run is resumed

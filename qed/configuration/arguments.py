@@ -23,6 +23,8 @@ class Flags:
 
     resume: bool = False
     """Go on with the run in the folder --out."""
+    requeue: bool = False
+    """Go on with the run in --out, or begin it there: for jobs that are started again with the same command."""
     allow_change: tuple[str, ...] = ()
     """With --resume, go on although these settings are others; data.tasks stands for the problems themselves too."""
     fast: bool = False
@@ -75,9 +77,9 @@ def scan(arguments: Sequence[str], table: Table) -> tuple[list[str], list[Entry]
             line.entries.append(Entry(_key(name), Raw(value), name))
         else:
             line.configs.append(argument)
-    if {"resume", "overwrite"} <= line.flags:
-        raise UsageError("--resume goes on with a run and --overwrite replaces it. Give one of them.")
-    if "resume" not in line.flags and ("fast" in line.flags or line.allow_change):
+    if len({"resume", "requeue", "overwrite"} & line.flags) > 1:
+        raise UsageError("--resume and --requeue go on with a run, and --overwrite replaces it. Give one of them.")
+    if not {"resume", "requeue"} & line.flags and ("fast" in line.flags or line.allow_change):
         raise UsageError("--allow-change and --fast say how a run is resumed. Add --resume, or leave them out.")
     flags = Flags(**dict.fromkeys(line.flags, True))  # type: ignore[arg-type]
     flags = replace(flags, sweep=tuple(line.sweep), allow_change=_settings(line.allow_change, table))

@@ -44,8 +44,8 @@ def points(command: str, arguments: Sequence[str]) -> list[Point]:
     source = sources(command, arguments)
     swept = _swept(source.flags.sweep, source.table)
     out = resolve(command, arguments).settings.run.out
-    if source.flags.resume and not out:
-        raise UsageError("--resume needs the sweep's folder: add --out DIR.")
+    if (source.flags.resume or source.flags.requeue) and not out:
+        raise UsageError("--resume and --requeue need the sweep's folder: add --out DIR.")
     base = Path(out or time.strftime(f"runs/sweep-{_word(Path(command).stem)}-%Y%m%d-%H%M%S"))
     found: list[Point] = []
     folders: set[str] = set()

@@ -141,10 +141,10 @@ def _resumed(settings: Settings | PipelineSettings, run: Run, console: Console, 
         console.say(f"Changed since the run began: {change}.")
     checkpoints.tidy(run)
     found = checkpoints.newest_whole(run, console.say, launch.fast)
-    if found is None and read_lines(run.folder / "metrics.jsonl"):
+    if found is None and read_lines(run.folder / "metrics.jsonl") and not launch.requeue:
         raise UsageError(
             f"{run.folder} has no checkpoint to go on from, and resuming would erase what it recorded. Begin "
-            "again with --overwrite, and set run.save_every next time."
+            "again with --overwrite or --requeue, and set run.save_every next time."
         )
     run.event("resumed", attempt=run.attempt, changed=told)
     retain(run, settings.run.keep_last, settings.run.keep_best, _boundaries(settings))

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from qed import manifest
 from qed.errors import UsageError
 from qed.folders import held, open_folder
-from qed.runs import Launch, Run
+from qed.recipes.phase import Phase
+from qed.runs import Launch, Run, read_lines
 
 TINY = ["--steps", 1, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01]
@@ -103,3 +105,33 @@ def test_nobody_elses_files_are_touched(tmp_path: Path) -> None:
             open_folder(str(run), "", launch)
     assert (run / "thesis.tex").read_text() == "mine"
     assert aside.is_dir()
+
+
+def test_one_command_begins_a_run_and_goes_on_with_it(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a cluster starts a job again: before there is anything, without a checkpoint, from one, at the end."""
+    run, killed = tmp_path / "run", tmp_path / "killed"
+    again = ["grpo", *TINY, "--steps", 3, "--requeue", "--out"]
+    assert qed(*again[:-1]).code == 2, "nobody could find a folder again that has no name"
+    assert qed(*again, run, "--resume").code == 2
+    assert qed(*again, run).code == 0
+    killed_early(killed)
+    record = Phase.record
+
+    def record_and_die(self: Phase, step: int, *rest: Any) -> Any:
+        if step == 2:
+            raise KeyboardInterrupt
+        return record(self, step, *rest)
+
+    for every in (0, 1):  # the first time there is nothing to go on from
+        with monkeypatch.context() as patch:
+            patch.setattr(Phase, "record", record_and_die)
+            patch.setattr(Phase, "leave", lambda _: "")
+            assert qed(*again, killed, "--run.save_every", every).code == 130
+        assert list(manifest.checkpoints(killed)) == [1] * every
+    for _ in range(2):
+        assert qed(*again, killed).code == 0
+    files = [folder / "final" / "hf" / "model.safetensors" for folder in (run, killed)]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert [row["step"] for row in read_lines(killed / "metrics.jsonl")] == [0, 1, 2, 3, 3]
