@@ -95,7 +95,7 @@ def _told(run: Run, target: Path) -> Iterator[None]:
             raise
         raise QedError(
             f"Cannot write {target}: {error}. Earlier checkpoints are whole. Free some space, or mend "
-            f"what is wrong with the folder, and go on with --resume --out {run.folder}."
+            f"what is wrong with the folder, and go on with --resume --out {run.home}."
         ) from error
 
 
@@ -225,7 +225,7 @@ def point(run: Run, pointer: str, step: int) -> None:
         _remove(beside)
         raise QedError(
             f"Cannot write {place}: {error}. The checkpoints themselves are whole; free some space and go on with "
-            f"--resume --out {run.folder}."
+            f"--resume --out {run.home}."
         ) from error
 
 

@@ -125,8 +125,8 @@ def _help_table(command: str, rest: Sequence[str]) -> Table:
         return sources(command, []).table
 
 
-def _recipe(resolved: Resolved, arguments: Sequence[str]) -> dict[str, Any]:
-    """Hand the settings to the recipe of their command."""
+def _recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dict[str, Any]:
+    """Hand the settings to the recipe of their command; `home` is what --out names, where a run has a folder in it."""
     if resolved.flags.dry_run:
         from qed.recipes.dry_run import dry_run
 
@@ -142,6 +142,7 @@ def _recipe(resolved: Resolved, arguments: Sequence[str]) -> dict[str, Any]:
         resume=_goes_on(resolved),
         requeue=flags.requeue,
         overwrite=flags.overwrite,
+        home=home,
         json=flags.json,
         allow_change=flags.allow_change,
         fast=flags.fast,
@@ -171,9 +172,14 @@ def _pipeline(command: str) -> Callable[[PipelineSettings, Any], dict[str, Any]]
     return pipeline
 
 
+def _home(point: Resolved) -> str:
+    """The folder of the sweep that a run is of."""
+    return str(Path(point.settings.run.out).parent)
+
+
 def _sweep(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
     from qed.configuration import sweep
 
-    outcomes = sweep.run(sweep.points(command, rest), lambda resolved: _recipe(resolved, arguments))
+    outcomes = sweep.run(sweep.points(command, rest), lambda resolved: _recipe(resolved, arguments, _home(resolved)))
     print(sweep.as_json(outcomes) if "--json" in rest else sweep.table(outcomes))
     return 1 if any(outcome.error for outcome in outcomes) else 0

@@ -51,10 +51,16 @@ class Launch:
 
 
 class Run:
-    """The writer of one run's folder; as a context manager it puts the traceback of a failure into the run's log."""
+    """The writer of one run's folder; as a context manager it puts the traceback of a failure into the run's log.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: of the run.
+        home: the folder that advice on resuming names, where it is not the run's own.
+    """
+
+    def __init__(self, folder: Path, home: str = "") -> None:
         self.folder = folder
+        self.home = Path(home) if home else folder
         self.attempt = len(list(folder.glob("logs/attempt_*"))) + 1
         self.log = folder / "logs" / f"attempt_{self.attempt}" / "main.log"
         self.log.parent.mkdir(parents=True)

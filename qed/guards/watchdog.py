@@ -124,7 +124,7 @@ class Told:
 
 def watching_run(run: Run, seconds: float) -> AbstractContextManager[Watchdog]:
     """A run of training under watch, see `watching`."""
-    advice = f"Go on from the last checkpoint with --resume --out {run.folder}"
+    advice = f"Go on from the last checkpoint with --resume --out {run.home}"
     told = Told(run.log.with_name("hang.txt"), advice, "run.watchdog", run.event)
     return watching(told, seconds, run.folder / "heartbeat.json")
 

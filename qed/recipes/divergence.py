@@ -64,8 +64,7 @@ def ended(setup: Setup, error: Diverged) -> Diverged:
     """The error that ends a run: in which step it was met, and where the batch is."""
     where = f" The batch is in {dump(setup, setup.step, error.rollouts)}." if error.rollouts else ""
     saved = checkpoints.pointed(setup.run.folder, "LATEST")
-    home = setup.launch.home or setup.run.folder
-    resume = f" The checkpoint of step {saved} is whole: go on from it with --resume --out {home}."
+    resume = f" The checkpoint of step {saved} is whole: go on from it with --resume --out {setup.run.home}."
     return Diverged(f"Step {setup.step}: {error}{where}{'' if saved is None else resume}", error.rollouts)
 
 

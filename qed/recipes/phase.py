@@ -153,11 +153,10 @@ class Phase:
     def leave(self) -> str:
         """Save the last step that is finished, as a signal has asked to stop, and say how to go on."""
         self._save(self.whole)
-        home = self.setup.launch.home or self.setup.run.folder
         name = self.setup.stop.received.name if self.setup.stop.received else "a signal"
         return (
             f"Stopped after step {self.whole} by {name}; its checkpoint is saved. Go on with the same command and "
-            f"--resume --out {home}."
+            f"--resume --out {self.setup.run.home}."
         )
 
     def update(self, rows: Sequence[Rollout], step: int) -> Stats:

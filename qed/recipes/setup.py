@@ -95,7 +95,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
     with (
         watched() as stop,
         held(folder),
-        Run(folder) as run,
+        Run(folder, launch.home) as run,
         kernels.kept(),
         watching_run(run, settings.run.watchdog),
     ):

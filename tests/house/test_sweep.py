@@ -26,6 +26,7 @@ def test_a_sweep_runs_the_product_in_order(run: Run, recipes: Any) -> None:
         (5e-7, 0, "runs/s/lr=5e-7,seed=0"),
         (5e-7, 1, "runs/s/lr=5e-7,seed=1"),
     ]
+    assert {launch.home for _, _, launch in recipes.calls} == {"runs/s"}, "which is what goes on with --resume"
     lines = out.splitlines()
     assert lines[0].split() == ["learner.lr", "run.seed", "reward", "steps", "run"]
     assert lines[4].split() == ["5e-7", "1", "5e-07", "7", "runs/s/lr=5e-7,seed=1"]
