@@ -53,6 +53,7 @@ def save(
     target = run.folder / "checkpoints" / f"step_{step:06d}"
     answers = "".join(json.dumps(row) + "\n" for row in rows)
     with _told(run, target):
+        run.sync()
         room.require(run, model, sum(tensor.nbytes for tensor in tensors.values()) + len(answers))
         with whole_folder(target) as beside:
             faults.at("save")

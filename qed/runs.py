@@ -12,7 +12,6 @@ disk is taken back.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import shutil
@@ -26,7 +25,8 @@ from typing import Any
 
 import zstandard
 
-from qed.errors import Interrupted, QedError
+from qed import manifest
+from qed.errors import DataError, Interrupted, QedError
 from qed.guards.texts import redact
 from qed.types import Rollout
 
@@ -64,6 +64,7 @@ class Run:
         self.attempt = len(list(folder.glob("logs/attempt_*"))) + 1
         self.log = folder / "logs" / f"attempt_{self.attempt}" / "main.log"
         self.log.parent.mkdir(parents=True)
+        self._written: set[Path] = set()  # since they were last brought onto the disk
 
     def __enter__(self) -> Run:
         return self
@@ -99,11 +100,19 @@ class Run:
 
     def evaluation(self, step: int, task: str, rows: Sequence[Row], summary: Row) -> None:
         """Every answer of an evaluation, and its summary beside those of the step's other tasks."""
-        write_evaluation(self.folder, step, task, rows, summary)
+        self._written |= set(write_evaluation(self.folder, step, task, rows, summary))
 
     def write(self, name: str, content: bytes) -> None:
         """A whole file in the run's folder, see `write_whole`."""
         write_whole(self.folder / name, content)
+        self._written.add(self.folder / name)
+
+    def sync(self) -> None:
+        """Bring onto the disk what has been recorded: a checkpoint must not outlive the metrics of its steps."""
+        for path in {*self._written, *(path.parent for path in self._written)}:
+            with contextlib.suppress(FileNotFoundError):
+                manifest.sync(path)
+        self._written.clear()
 
     def truncate(self, step: int) -> None:
         """Forget what was recorded after a step, so that a resumed run continues where its checkpoint stands."""
@@ -118,6 +127,7 @@ class Run:
         before = path.stat().st_size if path.exists() else 0
         try:
             write_bytes(path, (json.dumps(row) + "\n").encode(), append=True)
+            self._written.add(path)
         except OSError as error:
             if path.exists():
                 os.truncate(path, before)  # half a line would break every reader
@@ -149,13 +159,14 @@ def write_whole(path: Path, content: bytes) -> None:
         raise _unwritable(path, error) from error
 
 
-def write_evaluation(folder: Path, step: int, task: str, rows: Sequence[Row], summary: Row) -> None:
+def write_evaluation(folder: Path, step: int, task: str, rows: Sequence[Row], summary: Row) -> tuple[Path, Path]:
     """The answers to a task in `eval/step_N/TASK.jsonl`, and the figures of each decoding in the step's
-    summary.json."""
-    home = folder / step_folder(step)
-    write_whole(home / f"{task}.jsonl", as_bytes("".join(map(as_line, rows))))
-    summaries = {**read_json(home / "summary.json", {}), task: summary}
-    write_whole(home / "summary.json", json.dumps(summaries, indent=1).encode())
+    summary.json; both files."""
+    answers, figures = (folder / step_folder(step) / name for name in (f"{task}.jsonl", "summary.json"))
+    write_whole(answers, as_bytes("".join(map(as_line, rows))))
+    summaries = {**read_json(figures, {}), task: summary}
+    write_whole(figures, json.dumps(summaries, indent=1).encode())
+    return answers, figures
 
 
 def step_folder(step: int) -> str:
@@ -215,20 +226,52 @@ def as_row(rollout: Rollout, step: int) -> Row:
 
 def read_lines(path: Path) -> list[Row]:
     """The rows of a JSON lines file, compressed or not; a missing file has none, an unfinished last line is passed
-    over."""
+    over.
+
+    Raises:
+        DataError: the file is damaged, and where.
+    """
     if not path.exists():
         return []
-    if path.suffix == ".zst":
-        with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
-            lines = list(io.TextIOWrapper(reader, encoding="utf-8"))
-    else:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]
+    lines: list[bytes] = []
+    rows: list[Row] = []
+    try:
+        # Only a line feed ends a row: model text may hold whatever else Unicode takes for the end of a line.
+        lines = _content(path).split(b"\n")[:-1]
+        for line in lines:
+            rows.append(_row(line) if line.strip() else {})
+    except (ValueError, zstandard.ZstdError) as error:
+        where = f", line {len(rows) + 1}," if lines else ""
+        raise DataError(f"{path}{where} cannot be read: {error}. Restore it from a copy, or take it away.") from error
+    return [row for row in rows if row]
+
+
+def _row(line: bytes) -> Row:
+    found = json.loads(line)
+    if not isinstance(found, dict):
+        raise ValueError(f"expected a row with columns, found {type(found).__name__}")
+    return found
+
+
+def _content(path: Path) -> bytes:
+    if path.suffix != ".zst":
+        return path.read_bytes()
+    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
+        return reader.read()
 
 
 def read_json(path: Path, default: Any) -> Any:
-    """A JSON file, or the default where there is none."""
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else default
+    """A JSON file, or the default where there is none.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    if not path.exists():
+        return default
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(f"{path} cannot be read: {error}. Restore it from a copy, or take it away.") from error
 
 
 def evaluations(folder: Path) -> Iterator[tuple[int, dict[str, Row]]]:

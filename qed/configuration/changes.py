@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from qed.configuration.values import dump
+from qed.errors import DataError
 from qed.guards.texts import redact
 
 FREE_SECTIONS = ("run.", "evaluation.")
@@ -20,7 +21,7 @@ SAME_UPDATES = {"adamw", "adamw_offload"}  # they differ in where the state lies
 def changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """The settings that differ from a saved settings.yaml, each as `key: old -> new`: all, and those that are refused
     because they would make another run, and are not allowed by name."""
-    before = dict(_flat(yaml.safe_load(saved.read_text(encoding="utf-8")) or {}))
+    before = dict(_flat(_saved(saved)))
     after = dict(_flat(yaml.safe_load(redact(dump(settings)))))  # as it was saved
     # The steps of the last phase may grow; those of an earlier one would move everything behind them.
     last = "rl.learner.steps" if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner.steps"
@@ -36,6 +37,16 @@ def changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> tuple[
     ]
     said = {key: f"{key}: {before.get(key)} -> {after.get(key)}" for key in different if key != "run.out"}
     return list(said.values()), [said[key] for key in said if key not in free]
+
+
+def _saved(file: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{file} cannot be read: {error}. Restore it from a copy.") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{file} holds no settings any more. Restore it from a copy.")
+    return found
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -9,18 +9,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from qed import checkpoints, kernels, model, room
-from qed.configuration.changes import changes
 from qed.configuration.values import dump
 from qed.console import Console
-from qed.draws import seed_of
-from qed.errors import QedError, UsageError
+from qed.errors import QedError
 from qed.folders import held, open_folder
 from qed.grading.session import Limits
 from qed.guards.signals import Stop, poll, watched
@@ -29,7 +26,6 @@ from qed.guards.watchdog import watching_run
 from qed.manifest import step_of
 from qed.phases import PipelineSettings, Settings
 from qed.prompts.base import Template
-from qed.recipes.best import retain
 from qed.recipes.environment import as_begun, environment, set_kernels
 from qed.recipes.policy import Policy, load_policy
 from qed.recipes.problems import (
@@ -41,9 +37,10 @@ from qed.recipes.problems import (
     reward_names,
     shortest,
 )
+from qed.recipes.resuming import boundaries, find_checkpoint, fingerprint, phases_of, require_same_problems
 from qed.rewards import grader
 from qed.rewards.grader import Grader
-from qed.runs import Launch, Run, read_lines
+from qed.runs import Launch, Run
 from qed.samplers.base import Sampler
 from qed.settings import DataSettings
 from qed.types import Problem
@@ -102,7 +99,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
         settings = as_begun(settings, run.folder, launch)
         try:
             with _preparing(folder, aside, launch):
-                resumed = _resumed(settings, run, console, launch) if launch.resume else None
+                resumed = find_checkpoint(settings, run, console, launch) if launch.resume else None
                 set_kernels(settings, run, launch)
                 _write_settings(settings, run, launch, device)
                 setup = _prepared(settings, run, console, stop, launch, device, resumed)
@@ -129,41 +126,10 @@ def _preparing(folder: Path, aside: Path | None, launch: Launch) -> Iterator[Non
         shutil.rmtree(aside)
 
 
-def _resumed(settings: Settings | PipelineSettings, run: Run, console: Console, launch: Launch) -> Path | None:
-    """The checkpoint to go on from, once it is sure that this is the same run."""
-    told, refused = changes(run.folder / "settings.yaml", settings, launch.allow_change)
-    if refused:
-        raise UsageError(
-            f"{run.folder} cannot be resumed with other settings: {'; '.join(refused)}. Give those of its "
-            "settings.yaml, begin another run, or say with --allow-change KEY that a change is meant."
-        )
-    for change in told:
-        console.say(f"Changed since the run began: {change}.")
-    checkpoints.tidy(run)
-    found = checkpoints.newest_whole(run, console.say, launch.fast)
-    if found is None and read_lines(run.folder / "metrics.jsonl") and not launch.requeue:
-        raise UsageError(
-            f"{run.folder} has no checkpoint to go on from, and resuming would erase what it recorded. Begin "
-            "again with --overwrite or --requeue, and set run.save_every next time."
-        )
-    run.event("resumed", attempt=run.attempt, changed=told)
-    retain(run, settings.run.keep_last, settings.run.keep_best, _boundaries(settings))
-    return found
-
-
-def _phases(settings: Settings | PipelineSettings) -> list[Settings]:
-    return settings.phases() if isinstance(settings, PipelineSettings) else [settings]
-
-
-def _boundaries(settings: Settings | PipelineSettings) -> frozenset[int]:
-    """The steps at which a run's phases begin and end: later phases and controls start from their checkpoints."""
-    return frozenset(accumulate((phase.learner.steps for phase in _phases(settings)), initial=0))
-
-
 def _copies(settings: Settings | PipelineSettings, resumed: Path | None) -> int:
     """How many copies of the weights a run writes beside its first checkpoint: reference models that it keeps from the
     beginning of a phase, and the one in a checkpoint that moves."""
-    methods = [phase.algorithm for phase in _phases(settings)]
+    methods = [phase.algorithm for phase in phases_of(settings)]
     kept = 0 if resumed else sum(method.reference and not method.reference_name for method in methods)
     return kept + any(method.reference_moves[0] > 0 for method in methods)
 
@@ -191,7 +157,7 @@ def _prepared(
         console.say(f"Going on from {resumed}.")
     loaded = _fitting(loaded, policy, settings, run, console)
     if launch.resume:
-        _require_same_problems(loaded, run, launch)
+        require_same_problems(loaded, run, launch)
     run.truncate((resumed and step_of(resumed.name)) or 0)
     _tell(loaded, policy, settings, run, console)
     return Setup(
@@ -209,7 +175,7 @@ def _prepared(
         validation=loaded.validation,
         sampler=policy.sampler,
         resumed=resumed,
-        boundaries=_boundaries(settings),
+        boundaries=boundaries(settings),
     )
 
 
@@ -227,27 +193,6 @@ def _fitting(
     )
 
 
-def _fingerprint(loaded: Loaded) -> str:
-    """What tells the training problems from any others, in their order."""
-    told = (
-        f"{each.id} {each.question} {each.answer} {each.solution} {each.meta.get('chosen')} {each.meta.get('rejected')}"
-        for each in loaded.problems
-    )
-    return f"{seed_of(*told):016x}"
-
-
-def _require_same_problems(loaded: Loaded, run: Run, launch: Launch) -> None:
-    """Refuse to go on with other training problems than those that the run began with, unless that is meant."""
-    before = [row["fingerprint"] for row in read_lines(run.folder / "events.jsonl") if row["event"] == "data"]
-    meant = any(key.startswith("data.") for key in launch.allow_change)
-    if before and before[-1] != _fingerprint(loaded) and not meant:
-        raise UsageError(
-            f"The training problems are others than when {run.folder} began: a data file, what qed reads from it, or "
-            "what is held out has changed. Restore the data, begin another run, or say with --allow-change data.tasks "
-            "that this is meant."
-        )
-
-
 def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console) -> None:
     """Record and say what the run works with."""
     run.event(
@@ -255,7 +200,7 @@ def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings,
         tasks=list(settings.data.tasks),
         prompt=prompt_name(settings.data),
         training=len(loaded.problems),
-        fingerprint=_fingerprint(loaded),
+        fingerprint=fingerprint(loaded),
         held_out={name: len(some) for name, some in loaded.benches.items()},
         validation=len(loaded.validation),
         left_out=loaded.left_out,

@@ -106,9 +106,11 @@ def finished(setup: Setup, last: int, model: str, methods: list[str]) -> dict[st
 
 
 def _link(folder: Path, name: str, checkpoint: str) -> Path:
-    """Make a name in the run's folder mean a checkpoint that is there."""
-    link = folder / name
-    if (folder / "checkpoints" / checkpoint).is_dir():
+    """Make a name in the run's folder mean a checkpoint that is there; the checkpoint, where the name is taken."""
+    link, found = folder / name, folder / "checkpoints" / checkpoint
+    if link.is_dir() and not link.is_symlink():
+        return found
+    if found.is_dir():
         beside = folder / f".{name}.part"
         beside.unlink(missing_ok=True)
         beside.symlink_to(Path("checkpoints") / checkpoint)

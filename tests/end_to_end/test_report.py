@@ -239,7 +239,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         ),
         ("eval/step_000008/sums.jsonl", "[]\n"),
         ("eval/step_000008/sums.jsonl", '{"decoding": "greedy"}\n'),
-        ("events.jsonl", "\udcff"),
+        ("events.jsonl", "\udcff\n"),
     ],
 )
 def test_a_damaged_file_is_named(make: Callable[..., Path], name: str, content: str) -> None:

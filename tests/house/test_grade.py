@@ -169,9 +169,12 @@ def test_rows_of_any_kind_are_graded_and_written(run: Run, tmp_path: Path, name:
 
 
 def test_a_csv_with_more_cells_than_columns(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "ragged.csv").write_text("gold,prediction\n1,1,2,3\n2\n,\n")
-    for name in ("a.jsonl", "a.csv", "a.parquet"):
-        assert run("grade", tmp_path / "ragged.csv", "--out", tmp_path / name)[0] == 0
+    """What stands in the wrong column would be graded as somebody's answer."""
+    (tmp_path / "ragged.csv").write_text("gold,prediction\n1,1\n1,1,2,3\n")
+    code, _, err = run("grade", tmp_path / "ragged.csv", "--out", tmp_path / "out.jsonl")
+    assert code == 3
+    assert "row 2: 4 cells under 2 columns" in err
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 @pytest.mark.parametrize("name", ["full.jsonl", "full.jsonl.gz", "full.csv"])
