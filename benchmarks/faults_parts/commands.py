@@ -73,7 +73,12 @@ def _without(arguments: list[str], line: str) -> list[str]:
 
 def _named(end: Ended, option: str) -> str:
     named = any(option in line for line in end.lines[-12:])
-    return f"{ending(end)[:60]}; {'names' if named else 'does not name'} it; {end.seconds:.0f} s"
+    names = "its last lines name it" if named else "its last lines do not name it"
+    return f"{_how(end)}, {names if end.code else 'accepted'}, {end.seconds:.1f} s"
+
+
+def _how(end: Ended) -> str:
+    return f"exit code {end.code}, {'a traceback' if end.traceback else 'no traceback'}"
 
 
 def _about(end: Ended) -> dict[str, object]:
@@ -82,20 +87,21 @@ def _about(end: Ended) -> dict[str, object]:
 
 def l1(rival: Rival) -> Iterator[Finding]:
     """The command line by itself."""
-    absent = ["grpo", "--model_name_or_path", "/no/such/model", "--dataset_name", "/no/such/data"]
+    good = asked(rival, rival.fresh())
+    bare = ["grpo", "--use_cpu", "true", "--bf16", "false"]
     for name, arguments in (
         ("trl --help", ["--help"]),
         ("trl", []),
         ("trl grpo --help", ["grpo", "--help"]),
         ("trl grpo", ["grpo"]),
+        (f"trl {' '.join(bare)}", bare),
         ("trl grpo --config /no/such.yaml", ["grpo", "--config", "/no/such.yaml"]),
-        ("a model and a dataset that do not exist", absent),
+        ("a model that does not exist", [*good, "--model_name_or_path", "/no/such/model"]),
+        ("a dataset that does not exist", [*good, "--dataset_name", "/no/such/data"]),
         ("trl no-such-command", ["no-such-command"]),
     ):
         end = rival.command(*arguments)
-        how = "a traceback" if end.traceback else "no traceback"
-        outcome = f"exit code {end.code}, {how}, {end.seconds:.1f} s"
-        yield Finding("L1", name, outcome, end, {"lines": len(end.lines)})
+        yield Finding("L1", name, f"{_how(end)}, {end.seconds:.1f} s", end, {"lines": len(end.lines)})
 
 
 def p1(rival: Rival) -> Iterator[Finding]:

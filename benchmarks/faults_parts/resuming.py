@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from faults_parts.rival import Ended, Finding, Rival, checkpoints, cut, difference, ended, resumed, stop
+from faults_parts.rival import PROMPTS, Ended, Finding, Rival, checkpoints, cut, difference, ended, resumed, stop
 
 KILLS, LONG, EVERY = 10, 20, 2
 STAGES = {
@@ -29,9 +29,11 @@ def r1(rival: Rival) -> Iterator[Finding]:
     yield Finding("R1", "same seed twice", f"weights differ by {apart:.2g}" if apart else "same weights", end)
     inner: dict[str, Any] = {"config": {"steps_per_generation": 4}}
     twice: dict[str, Any] = {"config": {"num_iterations": 2}}
+    short: dict[str, Any] = {"data": {"columns": {"prompt": PROMPTS["prompt"][:8]}}}
     for name, step, told in (
         ("cut behind step 3", 3, {}),
-        ("cut behind step 4, the epoch's last", 4, {}),
+        ("cut behind step 4, an epoch's last", 4, short),
+        ("cut behind step 5, an epoch's first", 5, short),
         ("steps_per_generation=4, cut behind step 2", 2, inner),
         ("steps_per_generation=4, cut behind step 4, a buffer's last", 4, inner),
         ("num_iterations=2, cut behind step 3", 3, twice),
@@ -53,7 +55,7 @@ def r3(rival: Rival) -> Iterator[Finding]:
     for name, told in (
         ("50 times the learning rate", {"config": {"learning_rate": 5e-2}}),
         ("another seed", {"config": {"seed": 7}}),
-        ("other data", {"data": {"columns": {"prompt": [f"{n} = ?" for n in range(8)]}}}),
+        ("other data", {"data": {"columns": {"prompt": [f"{n} = ?" for n in range(16)]}}}),
         ("per_device_train_batch_size 8 in place of 4", {"config": {"per_device_train_batch_size": 8}}),
     ):
         outcome, end, figures = resumed(rival, cut(whole, rival.fresh(), 3), whole, **told)

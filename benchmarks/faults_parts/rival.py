@@ -21,10 +21,12 @@ from safetensors.numpy import load_file
 
 HERE = Path(__file__).parent
 Figures = dict[str, Any]
-PROMPTS = {"prompt": [f"what is {number} + {number + 1}?" for number in range(8)]}
+# Two of them a step: longer than a run, so that its end is no epoch's, unless a case asks for fewer.
+PROMPTS = {"prompt": [f"what is {number} + {number + 1}?" for number in range(16)]}
 STEPS = 6
 LIMIT = 150.0
 WEIGHTS = "model.safetensors"
+ASIDE = r"\{'|.*\d%\||subprocess.CalledProcessError: Command"
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,10 @@ class Ended:
 
     @property
     def lines(self) -> list[str]:
-        """Its lines, without empty ones, frames, progress bars and the figures of steps."""
+        """Its lines, without empty ones, frames, progress bars, the figures of steps, and a launcher's echo of its own
+        command."""
         lines = [line.strip() for line in self.text.splitlines()]
-        return [line for line in lines if re.search(r"\w", line) and not re.match(r"\{'|.*\d%\|", line)]
+        return [line for line in lines if re.search(r"\w", line) and not re.match(ASIDE, line)]
 
     @property
     def last(self) -> str:
@@ -122,7 +125,7 @@ class Rival:
     def start(self, out: Path, environment: Figures | None = None, **told: Any) -> Process:
         """A run that goes on by itself."""
         usual = {"model": str(self.model), "steps": STEPS, "data": {"columns": PROMPTS}, "config": {}, "slow": 0.0}
-        more = {"fault": None, "resume": None, "ready": None, "out": str(out)}
+        more = {"fault": None, "resume": None, "ready": None, "out": str(out), "seen": f"{out}.seen"}
         file = self.fresh("told")
         file.write_text(json.dumps({**usual, **more, **told}), encoding="utf-8")
         return self.started([str(self.python), str(HERE / "trl_run.py"), str(file)], environment)
@@ -150,6 +153,7 @@ class Rival:
                 stdout=target,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=attentive,
             )
         return Process(made, log, time.monotonic())
 
@@ -179,6 +183,12 @@ class Process:
     made: subprocess.Popen[bytes]
     log: Path
     began: float
+
+
+def attentive() -> None:
+    """Have the signals that a shell's background job may ignore end a process, as at a terminal."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def ended(process: Process, limit: float) -> Ended:
@@ -246,7 +256,15 @@ def resumed(rival: Rival, out: Path, whole: Path, steps: int = STEPS, **told: An
         return ending(ended), ended, figures
     figures["difference"] = difference(out, whole, steps)
     same = "same weights" if figures["difference"] == 0 else f"weights differ by {figures['difference']:.2g}"
-    return f"resumed, {same}", ended, figures
+    before, after = prompts(whole), prompts(out)
+    figures["same_prompts"] = all(after[step] == before.get(step) for step in after)
+    return f"resumed, {same}{'' if figures['same_prompts'] else ', other prompts'}", ended, figures
+
+
+def prompts(out: Path) -> dict[int, list[str]]:
+    """The prompts of the steps of a run for which answers were sampled."""
+    lines = Path(f"{out}.seen").read_text(encoding="utf-8").splitlines()
+    return dict(json.loads(line) for line in lines)
 
 
 def ending(ended: Ended) -> str:
@@ -256,4 +274,5 @@ def ending(ended: Ended) -> str:
     if ended.code == 0:
         return "exit code 0"
     how = "a traceback" if ended.traceback else "no traceback"
-    return f"ends with {how}: {ended.last[:100]}" if ended.code > 0 else f"killed by signal {-ended.code}"
+    last = re.sub(r"(/[^\s/']+)+/", ".../", ended.last)[:120]
+    return f"ends with {how}: {last}" if ended.code > 0 else f"killed by signal {-ended.code}"

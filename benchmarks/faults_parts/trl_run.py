@@ -58,12 +58,14 @@ class Rewarding:
 
     __name__ = "letters"
 
-    def __init__(self, fault: Fault, slow: float) -> None:
-        self.fault, self.slow = fault, slow
+    def __init__(self, fault: Fault, slow: float, seen: Path) -> None:
+        self.fault, self.slow, self.seen = fault, slow, seen
 
-    def __call__(self, completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
-        """A number for each completion."""
+    def __call__(self, prompts: list[str], completions: list[str], trainer_state: Any, **_: Any) -> list[float]:
+        """A number for each completion; which prompts a step has is written down beside the run's folder."""
         step = trainer_state.global_step + 1
+        with self.seen.open("a", encoding="utf-8") as target:
+            target.write(json.dumps([step, sorted(set(prompts))]) + "\n")
         rewards = [len(set(text)) / 8 for text in completions]
         time.sleep(self.slow)
         self.fault.strike("reward", step)
@@ -150,7 +152,7 @@ def main() -> None:
     fault = Fault(told["fault"], out)
     trainer = Faulty(
         model=told["model"],
-        reward_funcs=Rewarding(fault, told["slow"]),
+        reward_funcs=Rewarding(fault, told["slow"], Path(told["seen"])),
         args=configuration(told),
         train_dataset=dataset(told["data"]),
         callbacks=[Points(fault, told["ready"])],
