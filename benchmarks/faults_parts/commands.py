@@ -72,8 +72,8 @@ def _without(arguments: list[str], line: str) -> list[str]:
 
 
 def _named(end: Ended, option: str) -> str:
-    named = any(option in line for line in end.lines[-12:])
-    names = "its last lines name it" if named else "its last lines do not name it"
+    named = option.replace("_", " ") in end.last.replace("_", " ")
+    names = "its error names it" if named else "its error does not name it"
     return f"{_how(end)}, {names if end.code else 'accepted'}, {end.seconds:.1f} s"
 
 

@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from faults_parts.rival import PROMPTS, Ended, Finding, Rival, checkpoints, cut, difference, ended, resumed, stop
+from faults_parts.rival import PROMPTS, STEPS, Ended, Finding, Rival, checkpoints, cut, difference, ended, resumed, stop
 
-KILLS, LONG, EVERY = 10, 20, 2
+LONG = 20
+# More prompts than a run of that length has time for, and so few that it passes over them five times.
+MANY, FEW = ({"columns": {"prompt": [f"what is {n} + 1?" for n in range(count)]}} for count in (64, 8))
 STAGES = {
     "save": "before anything is written",
     "save optimizer": "behind the weights",
@@ -60,6 +62,10 @@ def r3(rival: Rival) -> Iterator[Finding]:
     ):
         outcome, end, figures = resumed(rival, cut(whole, rival.fresh(), 3), whole, **told)
         yield Finding("R3", f"resumed behind step 3 with {name}", outcome, end, figures)
+    out = cut(whole, rival.fresh(), STEPS)
+    end = rival.run(out, resume=True)
+    outcome = f"exit code {end.code}, the last of its {STEPS} steps is {checkpoints(out)[-1]}"
+    yield Finding("R3", "resumed when it was done", outcome, end, {"left": checkpoints(out)})
 
 
 def k1(rival: Rival) -> Iterator[Finding]:
@@ -74,22 +80,24 @@ def k1(rival: Rival) -> Iterator[Finding]:
 
 
 def k2(rival: Rival) -> Iterator[Finding]:
-    """Killed at random, taken up again, until there were enough kills and a run came to its end.
+    """Killed at random, taken up again, until there were enough kills and a run came to its end."""
+    yield _killed(rival, "within an epoch", 20, {"steps": LONG, "data": MANY})
+    yield _killed(rival, "over five epochs", 10, {"steps": LONG, "data": FEW})
 
-    The moments lie within the time that the steps of a whole run take. A run that cannot be taken up is helped as a
-    person would: its newest checkpoint is deleted.
-    """
-    source, told = random.Random(0), {"steps": LONG, "config": {"save_steps": EVERY}}
-    whole = rival.fresh("whole")
+
+def _killed(rival: Rival, where: str, wanted: int, told: dict[str, Any]) -> Finding:
+    """The moments lie within the time that the steps of a whole run take. A run that cannot be taken up is helped as a
+    person would: its newest checkpoint is deleted."""
+    source, whole = random.Random(0), rival.fresh("whole")
     began, end = _trained(rival, whole, told, None)
     if end.code:
         raise SystemExit(end.text)
     patience = end.seconds - began
     kills, runs, same, crashes = 0, 0, 0, []
-    while kills < KILLS:
+    while kills < wanted:
         out, done = rival.fresh(), False
         while not done:
-            moment = source.uniform(0, patience * 0.7) if kills < KILLS else None
+            moment = source.uniform(0, patience * 0.6) if kills < wanted else None
             _, end = _trained(rival, out, told, moment)
             kills += end.code == -signal.SIGKILL
             if end.code and end.code > 0:
@@ -99,7 +107,7 @@ def k2(rival: Rival) -> Iterator[Finding]:
         runs, same = runs + 1, same + (difference(out, whole, LONG) == 0)
     outcome = f"{kills} kills: {len(crashes)} restarts crashed; {same} of {runs} runs ended with the same weights"
     figures = {"kills": kills, "runs": runs, "same": same, "crashes": crashes, "seconds_of_steps": round(patience, 1)}
-    yield Finding("K2", f"{KILLS} kills, {LONG} steps, a save every {EVERY}", outcome, end, figures)
+    return Finding("K2", f"{LONG} steps, each saved, {where}", outcome, end, figures)
 
 
 def _trained(rival: Rival, out: Path, told: dict[str, Any], moment: float | None) -> tuple[float, Ended]:

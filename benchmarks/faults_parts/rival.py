@@ -51,8 +51,9 @@ class Ended:
 
     @property
     def last(self) -> str:
-        """The last line, cut after 300 letters."""
-        return self.lines[-1][:300] if self.lines else ""
+        """The last line that names an error, or the last of all, cut after 300 letters."""
+        errors = [line for line in self.lines if re.match(r"[\w.]+(Error|Exception): ", line)]
+        return [*self.lines[-1:], *errors][-1][:300] if self.lines else ""
 
     @property
     def traceback(self) -> bool:
@@ -257,8 +258,10 @@ def resumed(rival: Rival, out: Path, whole: Path, steps: int = STEPS, **told: An
     figures["difference"] = difference(out, whole, steps)
     same = "same weights" if figures["difference"] == 0 else f"weights differ by {figures['difference']:.2g}"
     before, after = prompts(whole), prompts(out)
-    figures["same_prompts"] = all(after[step] == before.get(step) for step in after)
-    return f"resumed, {same}{'' if figures['same_prompts'] else ', other prompts'}", ended, figures
+    figures["sampled_anew"] = [step for step in after if step not in before]
+    figures["other_prompts"] = [step for step in after if after[step] != before.get(step, after[step])]
+    notes = [name.replace("_", " ") for name in ("sampled_anew", "other_prompts") if figures[name]]
+    return ", ".join(["resumed", same, *notes]), ended, figures
 
 
 def prompts(out: Path) -> dict[int, list[str]]:
