@@ -46,7 +46,7 @@ class Ended:
     def lines(self) -> list[str]:
         """Its lines, without empty ones, frames, progress bars, the figures of steps, and a launcher's echo of its own
         command."""
-        lines = [line.strip() for line in self.text.splitlines()]
+        lines = [re.sub(r"\x1b\[[\d;]*m", "", line).strip() for line in self.text.splitlines()]
         return [line for line in lines if re.search(r"\w", line) and not re.match(ASIDE, line)]
 
     @property

@@ -69,7 +69,8 @@ def test_a_rival_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 def test_how_a_run_ended_in_words() -> None:
-    said = "{'loss': 1}\nWriting:  50%|##| 1/2\nTraceback (most recent call last):\n  File x\nKeyError: 'prompt'\n\n"
+    progress = "{'loss': 1}\nWriting:  50%|##| 1/2\n"
+    said = f"{progress}Traceback (most recent call last):\n  File x\n\x1b[1mKeyError: 'prompt'\x1b[0m\n\n"
     broken = rival.Ended(1, 7.4, said)
     assert (broken.traceback, broken.last) == (True, "KeyError: 'prompt'")
     assert rival.ending(broken) == "ends with a traceback: KeyError: 'prompt'"
