@@ -33,7 +33,9 @@ class Letters:
 
     chat_template, eos_token_id = None, END
 
-    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+    def __call__(self, text: str | list[str], **_: bool) -> dict[str, list[Any]]:
+        if isinstance(text, list):
+            return {"input_ids": [self(one)["input_ids"] for one in text]}
         return {"input_ids": [ord(letter) - 97 for letter in text]}
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool) -> str:
