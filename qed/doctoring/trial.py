@@ -27,9 +27,10 @@ from qed.phases import Settings
 
 Role = Literal["sampler", "learner"]
 ROLES: tuple[Role, ...] = ("sampler", "learner")
-# The child finds the same packages as its parent, whatever way the parent found them.
+# The child finds the same packages as its parent, whatever way the parent found them, and ends with it.
 BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.doctoring.trial import main; main(sys.argv[2])"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.guards.parents import death_bound; "
+    "death_bound(int(sys.argv[3]))(); from qed.doctoring.trial import main; main(sys.argv[2])"
 )
 # Two peaks that differ by less say little about a row: allocators round, and keep what is freed.
 CLEAR = 64 << 20
@@ -77,7 +78,7 @@ def measured(asked: Asked) -> Measured:
     Raises:
         QedError: the model cannot be used, or not even one row can be computed.
     """
-    command = [sys.executable, "-c", BOOT, json.dumps(sys.path), json.dumps(asdict(asked))]
+    command = [sys.executable, "-c", BOOT, json.dumps(sys.path), json.dumps(asdict(asked)), str(os.getpid())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     told = [json.loads(line) for line in done.stdout.splitlines()]
     if told and "error" in told[-1]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import importlib
 import json
 import os
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qed.grading.zygote import END, MESSAGE
+from qed.guards.parents import death_bound
 
 # What a sealed child must never do, by the names of Python's audit events; a name that ends in a dot is a family.
 FORBIDDEN = {
@@ -29,7 +29,6 @@ FORBIDDEN_NAMES = " ".join(FORBIDDEN.values()).split()
 FORBIDDEN_EVENTS = frozenset(name for name in FORBIDDEN_NAMES if not name.endswith("."))
 FORBIDDEN_FAMILIES = tuple(name for name in FORBIDDEN_NAMES if name.endswith("."))
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-PARENT_DEATH_SIGNAL = 1  # an order to prctl
 SEALED_FILES = 64  # open at once
 # Steps go first where both want a core. Beside a step a process of this niceness still gets a third of the core, and
 # its limit by the clock is six times that of processor time, so it does not meet that one first.
@@ -41,7 +40,7 @@ Answer = Callable[[Any], Any]
 def main() -> None:
     """Load the target, then fork a child for every socket that comes; end when the caller's end closes."""
     (target, arguments, memory, sealed), control = json.loads(sys.argv[2]), socket.socket(fileno=int(sys.argv[3]))
-    _death_bound(int(sys.argv[4]))()
+    death_bound(int(sys.argv[4]))()
     if sealed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.dup2(2, 1)  # stdout belongs to the caller: its last line may be read by a program
@@ -54,8 +53,8 @@ def main() -> None:
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever it is, the caller is told
         failed = f"{type(error).__name__}: {error}"
     # From here on the socket tells when the caller is gone, and then what the children have started is ended with them.
-    _death_bound(0)()
-    bind = _death_bound(os.getpid())
+    death_bound(0)()
+    bind = death_bound(os.getpid())
     children: set[int] = set()
     while True:
         message, channels, _, _ = socket.recv_fds(control, MESSAGE, 1)
@@ -74,23 +73,6 @@ def main() -> None:
             else:
                 _lead(number)
                 children.add(number)
-
-
-def _death_bound(parent: int) -> Callable[[], None]:
-    """What a child calls so that the kernel ends it with its parent, even when that is killed; on Linux.
-
-    A parent of number 0 is none: the child is let go.
-    """
-    if sys.platform != "linux":
-        return lambda: None
-    control = ctypes.CDLL(None).prctl
-
-    def bind() -> None:
-        control(PARENT_DEATH_SIGNAL, signal.SIGKILL if parent else 0)
-        if parent and os.getppid() != parent:  # it was killed before the kernel had been told
-            os._exit(1)
-
-    return bind
 
 
 def _lead(number: int) -> None:

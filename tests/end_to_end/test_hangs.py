@@ -144,6 +144,20 @@ def descendants(number: int) -> set[int]:
     return found - {number}
 
 
+@pytest.mark.faults
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's death on Linux alone")
+def test_a_killed_measurement_leaves_no_orphan() -> None:
+    going = begin("doctor", "--fit", "new:small", "--lengths", "200,200", fault="")
+    wait_for(lambda: bool(descendants(going.pid)))
+    started = descendants(going.pid)
+    time.sleep(2)  # it has been told by then whose child it is
+    for number in started:
+        os.kill(number, signal.SIGSTOP)  # so that it does not find out by writing to nobody
+    going.kill()
+    going.wait()
+    wait_for(lambda: not any(map(lives, started)), 10)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's death on Linux alone")
 def test_a_killed_run_leaves_no_orphan_while_it_grades(tmp_path: Path, hanging: tuple[Path, Path]) -> None:
