@@ -21,6 +21,7 @@ COMPARING = frozenset({"group", "leave_one_out", "opo", "gpg", "passk", "max_rl"
 # These give every token an advantage of its own.
 TOKEN_LEVEL = frozenset({"remax", "returns"})
 WHITEN_EPSILON = 1e-8  # added to the variance
+ROUNDING = 1e-6  # of the mean size of rewards: a smaller mean of them is none
 
 
 def all_equal(rewards: Tensor) -> bool:
@@ -80,8 +81,11 @@ def passk(rewards: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
 
 
 def max_rl(rewards: Tensor) -> Tensor:
-    """MaxRL (arXiv 2602.02710): (r - mean) / mean; 0 where the mean is not above 0."""
-    if all_equal(rewards) or rewards.mean() <= 0:
+    """MaxRL (arXiv 2602.02710): (r - mean) / mean; 0 where the mean is not above 0.
+
+    Rewards that cancel each other have a mean of 0 but for rounding, which would make advantages of 10^16.
+    """
+    if all_equal(rewards) or rewards.mean() <= ROUNDING * rewards.abs().mean():
         return rewards * 0
     return (rewards - rewards.mean()) / rewards.mean()
 
