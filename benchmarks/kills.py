@@ -152,9 +152,9 @@ def steps_lost(run: Path) -> int:
     return max(made, default=0) - max(manifest.checkpoints(run), default=0)
 
 
-def everything(run: Path) -> dict[str, Any]:
+def everything(run: Path, steps: int = STEPS) -> dict[str, Any]:
     """The checksums of the last checkpoint's files, all numbers but times, and all rollouts and answers."""
-    last = run / "checkpoints" / f"step_{STEPS:06d}"
+    last = run / "checkpoints" / f"step_{steps:06d}"
     metrics = read_lines(run / "metrics.jsonl")
     answers = sorted([*run.glob("rollouts/*"), *run.glob("eval/*/*.jsonl")])
     return {

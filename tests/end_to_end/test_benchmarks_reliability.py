@@ -45,6 +45,13 @@ def test_killed_runs_end_as_one_that_was_not() -> None:
 
 
 @pytest.mark.faults
+def test_random_runs_under_random_faults_end_as_undisturbed() -> None:
+    found = run("random_faults.py", "--runs", "3", "--seed", "5")
+    assert (found["runs"], found["same"], found["others"]) == (3, 3, [])
+    assert found["faults"] > 0
+
+
+@pytest.mark.faults
 def test_a_soak_measures_memory_and_open_files() -> None:
     found = run("soak.py", "--steps", "40", "--gradings", "4000", "--saves", "0")
     assert set(found) == {"flat", "steps", "gradings"}

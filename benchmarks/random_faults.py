@@ -1,0 +1,160 @@
+"""Random algorithms with random settings, met by random faults and taken up again: do they end as undisturbed runs?
+
+    python benchmarks/random_faults.py --runs 50
+    python benchmarks/random_faults.py --runs 20 --seed 7
+
+Each run of a few steps is made once undisturbed. Then it meets up to five faults one after another, each a signal, a
+kill or a full disk at a named point that it passes for the n-th time, and is begun again by the same command with
+--requeue. What counts is that every file of the last checkpoint, every number but times, and every answer are those of
+the undisturbed run. Answers are right by chance, so that a fresh model has something to learn. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import shutil
+import sys
+import tempfile
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+from kills import attempt, everything
+
+import qed.gathering
+from qed import plugins
+from qed.algorithms import find
+from qed.cli import main as main_of_qed
+from qed.draws import seed_of
+from qed.guards import faults
+from qed.types import Grade, Groups
+
+STEPS, PROBLEMS, FAULTS = 4, 14, 5
+SHARED = ["--model", "new:tiny", "--steps", STEPS, "--lr", 1e-3, "--sampling.max_tokens", 6, "--evaluation.problems", 2]
+SHARED += ["--run.threads", 1, "--run.on_no_signal", "warn", "--run.preflight", "false"]
+POINTS = ("load", "step", "evaluate", "rollout", "update", "save", "grade")
+KINDS = ("sigterm", "sigint", "sighup", "kill", "kill")
+PASSINGS = (1, 1, 2, 2, 3, 3, 4, 5, 6, 8, 12)
+# Of each setting how often it is drawn, and its values.
+SETTINGS: dict[str, tuple[float, tuple[object, ...]]] = {
+    "learner.batch_size": (0.5, (3, 6, 8)),
+    "learner.tokens_per_microbatch": (0.3, (40, 64, 200)),
+    "learner.schedule": (0.3, ("cosine", "linear")),
+    "learner.optimizer": (0.2, ("adamw_offload",)),
+    "learner.packing": (0.2, ("false",)),
+    "learner.skip_norm": (0.2, (0.5,)),
+    "model.lora_rank": (0.3, (2,)),
+    "model.precision": (0.2, ("bfloat16",)),
+    "model.gradient_checkpointing": (0.2, ("true",)),
+    "evaluation.every": (0.4, (1, 2)),
+    "data.validation_split": (0.3, (0.25,)),
+    "run.save_every": (0.8, (1, 2, 3)),
+    "run.keep_last": (0.4, (1,)),
+}
+ONLINE: dict[str, tuple[float, tuple[object, ...]]] = {
+    "learner.passes": (0.3, (2, 3)),
+    "sampling.sampler": (0.2, ("hf",)),
+}
+OF_KL: dict[str, tuple[float, tuple[object, ...]]] = {
+    "algorithm.reference_every": (0.6, (1, 2)),
+    "algorithm.reference_mix": (0.5, (0.3, 0.5)),
+}
+
+
+def main() -> None:
+    """Draw runs, disturb them, print the card, then one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=50, help="how many")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
+    asked = parser.parse_args()
+    qed.gathering.grade = by_chance  # in the copies of this process that make the runs, too
+    with tempfile.TemporaryDirectory() as folder:
+        warm(Path(folder))
+        source = random.Random(asked.seed)
+        found = [disturbed(Path(folder), source, number) for number in range(asked.runs)]
+    same = sum(one["same"] for one in found)
+    met = sum(len(one["faults"]) for one in found)
+    print("| runs | faults that ended an attempt | ended as undisturbed |\n|--:|--:|--:|")
+    print(f"| {len(found)} | {met} | {same} |")
+    print(json.dumps({"runs": len(found), "faults": met, "same": same, "others": [x for x in found if not x["same"]]}))
+    sys.exit(0 if same == len(found) else 1)
+
+
+def warm(folder: Path) -> None:
+    """Let this process import whatever a run does, so that its copies have it."""
+    command = ["grpo", "--tasks", data(folder, False), *SHARED, "--steps", 1, "--out", folder / "warm"]
+    with suppress(SystemExit), redirect_stdout(io.StringIO()):
+        main_of_qed([str(argument) for argument in command])
+
+
+def by_chance(groups: Groups, _: Any) -> None:
+    """Stands in for grading: what an answer says decides, as good as chance."""
+    for rollout in (rollout for group in groups for rollout in group):
+        right = seed_of(*rollout.output) % 2 == 0
+        rollout.grade = Grade(float(right), right, True, None)
+
+
+def disturbed(folder: Path, source: random.Random, number: int) -> dict[str, Any]:
+    """A run that was drawn, the faults that it met, and whether it ended as if there had been none."""
+    command = drawn(folder, source)
+    whole, run, log = folder / "whole", folder / "run", folder / "log"
+    code = attempt([*command, "--out", whole], log, None)
+    if code:
+        raise SystemExit(f"{command} ended with {code}: {log.read_text(encoding='utf-8')[-2000:]}")
+    met = []
+    for _ in range(FAULTS):
+        faults.ARMED = fault(source)
+        code = attempt([*command, "--out", run, "--requeue"], log, None)
+        if code == 0:
+            break
+        met.append(faults.ARMED)
+    faults.ARMED = ""
+    if code:
+        code = attempt([*command, "--out", run, "--requeue"], log, None)
+    same = code == 0 and everything(run, STEPS) == everything(whole, STEPS)
+    print(f"{number}: {command[0]}, {', '.join(met) or 'no fault'}: {'the same' if same else log}", file=sys.stderr)
+    for made in (whole, run):
+        shutil.rmtree(made, ignore_errors=True)
+    return {"command": [str(part) for part in command], "faults": met, "code": code, "same": same}
+
+
+def fault(source: random.Random) -> str:
+    """A fault as QED_FAULT names it; a disk fills up in a save alone."""
+    point = source.choice(POINTS)
+    kind = source.choice((*KINDS, "enospc") if point == "save" else KINDS)
+    return f"{point}:{kind}:{source.choice(PASSINGS)}"
+
+
+def drawn(folder: Path, source: random.Random) -> list[Any]:
+    """The command of a run, less its folder."""
+    name = source.choice(list(plugins.shelf("algorithms")))
+    algorithm = find(name)
+    settings = SETTINGS | (ONLINE if algorithm.online else {})
+    command: list[Any] = [name, "--tasks", data(folder, name == "dpo"), *SHARED]
+    command += ["--sampling.problems_per_step", 5, "--sampling.group_size", 4] if algorithm.online else []
+    if hasattr(algorithm, "kl") and source.random() < 0.4:
+        command += ["--algorithm.kl", 0.1]
+        settings |= OF_KL
+    for key, (share, values) in settings.items():
+        if source.random() < share:
+            command += [f"--{key}", source.choice(values)]
+    return command
+
+
+def data(folder: Path, pairs: bool) -> Path:
+    """Problems with worked solutions, or pairs of a better and a worse reply."""
+    rows: list[dict[str, str]] = []
+    for number in range(PROBLEMS):
+        asked, told = f"What is {number} + 7?", f"{number} and 7 make {number + 7}."
+        worse = {"prompt": asked, "chosen": told, "rejected": f"I do not know {number}."}
+        rows.append(worse if pairs else {"question": asked, "answer": str(number + 7), "solution": told})
+    file = folder / ("pairs.jsonl" if pairs else "problems.jsonl")
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return file
+
+
+if __name__ == "__main__":
+    main()
