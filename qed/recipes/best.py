@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from qed import checkpoints, manifest
 from qed.recipes.problems import VALIDATION
 from qed.runs import Run, evaluations, read_lines
+from qed.settings import RunSettings
 
 VALIDATED = f"eval/{VALIDATION}/preferred"  # the share of held-out pairs whose chosen answer the policy has raised more
 
@@ -19,15 +21,13 @@ def scores(folder: Path) -> dict[int, float]:
     return found or {row["step"]: row[VALIDATED] for row in rows if row["step"] > 0 and VALIDATED in row}
 
 
-def is_best(folder: Path, step: int) -> bool:
-    """Whether the validation part was answered better after this step than after any before it."""
-    found = scores(folder)
+def is_best(found: Mapping[int, float], step: int) -> bool:
+    """Whether by these scores the validation part was answered better after a step than after any before it."""
     return step in found and all(score < found[step] for at, score in found.items() if at < step)
 
 
-def retain(run: Run, keep_last: int, keep_best: int, spared: frozenset[int]) -> None:
-    """Delete the checkpoints that are neither among the newest, nor among the best, nor to be spared; of two that are
-    equally good the earlier one is better."""
-    found = scores(run.folder) if keep_last else {}
+def retain(run: Run, kept: RunSettings, found: Mapping[int, float], spared: frozenset[int]) -> None:
+    """Delete the checkpoints that are neither among the newest, nor by their scores among the best, nor spared; of two
+    that are equally good the earlier one is better."""
     ranked = sorted(found.keys() & manifest.checkpoints(run.folder), key=lambda step: (-found[step], step))
-    checkpoints.retain(run, keep_last, spared.union(ranked[:keep_best]))
+    checkpoints.retain(run, kept.keep_last, spared.union(ranked[: kept.keep_best]))

@@ -24,7 +24,7 @@ from qed.guards.watchdog import enter
 from qed.learner import COUNTS, Learner
 from qed.model import precision
 from qed.phases import Settings
-from qed.recipes.best import VALIDATED, is_best, retain
+from qed.recipes.best import VALIDATED, is_best, retain, scores
 from qed.recipes.divergence import SKIPPED, Tolerance
 from qed.recipes.evaluate import as_metrics, evaluate
 from qed.recipes.moving import Moving
@@ -99,6 +99,7 @@ class Phase:
         self.measure: Callable[[], Stats] | None = None
         self.measured = {row["step"]: row[VALIDATED] for row in recorded if VALIDATED in row}
         self.evaluated = {row["step"] for row in recorded if EVALUATED in row}
+        self.scores = scores(setup.run.folder)
 
     def over(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
         """The phase's stream of items, going on where a resumed run stands."""
@@ -136,8 +137,10 @@ class Phase:
         begins, done = step == self.offset, step == self.last
         if begins or done or self._due(step, self.settings.evaluation.every):
             self._evaluate_once(step)
-        evaluated = not begins and step in self.evaluated | self.measured.keys()
-        best = evaluated and is_best(self.setup.run.folder, step)
+        evaluated = not begins and (step in self.evaluated or step in self.measured)
+        if evaluated:
+            self.scores = scores(self.setup.run.folder)
+        best = evaluated and is_best(self.scores, step)
         asked = self.setup.stop.save
         if best or done or asked or (not begins and self._due(step, self.settings.run.save_every)):
             self._save(step, best)
@@ -257,8 +260,7 @@ class Phase:
         self.saved = step
         if best:
             checkpoints.point(self.setup.run, "BEST", step)
-        kept = self.settings.run
-        retain(self.setup.run, kept.keep_last, kept.keep_best, self.setup.boundaries)
+        retain(self.setup.run, self.settings.run, self.scores, self.setup.boundaries)
 
     def _adapted(self) -> dict[str, Any]:
         """The coefficients that the algorithm has set itself since the phase began."""

@@ -15,7 +15,7 @@ from qed.draws import seed_of
 from qed.errors import UsageError
 from qed.manifest import step_of
 from qed.phases import PipelineSettings, Settings
-from qed.recipes.best import retain
+from qed.recipes.best import retain, scores
 from qed.recipes.problems import Loaded
 from qed.runs import Launch, Run, read_lines, write_bytes
 
@@ -48,7 +48,7 @@ def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Co
     if found is not None and step_of(found.name) not in recorded | {0}:
         console.say(f"Warning: metrics.jsonl is incomplete: it ends before the step of {found.name}.")
     run.event("resumed", attempt=run.attempt, changed=told)
-    retain(run, settings.run.keep_last, settings.run.keep_best, boundaries(settings))
+    retain(run, settings.run, scores(run.folder), boundaries(settings))
     return found
 
 

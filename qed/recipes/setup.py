@@ -18,7 +18,7 @@ from qed import checkpoints, kernels, model, room
 from qed.configuration.values import dump
 from qed.console import Console
 from qed.errors import QedError
-from qed.folders import held, open_folder
+from qed.folders import locked, open_folder
 from qed.grading.session import Limits
 from qed.guards.signals import Stop, poll, watched
 from qed.guards.texts import redact
@@ -91,7 +91,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
     console = Console(launch.json, settings.run.log_every)
     with (
         watched() as stop,
-        held(folder),
+        locked(folder),
         Run(folder, launch.home) as run,
         kernels.kept(),
         watching_run(run, settings.run.watchdog),
