@@ -68,13 +68,13 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     """Keep every other process from writing a run's folder until the block, or this process, ends, however it ends.
 
     Raises:
         UsageError: another process writes it.
     """
-    lock = _locked(folder)
+    lock = _lock(folder)
     try:
         yield
     finally:
@@ -82,7 +82,7 @@ def held(folder: Path) -> Iterator[None]:
             lock.close()
 
 
-def _locked(folder: Path) -> IO[str] | None:
+def _lock(folder: Path) -> IO[str] | None:
     """The folder's lock; None where it cannot be written, or the disk knows no locks."""
     try:
         lock = (folder / LOCK).open("a+", encoding="utf-8")
@@ -109,7 +109,7 @@ def _locked(folder: Path) -> IO[str] | None:
 
 def _require_unused(folder: Path) -> None:
     if (folder / LOCK).is_file():
-        with held(folder):
+        with locked(folder):
             pass
 
 

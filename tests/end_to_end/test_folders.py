@@ -12,13 +12,13 @@ import pytest
 
 from qed import manifest
 from qed.errors import UsageError
-from qed.folders import held, open_folder
+from qed.folders import locked, open_folder
 from qed.recipes.phase import Phase
 from qed.runs import Launch, Run, read_lines
 
 TINY = ["--steps", 1, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01]
-HOLD = "import sys\nfrom pathlib import Path\nfrom qed.folders import held\nwith held(Path(sys.argv[1])):\n"
+HOLD = "import sys\nfrom pathlib import Path\nfrom qed.folders import locked\nwith locked(Path(sys.argv[1])):\n"
 HOLD += "    print('held', flush=True)\n    sys.stdin.read()"
 
 
@@ -57,9 +57,9 @@ def test_a_disk_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch: pytest
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr("fcntl.flock", refused)
-    with held(tmp_path), held(tmp_path):
+    with locked(tmp_path), locked(tmp_path):
         pass
-    with held(tmp_path / "missing"):
+    with locked(tmp_path / "missing"):
         pass
 
 
