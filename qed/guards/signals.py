@@ -93,17 +93,19 @@ def _handled(stop: Stop) -> dict[signal.Signals, Any]:
     def ask(number: int, frame: FrameType | None) -> None:
         stop.received = signal.Signals(number)
         _say(STOPPING)
-        for known in EXIT_CODES:
-            signal.signal(known, before[known])
+        for known in asking:
+            # A shell hands a job in the background SIGINT ignored, and a second one must end it all the same.
+            signal.signal(known, signal.SIG_DFL if before[known] == signal.SIG_IGN else before[known])
 
     def save(number: int, frame: FrameType | None) -> None:
         stop.save = True
         _say(SAVING)
 
     before = {number: signal.getsignal(number) for number in (*EXIT_CODES, SAVE)}
-    for number in EXIT_CODES:
-        if number != signal.SIGHUP or before[number] != signal.SIG_IGN:  # nohup is a wish to outlive the terminal
-            signal.signal(number, ask)
+    # nohup is a wish to outlive the terminal.
+    asking = [number for number in EXIT_CODES if number != signal.SIGHUP or before[number] != signal.SIG_IGN]
+    for number in asking:
+        signal.signal(number, ask)
     signal.signal(SAVE, save)
     return before
 

@@ -19,6 +19,7 @@ import pytest
 from cutting import OFFLINE, ONLINE, assert_same, forked
 
 from qed import manifest
+from qed.guards.signals import watched
 
 CODES = {"sigterm": 143, "sigint": 130, "sighup": 129}
 GRPO = ("grpo", *ONLINE, "--learner.batch_size", 10, "--evaluation.every", 1, "--algorithm.entropy", 0.01)
@@ -127,6 +128,23 @@ def test_a_signal_asks_for_a_checkpoint(
     assert code == 0, said
     assert list(manifest.checkpoints(run)) == [4, 3, 2]
     assert_same(expected, run)
+
+
+def test_a_job_in_the_background_can_be_stopped_and_ended_too() -> None:
+    """A shell starts it with SIGINT ignored, and under nohup SIGHUP, which then stays so."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
+    try:
+        with watched() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert stop.received is None
+            signal.raise_signal(signal.SIGINT)
+            assert stop.received == signal.SIGINT
+            assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+            assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(("first", "second"), [("sigterm", signal.SIGTERM), ("sigint", signal.SIGTERM)])
