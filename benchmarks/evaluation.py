@@ -27,10 +27,10 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from qed import tasks
-from qed.model import build
-from qed.prompts.r1_zero import TEXT
-from qed.recipes.responses import Scoring, score, summaries
+from qed.data import tasks
+from qed.data.prompts.r1_zero import TEXT
+from qed.evaluation.stored import Scoring, score, summaries
+from qed.models.load import build
 
 DATA = Path("../shared/data/gsm8k")
 PUBLISHED = "example_model_solutions.jsonl"
@@ -119,7 +119,14 @@ def _sampling(asked: argparse.Namespace) -> dict[str, Any]:
         def ours() -> None:
             out = folder / f"out-{time.monotonic_ns()}"
             _run(
-                [sys.executable, "-c", "from qed.cli import main; main()", "evaluate", "--model", folder / "model"],
+                [
+                    sys.executable,
+                    "-c",
+                    "from qed.cli.main import main; main()",
+                    "evaluate",
+                    "--model",
+                    folder / "model",
+                ],
                 ["--tasks", asked.tasks, "--limit", asked.problems, "--greedy", "--prompt", "r1_zero"],
                 ["--max-tokens", TOKENS, "--out", out],
             )

@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from qed.intervals import wilson
-from qed.report import write_report
-from qed.runs import evaluations
+from qed.evaluation.intervals import wilson
+from qed.report.write import write_report
+from qed.runs.run import evaluations
 
 CONFIG, TASK, EASY = "luffy-tiny", "withheld", "withheld-cued"
 # Imitation has 64 answers to learn from: more steps only learn them by heart.
@@ -41,7 +41,7 @@ def made(arm: str, seed: int, out: Path) -> dict[str, Any]:
     if not (folder / "report.html").is_file():
         arguments = [*ARMS[arm], "--seed", str(seed), "--run.threads", "1", "--out", str(folder)]
         arguments += ["--overwrite"] if folder.exists() else []
-        call = [sys.executable, "-c", "from qed.cli import main; main()", *arguments]
+        call = [sys.executable, "-c", "from qed.cli.main import main; main()", *arguments]
         done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         if done.returncode:
             raise SystemExit(f"{arm}, seed {seed}: {done.stderr.strip().splitlines()[-1]}")

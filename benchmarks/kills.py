@@ -28,9 +28,9 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from qed import manifest
-from qed.cli import main as qed
-from qed.runs import read_lines
+from qed.cli.main import main as qed
+from qed.runs import manifest
+from qed.runs.run import read_lines
 
 STEPS, SAVE_EVERY = 40, 3
 SHARED = ["--model", "new:tiny", "--steps", STEPS, "--run.save_every", SAVE_EVERY, "--run.keep_last", 2]

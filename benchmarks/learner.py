@@ -22,9 +22,9 @@ from speed_parts import figures, floor, options, places
 from speed_parts.process import Worker, in_turns
 from speed_parts.step_ours import settings_of
 
-from qed.draws import seed_of
-from qed.recipes.policy import load_policy
-from qed.samplers.base import Sampling
+from qed.randomness import seed_of
+from qed.rollout.policy import load_policy
+from qed.sampling.base import Sampling
 from qed.types import Problem
 
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from qed import plugins
-from qed.algorithms import find
-from qed.intervals import wilson
-from qed.runs import evaluations
+from qed.config import plugins
+from qed.config.plugins import load_algorithm
+from qed.evaluation.intervals import wilson
+from qed.runs.run import evaluations
 
 CONFIG, START, TASK = "arithmetic-rl", "sft:arithmetic-sft", "arithmetic"
 # These are asked for with three seeds, the rest of the shelf with the first of them.
@@ -36,10 +36,10 @@ def command(algorithm: str, seed: int, steps: int, folder: Path) -> list[str]:
     learning = ["--steps", str(steps), "--seed", str(seed), "--run.threads", "1", "--run.save_rollouts", "false"]
     measuring = ["--evaluation.every", "0", "--evaluation.problems", "500"]
     # The config's average would stand in the place of the algorithm's own.
-    average = ["--algorithm.average", find(algorithm)().average]
+    average = ["--algorithm.average", load_algorithm(algorithm)().average]
     own = [*average, *SETTINGS.get(algorithm, ())]
     asked = [algorithm, CONFIG, "--model", START, *learning, *measuring, *own, "--out", str(folder)]
-    return ["-c", "from qed.cli import main; main()", *asked]
+    return ["-c", "from qed.cli.main import main; main()", *asked]
 
 
 def measured(folder: Path) -> dict[str, Any] | None:
@@ -96,7 +96,7 @@ def mean(rows: Sequence[dict[str, Any]], when: str, decoding: str) -> float:
 def main() -> None:
     """Run what is asked and print the card."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shelf = [name for name in plugins.shelf("algorithms") if find(name).online]
+    shelf = [name for name in plugins.shelf("algorithms") if load_algorithm(name).online]
     parser.add_argument("--algorithms", default=",".join(sorted(shelf, key=lambda name: (name not in THREE, name))))
     parser.add_argument("--seeds", default="0,1,2", help="for those that are asked for with three; others take one")
     parser.add_argument("--steps", type=int, default=60)

@@ -26,7 +26,7 @@ from grading_parts.card import machine
 from torch import Tensor
 from torch.nn.functional import linear
 
-from qed.fused import linear_scores
+from qed.training.fused_logps import linear_scores
 
 Way = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 MIB = 2**20

@@ -22,14 +22,14 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
+import qed.gathering
 from kills import attempt, everything
 
-import qed.gathering
-from qed import plugins
-from qed.algorithms import find
-from qed.cli import main as main_of_qed
-from qed.draws import seed_of
+from qed.cli.main import main as main_of_qed
+from qed.config import plugins
+from qed.config.plugins import load_algorithm
 from qed.guards import faults
+from qed.randomness import seed_of
 from qed.types import Grade, Groups
 
 STEPS, PROBLEMS, FAULTS = 4, 14, 5
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
     asked = parser.parse_args()
-    qed.gathering.grade = by_chance  # in the copies of this process that make the runs, too
+    qed.rollout.collector.grade = by_chance  # in the copies of this process that make the runs, too
     with tempfile.TemporaryDirectory() as folder:
         warm(Path(folder))
         source = random.Random(asked.seed)
@@ -131,7 +131,7 @@ def fault(source: random.Random) -> str:
 def drawn(folder: Path, source: random.Random) -> list[Any]:
     """The command of a run, less its folder."""
     name = source.choice(list(plugins.shelf("algorithms")))
-    algorithm = find(name)
+    algorithm = load_algorithm(name)
     settings = SETTINGS | (ONLINE if algorithm.online else {})
     command: list[Any] = [name, "--tasks", data(folder, name == "dpo"), *SHARED]
     command += ["--sampling.problems_per_step", 5, "--sampling.group_size", 4] if algorithm.online else []

@@ -21,7 +21,7 @@ from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from transformers import AutoTokenizer
 
-from qed.prompts import think_answer
+from qed.data.prompts import think_answer
 from qed.types import Problem
 
 

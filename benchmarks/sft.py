@@ -22,7 +22,7 @@ from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from transformers import AutoTokenizer
 
-from qed.model import SIZES
+from qed.models.load import SIZES
 
 # Of the logarithm of a completion's length in words: a median of 33 words, which is about 100 tokens.
 MEAN, SPREAD = 3.5, 0.8

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from qed.cli import main as qed
+from qed.cli.main import main as qed
 from qed.rewards.base import load
 from qed.types import Problem, Rollout
 

@@ -23,7 +23,7 @@ from speed_parts import figures, floor, options, places
 from speed_parts.process import Figures, Worker, in_turns
 from speed_parts.rewards import NOISE
 
-from qed.rollouts import Stream
+from qed.rollout.stages import Stream
 
 WARM_UP = 2
 

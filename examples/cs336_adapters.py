@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from qed.algorithms.parts import estimators, losses, pair_losses
-from qed.batch import collate
+from qed.data.prompts import alpaca
+from qed.data.sources import local
 from qed.grading.extract import last_number
-from qed.logits import entropy, label_logps
-from qed.masked import masked_mean, masked_normalize
-from qed.packing import windows
-from qed.prompts import alpaca
 from qed.rewards import multiple_choice
-from qed.tasks.sources import local
+from qed.training.batch import collate
+from qed.training.logits import entropy, label_logps
+from qed.training.masked import masked_mean, masked_normalize
+from qed.training.packing import windows
 from qed.types import Problem, Rollout
 
 LossType = Literal["no_baseline", "reinforce_with_baseline", "grpo_clip"]

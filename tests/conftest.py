@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from qed.tasks import arithmetic
+from qed.data.tasks import arithmetic
 
 # Machines are noisy: how long an example takes says nothing about the code.
 settings.register_profile("qed", deadline=None)

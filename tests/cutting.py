@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qed import manifest
-from qed.cli import main
-from qed.draws import seed_of
+from qed.cli.main import main
 from qed.guards import faults
-from qed.runs import read_lines
+from qed.randomness import seed_of
+from qed.runs import manifest
+from qed.runs.run import read_lines
 from qed.types import Grade, Groups
 
 PROBLEMS, STEPS = 12, 4

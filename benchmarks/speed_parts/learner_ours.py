@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from qed.learner import Learner
-from qed.model import precision
-from qed.recipes.policy import load_policy
+from qed.models.load import precision
+from qed.rollout.policy import load_policy
+from qed.training.learner import Learner
 from qed.types import Problem, Rollout
 from speed_parts.floor import ceilings
 from speed_parts.pace import Pace

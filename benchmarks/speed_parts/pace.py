@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from qed.console import Console
+from qed.console.live import Console
 
 
 class Pace:

@@ -20,14 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qed.configuration.resolve import resolve
-from qed.model import SIZES, build
-from qed.phases import Settings
-from qed.prompts import think_answer
-from qed.recipes.problems import training_text
-from qed.recipes.train import train
-from qed.runs import Launch
-from qed.tasks import arithmetic
+from qed.config.phases import Settings
+from qed.config.resolve import resolve
+from qed.data.prompts import think_answer
+from qed.data.splits import training_text
+from qed.data.tasks import arithmetic
+from qed.loops.train import train
+from qed.models.load import SIZES, build
+from qed.runs.run import Launch
 from qed.types import Problem
 
 PROBLEMS = 2048

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from qed.draws import seed_of
-from qed.recipes.policy import load_policy
-from qed.samplers.base import Sampling
+from qed.randomness import seed_of
+from qed.rollout.policy import load_policy
+from qed.sampling.base import Sampling
 from speed_parts.floor import ceilings
 from speed_parts.pace import Pace
 from speed_parts.step_ours import settings_of

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from qed.configuration.resolve import resolve
-from qed.phases import Settings
-from qed.recipes.offline import offline
-from qed.recipes.setup import opened
-from qed.runs import Launch
+from qed.config.phases import Settings
+from qed.config.resolve import resolve
+from qed.loops.setup import opened
+from qed.loops.sft import offline
+from qed.runs.run import Launch
 from speed_parts.floor import ceilings
 from speed_parts.pace import Pace, PacedConsole
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qed.configuration.resolve import resolve
-from qed.phases import Settings
-from qed.recipes.online import online
-from qed.recipes.setup import opened
-from qed.runs import Launch
+from qed.config.phases import Settings
+from qed.config.resolve import resolve
+from qed.loops.online import online
+from qed.loops.setup import opened
+from qed.runs.run import Launch
 from qed.types import Grade, Group
 from speed_parts.floor import ceilings
 from speed_parts.pace import Pace, PacedConsole

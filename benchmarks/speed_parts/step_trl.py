@@ -11,7 +11,7 @@ from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from qed.prompts import think_answer
+from qed.data.prompts import think_answer
 from qed.rewards import grader
 from qed.types import Problem, Rollout
 from speed_parts.pace import Pace

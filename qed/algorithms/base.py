@@ -17,8 +17,8 @@ from qed.types import Advantage, Group, Groups, Problem, Request, Rollout
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.batch import Batch
-    from qed.replay import Pool
+    from qed.rollout.replay import Pool
+    from qed.training.batch import Batch
 
 # The mean entropy and the mean log-prob of each of some answers, over their tokens, under the policy as it is.
 Look = Callable[[Sequence[Rollout]], list[tuple[float, float]]]

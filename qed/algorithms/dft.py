@@ -15,7 +15,7 @@ from qed.algorithms.sft import Sft
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.batch import Batch
+    from qed.training.batch import Batch
 
 
 @dataclass(frozen=True)

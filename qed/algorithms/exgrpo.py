@@ -20,14 +20,14 @@ from qed.algorithms.parts import shaping
 from qed.algorithms.parts.losses import known
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.surrogates import Terms, own_tokens
-from qed.draws import uniform
+from qed.randomness import uniform
 from qed.types import Groups, Request, Rollout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.batch import Batch
-    from qed.replay import Pool
+    from qed.rollout.replay import Pool
+    from qed.training.batch import Batch
 
 # The weight of a problem of whose n answers k were right; in units of k where the density has a deviation of 1.
 BUCKETS: dict[str, Callable[[int, int], float]] = {

@@ -14,7 +14,7 @@ from qed.algorithms.base import Algorithm, correct_ones, require
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.batch import Batch
+    from qed.training.batch import Batch
     from qed.types import Groups, Rollout
 
 

@@ -26,7 +26,7 @@ from qed.types import Advantage, Group, Groups, Problem, Request
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.batch import Batch
+    from qed.training.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from qed.algorithms.base import Algorithm
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.batch import Batch
+    from qed.training.batch import Batch
 
 
 @dataclass(frozen=True)

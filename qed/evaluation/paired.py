@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from qed.evaluation.intervals import Z, mcnemar
 from qed.evaluation.resampling import difference
 from qed.evaluation.summary import Row, by_problem
-from qed.intervals import Z, mcnemar
 
 
 @dataclass(frozen=True)

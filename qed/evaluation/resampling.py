@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from qed.intervals import Z, wilson
+from qed.evaluation.intervals import Z, wilson
 
 RESAMPLES = 2_000
 CELLS = 4_000_000  # numbers held at once

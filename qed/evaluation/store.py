@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.errors import QedError, UsageError
-from qed.runs import (
+from qed.runs.run import (
     Row,
     as_bytes,
     as_line,

@@ -1,6 +1,6 @@
 """The figures of an evaluation, from the rows of its answers, whoever generated and whoever graded them.
 
-A row is what `qed.runs.as_row` writes of a rollout, with the columns of `qed.evaluation.marks`.
+A row is what `qed.runs.run.as_row` writes of a rollout, with the columns of `qed.evaluation.per_sample_metrics`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from qed.evaluation.estimators import budgets, pass_at_k
+from qed.evaluation.intervals import wilson
 from qed.evaluation.resampling import intervals
 from qed.evaluation.votes import Vote, majority
-from qed.intervals import wilson
 from qed.rewards.verdicts import CLASSES
 from qed.types import UNGRADED
 

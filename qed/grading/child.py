@@ -1,4 +1,4 @@
-"""What runs in a clean process and in its children; see zygote.py for the side that asks."""
+"""What runs in a clean process and in its children; see fork_server.py for the side that asks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from qed.grading.zygote import END, MESSAGE
+from qed.grading.fork_server import END, MESSAGE
 from qed.guards.parents import death_bound
 
 # What a sealed child must never do, by the names of Python's audit events; a name that ends in a dot is a family.

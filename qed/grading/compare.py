@@ -6,8 +6,8 @@ from collections.abc import Callable
 from fractions import Fraction
 
 from qed.grading.bounds import MOST_ITEMS, OverBoundError, UnreadableError, Work
+from qed.grading.equivalent_forms import as_matrix, located, named_beside_bare, plain, with_i
 from qed.grading.exact import UndefinedError, rational
-from qed.grading.guises import as_matrix, located, named_beside_bare, plain, with_i
 from qed.grading.inequalities import solves
 from qed.grading.matrices import simplified
 from qed.grading.policy import Policy

@@ -15,9 +15,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from qed import machine
+from qed import host
+from qed.grading.fork_server import Zygote
 from qed.grading.session import LIMITS, FailedError, Limits, NotLoadedError, Session, TimedOutError
-from qed.grading.zygote import Zygote
 from qed.guards.signals import poll
 from qed.guards.watchdog import beat
 from qed.types import Grade, Group, Problem, Rollout
@@ -49,7 +49,7 @@ class Judge:
         limits: Limits = LIMITS,
         log: Path | None = None,
     ) -> None:
-        self.workers = workers or min(MOST_WORKERS, machine.usable())
+        self.workers = workers or min(MOST_WORKERS, host.usable())
         self._zygote = Zygote(target, arguments, limits, log=log)
         self._begin()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from qed.grading.spellings import undressed
+from qed.grading.notation import undressed
 
 SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
 SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₖ", "0123456789+-()nk", strict=True))

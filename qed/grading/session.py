@@ -1,4 +1,4 @@
-"""One child of a clean process, asked one question after the other within limits; see zygote.py."""
+"""One child of a clean process, asked one question after the other within limits; see fork_server.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qed.grading.zygote import Zygote
+    from qed.grading.fork_server import Zygote
 
 LOADING_SECONDS = 120.0  # of the imports and of what the target prepares, once a process
 LONGEST_TOLD = 64 << 20  # bytes of one answer; a child that says more is ended

@@ -11,8 +11,8 @@ import re
 import time
 from collections.abc import Callable
 
+from qed.grading.fork_server import Zygote
 from qed.grading.session import FailedError, Limits, NotLoadedError, TimedOutError
-from qed.grading.zygote import Zygote
 
 LIMITS = Limits(cpu=1.0, wall=2.0, memory=1 << 30)
 CACHED = 4096

@@ -24,7 +24,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qed.runs import Run
+    from qed.runs.run import Run
 
 EXIT_CODE = 75  # of a failure that may pass, so that whoever started the run may start it again with --resume
 LOAD = "load"

@@ -5,36 +5,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from qed import plugins
+from qed.config import plugins
+from qed.config.reward_names import RewardEntry, parse_reward
 from qed.errors import UsageError
 from qed.grading.judge import serving
 from qed.rewards import options as settings
 from qed.rewards.adapters import Judge, find
 from qed.rewards.verdicts import by_final_answer
 from qed.types import Grade, Rollout
-
-AUTO = "auto"  # the reward that fits the prompt, whoever that is
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One reward as it is written: `WEIGHT*NAME:FUNCTION`, the weight and the function left out as a rule."""
-
-    weight: float
-    source: str
-    function: str = ""
-
-    @property
-    def name(self) -> str:
-        """What the source is called in options and records: the leaf, the file's stem, or the module's last word."""
-        return Path(self.source).stem if self.source.endswith(".py") else self.source.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
@@ -96,28 +79,6 @@ class Reward:
         return (judging or [grade for _, grade in present])[0]
 
 
-def parse(text: str) -> Entry:
-    """An entry as it is written; `auto` stands for the reward that fits the prompt.
-
-    Raises:
-        UsageError: the weight is not a finite number, or the name is missing.
-    """
-    weight, times, name = text.rpartition("*")
-    try:
-        factor = float(weight) if times else 1.0
-    except ValueError:
-        factor = math.nan
-    if not math.isfinite(factor):
-        raise UsageError(f"The reward '{text}' must be NAME or WEIGHT*NAME: '{weight.strip()}' is not a finite number.")
-    source, colon, function = name.strip().rpartition(":")
-    if not colon or not function.isidentifier():
-        source, function = name.strip(), ""
-    if not source:
-        raise UsageError(f"The reward '{text}' has no name.")
-    users_own = plugins.is_users_own(source)
-    return Entry(factor, source if users_own else source.replace("-", "_"), function)
-
-
 def load(
     names: Sequence[str], options: Sequence[str] = (), max_tokens: int = 0, conversational: bool = False
 ) -> Reward:
@@ -132,7 +93,7 @@ def load(
     """
     if not names:
         raise UsageError("A run needs at least one reward.")
-    entries = [parse(name) for name in names]
+    entries = [parse_reward(name) for name in names]
     parsed = settings.parse(options)
     settings.check_names(parsed, (entry.name for entry in entries))
     parts = [part for entry in entries for part in _parts(entry, parsed, max_tokens, conversational)]
@@ -142,7 +103,7 @@ def load(
     return Reward(tuple(parts))
 
 
-def _parts(entry: Entry, options: Sequence[settings.Option], max_tokens: int, conversational: bool) -> list[Part]:
+def _parts(entry: RewardEntry, options: Sequence[settings.Option], max_tokens: int, conversational: bool) -> list[Part]:
     users_own = plugins.is_users_own(entry.source)
     module = plugins.load("rewards", entry.source)
     target = getattr(module, entry.function or "reward", None)
@@ -154,7 +115,7 @@ def _parts(entry: Entry, options: Sequence[settings.Option], max_tokens: int, co
 
 def may_judge(name: str) -> bool:
     """Whether a reward decides correctness; code of the user's own, which is not loaded here, is taken to."""
-    source = parse(name).source
+    source = parse_reward(name).source
     return plugins.is_users_own(source) or _judges(plugins.load("rewards", source))
 
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from qed import plugins
+from qed.config import plugins
+from qed.config.reward_names import parse_reward
 from qed.errors import UsageError
 from qed.grading.judge import Judge, failed
 from qed.grading.session import LIMITS, Limits, NotLoadedError
 from qed.guards import faults
 from qed.guards.signals import poll
-from qed.rewards.base import Reward, load, parse
+from qed.rewards.base import Reward, load
 from qed.types import Grade, Group, Rollout
 
 
@@ -79,7 +80,7 @@ def make(
     Raises:
         UsageError: the reward cannot be loaded.
     """
-    if any(plugins.is_users_own(parse(name).source) for name in names):
+    if any(plugins.is_users_own(parse_reward(name).source) for name in names):
         judge = Judge(
             "qed.rewards.base:served", [names, options, max_tokens, conversational], pool.workers, pool.limits, pool.log
         )

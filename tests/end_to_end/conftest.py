@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cutting import SMALL, by_chance, write_data
 
-from qed.cli import main
+from qed.cli.main import main
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +63,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture
 def command(data: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[object]]:
     """The command line of a small run of some algorithm, with a checkpoint at every other step."""
-    monkeypatch.setattr("qed.gathering.grade", by_chance)
+    monkeypatch.setattr("qed.rollout.collector.grade", by_chance)
     problems, pairs = data
     return lambda name, *more: [
         name,

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+from qed.evaluation.intervals import wilson
 from qed.evaluation.summary import summarise
-from qed.intervals import wilson
-from qed.report import write_report
-from qed.runs import Row, Run, as_row, write_evaluation
+from qed.report.write import write_report
+from qed.runs.run import Row, Run, as_row, write_evaluation
 from qed.types import Grade, Problem, Rollout
 
 PROBLEMS = 8

@@ -15,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from qed import tasks
+from qed.data import tasks
 from qed.errors import DataError
 from qed.types import Problem
 

@@ -14,9 +14,9 @@ import pytest
 from making import make_model
 from safetensors.torch import load_file, save_file
 
-from qed import runs
-from qed.model import build
-from qed.runs import read_lines
+from qed.models.load import build
+from qed.runs import run as run_files
+from qed.runs.run import read_lines
 
 TINY = ["--steps", 3, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01]
@@ -189,7 +189,7 @@ def test_a_full_disk_stops_cleanly(
     qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str
 ) -> None:
     """The write of step 2 fails half way: step 1 stays readable, no half file is left, and the run can go on."""
-    run, write = tmp_path / "run", runs.write_bytes
+    run, write = tmp_path / "run", run_files.write_bytes
 
     def filling(path: Path, content: bytes, append: bool = False) -> None:
         relative = path.relative_to(run).as_posix()
@@ -201,7 +201,7 @@ def test_a_full_disk_stops_cleanly(
 
     arguments = ["grpo", "--out", run, *TINY, "--run.save_every", 1, "--evaluation.every", 1]
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "write_bytes", filling)
+        patch.setattr(run_files, "write_bytes", filling)
         assert_refused(qed(*arguments), 1, "No space left on device", "run.save_rollouts=false", "--resume")
     assert "Traceback" in (run / "logs" / "attempt_1" / "main.log").read_text()
     assert {row["step"] for row in read_lines(run / "metrics.jsonl")} >= {0, 1}

@@ -14,7 +14,7 @@ import torch
 from speed_parts import figures, places
 from torch import Tensor
 
-from qed.model import build
+from qed.models.load import build
 
 BENCHMARKS = Path(places.__file__).parents[1]
 ANSWERS = ("--problems", "2", "--group", "2", "--tokens", "4", "--lengths", "even")

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from qed import checkpoints, manifest, room
+from qed.runs import disk, manifest
+from qed.training import checkpoints
 
 TINY = ["--steps", 5, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01, "--run.save_every", 1]
@@ -72,7 +73,7 @@ def test_a_run_begins_and_saves_only_where_there_is_room(
 ) -> None:
     run = tmp_path / "run"
     arguments = ["grpo", "--out", run, *TINY]
-    free = iter([room.MARGIN])
+    free = iter([disk.MARGIN])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2**40, 0, next(free)))
     done = qed(*arguments)
     assert done.code == 1
@@ -122,7 +123,7 @@ def test_the_best_are_kept_beside_the_newest(
 ) -> None:
     """Of equal ones the earlier is better."""
     told = {1: 0.5, 2: 0.75, 3: 0.5, 4: 0.5, 5: 0.75, 6: 0.25}
-    monkeypatch.setattr("qed.recipes.phase.scores", lambda _: told)
+    monkeypatch.setattr("qed.loops.phase.scores", lambda _: told)
     run = tmp_path / "run"
     arguments = ["grpo", "--out", run, *TINY, "--run.keep_last", 1, "--run.keep_best", keep, "--steps", 6]
     done = qed(*arguments, "--evaluation.every", 1, "--data.validation_split", 0.1)

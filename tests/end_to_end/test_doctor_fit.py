@@ -9,9 +9,9 @@ import pytest
 import torch
 import yaml
 
-from qed.doctoring.fit import MARGIN
-from qed.doctoring.rows import Lengths, Work
-from qed.doctoring.trial import Asked, measured, settings_of
+from qed.doctor.fit import MARGIN
+from qed.doctor.rows import Lengths, Work
+from qed.doctor.trial import Asked, measured, settings_of
 from qed.errors import UsageError
 
 LENGTHS = ["--lengths", "40,60"]

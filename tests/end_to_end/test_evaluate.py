@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from qed.recipes import measure
-from qed.runs import read_lines
+from qed.evaluation import run as evaluation_run
+from qed.runs.run import read_lines
 
 SMALL = ("--max-tokens", 8, "--rows-per-batch", 2)
 COLUMNS = {"step", "group_id", "sample_id", "question", "gold", "prompt", "text", "extracted", "reward", "parts"}
@@ -64,7 +64,7 @@ def test_an_interrupted_evaluation_equals_one_that_was_not(
 ) -> None:
     command = ("evaluate", "--model", "new:tiny", "--tasks", problems, "--samples", 4, *SMALL)
     assert qed(*command, "--out", tmp_path / "whole").code == 0
-    out, calls, real = tmp_path / "out", [], measure.grade
+    out, calls, real = tmp_path / "out", [], evaluation_run.grade
 
     def interrupted(groups: Any, grader: Any) -> None:
         calls.append(groups)
@@ -72,7 +72,7 @@ def test_an_interrupted_evaluation_equals_one_that_was_not(
             raise KeyboardInterrupt
         real(groups, grader)
 
-    monkeypatch.setattr(measure, "grade", interrupted)
+    monkeypatch.setattr(evaluation_run, "grade", interrupted)
     stopped = qed(*command, "--out", out)
     assert (stopped.code, "kept in" in stopped.err) == (130, True)
     (part,) = (out / "eval/step_000000").glob(".*.unfinished.jsonl")

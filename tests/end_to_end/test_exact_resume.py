@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from cutting import OFFLINE, ONLINE, SMALL, STEPS, assert_same, by_chance, cut, write_data
 
-from qed import plugins
-from qed.algorithms import find
-from qed.runs import read_lines
+from qed.config import plugins
+from qed.config.plugins import load_algorithm
+from qed.runs.run import read_lines
 
 SHELF = plugins.shelf("algorithms")
 # Of each kind one, each with several updates in a step; the cut lies within an epoch.
@@ -77,13 +77,13 @@ def command(data: Path, *chosen: object) -> list[object]:
 
 def of_shelf(name: str) -> tuple[object, ...]:
     """The command of an algorithm, by default with two updates in each step where it samples."""
-    return (name, *ONLINE, "--learner.batch_size", 10) if find(name).online else (name, *OFFLINE)
+    return (name, *ONLINE, "--learner.batch_size", 10) if load_algorithm(name).online else (name, *OFFLINE)
 
 
 @pytest.fixture
 def resumed(qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Makes a run, cuts it behind each of some steps, and compares what goes on from there; the uncut run's folder."""
-    monkeypatch.setattr("qed.gathering.grade", by_chance)
+    monkeypatch.setattr("qed.rollout.collector.grade", by_chance)
 
     def compare(cuts: list[int], *chosen: object) -> Path:
         whole = tmp_path / "whole"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cutting import OFFLINE, ONLINE, assert_same, forked
 
-from qed import manifest
+from qed.runs import manifest
 
 GRPO = ("grpo", *ONLINE, "--learner.batch_size", 10, "--algorithm.entropy", 0.01)
 METHODS = {"grpo": GRPO, "sft": ("sft", *OFFLINE), "dpo": ("dpo", *OFFLINE)}

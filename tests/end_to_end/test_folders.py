@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from qed import manifest
 from qed.errors import UsageError
-from qed.folders import locked, open_folder
-from qed.recipes.phase import Phase
-from qed.runs import Launch, Run, read_lines
+from qed.loops.phase import Phase
+from qed.runs import manifest
+from qed.runs.folder import locked, open_folder
+from qed.runs.run import Launch, Run, read_lines
 
 TINY = ["--steps", 1, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01]
-HOLD = "import sys\nfrom pathlib import Path\nfrom qed.folders import locked\nwith locked(Path(sys.argv[1])):\n"
+HOLD = "import sys\nfrom pathlib import Path\nfrom qed.runs.folder import locked\nwith locked(Path(sys.argv[1])):\n"
 HOLD += "    print('held', flush=True)\n    sys.stdin.read()"
 
 

@@ -15,17 +15,17 @@ from pathlib import Path
 import pytest
 
 from qed.guards.watchdog import Breach, Watchdog, beat, children, report
-from qed.runs import read_lines
+from qed.runs.run import read_lines
 
 SMALL = ["--steps", 400, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 SMALL += ["--evaluation.problems", 2, "--evaluation.samples", 0, "--algorithm.entropy", 0.01]
-BOOT = "import time\n{fault}\nfrom qed.cli import main\nmain()"
+BOOT = "import time\n{fault}\nfrom qed.cli.main import main\nmain()"
 # Each puts a sleep where a run could hang, after a few steps.
 FAULTS = {
-    "sample": "import qed.samplers.native as n\nn.NativeSampler.generate = lambda *a, **k: time.sleep(999)",
-    "train": "import qed.learner as n\nn.Learner.accumulate = lambda *a, **k: time.sleep(999)",
-    "evaluate": "import qed.recipes.phase as n\nn.evaluate = lambda *a, **k: time.sleep(999)",
-    "save": "import qed.checkpoints as n\nn.save = lambda *a, **k: time.sleep(999)",
+    "sample": "import qed.sampling.native.sampler as n\nn.NativeSampler.generate = lambda *a, **k: time.sleep(999)",
+    "train": "import qed.training.learner as n\nn.Learner.accumulate = lambda *a, **k: time.sleep(999)",
+    "evaluate": "import qed.loops.phase as n\nn.evaluate = lambda *a, **k: time.sleep(999)",
+    "save": "import qed.training.checkpoints as n\nn.save = lambda *a, **k: time.sleep(999)",
 }
 
 
@@ -63,7 +63,7 @@ def test_a_stage_that_hangs(tmp_path: Path, stage: str) -> None:
     run = tmp_path / "run"
     # What would save and evaluate before the first step must not, where the fault is meant to be met later.
     more = ["--run.watchdog", 1, "--run.save_every", 1, "--evaluation.every", 0, "--run.preflight", "false"]
-    fault = FAULTS[stage] + ("\nimport qed.recipes.phase as p\np.evaluate = lambda *a, **k: {}" * (stage == "sample"))
+    fault = FAULTS[stage] + ("\nimport qed.loops.phase as p\np.evaluate = lambda *a, **k: {}" * (stage == "sample"))
     going = start(run, *more, fault=fault)
     _, err = going.communicate(timeout=100)
     assert going.returncode == 75, err
@@ -93,7 +93,7 @@ def test_an_evaluation_that_hangs(tmp_path: Path) -> None:
 @pytest.mark.faults
 def test_a_disk_that_hangs_keeps_nobody_from_ending(tmp_path: Path) -> None:
     """Not even the stacks and the event can be written: the process ends all the same, and says so on its stderr."""
-    fault = "import qed.runs as n\nn.write_bytes = lambda *a, **k: time.sleep(999)"
+    fault = "import qed.runs.run as n\nn.write_bytes = lambda *a, **k: time.sleep(999)"
     going = start(tmp_path / "run", "--run.watchdog", 0.2, fault=fault)
     _, err = going.communicate(timeout=100)
     assert going.returncode == 75, err

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from qed.runs import read_json, read_lines
+from qed.runs.run import read_json, read_lines
 
 SMALL = [
     "--model",

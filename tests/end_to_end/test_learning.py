@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from qed import plugins
-from qed.algorithms import find
-from qed.cli import main
-from qed.recipes.quickstart import control_steps
-from qed.rollouts import credit
-from qed.runs import evaluations, read_json, read_lines
+from qed.cli.main import main
+from qed.config import plugins
+from qed.config.plugins import load_algorithm
+from qed.loops.quickstart import control_steps
+from qed.rollout.stages import credit
+from qed.runs.run import evaluations, read_json, read_lines
 
 # What SFT has taught is made once, by the one worker that runs these.
 pytestmark = pytest.mark.xdist_group("learning")
-ONLINE = sorted(name for name in plugins.shelf("algorithms") if find(name).online)
+ONLINE = sorted(name for name in plugins.shelf("algorithms") if load_algorithm(name).online)
 # One of each kind; benchmarks/learning.py measures the whole shelf over seeds.
 LEARNING = ("expert_iteration", "grpo", "luffy", "online_dpo")
 
@@ -122,7 +122,7 @@ def test_a_pipeline_cut_in_its_second_phase_goes_on(
     shared += ["--rl.algorithm.kl", 0.1, "--evaluation.problems", 4, "--evaluation.every", 0]
     assert qed(*shared, "--out", tmp_path / "whole").code == 0
     with monkeypatch.context() as patch:
-        patch.setattr("qed.recipes.online.credit", _failing_at(3))
+        patch.setattr("qed.loops.online.credit", _failing_at(3))
         assert qed(*shared, "--out", tmp_path / "cut").code == 1
     log = (tmp_path / "cut" / "logs" / "attempt_1" / "main.log").read_text()
     assert "RuntimeError: the power went" in log

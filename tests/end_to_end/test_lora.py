@@ -15,12 +15,12 @@ from peft import PeftModel
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from qed import lora
 from qed.algorithms.grpo import Grpo
+from qed.config.settings import LearnerSettings, ModelSettings
 from qed.errors import ModelError, UsageError
-from qed.learner import Learner
-from qed.runs import evaluations, read_lines
-from qed.settings import LearnerSettings, ModelSettings
+from qed.models import lora
+from qed.runs.run import evaluations, read_lines
+from qed.training.learner import Learner
 
 SETTINGS = ModelSettings(lora_rank=4)
 IDS = torch.arange(14).reshape(2, 7) % VOCABULARY

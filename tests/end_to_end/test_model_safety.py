@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import qed
+from qed.config.settings import ModelSettings
 from qed.errors import ModelError
-from qed.model import build, load, load_tokenizer
-from qed.settings import ModelSettings
+from qed.models.load import build, load, load_tokenizer
 
 HOME = Path(qed.__file__).parent
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in HOME.rglob("*.py")}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from qed.rollouts import grade
-from qed.runs import read_lines
+from qed.rollout.stages import grade
+from qed.runs.run import read_lines
 from qed.types import Completion, Grade, Groups
 
 SMALL = ["--steps", 5, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
@@ -47,7 +47,7 @@ def test_it_is_named_and_ends_with_5(
             rollout.stop_reason = "length" if reason == "length" else "stop"
         grade(groups, lambda _: [[grade_of for _ in group] for group in groups])
 
-    monkeypatch.setattr("qed.gathering.grade", grading)
+    monkeypatch.setattr("qed.rollout.collector.grade", grading)
     run = tmp_path / "run"
     done = qed("grpo", "--out", run, *SMALL, "--run.on_no_signal", ending)
     assert done.code == (5 if ending == "stop" else 0), done.err
@@ -66,7 +66,7 @@ def test_an_alarm_is_not_told_again_by_a_run_that_goes_on(
     def grading(groups: Groups, grader: Any) -> None:
         grade(groups, lambda _: [[verdict(False, True) for _ in group] for group in groups])
 
-    monkeypatch.setattr("qed.gathering.grade", grading)
+    monkeypatch.setattr("qed.rollout.collector.grade", grading)
     shared = ["grpo", "--out", tmp_path / "run", *SMALL, "--run.on_no_signal", "warn", "--run.save_every", 1]
     assert qed(*shared).code == 0
     assert qed(*shared, "--steps", 8, "--resume").code == 0
@@ -98,7 +98,7 @@ def test_a_model_that_writes_nothing(qed: Callable[..., Any], tmp_path: Path, mo
     def generate(self: Any, prompts: Any, seeds: Any, sampling: Any, given: Any = ()) -> list[list[Completion]]:
         return [[Completion((self.ends[0],), (-1.0,), "stop") for _ in own] for own in seeds]
 
-    monkeypatch.setattr("qed.samplers.native.NativeSampler.generate", generate)
+    monkeypatch.setattr("qed.sampling.native.sampler.NativeSampler.generate", generate)
     done = qed("grpo", "--out", tmp_path / "run", *SMALL)
     assert done.code == 5, done.err
     alarms = [event["name"] for event in read_lines(tmp_path / "run" / "events.jsonl") if event["event"] == "alarm"]

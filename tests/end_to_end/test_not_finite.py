@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from qed.guards.finite import not_finite
-from qed.learner import Learner
-from qed.rollouts import credit, grade
-from qed.runs import read_lines
+from qed.rollout.stages import credit, grade
+from qed.runs.run import read_lines
+from qed.training.learner import Learner
 from qed.types import Problem, Rollout
 
 METHODS = ("sft", "grpo", "dpo")
@@ -129,7 +129,7 @@ def test_advantages_that_the_algorithm_makes(
         credit(groups, algorithm)
         groups[0][0].advantage = math.nan
 
-    monkeypatch.setattr("qed.recipes.online.credit", crediting)
+    monkeypatch.setattr("qed.loops.online.credit", crediting)
     assert_stopped(qed(*arguments("grpo", tmp_path)), tmp_path / "run", 1, "The advantage of 1 of 4", "std_epsilon")
 
 
@@ -140,7 +140,7 @@ def test_log_probs_of_the_sampler(qed: Callable[..., Any], tmp_path: Path, monke
         grade(groups, grader)
         groups[0][0].logps = (-math.inf,) * len(groups[0][0].output)
 
-    monkeypatch.setattr("qed.gathering.grade", grading)
+    monkeypatch.setattr("qed.rollout.collector.grade", grading)
     assert_stopped(qed(*arguments("grpo", tmp_path)), tmp_path / "run", 1, "The sampled log-prob of 1 of 4")
 
 
@@ -224,7 +224,7 @@ def test_what_is_dumped_is_ascii(qed: Callable[..., Any], tmp_path: Path, monkey
         grade_again = [[rollout.grade for rollout in group] for group in groups]
         grade(groups, lambda _: grade_again)
 
-    monkeypatch.setattr("qed.gathering.grade", grading)
+    monkeypatch.setattr("qed.rollout.collector.grade", grading)
     rows = assert_stopped(qed(*arguments("grpo", tmp_path)), tmp_path / "run", 1, "The reward of 1 of 4")
     assert rows[0]["text"] == "\x1b[2J\u202e\x07"
 

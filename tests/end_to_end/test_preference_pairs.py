@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qed.runs import read_lines
+from qed.runs.run import read_lines
 
 
 def write_pairs(file: Path, count: int = 60) -> Path:

@@ -14,7 +14,7 @@ from making import make_model
 from qed.algorithms.base import Algorithm
 from qed.algorithms.sft import Sft
 from qed.errors import UsageError
-from qed.guards.preflight import (
+from qed.guards.preflight_rules import (
     Answers,
     Finding,
     Shape,
@@ -30,7 +30,7 @@ from qed.guards.preflight import (
     sampling_bytes,
     training_bytes,
 )
-from qed.runs import read_lines
+from qed.runs.run import read_lines
 
 SMALL = ["--steps", 2, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 6]
 SMALL += ["--evaluation.problems", 2, "--evaluation.samples", 0, "--learner.batch_size", 4]
@@ -94,8 +94,8 @@ def test_a_reward_without_weight_is_refused(qed: Callable[..., Any], tmp_path: P
 def test_a_disk_that_is_too_small_is_refused(
     qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qed.room.require", lambda *_, **__: None)
-    monkeypatch.setattr("qed.recipes.probe.room.size", lambda *_, **__: 1 << 50)
+    monkeypatch.setattr("qed.runs.disk.require", lambda *_, **__: None)
+    monkeypatch.setattr("qed.loops.preflight.room.size", lambda *_, **__: 1 << 50)
     done = qed("grpo", "--out", tmp_path / "run", *SMALL, "--run.save_every", 1)
     assert done.code == 2
     assert "2 checkpoints" in done.err

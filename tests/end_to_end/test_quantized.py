@@ -13,11 +13,12 @@ import torch
 from making import make_model, make_rollout
 from transformers import AutoModelForCausalLM
 
-from qed import checkpoints, lora, model, quantized
 from qed.algorithms.grpo import Grpo
+from qed.config.settings import LearnerSettings, ModelSettings
 from qed.errors import UsageError
-from qed.learner import Learner
-from qed.settings import LearnerSettings, ModelSettings
+from qed.models import load, lora, qlora
+from qed.training import checkpoints
+from qed.training.learner import Learner
 
 SETTINGS = ModelSettings(name="somewhere", lora_rank=4, quantization="nf4")
 IDS = torch.arange(14).reshape(2, 7) % 23
@@ -37,27 +38,27 @@ def test_without_adapters_or_trained_weights_there_is_nothing_to_quantize(wrong:
 
 
 def test_a_processor_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    for part in model.build("new:tiny", ["1 + 1 = 2"], 0):
+    for part in load.build("new:tiny", ["1 + 1 = 2"], 0):
         part.save_pretrained(tmp_path)
     settings = replace(SETTINGS, name=str(tmp_path), device="cpu")
     with pytest.raises(UsageError, match=r"needs a CUDA device, and the model is for cpu: .* model\.quantization=none"):
-        model.load(settings)
-    assert model.load(replace(settings, quantization="none"))[0] is not None
-    assert quantized.options(ModelSettings(), torch.device("cpu")) == {}
+        load.load(settings)
+    assert load.load(replace(settings, quantization="none"))[0] is not None
+    assert qlora.options(ModelSettings(), torch.device("cpu")) == {}
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantized, "find_spec", lambda name: None)
+    monkeypatch.setattr(qlora, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"needs the package bitsandbytes: pip install 'qed\[8bit\]'"):
-        quantized.options(SETTINGS, torch.device("cuda"))
+        qlora.options(SETTINGS, torch.device("cuda"))
 
 
 def test_what_is_saved_beside_a_quantized_model_does_not_say_that_it_is(tmp_path: Path) -> None:
     """The weights are handed over; the shape they are saved with has none of its own."""
     network = make_model()
-    assert quantized.plain(network) is network
+    assert qlora.plain(network) is network
     network.config.quantization_config = SimpleNamespace()
-    shape = quantized.plain(network)
+    shape = qlora.plain(network)
     assert {parameter.device.type for parameter in shape.parameters()} == {"meta"}
     shape.save_pretrained(tmp_path, state_dict=network.state_dict())
     again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
@@ -67,15 +68,15 @@ def test_what_is_saved_beside_a_quantized_model_does_not_say_that_it_is(tmp_path
 
 
 def test_a_quantized_model_needs_room_for_its_whole_weights() -> None:
-    assert quantized.size_in_full(torch.zeros(32, dtype=torch.uint8)) == 64 * 4
-    assert quantized.size_in_full(torch.zeros(32)) == 32 * 4
+    assert qlora.size_in_full(torch.zeros(32, dtype=torch.uint8)) == 64 * 4
+    assert qlora.size_in_full(torch.zeros(32)) == 32 * 4
 
 
 def test_adapters_over_four_bits_learn_and_are_saved_in_full(tmp_path: Path) -> None:
     """bitsandbytes quantizes on a processor too, slowly: the whole road but the device."""
     pytest.importorskip("bitsandbytes")
     make_model(dtype=torch.float32).save_pretrained(tmp_path / "base")
-    told = {**quantized.options(SETTINGS, torch.device("cuda")), "device_map": {"": "cpu"}}
+    told = {**qlora.options(SETTINGS, torch.device("cuda")), "device_map": {"": "cpu"}}
     network = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32, **told)
     network = lora.add(network, SETTINGS, 0)
     packed = [weight for weight in network.parameters() if hasattr(weight, "quant_state")]

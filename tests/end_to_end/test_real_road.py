@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from qed.runs import evaluations, read_lines
+from qed.runs.run import evaluations, read_lines
 
 # Answers of 24 tokens: long enough to be graded, short enough for a test; most are cut, which must be counted.
 SMALL = ["--sampling.max_tokens", 24, "--sampling.problems_per_step", 4, "--sampling.group_size", 4]

@@ -16,9 +16,9 @@ from run_folders import PROBLEMS, ROAD, Outcomes, make_run, report
 
 import qed.report
 from qed.errors import DataError, QedError
-from qed.intervals import mcnemar, wilson
-from qed.report import write_report
-from qed.reporting.numbers import MOST_POINTS
+from qed.evaluation.intervals import mcnemar, wilson
+from qed.report.numbers import MOST_POINTS
+from qed.report.write import write_report
 
 HOSTILE = (
     "<script>alert(1)</script>\"><img src=x onerror=alert(1)>'/><a href=http://evil.example>\x1b[31mred\x00"

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from run_folders import Page, make_evaluation, make_run, make_whole_run, report, rows_of
 
+from qed.evaluation.intervals import wilson
 from qed.evaluation.paired import paired
 from qed.evaluation.summary import summarise
-from qed.intervals import wilson
-from qed.report import write_report
-from qed.reporting.estimates import CLASSES, estimates
-from qed.reporting.numbers import percent
-from qed.reporting.record import read
+from qed.report.estimates import CLASSES, estimates
+from qed.report.numbers import percent
+from qed.report.record import read
+from qed.report.write import write_report
 
 
 def test_every_figure_is_there_with_its_interval(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qed.reporting.formulas import DRAWN, as_formula, with_formulas
+from qed.report.formulas import DRAWN, as_formula, with_formulas
 
 SEEN = DRAWN | {"span"}
 PIECES = [

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from run_folders import make_run, make_whole_run
 
-from qed.report import write_report
-from qed.reporting.page import POLICY
+from qed.report.page import POLICY
+from qed.report.write import write_report
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 QUIET = (

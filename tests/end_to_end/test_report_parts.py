@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from qed.intervals import mcnemar
-from qed.reporting.numbers import MOST_POINTS, cloud, running_mean, thin, ticks
-from qed.reporting.panels import spans_of
-from qed.reporting.scales import Span, Steps, Values
-from qed.reporting.svg import Series
+from qed.evaluation.intervals import mcnemar
+from qed.report.numbers import MOST_POINTS, cloud, running_mean, thin, ticks
+from qed.report.panels import spans_of
+from qed.report.scales import Span, Steps, Values
+from qed.report.svg import Series
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cutting import OFFLINE, ONLINE, SHARED, SMALL, STEPS, assert_same, by_chance, cut, write_data
 
-from qed.runs import read_json, read_lines
+from qed.runs.run import read_json, read_lines
 
 CHANGES = {
     "learner.lr": ("--lr", 0.05),
@@ -36,7 +36,7 @@ PIPELINE = ("pipeline", *ONLINE, "--rl.algorithm.kl", 0.1, "--rl.learner.batch_s
 
 @pytest.fixture(autouse=True)
 def _chance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qed.gathering.grade", by_chance)
+    monkeypatch.setattr("qed.rollout.collector.grade", by_chance)
 
 
 @pytest.fixture

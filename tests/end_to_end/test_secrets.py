@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from qed.guards.texts import REDACTED, clean, redact
-from qed.tasks.sources.writing import Writer
+from qed.data.sources.writing import Writer
+from qed.guards.redaction import REDACTED, clean, redact
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
 # A text as it may stand anywhere, and the part of it that nobody may read.

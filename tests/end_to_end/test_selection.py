@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from qed.config.settings import DataSettings
+from qed.data.selection import select, solved, split_off, within_percentile
 from qed.errors import DataError
-from qed.recipes.selection import select, solved, split_off, within_percentile
-from qed.runs import evaluations
-from qed.settings import DataSettings
+from qed.runs.run import evaluations
 from qed.types import Problem
 
 SHORT = [

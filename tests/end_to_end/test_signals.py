@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from cutting import OFFLINE, ONLINE, assert_same, forked
 
-from qed import manifest
 from qed.guards.signals import watched
+from qed.runs import manifest
 
 CODES = {"sigterm": 143, "sigint": 130, "sighup": 129}
 GRPO = ("grpo", *ONLINE, "--learner.batch_size", 10, "--evaluation.every", 1, "--algorithm.entropy", 0.01)
@@ -156,7 +156,7 @@ def test_a_second_signal_ends_a_run_at_once(
     second: signal.Signals,
 ) -> None:
     """It comes while the first one's checkpoint is being written, which is then absent and not half there."""
-    monkeypatch.setattr("qed.checkpoints.save_model", lambda *_: os.kill(os.getpid(), second))
+    monkeypatch.setattr("qed.training.checkpoints.save_model", lambda *_: os.kill(os.getpid(), second))
     code, said = forked([*command(*GRPO), "--out", tmp_path / "run"], tmp_path / "log", f"update:{first}:1")
     assert code == -second, said
     assert not manifest.checkpoints(tmp_path / "run")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qed.runs import evaluations, read_lines
+from qed.runs.run import evaluations, read_lines
 
 BASE = """
 model: {name: "new:tiny"}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qed.runs import read_lines
+from qed.runs.run import read_lines
 
 SMALL = ["--sampling.max_tokens", 8, "--evaluation.problems", 2, "--evaluation.samples", 0, "--evaluation.tasks"]
 

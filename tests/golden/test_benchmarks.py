@@ -14,11 +14,12 @@ import datasets
 import pytest
 from datasets import Dataset, DatasetDict
 
-from qed import plugins, tasks
-from qed.draws import seed_of
+from qed.config import plugins
+from qed.data import tasks
+from qed.data.tasks.base import Benchmark
 from qed.errors import DataError, UsageError
+from qed.randomness import seed_of
 from qed.rewards import boxed
-from qed.tasks.base import Benchmark
 from qed.types import Problem, Rollout
 
 # The task, its file, how many problems, and how many of them differ.

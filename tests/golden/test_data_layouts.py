@@ -12,19 +12,19 @@ from datasets import Dataset
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from qed import tasks
-from qed.draws import shuffled
+from qed.data import tasks
+from qed.data.prompts.base import find
+from qed.data.sources import local
+from qed.data.sources.rows import Place
+from qed.data.tasks.base import problems
+from qed.data.tools.contamination import Index, compared
+from qed.data.tools.convert import Target, convert, rows
+from qed.data.tools.filters import Filters, filtered, normalised
+from qed.data.tools.load import load
+from qed.data.tools.prompting import Asking
+from qed.data.tools.snapshot import write
 from qed.errors import DataError
-from qed.prompts.base import find
-from qed.recipes.data.asking import Asking
-from qed.recipes.data.conversion import Target, convert, rows
-from qed.recipes.data.filters import Filters, filtered, normalised
-from qed.recipes.data.loading import load
-from qed.recipes.data.overlap import Index, compared
-from qed.recipes.data.whole import write
-from qed.tasks.base import problems
-from qed.tasks.sources import local
-from qed.tasks.sources.rows import Place
+from qed.randomness import shuffled
 from qed.types import Problem
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("\n\t=-+\"',|\\{}$#"), max_size=40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qed import plugins
+from qed.config import plugins
 from qed.types import Problem, Rollout
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from qed.grading.fork_server import Zygote
 from qed.grading.judge import Judge
 from qed.grading.session import FailedError, Limits, NotLoadedError
-from qed.grading.zygote import Zygote
 from qed.types import Grade, Group, Problem, Rollout
 
 SHORT = Limits(cpu=0.5, wall=2.0, memory=128 << 20)

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from test_judge import SHORT, answers, tiers
 
-from qed.grading import symbolic, zygote
+from qed.grading import fork_server, symbolic
+from qed.grading.fork_server import Zygote
 from qed.grading.judge import Judge
 from qed.grading.session import FailedError, Limits, NotLoadedError
-from qed.grading.zygote import Zygote
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +173,7 @@ def test_a_system_that_gives_no_process_is_a_verdict(monkeypatch: pytest.MonkeyP
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     fresh = Zygote("qed.grading.symbolic:prepare", sealed=True)
-    monkeypatch.setattr(zygote.subprocess, "Popen", refuse)
+    monkeypatch.setattr(fork_server.subprocess, "Popen", refuse)
     monkeypatch.setattr(symbolic, "CHILD", fresh)
     with pytest.raises(NotLoadedError, match="Resource temporarily unavailable"):
         fresh.session()
@@ -189,7 +189,7 @@ def test_a_judge_whose_process_cannot_come_back_says_so_in_the_grade(monkeypatch
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(zygote.socket, "socketpair", refuse)
+    monkeypatch.setattr(fork_server.socket, "socketpair", refuse)
     [[grade]] = judge.grade([answers("12")])
     assert (grade.tier, "Too many open files" in grade.reason) == ("error", True)
     monkeypatch.undo()

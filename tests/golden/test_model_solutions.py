@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qed.recipes.responses import Scoring, score, summaries
+from qed.evaluation.stored import Scoring, score, summaries
 
 PUBLISHED = {"6b_finetuning": 0.217, "6b_verification": 0.390, "175b_finetuning": 0.347, "175b_verification": 0.563}
 MODES = ("flexible", "last-line")

@@ -12,16 +12,18 @@ from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qed import model, plugins
+from qed.config import plugins
+from qed.data.prompts.base import Template, find
 from qed.errors import ModelError, UsageError
-from qed.prompts.base import Template, find, turn_end
+from qed.models import load
+from qed.models.chat_template import turn_end
 from qed.types import Problem
 
 PROBLEM = Problem("p", "Ada has 2 pens and buys 3. How many pens?", "5", "2+3=5")
-TOKENIZER = model.build_tokenizer([PROBLEM.question, "0123456789 <think>2+3=5</think>"], 400)
+TOKENIZER = load.build_tokenizer([PROBLEM.question, "0123456789 <think>2+3=5</think>"], 400)
 
 
-def template(name: str = "think_answer", chat_template: str = model.CHAT_TEMPLATE) -> Template:
+def template(name: str = "think_answer", chat_template: str = load.CHAT_TEMPLATE) -> Template:
     TOKENIZER.chat_template = chat_template
     end = turn_end(TOKENIZER) if plugins.load("prompts", name).CHAT else None
     return Template(plugins.load("prompts", name), TOKENIZER, (end or TOKENIZER.eos_token_id,))
@@ -229,7 +231,7 @@ def test_braces_in_a_question_are_left_alone() -> None:
 @pytest.mark.parametrize("space", ["", "\n"])
 def test_a_template_that_opens_the_thought_is_neither_doubled_nor_trained(space: str) -> None:
     """Reasoning models end their generation prompt in <think>: the answer's text has it, its tokens do not."""
-    opening = model.CHAT_TEMPLATE.replace(
+    opening = load.CHAT_TEMPLATE.replace(
         "'<|assistant|>' }}{% endif %}", f"'<|assistant|><think>{space}' }}}}{{% endif %}}"
     )
     made = template(chat_template=opening)
@@ -253,7 +255,7 @@ def test_a_chat_template_that_fails_is_named() -> None:
 
 def test_the_end_of_a_turn_is_what_the_template_writes() -> None:
     """Not the tokenizer's end of text: base models often have another one."""
-    TOKENIZER.chat_template = model.CHAT_TEMPLATE.replace("<|end|>", "<|pad|>\\n")
+    TOKENIZER.chat_template = load.CHAT_TEMPLATE.replace("<|end|>", "<|pad|>\\n")
     assert turn_end(TOKENIZER) == TOKENIZER.pad_token_id
     TOKENIZER.chat_template = None
     assert turn_end(TOKENIZER) is None
@@ -282,13 +284,13 @@ def test_digits_and_tags_are_single_tokens_and_survive_decoding() -> None:
 
 
 def test_a_saved_tokenizer_comes_back_the_same(tmp_path: Any) -> None:
-    TOKENIZER.chat_template = model.CHAT_TEMPLATE
-    network, tokenizer = model.build("new:tiny", [PROBLEM.question, "2+3=5, 7-1=6"], seed=0)
+    TOKENIZER.chat_template = load.CHAT_TEMPLATE
+    network, tokenizer = load.build("new:tiny", [PROBLEM.question, "2+3=5, 7-1=6"], seed=0)
     network.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    again, back = model.load(model.ModelSettings(name=str(tmp_path)))
+    again, back = load.load(load.ModelSettings(name=str(tmp_path)))
     text = "<|user|>Ada's 12 pens,\n\n  ok?<|assistant|><think>1-2</think>"
     assert back(text)["input_ids"] == tokenizer(text)["input_ids"]
     assert back.chat_template == tokenizer.chat_template
     assert len(back) == len(tokenizer) == network.config.vocab_size
-    assert model.end_ids(again, back, chat=True) == (tokenizer.convert_tokens_to_ids("<|end|>"),)
+    assert load.end_ids(again, back, chat=True) == (tokenizer.convert_tokens_to_ids("<|end|>"),)

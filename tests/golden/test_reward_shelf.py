@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qed import plugins
+from qed.config import plugins
 from qed.errors import UsageError
 from qed.rewards import base
 from qed.rewards.verdicts import CLASSES, four_classes

@@ -14,12 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qed import plugins, tasks
+from qed.config import plugins
+from qed.config.task_names import parse_task
+from qed.data import tasks
+from qed.data.sources.choices import written_out
+from qed.data.sources.rows import Place
+from qed.data.tasks import base
+from qed.data.tasks.base import Benchmark
 from qed.errors import DataError, UsageError
-from qed.tasks import base
-from qed.tasks.base import Benchmark
-from qed.tasks.sources.choices import written_out
-from qed.tasks.sources.rows import Place
 from qed.types import Problem
 
 USER, ASSISTANT = {"role": "user", "content": "x?"}, {"role": "assistant", "content": "It is 3."}
@@ -252,6 +254,6 @@ def test_options_in_a_text(text: str, expected: tuple[str, tuple[str, ...]] | No
 
 
 def test_a_label_tells_files_apart() -> None:
-    assert tasks.parse("a/valid.all.parquet").label == "valid.all"
-    assert tasks.parse("a/valid.parquet").label == "valid"
-    assert tasks.parse("a/train.jsonl.gz").label == "train"
+    assert parse_task("a/valid.all.parquet").label == "valid.all"
+    assert parse_task("a/valid.parquet").label == "valid"
+    assert parse_task("a/train.jsonl.gz").label == "train"

@@ -14,16 +14,17 @@ from typing import Any
 import pytest
 from datasets import Dataset
 
-from qed import tasks
-from qed.configuration.resolve import resolve
+from qed.config.phases import PipelineSettings
+from qed.config.resolve import resolve
+from qed.config.settings import DataSettings, EvaluationSettings
+from qed.config.task_names import TaskName, parse_task
+from qed.data import tasks
+from qed.data.prompts import think_answer as think_answer_prompt
+from qed.data.prompts.base import shown
+from qed.data.splits import load_problems
+from qed.data.tasks import arithmetic, withheld
 from qed.errors import DataError, UsageError
-from qed.phases import PipelineSettings
-from qed.prompts import think_answer as think_answer_prompt
-from qed.prompts.base import shown
-from qed.recipes.problems import load_problems
 from qed.rewards import think_answer
-from qed.settings import DataSettings, EvaluationSettings
-from qed.tasks import arithmetic, withheld
 from qed.types import Problem, Rollout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,10 +92,10 @@ def test_withheld_problems_are_those_of_arithmetic_and_shown_as_promised() -> No
 
 
 def test_a_task_is_named_in_three_ways() -> None:
-    assert tasks.parse("arithmetic") == tasks.TaskName("arithmetic")
-    assert tasks.parse("arithmetic:test-level2") == tasks.TaskName("arithmetic", "test-level2")
-    assert tasks.parse("some/where.jsonl") == tasks.TaskName("files", "", "some/where.jsonl")
-    assert tasks.parse("gsm8k:test@a/b.jsonl") == tasks.TaskName("gsm8k", "test", "a/b.jsonl")
+    assert parse_task("arithmetic") == TaskName("arithmetic")
+    assert parse_task("arithmetic:test-level2") == TaskName("arithmetic", "test-level2")
+    assert parse_task("some/where.jsonl") == TaskName("files", "", "some/where.jsonl")
+    assert parse_task("gsm8k:test@a/b.jsonl") == TaskName("gsm8k", "test", "a/b.jsonl")
 
 
 ROWS = [

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from qed import cli
-from qed.configuration.resolve import resolve
+from qed.cli.main import main
+from qed.config.resolve import resolve
 from qed.errors import UsageError
-from qed.runs import Launch
+from qed.runs.run import Launch
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -56,7 +56,7 @@ def run(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
     def run_here(*arguments: str) -> tuple[int, str, str]:
         with pytest.raises(SystemExit) as caught:
-            cli.main(list(arguments))
+            main(list(arguments))
         out, err = capsys.readouterr()
         assert isinstance(caught.value.code, int)
         return caught.value.code, out, err
@@ -87,11 +87,11 @@ def recipes(monkeypatch: pytest.MonkeyPatch) -> Recipes:
     stand_in = Recipes()
     modules = {"train": ["train", "pipeline"], "quickstart": ["quickstart"], "dry_run": ["dry_run"]}
     for name, functions in modules.items():
-        module = ModuleType(f"qed.recipes.{name}")
+        module = ModuleType(f"qed.loops.{name}")
         for function in functions:
             setattr(module, function, stand_in.named(function))
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    start = ModuleType("qed.recipes.start")
+    start = ModuleType("qed.loops.warm_start")
     start.first_taught = lambda settings, launch: settings  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, start.__name__, start)
     return stand_in

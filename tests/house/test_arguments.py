@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from qed import plugins
-from qed.configuration import fields
-from qed.configuration.names import FOREIGN
-from qed.configuration.resolve import resolve, sources
+from qed.config import fields, plugins
+from qed.config.names import FOREIGN
+from qed.config.resolve import resolve, sources
 
 ALGORITHMS = sorted(plugins.shelf("algorithms"))
 Write = Callable[..., str]

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from qed import cli, plugins
+from qed.cli.main import main
+from qed.config import plugins
+from qed.config.phases import PipelineSettings, Settings
 from qed.errors import DataError, Diverged, ModelError, NothingTrained, QedError
-from qed.phases import PipelineSettings, Settings
 
 HEAVY = ["torch", "transformers", "datasets", "ray", "wandb", "math_verify", "tyro", "rich", "numpy"]
 Run = Callable[..., tuple[int, str, str]]
@@ -32,7 +33,8 @@ Write = Callable[..., str]
     [["--help"], ["grpo", "--help"], ["pipeline", "--help-all"], ["config", "show", "sft"], ["grpo", "--lrr"]],
 )
 def test_help_and_mistakes_import_nothing_heavy(elsewhere: Path, arguments: list[str]) -> None:
-    code = "import sys\nfrom qed.cli import main\ntry: main()\nexcept SystemExit: pass\nprint(*sys.modules, sep='\\n')"
+    boot = "import sys\nfrom qed.cli.main import main\ntry: main()\nexcept SystemExit: pass\n"
+    code = f"{boot}print(*sys.modules, sep='\\n')"
     environment = {**os.environ, "COVERAGE_PROCESS_START": ""}
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, env=environment
@@ -196,7 +198,7 @@ def test_an_interrupt_exits_130_and_an_exit_passes(run: Run, recipes: Any) -> No
 
 
 def test_a_reader_that_has_gone_is_no_error(elsewhere: Path) -> None:
-    command = [sys.executable, "-c", "from qed.cli import main; main()", "grpo", "--help-all"]
+    command = [sys.executable, "-c", "from qed.cli.main import main; main()", "grpo", "--help-all"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -276,9 +278,9 @@ def test_config_needs_an_action_and_a_command(run: Run, arguments: list[str]) ->
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[Path], Path]]:
     """Stands in for the report, and remembers what was to be written."""
     written: list[tuple[list[Path], Path]] = []
-    module = ModuleType("qed.report")
+    module = ModuleType("qed.report.write")
     module.write_report = lambda runs, out: written.append((runs, out)) or out  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "qed.report", module)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     return written
 
 
@@ -311,5 +313,5 @@ def test_main_reads_the_process_arguments(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "argv", ["qed", "--version"])
     monkeypatch.setattr(sys, "stdout", out := io.StringIO())
     with pytest.raises(SystemExit) as caught:
-        cli.main()
+        main()
     assert (caught.value.code, out.getvalue()[:4]) == (0, "qed ")

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from qed import tasks
-from qed.console import Console
+from qed.console.live import Console
+from qed.data import tasks
+from qed.data.sources import hub
+from qed.data.sources.rows import Place
+from qed.data.tasks import gsm8k
+from qed.data.tools import snapshot
 from qed.errors import DataError
-from qed.recipes.data import whole
-from qed.tasks import gsm8k
-from qed.tasks.sources import hub
-from qed.tasks.sources.rows import Place
 
 Run = Callable[..., tuple[int, str, str]]
 ROWS = [{"question": f"What is {n} and {n}?", "answer": f"It is <<{n}+{n}={2 * n}>>\n#### {2 * n}"} for n in range(20)]
@@ -121,12 +121,12 @@ def test_an_interrupt_leaves_what_was_there(tmp_path: Path) -> None:
 
     (tmp_path / "out.jsonl").write_text("mine")
     with pytest.raises(KeyboardInterrupt):
-        whole.write(tmp_path / "out.jsonl", interrupted())
-    with whole.folder(tmp_path / "snap", False) as place:
+        snapshot.write(tmp_path / "out.jsonl", interrupted())
+    with snapshot.folder(tmp_path / "snap", False) as place:
         (place / tasks.MANIFEST).write_text("{}")
 
     def half() -> None:
-        with whole.folder(tmp_path / "snap", True) as place:
+        with snapshot.folder(tmp_path / "snap", True) as place:
             (place / "half").write_text("x")
             raise KeyboardInterrupt
 
@@ -157,7 +157,7 @@ def test_a_snapshot_is_read_back(run: Run, file: Path, tmp_path: Path) -> None:
     assert {problem.id for problem in [*parts[0], *parts[1]]} == {problem.id for problem in parts[2]} == before
     for entry in manifest["tasks"]:
         assert len(tasks.load(entry["read_with"], "train", {})) == entry["problems"]
-        assert whole.sha256(snap / entry["file"]) == entry["sha256"]
+        assert snapshot.sha256(snap / entry["file"]) == entry["sha256"]
     with pytest.raises(DataError, match="no split 'test'"):
         tasks.load(f"math:test@{snap / 'train'}", "test", {})
 

@@ -13,13 +13,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as some
 
-from qed import machine
-from qed.doctoring import card, fit, hardware, surroundings, trial, tune
-from qed.doctoring.card import Card, Finding
-from qed.doctoring.fit import largest
-from qed.doctoring.rows import Lengths
-from qed.doctoring.trial import Asked, Measured, Peak
-from qed.doctoring.tune import Seconds, Way
+from qed import host
+from qed.doctor import card, fit, hardware, surroundings, trial, tune
+from qed.doctor.card import Card, Finding
+from qed.doctor.fit import largest
+from qed.doctor.rows import Lengths
+from qed.doctor.trial import Asked, Measured, Peak
+from qed.doctor.tune import Seconds, Way
 from qed.errors import ModelError
 
 MIB = 2**20
@@ -101,7 +101,7 @@ def test_settings_of_threads_that_hurt_are_named(
 
 
 def test_a_busy_machine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "usable", lambda: 4)
+    monkeypatch.setattr(host, "usable", lambda: 4)
     for load, lines in ((0.5, 0), (3.0, 1)):
         monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert len([line for line in surroundings.threads().advice if "Other processes" in line]) == lines
@@ -283,8 +283,8 @@ def test_another_way_is_proposed_only_where_it_is_clearly_faster(rounds: dict[st
 
 
 def test_every_count_of_threads_up_to_the_cores_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "usable", lambda: 6)
-    monkeypatch.setattr(machine, "threads", lambda: 3)
+    monkeypatch.setattr(host, "usable", lambda: 6)
+    monkeypatch.setattr(host, "threads", lambda: 3)
     assert sorted({way.threads for way in tune.ways("cpu")}) == [1, 2, 3, 4, 6]
     assert {way.threads for way in tune.ways("cuda")} == {3}
 

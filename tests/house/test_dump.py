@@ -13,11 +13,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from qed import plugins
-from qed.configuration import values
-from qed.configuration.resolve import dump, resolve, sources
+from qed.config import plugins, values
+from qed.config.phases import PipelineSettings, Settings
+from qed.config.resolve import dump, resolve, sources
 from qed.errors import UsageError
-from qed.phases import PipelineSettings, Settings
 
 ALGORITHMS = sorted(plugins.shelf("algorithms"))
 Write = Callable[..., str]

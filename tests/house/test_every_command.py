@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from qed import plugins
-from qed.commands.base import training
+from qed.cli.commands.base import training
+from qed.config import plugins
 
 Run = Callable[..., tuple[int, str, str]]
 TRAINING = ("quickstart", "pipeline", "sft", "grpo", "dr-grpo", "dpo", "luffy", "expert-iteration")

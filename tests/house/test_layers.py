@@ -10,11 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from qed import plugins
-from qed.configuration import layers
-from qed.configuration.resolve import resolve
+from qed.config import layers, plugins
+from qed.config.phases import PipelineSettings
+from qed.config.resolve import resolve
 from qed.errors import UsageError
-from qed.phases import PipelineSettings
 
 ALGORITHMS = sorted(plugins.shelf("algorithms"))
 Write = Callable[..., str]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from qed import kernels, machine
-from qed.grading.zygote import Zygote
+from qed import host
+from qed.grading.fork_server import Zygote
+from qed.models import threads
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -24,11 +25,11 @@ def write(root: Path, files: dict[str, str]) -> Path:
 def test_the_narrowest_group_around_the_process_grants_its_cores(tmp_path: Path) -> None:
     told = {"proc/self/cgroup": "0::/pod/box", "sys/fs/cgroup/pod/cpu.max": "150000 100000"}
     root = write(tmp_path, {**told, "sys/fs/cgroup/pod/box/cpu.max": "max 100000"})
-    assert machine.quota(root) == 1.5
-    assert machine.usable(root) == 1
+    assert host.quota(root) == 1.5
+    assert host.usable(root) == 1
     write(root, {"sys/fs/cgroup/pod/box/cpu.max": "50000 100000"})
-    assert machine.quota(root) == 0.5
-    assert machine.usable(root) == 1
+    assert host.quota(root) == 0.5
+    assert host.usable(root) == 1
 
 
 def test_the_older_kind_of_group_is_read_too(tmp_path: Path) -> None:
@@ -40,53 +41,53 @@ def test_the_older_kind_of_group_is_read_too(tmp_path: Path) -> None:
     told["sys/fs/cgroup/memory/memory.limit_in_bytes"] = str((1 << 63) - 4096)
     told["proc/meminfo"] = "MemTotal: 8388608 kB\nMemAvailable: 1048576 kB"
     root = write(tmp_path, told)
-    assert machine.quota(root) == 3
-    assert machine.memory(root) == (3 << 30, 1 << 30)
+    assert host.quota(root) == 3
+    assert host.memory(root) == (3 << 30, 1 << 30)
 
 
 def test_without_groups_nothing_is_limited(tmp_path: Path) -> None:
-    assert machine.quota(tmp_path) is None
-    assert machine.memory_limit(tmp_path) is None
-    assert machine.usable(tmp_path) == len(machine.cores())
+    assert host.quota(tmp_path) is None
+    assert host.memory_limit(tmp_path) is None
+    assert host.usable(tmp_path) == len(host.cores())
 
 
 def test_the_whole_memory_is_known_without_proc(tmp_path: Path) -> None:
     """The sampler asks for it on every system."""
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert machine.whole_memory(tmp_path) == pages
+    assert host.whole_memory(tmp_path) == pages
     group = {"proc/self/cgroup": "0::/box", "sys/fs/cgroup/box/memory.max": "4096"}
-    assert machine.whole_memory(write(tmp_path, group)) == 4096
+    assert host.whole_memory(write(tmp_path, group)) == 4096
 
 
 def test_two_logical_cores_of_one_physical_core_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "cores", lambda: frozenset({0, 1, 2}))
+    monkeypatch.setattr(host, "cores", lambda: frozenset({0, 1, 2}))
     shared = {0: "0,4", 1: "1", 2: "2-3", 3: "2-3"}
     place = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     root = write(tmp_path, {place.format(core): told for core, told in shared.items()})
-    assert machine.physical(root) == 3
-    monkeypatch.setattr(machine, "cores", lambda: frozenset({0, 2, 3}))
-    assert machine.physical(root) == 2
-    monkeypatch.setattr(machine, "cores", lambda: frozenset({2, 7}))
-    assert machine.physical(root) == 2, "what the system does not tell is not guessed"
+    assert host.physical(root) == 3
+    monkeypatch.setattr(host, "cores", lambda: frozenset({0, 2, 3}))
+    assert host.physical(root) == 2
+    monkeypatch.setattr(host, "cores", lambda: frozenset({2, 7}))
+    assert host.physical(root) == 2, "what the system does not tell is not guessed"
 
 
 @pytest.mark.parametrize(("told", "meant"), [("7", 7), ("5,2", 5), ("", None), ("0", None), ("many", None)])
 def test_omp_num_threads_is_honoured(monkeypatch: pytest.MonkeyPatch, told: str, meant: int | None) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", told)
-    monkeypatch.setattr(machine, "physical", lambda root: 3)
-    monkeypatch.setattr(machine, "quota", lambda root: None)
-    assert machine.threads() == (meant or 3)
-    monkeypatch.setattr(machine, "quota", lambda root: 2.9)
-    assert machine.threads() == (meant or 2)
+    monkeypatch.setattr(host, "physical", lambda root: 3)
+    monkeypatch.setattr(host, "quota", lambda root: None)
+    assert host.threads() == (meant or 3)
+    monkeypatch.setattr(host, "quota", lambda root: 2.9)
+    assert host.threads() == (meant or 2)
 
 
 def test_kernels_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "threads", lambda: 2)
+    monkeypatch.setattr(host, "threads", lambda: 2)
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
 
-    @kernels.kept()
+    @threads.kept()
     def fails() -> None:
-        kernels.use(0, "medium")
+        threads.use(0, "medium")
         assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (2, "medium")
         raise ZeroDivisionError
 
@@ -104,10 +105,10 @@ def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
 ) -> None:
     """It must be said before torch is loaded, because its OpenMP reads the variable then."""
     code = (
-        "import os, sys\nfrom qed.cli import main\ntry:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
+        "import os, sys\nfrom qed.cli.main import main\ntry:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
         "print('torch' in sys.modules, os.environ.get('OMP_WAIT_POLICY'))"
     )
-    kept = {name: value for name, value in os.environ.items() if name not in machine.WAITING}
+    kept = {name: value for name, value in os.environ.items() if name not in host.WAITING}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=kept | given)
     assert done.stdout.splitlines()[-1] == f"False {expected}"
 

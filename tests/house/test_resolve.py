@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from qed import plugins
-from qed.configuration import layers
-from qed.configuration.resolve import resolve, sources
-from qed.phases import PipelineSettings, Settings
+from qed.config import layers, plugins
+from qed.config.phases import PipelineSettings, Settings
+from qed.config.resolve import resolve, sources
 
 ALGORITHMS = sorted(plugins.shelf("algorithms"))
 Write = Callable[..., str]

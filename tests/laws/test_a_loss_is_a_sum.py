@@ -13,8 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_model, make_rollout
 
-from qed import plugins
-from qed.algorithms import find
 from qed.algorithms.base import Algorithm, Average, spread
 from qed.algorithms.parts.corrections import Correction, Rejection
 from qed.algorithms.parts.divergences import Divergence
@@ -24,10 +22,12 @@ from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import Scale
 from qed.algorithms.parts.shaping import Shaping
 from qed.algorithms.parts.surrogates import Surrogate
-from qed.batch import collate, cut
-from qed.learner import Learner
-from qed.rollouts import flat
-from qed.settings import LearnerSettings
+from qed.config import plugins
+from qed.config.plugins import load_algorithm
+from qed.config.settings import LearnerSettings
+from qed.rollout.stages import flat
+from qed.training.batch import collate, cut
+from qed.training.learner import Learner
 from qed.types import Rollout
 
 ALL = sorted(plugins.shelf("algorithms"))
@@ -86,7 +86,7 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
 def variants(name: str) -> list[Algorithm]:
     """An algorithm with each average, with KL and entropy or each loss of preference pairs where it has them, and what
     else its family can be set to."""
-    kind = find(name)
+    kind = load_algorithm(name)
     names = {field.name for field in fields(kind)}
     extras: list[dict[str, Any]] = [{}]
     if "kl" in names:
@@ -153,7 +153,7 @@ def test_cuts_and_order_change_nothing(name: str, seed: int, count: int, budget:
 def test_ranks_add_up(name: str) -> None:
     """The gradients of two processes add up to that of one; and those of five, of which not each has a micro-batch."""
     rollouts = [make_rollout(random.Random(seed)) for seed in range(4)]
-    for algorithm, world in [(find(name)(), 2), (find(name)(), 5)]:
+    for algorithm, world in [(load_algorithm(name)(), 2), (load_algorithm(name)(), 5)]:
         shares = [gradient(algorithm, rollouts, 20, part=(rank, world)) for rank in range(world)]
         assert_same(torch.stack(shares).sum(0), gradient(algorithm, rollouts, budget=20))
 
@@ -169,7 +169,7 @@ def test_padding_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         turned = rollouts[-algorithm.together :] + rollouts[: -algorithm.together]
         assert_same(gradient(algorithm, turned, budget=1), whole)
         with monkeypatch.context() as patch:
-            patch.setattr("qed.learner.collate", lambda rows, dtype: collate(rows, pad=7, dtype=dtype))
+            patch.setattr("qed.training.learner.collate", lambda rows, dtype: collate(rows, pad=7, dtype=dtype))
             assert_same(gradient(algorithm, rollouts, budget=10**6), whole)
 
 
@@ -181,7 +181,7 @@ def test_packing_changes_nothing(name: str, budget: int) -> None:
     rollouts = [make_rollout(random.Random(seed), longest=2 + 3 * (seed % 5)) for seed in range(12)]
     for number, rollout in enumerate(rollouts[:8]):
         rollout.prompt = (3, 1, 4, 1, 5, 9, 2, 6, 5) if number < 4 else (2, 7, 1, 8, 2, 8, 1, 8)
-    algorithm = find(name)()  # which rows share a computation does not depend on what the loss is
+    algorithm = load_algorithm(name)()  # which rows share a computation does not depend on what the loss is
     packed, alone = gradient(algorithm, rollouts, budget, packing=True), gradient(algorithm, rollouts, budget)
     # The model's norms and rotations are float32, so equal means equal at that precision.
     assert float((packed - alone).norm()) <= 1e-6 * float(alone.norm())
@@ -198,11 +198,11 @@ def test_rows_that_are_not_live_count_but_add_nothing(name: str) -> None:
 
 
 # rl_sft imitates what is given whatever it earned.
-@pytest.mark.parametrize("name", [name for name in ALL if find(name).by_advantage and name != "rl_sft"])
+@pytest.mark.parametrize("name", [name for name in ALL if load_algorithm(name).by_advantage and name != "rl_sft"])
 def test_zero_advantage_gives_zero_gradient(name: str) -> None:
     rollouts = [make_rollout(random.Random(seed), advantage=0.0) for seed in range(4)]
     for average in AVERAGES:
-        assert not gradient(find(name)(average=average, **PULLED.get(name, {})), rollouts, 40).any()
+        assert not gradient(load_algorithm(name)(average=average, **PULLED.get(name, {})), rollouts, 40).any()
 
 
 @settings(max_examples=50, deadline=None)

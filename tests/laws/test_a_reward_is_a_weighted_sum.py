@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qed import plugins
+from qed.config import plugins
+from qed.config.reward_names import parse_reward
 from qed.errors import UsageError
-from qed.rewards.base import load, parse
+from qed.rewards.base import load
 from qed.types import Problem, Rollout
 
 LEAVES = sorted(plugins.shelf("rewards"))
@@ -105,7 +106,7 @@ def test_parts_that_judge_nothing_leave_the_answer_unjudged() -> None:
     ],
 )
 def test_an_entry_is_a_weight_a_name_and_a_function(text: str, entry: tuple[float, str, str]) -> None:
-    found = parse(text)
+    found = parse_reward(text)
     assert (found.weight, found.source, found.function) == entry
 
 

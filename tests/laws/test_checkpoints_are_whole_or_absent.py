@@ -15,9 +15,10 @@ import pytest
 import torch
 from making import make_model
 
-from qed import checkpoints, manifest, room
 from qed.errors import DataError, QedError
-from qed.runs import Run, read_lines
+from qed.runs import disk, manifest
+from qed.runs.run import Run, read_lines
+from qed.training import checkpoints
 
 MODEL = make_model()
 FILES = ["hf/model.safetensors", "hf/config.json", "hf/tokenizer.json", "state.safetensors", "state.json"]
@@ -282,16 +283,16 @@ def test_a_folder_that_is_gone_is_not_made_again(run: Run) -> None:
 
 def test_nothing_is_written_where_there_is_no_room(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = names(run)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, room.MARGIN))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, disk.MARGIN))
     with pytest.raises(QedError, match=r"needs 0\.03 GiB.*run\.keep_last.*--out"):
         save(run, 6)
     assert names(run) == before
     weights = sum(parameter.nbytes for parameter in MODEL.parameters())  # tied ones once
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + room.MARGIN))
-    room.require(run, MODEL)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + room.MARGIN - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + disk.MARGIN))
+    disk.require(run, MODEL)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + disk.MARGIN - 1))
     with pytest.raises(QedError):
-        room.require(run, MODEL)
+        disk.require(run, MODEL)
 
 
 def test_retention_spares_what_is_named(run: Run) -> None:

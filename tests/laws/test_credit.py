@@ -11,18 +11,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qed import plugins
-from qed.algorithms import find
 from qed.algorithms.parts import estimators
 from qed.algorithms.parts.estimators import COMPARING, SHIFT_INVARIANT, Estimator
 from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.config import plugins
+from qed.config.plugins import load_algorithm
 from qed.errors import UsageError
 from qed.grading.judge import failed
-from qed.rollouts import credit, describe
+from qed.rollout.stages import credit, describe
 from qed.types import Advantage, Grade, Group, Problem, Rollout
 
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
-FAMILY = [name for name in sorted(plugins.shelf("algorithms")) if issubclass(find(name), PolicyGradient)]
+FAMILY = [name for name in sorted(plugins.shelf("algorithms")) if issubclass(load_algorithm(name), PolicyGradient)]
 VARIANTS: list[dict[str, Any]] = [
     *({"estimator": name} for name in ESTIMATORS),
     {"normalize_std": False},
@@ -119,7 +119,7 @@ def test_what_could_not_be_graded_changes_nothing_and_earns_nothing(
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_the_greedy_answer_is_a_baseline_and_no_row(name: str) -> None:
-    method = find(name)()
+    method = load_algorithm(name)()
     groups = step([[0.0, 1.0, 1.0]])
     credit(groups, method)
     assert groups[0][-1].advantage == 0.0
@@ -170,6 +170,8 @@ def test_truncated_answers_leave_the_rows_but_not_the_statistics() -> None:
 
 def test_every_estimator_is_told_apart() -> None:
     assert set(ESTIMATORS) >= SHIFT_INVARIANT | COMPARING | estimators.TOKEN_LEVEL
-    used = {find(name)().estimator for name in FAMILY}
+    used = {load_algorithm(name)().estimator for name in FAMILY}
     assert used == set(ESTIMATORS) - {"none"}, "an estimator without a leaf is still a choice of every leaf"
-    assert all({"estimator", "whiten", "kl_place"} <= {field.name for field in fields(find(name))} for name in FAMILY)
+    assert all(
+        {"estimator", "whiten", "kl_place"} <= {field.name for field in fields(load_algorithm(name))} for name in FAMILY
+    )

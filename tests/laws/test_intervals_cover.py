@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qed.evaluation.intervals import wilson
 from qed.evaluation.paired import adjusted_wald
 from qed.evaluation.resampling import difference, intervals
 from qed.evaluation.summary import overall
-from qed.intervals import wilson
 
 SIMULATIONS = 1_000
 

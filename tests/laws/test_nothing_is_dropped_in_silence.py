@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import make_model, make_rollout
 
-from qed.algorithms import find
 from qed.algorithms.grpo import Grpo
+from qed.config.plugins import load_algorithm
+from qed.config.settings import LearnerSettings
 from qed.errors import Diverged, QedError
 from qed.grading.judge import failed
-from qed.learner import COUNTS, Learner
-from qed.rollouts import credit, describe, grade, minibatches
-from qed.settings import LearnerSettings
+from qed.rollout.stages import credit, describe, grade, minibatches
+from qed.training.learner import COUNTS, Learner
 from qed.types import Grade, Group, Problem, Rollout
 
 
@@ -115,7 +115,7 @@ def test_what_could_not_be_graded_is_counted_and_earns_nothing() -> None:
 @given(rewards=st.lists(st.sampled_from([0.0, 0.1, 0.3, 1.0, 1.1]), min_size=1, max_size=9), shift=st.floats(-5, 5))
 @pytest.mark.parametrize("name", ["reinforce", "grpo", "dr_grpo"])
 def test_group_advantages_are_centred_and_ignore_a_shift(name: str, rewards: list[float], shift: float) -> None:
-    algorithm = find(name)()
+    algorithm = load_algorithm(name)()
     groups = [answers(rewards), answers([reward + shift for reward in rewards])]
     credit(groups, algorithm)
     one, other = ([rollout.advantage for rollout in group] for group in groups)

@@ -14,8 +14,8 @@ import torch.multiprocessing
 from torch import Tensor, nn
 
 from qed.algorithms.grpo import Grpo
-from qed.learner import Learner
-from qed.settings import LearnerSettings
+from qed.config.settings import LearnerSettings
+from qed.training.learner import Learner
 from qed.types import Problem, Rollout
 
 

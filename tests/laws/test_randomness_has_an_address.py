@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from making import make_model
 
 from qed.algorithms.grpo import Grpo
-from qed.draws import seed_of, shuffled, uniforms
+from qed.config.phases import Settings
+from qed.config.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings
 from qed.errors import ModelError, UsageError
-from qed.phases import Settings
-from qed.recipes.phase import Phase
-from qed.recipes.train import train
-from qed.rollouts import Stream
-from qed.runs import Launch, read_lines
-from qed.samplers.base import Sampling
-from qed.samplers.hf import HFSampler
-from qed.samplers.native import NativeSampler
-from qed.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings
+from qed.loops.phase import Phase
+from qed.loops.train import train
+from qed.randomness import seed_of, shuffled, uniforms
+from qed.rollout.stages import Stream
+from qed.runs.run import Launch, read_lines
+from qed.sampling.base import Sampling
+from qed.sampling.hf import HFSampler
+from qed.sampling.native.sampler import NativeSampler
 
 
 class Killed(BaseException):
@@ -163,7 +163,7 @@ def test_a_replaced_run_stays_until_the_new_one_stands(tmp_path: Path) -> None:
         train(small_run(run, model=ModelSettings(name=str(run / "nowhere"))), Launch(overwrite=True))
     assert (run / "metrics.jsonl").read_bytes() == before
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qed.recipes.setup.load_problems", lambda *_: 1 / 0)
+        patch.setattr("qed.loops.setup.load_problems", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             train(small_run(run), Launch(overwrite=True))
     assert (run / "metrics.jsonl").read_bytes() == before, "a bug of ours costs nobody his run either"

@@ -19,16 +19,16 @@ from test_randomness_has_an_address import Killed, assert_same_run, small_run
 from qed.algorithms.base import Moment
 from qed.algorithms.exgrpo import BUCKETS, ExGrpo
 from qed.algorithms.grpo import Grpo
-from qed.draws import seed_of
+from qed.config.settings import LearnerSettings, SamplingSettings
 from qed.errors import DataError, Diverged
-from qed.gathering import Gatherer
-from qed.learner import Learner
-from qed.recipes.phase import Phase
-from qed.recipes.train import train
-from qed.replay import Pool, as_row, from_row
-from qed.rollouts import Stream
-from qed.runs import Launch, read_lines
-from qed.settings import LearnerSettings, SamplingSettings
+from qed.loops.phase import Phase
+from qed.loops.train import train
+from qed.randomness import seed_of
+from qed.rollout.collector import Gatherer
+from qed.rollout.replay import Pool, as_row, from_row
+from qed.rollout.stages import Stream
+from qed.runs.run import Launch, read_lines
+from qed.training.learner import Learner
 from qed.types import Grade, Group, Groups, Problem, Rollout
 
 EXGRPO = ExGrpo(mixed=True)
@@ -247,7 +247,7 @@ def test_a_resumed_run_goes_on_with_what_was_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, algorithm: Grpo | ExGrpo
 ) -> None:
     """Cut after step 3 and resumed from the checkpoint of step 2, it equals the run that was never cut."""
-    monkeypatch.setattr("qed.gathering.grade", by_chance)
+    monkeypatch.setattr("qed.rollout.collector.grade", by_chance)
     train(small_run(tmp_path / "whole", steps=6, algorithm=algorithm), Launch())
     record = Phase.record
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from making import VOCABULARY, make_model, make_rollout
 
 from qed.algorithms.grpo import Grpo
-from qed.batch import collate
-from qed.draws import seed_of
-from qed.learner import Learner
-from qed.logps import response_logps
-from qed.samplers.base import Sampling
-from qed.samplers.hf import HFSampler
-from qed.settings import LearnerSettings
+from qed.config.settings import LearnerSettings
+from qed.randomness import seed_of
+from qed.sampling.base import Sampling
+from qed.sampling.hf import HFSampler
+from qed.training.batch import collate
+from qed.training.learner import Learner
+from qed.training.logps import response_logps
 from qed.types import Problem, Rollout
 
 

@@ -16,13 +16,13 @@ from qed.algorithms.base import Moment
 from qed.algorithms.exgrpo import ExGrpo
 from qed.algorithms.luffy import Luffy
 from qed.algorithms.parts.guidance import Guidance, Strategy
+from qed.data.prompts.base import Template
 from qed.errors import UsageError
-from qed.prompts.base import Template
-from qed.replay import Pool
-from qed.rollouts import describe, sample
-from qed.samplers.base import Sampling
-from qed.samplers.hf import HFSampler
-from qed.samplers.native import NativeSampler
+from qed.rollout.replay import Pool
+from qed.rollout.stages import describe, sample
+from qed.sampling.base import Sampling
+from qed.sampling.hf import HFSampler
+from qed.sampling.native.sampler import NativeSampler
 from qed.types import Completion, Grade, Group, Problem, Request, Rollout
 
 END = 1

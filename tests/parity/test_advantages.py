@@ -16,7 +16,7 @@ from qed.algorithms.base import Average, spread
 from qed.algorithms.parts import estimators
 from qed.algorithms.parts.divergences import as_in_verl, divergence
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.rollouts import credit
+from qed.rollout.stages import credit
 from qed.types import Grade, Problem, Rollout
 
 Case = tuple[dict[str, Tensor], dict[str, Any], dict[str, Tensor], dict[str, Any]]

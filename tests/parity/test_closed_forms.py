@@ -20,12 +20,12 @@ from qed.algorithms.expert_iteration import ExpertIteration
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.reinforce import Reinforce
 from qed.algorithms.sft import Sft
-from qed.batch import Batch
+from qed.config.settings import LearnerSettings
 from qed.errors import UsageError
-from qed.intervals import wilson
-from qed.learner import Learner
-from qed.optim import learning_rate
-from qed.settings import LearnerSettings
+from qed.evaluation.intervals import wilson
+from qed.training.batch import Batch
+from qed.training.learner import Learner
+from qed.training.optim import learning_rate
 from qed.types import Grade, Problem, Rollout
 
 

@@ -11,8 +11,8 @@ from making import make_model, make_rollout
 from torch import nn
 
 from qed.algorithms.grpo import Grpo
-from qed.learner import Learner
-from qed.settings import LearnerSettings
+from qed.config.settings import LearnerSettings
+from qed.training.learner import Learner
 
 
 def test_a_compiled_body_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:

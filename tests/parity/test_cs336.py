@@ -17,8 +17,8 @@ from making import make_model
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from qed.model import build_tokenizer
-from qed.prompts import alpaca
+from qed.data.prompts import alpaca
+from qed.models.load import build_tokenizer
 
 HOME = Path(__file__).resolve().parents[2]
 PLACE = importlib.util.spec_from_file_location("cs336_adapters", HOME / "examples" / "cs336_adapters.py")
@@ -147,7 +147,7 @@ def test_entropy_neither_overflows_nor_breaks_on_what_is_ruled_out() -> None:
 
 @pytest.mark.parametrize("rows", [1, 3, 10**6])
 def test_recorded_entropy_and_log_probs_by_chunks(shared: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qed.logits.CHUNK_ROWS", rows)
+    monkeypatch.setattr("qed.training.logits.CHUNK_ROWS", rows)
     vectors = np.load(shared / "vectors" / "verl_entropy_logprob.npz")
     logits = torch.tensor(vectors["entropy::in::logits"])
     np.testing.assert_allclose(adapters.entropy(logits).numpy(), vectors["entropy::out::entropy"], rtol=1e-9)

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import make_model
 
-from qed.draws import seed_of
-from qed.samplers.base import Sampling
-from qed.samplers.drawing import drawn, kept
-from qed.samplers.hf import HFSampler
+from qed.randomness import seed_of
+from qed.sampling.base import Sampling
+from qed.sampling.draw import drawn, kept
+from qed.sampling.hf import HFSampler
 
 PROBABILITIES = torch.tensor([[0.05, 0.5, 0.2, 0.15, 0.1]])
 

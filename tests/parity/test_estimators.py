@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qed.evaluation.estimators import budgets, maj_at_k, pass_at_k
+from qed.evaluation.intervals import mcnemar
 from qed.evaluation.paired import adjusted_wald, paired
 from qed.evaluation.summary import overall, summarise
 from qed.evaluation.votes import Vote, cluster, majority
-from qed.intervals import mcnemar
 
 SAID = st.lists(st.sampled_from(["1", "2", "3", "4", None]), min_size=1, max_size=8)
 

@@ -18,14 +18,14 @@ from qed.algorithms.gdpo import Gdpo
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from qed.algorithms.remax import Remax
-from qed.configuration.resolve import resolve
+from qed.config.resolve import resolve
+from qed.config.settings import SamplingSettings
+from qed.data.splits import reward_names
 from qed.errors import UsageError
-from qed.gathering import Gatherer
-from qed.recipes.problems import reward_names
 from qed.rewards.base import load
-from qed.rollouts import Stream, credit
-from qed.samplers.base import Sampling
-from qed.settings import SamplingSettings
+from qed.rollout.collector import Gatherer
+from qed.rollout.stages import Stream, credit
+from qed.sampling.base import Sampling
 from qed.types import Completion, Grade, Group, Problem, Prompt, Rollout
 
 LOG2 = math.log(2)

@@ -11,19 +11,19 @@ import torch
 from making import make_model, make_rollout
 from torch import Tensor
 
-from qed import fused
-from qed.batch import collate
-from qed.fused import linear_logps, linear_scores
-from qed.logps import response_scores
+from qed.training import fused_logps
+from qed.training.batch import collate
+from qed.training.fused_logps import linear_logps, linear_scores
+from qed.training.logps import response_scores
 
 VOCABULARY, WIDTH, ROWS = 23, 5, 11
 
 
 def cut(patch: pytest.MonkeyPatch, elements: int, rows: int = 2048, kept: bool = False) -> None:
     """Tiles of so many logits and rows, their exponentials kept or made again."""
-    patch.setitem(fused.TILE_ELEMENTS, "cpu", elements)
-    patch.setattr(fused, "TILE_ROWS", rows)
-    patch.setattr(fused, "KEPT_ELEMENTS", 10**6 if kept else 0)
+    patch.setitem(fused_logps.TILE_ELEMENTS, "cpu", elements)
+    patch.setattr(fused_logps, "TILE_ROWS", rows)
+    patch.setattr(fused_logps, "KEPT_ELEMENTS", 10**6 if kept else 0)
 
 
 def inputs(bias: bool = True, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
@@ -184,7 +184,7 @@ def test_the_graph_holds_tiles_only_where_they_are_few(monkeypatch: pytest.Monke
     assert held() == ROWS * VOCABULARY
     with torch.no_grad():
         assert held() == 0
-    monkeypatch.setattr(fused, "KEPT_ELEMENTS", ROWS * VOCABULARY - 1)
+    monkeypatch.setattr(fused_logps, "KEPT_ELEMENTS", ROWS * VOCABULARY - 1)
     assert held() < ROWS * VOCABULARY
 
 

@@ -23,18 +23,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from qed.algorithms.grpo import Grpo
-from qed.draws import seed_of
-from qed.lora import add
-from qed.phases import Settings
-from qed.recipes.train import train
-from qed.runs import Launch, read_lines
-from qed.samplers.base import Sampling
-from qed.samplers.decoder import Decoder, LlamaDecoder
-from qed.samplers.graphs import Capture, Graphed
-from qed.samplers.hf import HFSampler
-from qed.samplers.native import NativeSampler
-from qed.samplers.rows import Rows
-from qed.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings
+from qed.config.phases import Settings
+from qed.config.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings
+from qed.loops.train import train
+from qed.models.lora import add
+from qed.randomness import seed_of
+from qed.runs.run import Launch, read_lines
+from qed.sampling.base import Sampling
+from qed.sampling.hf import HFSampler
+from qed.sampling.native.cuda_graphs import Capture, Graphed
+from qed.sampling.native.decoder import Decoder, LlamaDecoder
+from qed.sampling.native.sampler import NativeSampler
+from qed.sampling.native.sequences import Rows
 from qed.types import Completion
 
 Step = Callable[[], Tensor]
@@ -99,8 +99,8 @@ def taping(monkeypatch: pytest.MonkeyPatch) -> Taping:
         assert isinstance(decoder, LlamaDecoder)
         return Graphed(decoder, capture, refuse)
 
-    monkeypatch.setattr("qed.samplers.native.graphed", graphed)
-    monkeypatch.setattr("qed.samplers.native.LEAVE_SHARE", {"cpu": 2})
+    monkeypatch.setattr("qed.sampling.native.sampler.graphed", graphed)
+    monkeypatch.setattr("qed.sampling.native.sampler.LEAVE_SHARE", {"cpu": 2})
     return capture
 
 
@@ -122,7 +122,7 @@ def test_it_writes_what_the_reference_writes(
     name: str, rows: int, shared: int, taping: Taping, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where rows come and leave, with prompts that are shared and with prompts that are copied."""
-    monkeypatch.setattr("qed.samplers.native.SHARED_FROM", shared)
+    monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
     model, (prompts, seeds), sampling = family(name), asked(25, 6), Sampling(1.0, 15)
     sampler = NativeSampler(model, None, ends=(1, 2), rows_per_batch=rows)
     expected = HFSampler(model, None, ends=(1, 2)).generate(prompts, seeds, sampling)
@@ -161,8 +161,8 @@ def test_a_step_of_fixed_shapes_computes_the_same(monkeypatch: pytest.MonkeyPatc
             return logits
 
     for shared in (1, 999):
-        monkeypatch.setattr("qed.samplers.native.SHARED_FROM", shared)
-        monkeypatch.setattr("qed.samplers.native.decoder_of", Both)
+        monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
+        monkeypatch.setattr("qed.sampling.native.sampler.decoder_of", Both)
         prompts, seeds = asked(30, 4)
         # Norms and rotations of transformers' models are float32; here they are the same ones on both sides.
         NativeSampler(family("qwen3"), None, ends=(1, 2), rows_per_batch=9).generate(prompts, seeds, Sampling(1.0, 12))
@@ -232,7 +232,9 @@ def test_a_run_notes_once_why_it_makes_no_graphs(tmp_path: Path, monkeypatch: py
         finally:
             raise RuntimeError("the capture was spoilt")  # as the end of a capture does
 
-    monkeypatch.setattr("qed.samplers.native.graphed", lambda decoder, _, refuse: Graphed(decoder, spoilt, refuse))
+    monkeypatch.setattr(
+        "qed.sampling.native.sampler.graphed", lambda decoder, _, refuse: Graphed(decoder, spoilt, refuse)
+    )
     settings = Settings(
         method="grpo",
         algorithm=Grpo(kl=0.1),
@@ -255,7 +257,7 @@ def test_on_a_device_graphs_write_what_steps_write(
     precision: torch.dtype, shared: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Captured anew as rows come and leave, in two calls, between which the weights change where they lie."""
-    monkeypatch.setattr("qed.samplers.native.SHARED_FROM", shared)
+    monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
     model, (prompts, seeds) = make_model(dtype=torch.float32).cuda(), asked(25, 16)
     graphs, steps = (NativeSampler(model, None, (1, 2), 24, precision) for _ in range(2))
     steps.refuse("the other side of the comparison")

@@ -21,8 +21,8 @@ from qed.algorithms.parts.guidance import Guidance
 from qed.algorithms.parts.mixture import Mixture
 from qed.algorithms.parts.shaping import Shaping
 from qed.algorithms.rl_sft import RlSft
-from qed.batch import Batch
 from qed.errors import UsageError
+from qed.training.batch import Batch
 from qed.types import Grade, Group, Problem, Rollout
 
 KINDS = {"no_reshape": "none", "pow": "power"}

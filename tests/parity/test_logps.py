@@ -11,13 +11,13 @@ from making import make_model, make_rollout
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from qed import logps as logps_module
-from qed.batch import collate
-from qed.draws import seed_of
 from qed.errors import ModelError
-from qed.logps import response_logps
-from qed.samplers.base import Sampling
-from qed.samplers.hf import HFSampler
+from qed.randomness import seed_of
+from qed.sampling.base import Sampling
+from qed.sampling.hf import HFSampler
+from qed.training import logps as logps_module
+from qed.training.batch import collate
+from qed.training.logps import response_logps
 from qed.types import Problem, Rollout
 
 SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

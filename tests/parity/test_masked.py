@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qed.masked import masked_mean, masked_normalize, masked_sum, masked_variance, whiten
+from qed.training.masked import masked_mean, masked_normalize, masked_sum, masked_variance, whiten
 
 
 def test_by_hand() -> None:

@@ -7,11 +7,11 @@ import torch
 from making import make_model
 from torch import nn
 
-from qed import lora
-from qed.algorithms import find
+from qed.config.plugins import load_algorithm
+from qed.config.settings import ModelSettings
 from qed.errors import UsageError
-from qed.recipes.moving import Moving
-from qed.settings import ModelSettings
+from qed.loops.ema_reference import Moving
+from qed.models import lora
 
 
 def changed(network: nn.Module) -> nn.Module:
@@ -82,4 +82,4 @@ def test_its_state_is_whole() -> None:
 )
 def test_what_has_no_reference_to_move_is_refused(method: str, settings: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        find(method)(**settings)
+        load_algorithm(method)(**settings)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from making import VOCABULARY, make_model
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from qed.draws import seed_of
-from qed.lora import add
-from qed.samplers.base import Sampling
-from qed.samplers.decoder import is_llama_like
-from qed.samplers.hf import HFSampler
-from qed.samplers.native import NativeSampler, make, supports
-from qed.samplers.rows import begun
-from qed.settings import ModelSettings
+from qed.config.settings import ModelSettings
+from qed.models.lora import add
+from qed.randomness import seed_of
+from qed.sampling.base import Sampling
+from qed.sampling.hf import HFSampler
+from qed.sampling.native.decoder import is_llama_like
+from qed.sampling.native.sampler import NativeSampler, make, supports
+from qed.sampling.native.sequences import begun
 
 SHAPE = {
     "vocab_size": VOCABULARY,
@@ -68,7 +68,7 @@ def test_it_writes_what_the_reference_writes(
     name: str, temperature: float, rows: int, look: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever shares a batch, and whether rows that are done are looked for at every token or now and then."""
-    monkeypatch.setattr("qed.samplers.native.LOOK_EVERY", {"cpu": look})
+    monkeypatch.setattr("qed.sampling.native.sampler.LOOK_EVERY", {"cpu": look})
     model, source = family(name), random.Random(1)
     prompts = [tuple(source.randrange(2, VOCABULARY) for _ in range(source.randint(1, 9))) for _ in range(9)]
     seeds = [[seed_of("native", which, number) for number in range(source.choice([1, 3, 8]))] for which in range(9)]
@@ -85,7 +85,7 @@ def test_it_writes_what_the_reference_writes(
 @pytest.mark.parametrize("rows", [128, 7])
 def test_answers_that_read_one_prompt_where_it_lies(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shared or copied, the keys and values are the same, also when answers of other prompts come in between."""
-    monkeypatch.setattr("qed.samplers.native.SHARED_FROM", 1)
+    monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", 1)
     model, source = family(name), random.Random(2)
     prompts = [tuple(source.randrange(2, VOCABULARY) for _ in range(source.randint(2, 30))) for _ in range(7)]
     seeds = [[seed_of("shared", which, number) for number in range(source.choice([1, 4, 8]))] for which in range(7)]
@@ -132,9 +132,9 @@ def test_no_more_rows_than_their_keys_and_values_have_memory_for(monkeypatch: py
     """A column takes 2 x 4 bytes x 2 layers x 2 heads x 4 numbers; each row has at most 2 + 6 of them."""
     model, sizes = make_model(), []
     whole = NativeSampler(model, None, ends=(1,)).generate([(3, 4)], [list(range(9))], Sampling(1.0, 6))
-    monkeypatch.setattr("qed.samplers.native.machine.whole_memory", lambda: 2 * 3 * 8 * 128 + 100)
+    monkeypatch.setattr("qed.sampling.native.sampler.machine.whole_memory", lambda: 2 * 3 * 8 * 128 + 100)
     monkeypatch.setattr(
-        "qed.samplers.native.begun", lambda places, *rest: (sizes.append(len(places)), begun(places, *rest))[1]
+        "qed.sampling.native.sampler.begun", lambda places, *rest: (sizes.append(len(places)), begun(places, *rest))[1]
     )
     bounded = NativeSampler(model, None, ends=(1,)).generate([(3, 4)], [list(range(9))], Sampling(1.0, 6))
     assert max(sizes) == 3

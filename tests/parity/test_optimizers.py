@@ -13,16 +13,16 @@ import torch
 from making import make_model, make_rollout
 from torch import Tensor, nn
 
-from qed import optim
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.sft import Sft
-from qed.configuration.changes import changes
-from qed.configuration.values import dump
+from qed.config.changes import changes
+from qed.config.phases import PhaseSettings, PipelineSettings
+from qed.config.settings import LearnerSettings
+from qed.config.values import dump
 from qed.errors import UsageError
-from qed.learner import Learner
-from qed.optim import OffloadedAdamW, learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
-from qed.phases import PhaseSettings, PipelineSettings
-from qed.settings import LearnerSettings
+from qed.training import optim
+from qed.training.learner import Learner
+from qed.training.optim import OffloadedAdamW, learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
 
 CASES = [(1e-2, (0.9, 0.999), 0.0), (1e-3, (0.9, 0.95), 0.1), (0.3, (0.5, 0.8), 0.3), (1e-4, (0.0, 0.0), 0.01)]
 

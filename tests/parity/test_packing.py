@@ -15,12 +15,12 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from qed.algorithms.sft import Sft
-from qed.attention import attending, packs
-from qed.batch import Batch, collate
-from qed.learner import Learner
-from qed.logps import decoder_and_head, response_logps
-from qed.packing import arranged, cut_packed, windows
-from qed.settings import LearnerSettings
+from qed.config.settings import LearnerSettings
+from qed.training.attention import attending, packs
+from qed.training.batch import Batch, collate
+from qed.training.learner import Learner
+from qed.training.logps import decoder_and_head, response_logps
+from qed.training.packing import arranged, cut_packed, windows
 
 SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 
@@ -143,5 +143,5 @@ def test_a_model_that_mixes_packed_rows_is_computed_with_padding(monkeypatch: py
     network = make_model()
     assert Learner(network, Sft(), LearnerSettings()).packing
     assert not packs(Blind(network.model))
-    monkeypatch.setattr("qed.learner.packs", lambda body: packs(Blind(body)))
+    monkeypatch.setattr("qed.training.learner.packs", lambda body: packs(Blind(body)))
     assert not Learner(network, Sft(), LearnerSettings()).packing

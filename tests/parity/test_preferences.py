@@ -17,10 +17,10 @@ from making import make_model, make_rollout
 from qed.algorithms.dpo import Dpo
 from qed.algorithms.online_dpo import OnlineDpo
 from qed.algorithms.parts.pair_losses import Preference, score
-from qed.batch import Batch
+from qed.config.settings import LearnerSettings
 from qed.errors import UsageError
-from qed.learner import Learner
-from qed.settings import LearnerSettings
+from qed.training.batch import Batch
+from qed.training.learner import Learner
 from qed.types import Grade, Problem, Rollout
 
 

@@ -19,10 +19,10 @@ from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import factor
 from qed.algorithms.parts.surrogates import Surrogate, policy_loss, sampled
 from qed.algorithms.rl_sft import RlSft
-from qed.batch import Batch, collate
+from qed.config.settings import LearnerSettings
 from qed.errors import QedError, UsageError
-from qed.learner import Learner
-from qed.settings import LearnerSettings
+from qed.training.batch import Batch, collate
+from qed.training.learner import Learner
 from qed.types import Problem, Rollout
 
 ONES = torch.ones(1, 1, dtype=torch.float64)

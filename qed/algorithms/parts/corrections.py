@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qed.algorithms.parts.policy_gradient import PolicyGradient
-    from qed.batch import Batch
+    from qed.training.batch import Batch
 
 Correction = Literal[
     "none",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.batch import Batch
+    from qed.training.batch import Batch
 
 CHANGE = 0.005  # of the bonus's weight in a step
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from qed.algorithms.base import Moment, correct_ones, require
-from qed.draws import uniform
+from qed.randomness import uniform
 from qed.types import Group, Groups, Problem, Request, Rollout
 
 Strategy = Literal["random", "linear_max", "reverse_linear", "fixed", "linear"]

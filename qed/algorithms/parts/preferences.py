@@ -16,7 +16,7 @@ from qed.algorithms.parts.pair_losses import FDivergence, Pairs, Preference
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.batch import Batch
+    from qed.training.batch import Batch
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qed.algorithms.base import Average
-    from qed.batch import Batch
+    from qed.training.batch import Batch
 
 Kind = Literal["none", "logp", "p_logp", "square_root", "power", "regularized"]
 KNOWN_EPSILON = 1e-6  # added to a behaviour probability that is known

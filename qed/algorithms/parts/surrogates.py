@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from qed.algorithms.parts.policy_gradient import PolicyGradient
-    from qed.batch import Batch
+    from qed.training.batch import Batch
 
 Surrogate = Literal["clip", "plain", "unclipped", "gspo", "gspo_token", "cispo", "sapo", "gmpo", "vespo", "dppo"]
 Terms = tuple["Tensor", dict[str, "Tensor"]]

@@ -1,0 +1,124 @@
+"""Print every setting that a command line means and where it comes from (show), or only check it (validate)."""
+# ruff: noqa: PLC0415, T201 -- a sweep is imported where there is one, and this is where results are printed
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from qed.algorithms.base import Algorithm
+from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.scales import factor
+from qed.algorithms.parts.surrogates import CLIPPING
+from qed.cli.commands.base import training
+from qed.config.help import columns
+from qed.config.phases import PipelineSettings, Settings
+from qed.config.resolve import DEFAULT, Resolved, resolve
+from qed.config.values import shown
+from qed.errors import UsageError
+
+USAGE = (
+    "Usage: qed config show COMMAND [CONFIG…] [--section.setting VALUE …] [--json]\n"
+    "       qed config validate COMMAND [CONFIG…] [--section.setting VALUE …]\n\n"
+    "`show` prints every setting and where its value comes from; `validate` only says whether all is well."
+)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Show or validate what a command line means."""
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(USAGE)
+        return 0
+    action = arguments[0]
+    if action not in ("show", "validate") or len(arguments) < 2:
+        raise UsageError(f"qed config {' '.join(arguments)} is incomplete or unknown.\n{USAGE}")
+    command = training(arguments[1])
+    resolved = resolve(command, arguments[2:])
+    if resolved.flags.sweep:
+        from qed.config import sweep
+
+        sweep.points(command, arguments[2:])
+    if action == "show":
+        print(_shown(resolved))
+    else:
+        given = sum(not origin.startswith(DEFAULT) for origin in resolved.origins.values())
+        print(f"All is well: {given} of {len(resolved.origins)} settings are given, the others are defaults.")
+    return 0
+
+
+def _shown(resolved: Resolved) -> str:
+    """Every setting with its value and origin, for people or for machines."""
+    values = {key: _value(resolved.settings, key) for key in resolved.origins}
+    if resolved.flags.json:
+        return json.dumps({key: {"value": value, "origin": resolved.origins[key]} for key, value in values.items()})
+    settings = resolved.settings
+    phases = settings.phases() if isinstance(settings, PipelineSettings) else [settings]
+    told = [line for phase in phases if phase.algorithm.online for line in ("", *_scale(phase))]
+    return "\n".join([columns([key, shown(value), resolved.origins[key]] for key, value in values.items()), *told])
+
+
+def _scale(settings: Settings) -> list[str]:
+    """What the numbers of an online phase come to: its updates, the weight of a token, and what its clip sees."""
+    sampling, learner, algorithm = settings.sampling, settings.learner, settings.algorithm
+    answers = sampling.problems_per_step * sampling.group_size
+    rows = min(learner.batch_size or answers, answers)
+    updates = math.ceil(answers / rows) * learner.passes
+    told = [
+        f"What this comes to in a step of {settings.method}:",
+        f"  updates    {sampling.problems_per_step} problems x {sampling.group_size} answers = {answers} answers: "
+        f"{updates} optimizer step{'s' * (updates > 1)} of {rows} rows, {learner.passes} "
+        f"pass{'es' * (learner.passes > 1)} over them",
+        f"  one token  {_token(algorithm, rows, sampling.max_tokens)}",
+    ]
+    if isinstance(algorithm, PolicyGradient) and algorithm.surrogate != "plain":
+        told.append(f"  the ratio  {_ratio(algorithm, updates)}")
+        if algorithm.surrogate == "cispo" and algorithm.cispo_clip == "trl" and algorithm.clip_high < 1:
+            told.append(
+                f"  the clip   algorithm.cispo_clip trl bounds the weight at algorithm.clip_high itself, so that every "
+                f"update is scaled down to {algorithm.clip_high:g} at most; TRL recommends 5"
+            )
+    return told
+
+
+def _token(algorithm: Algorithm, rows: int, longest: int) -> str:
+    """The weight of one token in a step's loss, for rows of several lengths where it depends on them."""
+    if type(algorithm).weights not in (Algorithm.weights, PolicyGradient.weights):
+        return "is weighed by the algorithm's own rule, see docs/algorithms.md"
+    scale = factor(algorithm.scale, algorithm.average, rows) if isinstance(algorithm, PolicyGradient) else 1.0
+    usual = max(1, longest // 2)
+    if algorithm.average == "sequence":
+        lengths = sorted({max(1, longest // 8), usual, longest})
+        each = ", ".join(f"{scale / (rows * length):.2g} in a row of {length}" for length in lengths)
+        return f"weighs 1/({rows} rows x its row's tokens): {each}"
+    if algorithm.average == "token":
+        return f"weighs 1/(the step's tokens): {scale / (rows * usual):.2g} where {rows} rows have {usual} on average"
+    by_length = f" x {longest} tokens" if algorithm.average == "constant" else ""
+    times = f" x {scale:g} ({algorithm.scale})" if isinstance(algorithm, PolicyGradient) and scale != 1 else ""
+    divisor = rows * (longest if algorithm.average == "constant" else 1)
+    return f"weighs 1/({rows} rows{by_length}){times} = {scale / divisor:.2g} in a row of any length"
+
+
+def _ratio(algorithm: PolicyGradient, updates: int) -> str:
+    """What the probability ratio is, and whether a clip can ever bind."""
+    clip = " and its clip never binds" if algorithm.surrogate in CLIPPING else ""
+    if algorithm.surrogate == "dppo" or algorithm.correction == "bypass":
+        return "is to the sampler's own log-probs: 1 but for its rounding, its age and earlier updates of the step"
+    if updates > 1:
+        return (
+            f"is to the learner's log-probs before the first of {updates} updates: 1 in the first, and whatever the "
+            "policy has moved in the later ones"
+        )
+    if algorithm.rescored:
+        return f"is exactly 1{clip}, with a single update and old log-probs that are the learner's own"
+    return (
+        f"is 1{clip}, with a single update for each sampling, but for what the sampler's log-probs differ from the "
+        "learner's (mismatch/logp) and for answers that a former policy left over"
+    )
+
+
+def _value(settings: Any, key: str) -> Any:
+    for name in key.split("."):
+        settings = getattr(settings, name)
+    return settings

@@ -1,0 +1,52 @@
+"""Sample a model's answers to a few problems and show tags, extracted answers, reward parts and diversity."""
+# ruff: noqa: PLC0415, T201 -- what samples is imported once the options are read, and this prints results
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from qed.config.layers import method_of
+from qed.config.phases import PipelineSettings, Settings
+from qed.config.resolve import resolve
+from qed.errors import UsageError
+
+USAGE = """Usage: qed debug-generations MODEL|RUN [--problems N] [--answers K] [--whole] [--json] [CONFIG…]
+                             [--section.setting VALUE …]
+
+Samples K answers (4) to N training problems (4) with the sampler, prompt and reward of training, and shows what was
+found in each and how much they differ. Of a RUN, its final model is asked as the run asked it. Settings are those of
+`qed grpo`, for example --tasks, --prompt, --reward and --sampling.temperature."""
+SHORT = {"--problems": "--sampling.problems_per_step", "--answers": "--sampling.group_size"}
+USUAL = ("--sampling.problems_per_step", "4", "--sampling.group_size", "4")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Sample, grade and show."""
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(USAGE)
+        return 0 if arguments else UsageError.exit_code
+    if arguments[0].startswith("-"):
+        raise UsageError(f"qed debug-generations needs a model or a run first, not {arguments[0]}.\n{USAGE}")
+    whole = "--whole" in arguments
+    settings, as_json = _settings(arguments[0], [word for word in arguments[1:] if word != "--whole"])
+    from qed.evaluation.debug_generations import debug
+
+    result = debug(settings, whole, as_json)
+    if as_json:
+        print(json.dumps(result))
+    return 0
+
+
+def _settings(model: str, arguments: Sequence[str]) -> tuple[Settings, bool]:
+    """The settings of a model, or of a run and its final model, and whether a machine reads the result."""
+    given = [SHORT.get(word, word) for word in arguments]
+    saved = Path(model) / "settings.yaml"
+    if saved.is_file():
+        command, before = method_of(saved), [str(saved), "--model", str(Path(model) / "final" / "hf")]
+    else:
+        command, before = "grpo", ["--model", model]
+    resolved = resolve(command, [*before, *USUAL, *given])
+    settings = resolved.settings
+    return settings.phase("rl") if isinstance(settings, PipelineSettings) else settings, resolved.flags.json

@@ -1,0 +1,155 @@
+"""The command line as a layer: `--a.b v`, `--a.b=v` and `a.b=v`, configurations, and the flags that are no settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+
+from qed.config.fields import SHORTCUTS, Table
+from qed.config.layers import SUFFIXES, Entry
+from qed.config.names import suggest
+from qed.config.values import FALSE, TRUE, Raw
+from qed.errors import UsageError
+
+ASSIGNMENT = re.compile(r"[A-Za-z_][\w.-]*=")
+NUMBER = re.compile(r"-(\.?\d|inf|nan)")
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What a command line asks for beside settings; the string under a field is its help."""
+
+    resume: bool = False
+    """Go on with the run in the folder --out."""
+    requeue: bool = False
+    """Go on with the run in --out, or begin it there: for jobs that are started again with the same command."""
+    allow_change: tuple[str, ...] = ()
+    """With --resume, go on although these settings are others; data.tasks stands for the problems themselves too."""
+    fast: bool = False
+    """With --resume, compare the sizes of a checkpoint's files alone, and not their checksums."""
+    overwrite: bool = False
+    """Replace the run in the folder --out."""
+    dry_run: bool = False
+    """Print what the run would do, and do not train."""
+    sweep: tuple[str, ...] = ()
+    """A run for each value; given several times, for each combination."""
+    json: bool = False
+    """Print the result as one line of JSON, the last of stdout."""
+    allow_user_code: bool = False
+    """Let YAML files name code outside of qed."""
+    debug: bool = False
+    """Print the traceback of an error too."""
+    help: bool = False
+    """Print the short help."""
+    help_all: bool = False
+    """Print every setting."""
+
+
+FLAGS = tuple(flag.name for flag in fields(Flags))
+
+
+@dataclass
+class Line:
+    """A command line taken apart, in the order of its arguments."""
+
+    configs: list[str] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    flags: set[str] = field(default_factory=set)
+    sweep: list[str] = field(default_factory=list)
+    allow_change: list[str] = field(default_factory=list)
+
+
+def scan(arguments: Sequence[str], table: Table) -> tuple[list[str], list[Entry], Flags]:
+    """The configurations, settings and flags of a command line; names of settings are not checked here."""
+    line, rest = Line(), list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        if argument == "-h":
+            line.flags.add("help")
+        elif argument.startswith("--"):
+            _option(argument, rest, table, line)
+        elif argument.startswith(("-", "+")):
+            raise UsageError(_misplaced_sign(argument, table))
+        elif ASSIGNMENT.match(argument) and not _is_file(argument):
+            name, _, value = argument.partition("=")
+            line.entries.append(Entry(_key(name), Raw(value), name))
+        else:
+            line.configs.append(argument)
+    if len({"resume", "requeue", "overwrite"} & line.flags) > 1:
+        raise UsageError("--resume and --requeue go on with a run, and --overwrite replaces it. Give one of them.")
+    if not {"resume", "requeue"} & line.flags and ("fast" in line.flags or line.allow_change):
+        raise UsageError("--allow-change and --fast say how a run is resumed. Add --resume, or leave them out.")
+    flags = Flags(**dict.fromkeys(line.flags, True))  # type: ignore[arg-type]
+    flags = replace(flags, sweep=tuple(line.sweep), allow_change=_settings(line.allow_change, table))
+    return line.configs, line.entries, flags
+
+
+def _settings(names: Sequence[str], table: Table) -> tuple[str, ...]:
+    """The full names of settings that are given by any of their names, several of them with commas between."""
+    found: dict[str, None] = {}
+    for name in ",".join(names).split(",") if names else ():
+        full = table.full(_key(name.strip()))
+        if not full:
+            raise UsageError(f"--allow-change {name} is no setting of qed {table.command}.{suggest(_key(name), table)}")
+        found |= dict.fromkeys(full)
+    return tuple(found)
+
+
+def _option(argument: str, rest: list[str], table: Table, line: Line) -> None:
+    """Take an argument that begins with two dashes, and its value from those that follow."""
+    name, equals, value = argument.partition("=")
+    key = _key(name[2:])
+    if key in ("sweep", "allow_change"):
+        getattr(line, key).append(value if equals else _value(name, rest))
+    elif key in FLAGS:
+        if equals:
+            raise UsageError(f"{name} takes no value.")
+        line.flags.add(key)
+    elif equals:
+        line.entries.append(Entry(key, Raw(value), name))
+    elif key.startswith("no_") and table.is_switch(key[3:]):
+        line.entries.append(Entry(key[3:], Raw("false"), name))
+    elif table.is_switch(key):
+        word = rest.pop(0) if rest and rest[0].lower() in (*TRUE, *FALSE) else "true"
+        line.entries.append(Entry(key, Raw(word), name))
+    else:
+        # A name that is no setting is reported as such later, whatever follows it.
+        value = _value(name, rest) if table.full(key) or (rest and _is_value(rest[0])) else ""
+        line.entries.append(Entry(key, Raw(value), name))
+
+
+def _value(name: str, rest: list[str]) -> str:
+    if not rest or (rest[0].startswith("-") and not NUMBER.match(rest[0])):
+        raise UsageError(f"{name} needs a value after it.")
+    return rest.pop(0)
+
+
+def _is_value(argument: str) -> bool:
+    """Whether an argument after an unknown name is its value, rather than a configuration or the next option."""
+    return not (argument.startswith("--") or ASSIGNMENT.match(argument) or argument.endswith(SUFFIXES))
+
+
+def _is_file(argument: str) -> bool:
+    """Whether an argument with an equals sign is a file: the folders of a sweep are called lr=1e-6,seed=0."""
+    return argument.endswith(SUFFIXES) and Path(argument).is_file()
+
+
+def _key(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def proposals(table: Table) -> list[str]:
+    """The names beside those of settings that a mistyped option may have meant."""
+    return [name.replace("_", "-") for name in FLAGS] + [name for name in SHORTCUTS if table.full(name)]
+
+
+def _misplaced_sign(argument: str, table: Table) -> str:
+    name = argument.lstrip("-+")
+    if argument.startswith("+"):
+        return f"{argument}: leave the plus out and write {name}; every setting of qed exists already."
+    key = _key(name.partition("=")[0])
+    known = table.full(key) or key in FLAGS
+    hint = f" Did you mean '--{name}'?" if known else suggest(key, table, proposals(table), "--")
+    return f"{argument} is no option; options begin with two dashes.{hint}"

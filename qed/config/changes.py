@@ -1,0 +1,57 @@
+"""What may change when a run is resumed: how far it goes and what it leaves behind, not what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qed.config.values import dump
+from qed.errors import DataError
+from qed.guards.redaction import redact
+
+FREE_SECTIONS = ("run.", "evaluation.")
+# These decide how much is computed at once or how far it goes, never what comes out of a step.
+FREE = ("sampling.rows_per_batch", "learner.tokens_per_microbatch", "model.device", "model.gradient_checkpointing")
+SAME_UPDATES = {"adamw", "adamw_offload"}  # they differ in where the state lies, and read each other's
+
+
+def changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> tuple[list[str], list[str]]:
+    """The settings that differ from a saved settings.yaml, each as `key: old -> new`: all, and those that are refused
+    because they would make another run, and are not allowed by name."""
+    before = dict(_flat(_saved(saved)))
+    after = dict(_flat(yaml.safe_load(redact(dump(settings)))))  # as it was saved
+    # The steps of the last phase may grow; those of an earlier one would move everything behind them.
+    last = "rl.learner.steps" if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner.steps"
+    different = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    free = [
+        key
+        for key in different
+        if key.startswith(FREE_SECTIONS)
+        or key in allowed
+        or key.removeprefix("sft.").removeprefix("rl.") in FREE
+        or key in ("learner.steps", last)
+        or (key.endswith("learner.optimizer") and {before.get(key), after.get(key)} <= SAME_UPDATES)
+    ]
+    said = {key: f"{key}: {before.get(key)} -> {after.get(key)}" for key in different if key != "run.out"}
+    return list(said.values()), [said[key] for key in said if key not in free]
+
+
+def _saved(file: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{file} cannot be read: {error}. Restore it from a copy.") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{file} holds no settings any more. Restore it from a copy.")
+    return found
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value

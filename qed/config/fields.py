@@ -1,0 +1,151 @@
+"""The table of a command's settings: every dotted key with its type, default and section, and how it may be called.
+
+It is read off the dataclasses in settings.py and the algorithm's own, so a new field is a new option by itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from qed.config import plugins
+from qed.config.phases import PipelineSettings, Settings
+from qed.errors import UsageError
+
+PHASES = {"sft": "sft", "rl": "grpo"}
+PIPELINES = ("quickstart", "pipeline")
+SHORTCUTS = {
+    "model": "model.name",
+    "tasks": "data.tasks",
+    "prompt": "data.prompt",
+    "reward": "data.reward",
+    "steps": "learner.steps",
+    "lr": "learner.lr",
+    "out": "run.out",
+    "seed": "run.seed",
+    "device": "model.device",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: where it stands and what it takes; `default` is MISSING where a value must be given."""
+
+    key: str
+    kind: Any
+    default: Any
+    section: str
+    owner: type
+    shelf: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All settings of a command.
+
+    `methods` names the algorithm of each phase; outside of pipelines there is one, under an empty name.
+    """
+
+    command: str
+    methods: Mapping[str, str]
+    settings: Mapping[str, Setting]
+    sections: Mapping[str, type]
+
+    @property
+    def pipeline(self) -> bool:
+        """Whether the settings are those of two phases."""
+        return "" not in self.methods
+
+    def full(self, key: str, shortcuts: bool = True) -> tuple[str, ...]:
+        """The settings that a key or a shortcut means: one, both phases' in a pipeline, or none."""
+        key = SHORTCUTS.get(key, key) if shortcuts else key
+        if key in self.settings:
+            return (key,)
+        # Two phases rarely share a learning rate: SFT's is ten times that of RL.
+        both = tuple(f"{phase}.{key}" for phase in self.methods) if self.pipeline and key != "learner.lr" else ()
+        return both if key.startswith("learner.") and all(name in self.settings for name in both) else ()
+
+    def is_switch(self, key: str) -> bool:
+        """Whether a key may stand on the command line without a value."""
+        names = self.full(key)
+        return bool(names) and all(self.settings[name].kind is bool for name in names)
+
+
+def table_of(command: str, methods: Mapping[str, str]) -> Table:
+    """The settings of a command whose phases train with the algorithms named; this imports the algorithms."""
+    settings: dict[str, Setting] = {}
+    sections: dict[str, type] = {}
+    classes = {phase: plugins.load_algorithm(name) for phase, name in methods.items()}
+    _collect(Settings if "" in methods else PipelineSettings, "", classes, (settings, sections))
+    for phase in methods:
+        # The phase's own algorithm is a default of its own: in settings.py both phases are the same class.
+        if phase:
+            settings[f"{phase}.method"] = replace(settings[f"{phase}.method"], default=PHASES[phase])
+    return Table(command, dict(methods), settings, sections)
+
+
+def _collect(
+    owner: type, section: str, classes: Mapping[str, type], found: tuple[dict[str, Setting], dict[str, type]]
+) -> None:
+    """Add the settings of a dataclass and of the sections within it."""
+    settings, sections = found
+    sections[section] = owner
+    hints = _hints(owner)
+    for part in fields(owner):
+        key = f"{section}.{part.name}" if section else part.name
+        inner = classes[section] if part.name == "algorithm" and section in classes else hints[part.name]
+        if is_dataclass(inner) and isinstance(inner, type):
+            _collect(inner, key, classes, found)
+        elif part.init and not (part.name == "method" and not section):
+            settings[key] = Setting(key, inner, _default(part), section, owner, part.metadata.get("shelf"))
+
+
+def _hints(owner: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(owner)
+    except NameError as error:
+        raise UsageError(f"The types of the fields of {owner.__name__} cannot be read: {error}.") from error
+
+
+def _default(part: Field[Any]) -> Any:
+    return part.default_factory() if part.default_factory is not MISSING else part.default
+
+
+def documentation(owner: type, name: str) -> str:
+    """The string under a field of a dataclass, from the nearest class that has one."""
+    found = (_documents(base.__module__).get((base.__name__, name), "") for base in owner.__mro__)
+    return next(filter(None, found), "")
+
+
+@functools.cache
+def _documents(module: str) -> dict[tuple[str, str], str]:
+    """The strings under the fields of every class in a module, read without importing anything."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if file is None or not file.endswith(".py"):
+        return {}
+    found = {}
+    classes = [
+        node for node in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)
+    ]
+    for owner in classes:
+        for field_node, text_node in zip(owner.body, owner.body[1:], strict=False):
+            match field_node, text_node:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                    found[owner.name, name] = " ".join(text.split())
+    return found
+
+
+def algorithm_of(command: str) -> str:
+    """The algorithm that a command names, in the spelling of its file; a UsageError when there is none."""
+    plugins.check("algorithms", command)
+    return command if plugins.is_users_own(command) else command.replace("-", "_")

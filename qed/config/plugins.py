@@ -1,0 +1,133 @@
+"""A name is a file: `--reward boxed` is `rewards/boxed.py`, and a path to a .py file is the user's own.
+
+A shelf is a folder of leaves. Listing one reads the first docstring line of each file without importing it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from qed.errors import UsageError, nearest
+
+HOME = Path(__file__).parents[1]
+# Where the leaves of a shelf lie, and what each must define to be one; an algorithm is known by its dataclass.
+SHELVES = {
+    "algorithms": ("algorithms", ""),
+    "commands": ("cli/commands", "run"),
+    "prompts": ("data/prompts", "REWARD"),
+    "rewards": ("rewards", "reward"),
+    "samplers": ("sampling", "make"),
+    "tasks": ("data/tasks", "PROMPT"),
+}
+
+
+def shelf(name: str) -> dict[str, str]:
+    """List the leaves of a shelf, such as `rewards`, each with the first line of its docstring.
+
+    A leaf is a file or a package that defines what the shelf asks for; helpers beside it define something else.
+    """
+    folder, wanted = SHELVES[name]
+    leaves = {}
+    for path in sorted((HOME / folder).iterdir()):
+        file = path / "__init__.py" if path.is_dir() else path
+        if path.stem.startswith("_") or file.suffix != ".py" or not file.is_file():
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        if wanted in _defined_names(tree) if wanted else _has_subclass(tree):
+            leaves[path.stem] = (ast.get_docstring(tree) or "").split("\n", 1)[0]
+    return leaves
+
+
+def _defined_names(tree: ast.Module) -> set[str]:
+    """Find the names that a module binds at its top level."""
+    names: set[str] = set()
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.ImportFrom(names=aliases):
+                names |= {alias.asname or alias.name for alias in aliases}
+            case ast.Assign(targets=targets):
+                names |= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+    return names
+
+
+def _has_subclass(tree: ast.Module) -> bool:
+    return any(isinstance(node, ast.ClassDef) and node.bases for node in tree.body)
+
+
+def is_users_own(name: str) -> bool:
+    """Whether a name means code outside of qed: a path to a .py file, or a dotted module name."""
+    return name.endswith(".py") or ("." in name and "/" not in name and all(p.isidentifier() for p in name.split(".")))
+
+
+def check(shelf_name: str, name: str) -> None:
+    """Raise a UsageError when the name is neither a leaf of the shelf nor somebody's own code."""
+    if is_users_own(name):
+        if name.endswith(".py") and not Path(name).is_file():
+            raise UsageError(f"There is no file {name} to take as one of the {shelf_name}.")
+        return
+    leaves = shelf(shelf_name)
+    if name.replace("-", "_") not in leaves:
+        known = ", ".join(leaves)
+        raise UsageError(f"There is no '{name}' among the {shelf_name}.{nearest(name, leaves)} There are: {known}.")
+
+
+def load(shelf_name: str, name: str) -> ModuleType:
+    """Import a leaf by its name, or the user's own module by dotted name or path."""
+    check(shelf_name, name)
+    if name.endswith(".py"):
+        return _from_path(Path(name))
+    if is_users_own(name):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise UsageError(f"Cannot import {name}: {error}. Is its folder on PYTHONPATH?") from error
+    folder, _ = SHELVES[shelf_name]
+    return importlib.import_module(f"qed.{folder.replace('/', '.')}.{name.replace('-', '_')}")
+
+
+def _from_path(path: Path) -> ModuleType:
+    # Two files of the same name in different folders are two modules.
+    address = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
+    spec = importlib.util.spec_from_file_location(f"qed_user_{path.stem}_{address}", path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} cannot be imported as a Python module.")
+    module = importlib.util.module_from_spec(spec)
+    # A dataclass looks its module up by name while it is being made.
+    sys.modules[module.__name__] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise UsageError(f"{path}, line {error.lineno}: {error.msg}.") from error
+    except Exception as error:
+        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def load_algorithm(name: str) -> type[Any]:
+    """Import an algorithm by its name: the one class with a loss that its file defines itself.
+
+    Raises:
+        UsageError: the file defines none, or several.
+    """
+    module = load("algorithms", name)
+    classes = [
+        thing
+        for thing in vars(module).values()
+        if isinstance(thing, type) and thing.__module__ == module.__name__ and hasattr(thing, "loss")
+    ]
+    if len(classes) != 1:
+        raise UsageError(
+            f"{name} must define exactly one subclass of qed.algorithms.base.Algorithm, not {len(classes)}."
+        )
+    return classes[0]

@@ -1,0 +1,103 @@
+"""What a person sees while a run goes: one live line on a terminal, plain lines elsewhere, and tables."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console as RichConsole
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from qed.guards.redaction import clean, redact
+
+LINES_A_PHASE = 20
+PIPE_WIDTH = 140  # columns
+TRAINED = ("⟦", "⟧")  # around the tokens that are trained, where bold cannot be shown
+
+
+class Console:
+    """Speaks to stdout, or to stderr where stdout belongs to a machine."""
+
+    def __init__(self, json: bool = False, log_every: int = 0) -> None:
+        file = sys.stderr if json else sys.stdout
+        # A file or a pipe has no width of its own; tables in it are not cut to that of a terminal.
+        width = None if file.isatty() else PIPE_WIDTH
+        self.rich = RichConsole(file=file, highlight=False, soft_wrap=True, emoji=False, width=width)
+        self.log_every = log_every
+        self.live: Live | None = None
+        self.began, self.first, self.shown, self.unit = 0.0, 0, 0, "step"
+
+    def say(self, text: str = "") -> None:
+        """A line of its own; model text in it is shown as it is, without control characters."""
+        self.rich.print(escape(clean(redact(text))))
+
+    def phase(self, title: str, first: int, unit: str = "step") -> None:
+        """Begin a phase that counts steps or other units: the time left is reckoned from here."""
+        self.end_phase()
+        if title:
+            self.say(title)
+        self.began, self.first, self.shown, self.unit = time.perf_counter(), first, first, unit
+        if self.rich.is_terminal:
+            self.live = Live(Text(""), console=self.rich, refresh_per_second=8, transient=False)
+            self.live.start()
+
+    def step(self, step: int, last: int, metrics: Mapping[str, float]) -> None:
+        """Show one step: on the live line, or now and then as a line."""
+        line = self._line(step, last, metrics)
+        every = self.log_every or max(1, (last - self.first) // LINES_A_PHASE)
+        if self.live is not None:
+            self.live.update(Text(line))
+        elif step - self.shown >= every or step == last:
+            self.rich.print(line, markup=False)
+            self.shown = step
+
+    def end_phase(self) -> None:
+        """Leave the live line as it stands."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table, the first column to the left and the others to the right."""
+        table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
+        for row in rows:
+            table.add_row(*(escape(clean(cell)) for cell in row))
+        self.rich.print(table)
+
+    def marked(self, given: str, trained: str) -> None:
+        """A text of which the end is trained: in bold on a terminal, between brackets elsewhere."""
+        given, trained = clean(given), clean(trained)
+        if self.rich.is_terminal:
+            self.rich.print(Text.assemble((given, "dim"), (trained, "bold")))
+        else:
+            self.rich.print(f"{given}{TRAINED[0]}{trained}{TRAINED[1]}" if trained else given, markup=False)
+
+    def _line(self, step: int, last: int, metrics: Mapping[str, float]) -> str:
+        shown = [
+            ("loss", "train/loss", "{:.4f}", "accuracy" not in metrics),
+            ("reward", "reward/mean", "{:.3f}", True),
+            ("accuracy", "accuracy", "{:.1%}", True),
+            ("length", "length/mean", "{:.1f}", True),
+            ("truncated", "length/truncated_frac", "{:.1%}", True),
+            ("tokens/s", "perf/tokens_per_s", "{:,.0f}", True),
+        ]
+        parts = [
+            f"{label} {form.format(metrics[key])}" for label, key, form, wanted in shown if wanted and key in metrics
+        ]
+        done = step - self.first
+        left = (time.perf_counter() - self.began) / max(1, done) * (last - step)
+        return "  ".join([f"{self.unit} {step}/{last}", *parts, f"left {duration(left)}"])
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

@@ -1,0 +1,1 @@
+"""Data: tasks, prompts, sources, splits, and the tools that look at it."""

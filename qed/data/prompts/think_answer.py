@@ -1,0 +1,22 @@
+"""The embedded default: a chat turn, answered by <think>steps</think><answer>result</answer>."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qed.data.prompts.base import chat
+from qed.types import Problem
+
+CHAT = True
+STOP: tuple[str, ...] = ()
+REWARD = "think_answer"
+
+
+def render(problem: Problem, tokenizer: Any) -> str:
+    """The question in the tokenizer's chat template."""
+    return chat(problem.question, tokenizer)
+
+
+def demonstration(problem: Problem) -> str | None:
+    """The solution in its tags; without one, the answer alone in the same format."""
+    return f"<think>{problem.solution}</think><answer>{problem.answer}</answer>"

@@ -1,0 +1,76 @@
+"""Multiple choice: the options stand with their letters in the question, and the answer is a letter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from qed.data.sources.fields import Fields, text
+from qed.data.sources.rows import Place, Row
+from qed.errors import DataError
+from qed.randomness import seed_of, shuffled
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+DIGITS = "123456789"
+MARKER = re.compile(r"(?:^|\s)([A-Z1-9])[).] ")  # in front of an option that is written out in a question
+
+
+def fields(question: str, options: Sequence[str], answer: str, used: tuple[str, ...]) -> Fields:
+    """A question with its options below it.
+
+    `meta["choices"]` are the options' texts, `meta["options"]` their letters.
+    """
+    letters = LETTERS[: len(options)]
+    listed = "\n".join(f"{letter}) {option}" for letter, option in zip(letters, options, strict=True))
+    extra: dict[str, Any] = {"choices": tuple(options), "options": letters}
+    return Fields(f"{question.strip()}\n\n{listed}", answer, used=used, extra=extra)
+
+
+def listed(row: Row, place: Place) -> Fields:
+    """Options in a list or in columns A to D, the answer as a letter, as its number from 0, or as a label.
+
+    MMLU: `question, choices, answer`; MMLU-Pro: `question, options, answer`; ARC: `choices {text, label}, answerKey`.
+    """
+    key = next((name for name in ("choices", "options") if name in row), "")
+    labels: Sequence[str] = LETTERS
+    given: Any = row[key] if key else [row[letter] for letter in "ABCD"]
+    if isinstance(given, dict):
+        given, labels = given.get("text"), given.get("label") or ()
+    if not isinstance(given, list | tuple) or not isinstance(labels, str | list | tuple) or len(given) > len(LETTERS):
+        raise DataError(f"{place}: {key or 'A to D'} is no list of options: {str(given)[:80]}")
+    options = [text(option, place, key) for option in given]
+    gold_key = next((name for name in ("answerKey", "answer") if name in row), "")
+    gold = row.get(gold_key)
+    names = list(labels[: len(options)])
+    number = (
+        gold if isinstance(gold, int) and not isinstance(gold, bool) else names.index(gold) if gold in names else -1
+    )
+    if not 0 <= number < len(options):
+        raise DataError(f"{place}: the answer {gold!r} is none of the {len(options)} options.")
+    used = ("question", key, gold_key, "answer_index", "A", "B", "C", "D")
+    return fields(text(row["question"], place, "question"), options, LETTERS[number], used)
+
+
+def gpqa(row: Row, place: Place) -> Fields:
+    """GPQA gives the right option and three wrong ones; their order is drawn, the same for a question every time."""
+    columns = ("Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
+    question = text(row["Question"], place, "Question")
+    options = [text(row.get(column), place, column).strip() for column in columns]
+    order = shuffled(len(options), "gpqa", seed_of(question, *options))
+    return fields(question, [options[index] for index in order], LETTERS[order.index(0)], ("Question", *columns))
+
+
+def written_out(question: str) -> dict[str, Any]:
+    """The options of a question that already has them in its text, as `A) …` or `1) …`; empty where it has none."""
+    for labels in (LETTERS, DIGITS):
+        marks = [mark for mark in MARKER.finditer(question) if mark[1] in labels]
+        # The options are the last run of labels from the first one.
+        start = max((index for index, mark in enumerate(marks) if mark[1] == labels[0]), default=len(marks))
+        marks = marks[start:]
+        found = "".join(mark[1] for mark in marks)
+        if len(found) >= 2 and labels.startswith(found):
+            ends = [mark.start() for mark in marks[1:]] + [len(question)]
+            texts = tuple(question[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True))
+            return {"choices": texts, "options": found}
+    return {}

@@ -1,0 +1,184 @@
+"""Local data: jsonl, json, csv and parquet files, plain or gzipped, folders of them, and folders of the datasets
+library."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from qed.data.sources.hub import SAVED, Hub, from_folder, library
+from qed.data.sources.rows import Place, Row, Rows
+from qed.errors import DataError
+
+PLAIN = (".jsonl", ".json", ".csv", ".jsonl.gz", ".json.gz", ".csv.gz")
+SUFFIXES = (*PLAIN, ".parquet")
+BOM = b"\xef\xbb\xbf"  # what some editors write in front of UTF-8
+# MMLU's files have no header; their name begins with the subject: anatomy_test.csv.
+MMLU_HEADER = ("question", "A", "B", "C", "D", "answer")
+
+
+def rows(path: str, split: str, hub: Hub | None = None) -> Rows:
+    """The rows of a file, or of a split of a folder; `hub` says what a copy of the hub's dataset calls the split.
+
+    Raises:
+        DataError: there is no such file, or it is broken; named by file and row.
+    """
+    place = Path(path)
+    if place.is_dir():
+        yield from _folder(place, split, hub or Hub(path, split))
+    elif place.is_file():
+        yield from _file(place)
+    else:
+        raise DataError(f"There is no data file {path}.")
+
+
+def _folder(folder: Path, split: str, hub: Hub) -> Rows:
+    """A folder's files of the split: those in a folder of its name, else those with its name, else all that are there.
+
+    Only csv and json files are read here; a folder with parquet or Arrow files is what the datasets library writes.
+    """
+    inner = folder / split if split and (folder / split).is_dir() else folder
+    described = inner / "dataset_infos.json"  # what older repositories of the hub have beside their data
+    plain = sorted(path for path in inner.iterdir() if path.name.lower().endswith(PLAIN) and path != described)
+    if not plain or any((inner / name).is_file() for name in (*SAVED, "README.md")):
+        yield from from_folder(folder, hub.split, hub.configs)
+        return
+    named = [path for path in plain if split and split in re.split(r"[-_.]", path.name)]
+    for path in named or plain:
+        yield from _file(path)
+
+
+def _file(file: Path) -> Rows:
+    name = file.name.lower().removesuffix(".gz")
+    if name.endswith(".parquet"):
+        numbered = _parquet(file)
+    elif name.endswith(".jsonl"):
+        numbered = _jsonl(file, _text(file))
+    elif name.endswith(".csv"):
+        numbered = _csv(file, _text(file))
+    elif name.endswith(".json"):
+        numbered = enumerate(_json_list(file, _text(file)), 1)
+    else:
+        raise DataError(f"{file} is no .jsonl, .json, .csv or .parquet file.")
+    for number, row in numbered:
+        yield Place(str(file), number), row
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{file} cannot be read: {error}") from error
+
+
+def _text(file: Path) -> str:
+    raw = _bytes(file)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise DataError(f"{file}, line {line}: not UTF-8 text ({error.reason}). Save the file as UTF-8.") from error
+
+
+def _jsonl(file: Path, text: str) -> Iterator[tuple[int, Row]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, _line(Place(str(file), number), line)
+
+
+def _line(place: Place, line: str) -> Row:
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{place}: broken JSON ({error.msg} at column {error.colno}): {line[:80]}") from error
+    except RecursionError as error:
+        raise DataError(f"{place}: nested too deeply: {line[:80]}") from error
+    except ValueError as error:
+        raise DataError(f"{place}: a number of too many digits ({error}).") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{place}: expected an object with columns, found {type(row).__name__}.")
+    return row
+
+
+def checked(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
+    """The rows of a file, and what is wrong with those that cannot be read.
+
+    The lines of a jsonl file are read one by one; what is wrong with another file is wrong with the whole of it.
+    """
+    number = 0
+    try:
+        if not file.name.lower().removesuffix(".gz").endswith(".jsonl"):
+            for place, row in rows(str(file), ""):
+                number = place.number
+                yield place, row
+            return
+        for number, raw in enumerate(_bytes(file).removeprefix(BOM).split(b"\n"), 1):
+            place = Place(str(file), number)
+            try:
+                if raw.strip():
+                    yield place, _line(place, raw.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                yield place, DataError(f"{place}: not UTF-8 text ({error.reason} at byte {error.start}).")
+            except DataError as error:
+                yield place, error
+    except DataError as error:
+        yield Place(str(file), number + 1), error
+
+
+def _csv(file: Path, text: str) -> Iterator[tuple[int, Row]]:
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        first = next(reader, [])
+        if len(first) == len(MMLU_HEADER) and first[-1] in MMLU_HEADER[1:-1]:
+            subject = file.stem.removesuffix("_test").removesuffix("_dev").removesuffix("_val")
+            for number, row in _cells(file, MMLU_HEADER, chain([first], reader)):
+                yield number, {**row, "subject": subject}
+        else:
+            yield from _cells(file, first, reader)
+    except csv.Error as error:
+        raise DataError(
+            f"{file}, line {reader.line_num}: no readable csv ({error}). A quote that is open must be closed, and one "
+            "within quotes be written twice."
+        ) from error
+
+
+def _cells(file: Path, names: Sequence[str], lines: Iterable[list[str]]) -> Iterator[tuple[int, Row]]:
+    """Rows under their columns' names; empty ones are none, and empty cells behind the last column are nothing."""
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        raise DataError(f"{file}: two columns have the name {twice[0]}, so one would hide the other. Rename one.")
+    for number, cells in enumerate(filter(None, lines), 1):
+        if len(cells) < len(names) or any(cells[len(names) :]):
+            raise DataError(
+                f"{file}, row {number}: {len(cells)} cells under {len(names)} columns. A cell that holds a comma or a "
+                "line break needs quotes around it."
+            )
+        yield number, dict(zip(names, cells, strict=False))
+
+
+def _json_list(file: Path, text: str) -> list[Row]:
+    try:
+        found = json.loads(text) if text.strip() else []
+    except json.JSONDecodeError as error:
+        raise DataError(f"{file}, line {error.lineno}: broken JSON ({error.msg} at column {error.colno}).") from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{file} holds what is nested too deeply, or a number of too many digits: {error}.") from error
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise DataError(f"{file}: expected a list of objects.")
+    return found
+
+
+def _parquet(file: Path) -> Iterator[tuple[int, Row]]:
+    try:
+        table = library().Dataset.from_parquet(str(file), keep_in_memory=True)
+    except Exception as error:
+        raise DataError(f"{file} cannot be read as parquet: {error}") from error
+    yield from enumerate(table, 1)

@@ -1,0 +1,139 @@
+"""Rows written to a file: jsonl (line by line, plain or gzipped), csv or parquet, whole or not at all."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, cast
+
+from qed.data.sources.hub import library
+from qed.data.sources.rows import Row
+from qed.errors import QedError, UsageError
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".parquet")
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+class Writer:
+    """Takes rows one by one; the file appears under its name when all of them are there.
+
+    A jsonl file grows beside its place, so that an interrupted command leaves what it has written, as `FILE.part`.
+
+    Args:
+        path: of the file; its name says the format.
+        exact: for programs rather than people: columns of columns stay what they are in parquet, and no sign in a csv
+            keeps a spreadsheet from computing a cell.
+
+    Raises:
+        UsageError: the file's name says none of the known formats.
+    """
+
+    def __init__(self, path: Path, exact: bool = False) -> None:
+        self.path = path
+        self.exact = exact
+        self.part = path.with_name(f"{path.name}.part")
+        self.rows: list[Row] = []
+        if not path.name.endswith(SUFFIXES):
+            raise UsageError(f"{path} must end in one of {', '.join(SUFFIXES)}.")
+        self._lines: IO[str] | None = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if ".jsonl" in path.name:
+                opened = gzip.open if path.name.endswith(".gz") else open
+                self._lines = cast(IO[str], opened(self.part, "wt", encoding="utf-8"))
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def add(self, row: Row) -> None:
+        """One row, after those before it."""
+        if self._lines is None:
+            self.rows.append(row)
+            return
+        try:
+            self._lines.write(json.dumps(row, ensure_ascii=True, default=str) + "\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._lines is not None:
+                self._lines.close()
+            elif error is None:
+                write = _csv if self.path.suffix == ".csv" else _parquet
+                self.part.write_bytes(write(self.rows, self.exact))
+            if error is None:
+                self.part.replace(self.path)
+        except OSError as failure:
+            if error is None:
+                raise self._unwritable(failure) from failure
+        except (ValueError, TypeError) as failure:
+            self.part.unlink(missing_ok=True)
+            raise QedError(
+                f"The rows do not fit into one table, as {self.path.name} wants them: {failure}. Write jsonl instead."
+            ) from failure
+
+    def _unwritable(self, error: OSError) -> QedError:
+        return QedError(f"{self.path} cannot be written: {error.strerror or error}.")
+
+
+def _csv(rows: list[Row], exact: bool) -> bytes:
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns)
+    writer.writeheader()
+    writer.writerows({name: _cell(value, exact) for name, value in row.items()} for row in rows)
+    return out.getvalue().encode("utf-8", "replace")
+
+
+def _cell(value: Any, exact: bool) -> Any:
+    """A value that a spreadsheet shows and, unless it is to be exact, never computes."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, default=str)
+    if not exact and isinstance(value, str) and value.startswith(FORMULA) and not _is_number(value):
+        return f"'{value}"
+    return value
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _parquet(rows: list[Row], exact: bool) -> bytes:
+    out = io.BytesIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = {str(name): [row.get(name) for row in rows] for name in names}
+    if not exact:
+        columns = {name: _column(list(map(_plain, values))) for name, values in columns.items()}
+    library().Dataset.from_dict(columns).to_parquet(out)
+    return out.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    """A cell that a table can hold: columns of columns differ from row to row, and half a surrogate pair is no text."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return json.dumps(value, default=str) if isinstance(value, dict) else value
+
+
+def _column(values: list[Any]) -> list[Any]:
+    """Cells as they are where a table can hold them together, else as text."""
+    import pyarrow  # noqa: PLC0415 -- heavy, and needed for this one format
+
+    try:
+        pyarrow.array(values)
+    except (pyarrow.ArrowException, OverflowError, UnicodeError, RecursionError):
+        return [one if one is None or isinstance(one, str) else json.dumps(one, default=str) for one in values]
+    return values

@@ -1,0 +1,30 @@
+"""ARC Challenge: 1,172 grade-school science questions with options (Clark et al. 2018, arXiv 1803.05457)."""
+
+from __future__ import annotations
+
+from qed.data.sources.choices import written_out
+from qed.data.sources.conversations import is_conversation
+from qed.data.sources.hub import Hub
+from qed.data.sources.rows import Row
+from qed.data.tasks.base import Benchmark
+
+
+def with_options(row: Row) -> Row:
+    """LUFFY's file has the options in the question only."""
+    asked = row.get("prompt")
+    said = asked[-1].get("content") if is_conversation(asked) else None
+    return {**row, **written_out(said)} if isinstance(said, str) else row
+
+
+REVISION = "210d026faf9955653af8916fad021475a3f00453"
+PROMPT = "boxed"
+BENCHMARK = Benchmark(
+    "arc_c",
+    {
+        split: Hub("allenai/ai2_arc", split, ("ARC-Challenge",), revision=REVISION)
+        for split in ("train", "validation", "test")
+    },
+    adapt=with_options,
+)
+SPLITS = tuple(BENCHMARK.splits)
+load, read = BENCHMARK.load, BENCHMARK.read

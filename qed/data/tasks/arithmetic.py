@@ -1,0 +1,93 @@
+"""Two-step word problems with worked solutions, made here: the embedded default, which needs no download.
+
+Levels 1, 2 and 3 use numbers up to 9, 20 and 99: `arithmetic:train-level2`. Every question stands once, and never in
+both splits. Demonstrations are mixed on purpose: most give the answer without the steps, so that a policy that imitates
+them has something to find out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from qed.errors import UsageError, nearest
+from qed.randomness import seed_of
+from qed.types import Problem
+
+SPLITS = ("train", "test")
+PROMPT = "think_answer"
+SMALLEST = 2
+LARGEST = {1: 9, 2: 20, 3: 99}
+COUNT = {"train": 8000, "test": 1000}
+# Shares of the demonstrations: with the steps, with the answer in its format alone, the rest with the bare answer.
+WITH_STEPS, FORMAT_ONLY = 0.35, 0.50
+
+NAMES = "Ada Bo Cara Dev Elif Finn Goro Hedy Ines Jun Kofi Lena Milo Nia Oskar Pilar Rui Sana Tomas Uma".split()  # noqa: SIM905
+THINGS = ("apples", "books", "buttons", "candles", "coins", "feathers", "marbles", "pencils", "shells", "stickers")
+GAINS = ("buys {} more", "finds {} more", "is given {} more")
+LOSSES = ("gives away {}", "loses {}", "sells {}")
+
+
+def load(split: str) -> list[Problem]:
+    """The problems of a split, `train` or `test`, with `-level2` or `-level3` behind it for larger numbers."""
+    return [_demonstrated(problem, style) for problem, style in _drawn(split)]
+
+
+def worked(split: str) -> list[Problem]:
+    """The same problems, each with its steps."""
+    return [problem for problem, _ in _drawn(split)]
+
+
+def _drawn(split: str) -> list[tuple[Problem, float]]:
+    name, _, level = split.partition("-level")
+    names = [f"{base}{tail}" for base in SPLITS for tail in ("", "-level1", "-level2", "-level3")]
+    if split not in names:
+        raise UsageError(f"arithmetic has no split '{split}'.{nearest(split, names)} There are: {', '.join(names)}.")
+    # One stream of distinct questions serves both splits, the test problems first, so they cannot overlap.
+    wanted = range(COUNT["test"]) if name == "test" else range(COUNT["test"], COUNT["test"] + COUNT["train"])
+    stream = _distinct(int(level or 1))
+    return [drawn for number, drawn in zip(range(wanted.stop), stream, strict=False) if number in wanted]
+
+
+def _distinct(level: int) -> Iterator[tuple[Problem, float]]:
+    """An endless stream of problems without a repeated question, each with the number that decides how it is shown."""
+    source = random.Random(seed_of("arithmetic", level))
+    seen: set[str] = set()
+    while True:
+        problem, style = _problem(source, level)
+        if problem.question not in seen:
+            seen.add(problem.question)
+            yield problem, style
+
+
+def _demonstrated(problem: Problem, style: float) -> Problem:
+    """A problem with the demonstration that its style gives it: steps, its format alone, or the bare answer."""
+    if style < WITH_STEPS:
+        return problem
+    bare = {"completion": problem.answer} if style >= WITH_STEPS + FORMAT_ONLY else {}
+    return replace(problem, solution="", meta={**problem.meta, **bare})
+
+
+def _problem(source: random.Random, level: int) -> tuple[Problem, float]:
+    name, thing = source.choice(NAMES), source.choice(THINGS)
+    total = source.randint(SMALLEST, LARGEST[level])
+    question = f"{name} has {total} {thing}. {name} "
+    steps, changes = [], []
+    for _ in range(2):
+        # Gains and losses are equally frequent wherever there is something to lose.
+        gains = total < SMALLEST or source.random() < 0.5
+        amount = source.randint(SMALLEST, LARGEST[level] if gains else min(LARGEST[level], total))
+        changes.append(source.choice(GAINS if gains else LOSSES).format(amount))
+        after = total + amount if gains else total - amount
+        steps.append(f"{total}{'+' if gains else '-'}{amount}={after}")
+        total = after
+    question += f"{changes[0]}, then {changes[1]}. How many {thing} does {name} have now?"
+    problem = Problem(
+        id=f"arithmetic-{seed_of(question):016x}",
+        question=question,
+        answer=str(total),
+        solution=", ".join(steps),
+        meta={"level": level, "source": "arithmetic"},
+    )
+    return problem, source.random()

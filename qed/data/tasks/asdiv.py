@@ -1,0 +1,30 @@
+"""ASDiv: 2,215 word problems with one number for an answer (Miao et al. 2020, arXiv 2106.15772).
+
+The answers come with their unit, `9 (apples)`. Those of several numbers, `3 (red); 4 (blue)`, are left out as is usual.
+"""
+
+from __future__ import annotations
+
+import re
+
+from qed.data.sources.fields import LeftOut
+from qed.data.sources.hub import Hub
+from qed.data.sources.rows import Row
+from qed.data.tasks.base import Benchmark
+
+UNIT = re.compile(r"\(([^()]*)\)")
+
+
+def without_unit(row: Row) -> Row:
+    """The number as the answer, its unit as a column."""
+    answer = str(row.get("answer", ""))
+    if ";" in answer:
+        raise LeftOut("problems with several answers")
+    units = UNIT.findall(answer)
+    return {**row, "answer": UNIT.sub("", answer).strip(), **({"unit": units[0]} if units else {})}
+
+
+PROMPT = "r1_zero"
+BENCHMARK = Benchmark("asdiv", {"test": Hub("EleutherAI/asdiv", "validation")}, adapt=without_unit)
+SPLITS = tuple(BENCHMARK.splits)
+load, read = BENCHMARK.load, BENCHMARK.read

@@ -1,0 +1,45 @@
+"""DAPO-Math-17k: about 17,000 problems whose answers are whole numbers (Yu et al. 2025, arXiv 2503.14476).
+
+The first publication repeats every problem a hundred times inside its own instruction; both are undone, so that either
+file gives the same questions.
+"""
+
+from __future__ import annotations
+
+from qed.data.sources.conversations import is_conversation
+from qed.data.sources.hub import Hub
+from qed.data.sources.rows import Row
+from qed.data.tasks.base import Benchmark
+
+# How the instruction around each question begins and ends.
+BEFORE, AFTER = "Solve the following math problem step by step.", "Remember to put your answer on its own line"
+
+
+def bare(row: Row) -> Row:
+    """The question without the instruction, and the gold under the name that we know."""
+    gold, asked = row.get("reward_model"), row.get("prompt")
+    if is_conversation(asked):
+        asked = asked[-1].get("content")
+    rest = {key: value for key, value in row.items() if key not in ("prompt", "source_prompt", "reward_model")}
+    answer = gold.get("ground_truth") if isinstance(gold, dict) else rest.pop("solution", None)
+    return {**rest, "question": _question(asked), "answer": answer}
+
+
+def _question(asked: object) -> object:
+    if not isinstance(asked, str) or not asked.startswith(BEFORE):
+        return asked
+    # The instruction is one paragraph before the question and one behind it.
+    return asked.partition("\n\n")[2].rpartition(AFTER)[0].strip()
+
+
+PROMPT = "boxed"
+BENCHMARK = Benchmark(
+    "dapo17k",
+    {
+        "train": Hub("open-r1/DAPO-Math-17k-Processed", "train", ("all",)),
+        "en": Hub("open-r1/DAPO-Math-17k-Processed", "train", ("en",)),
+    },
+    adapt=bare,
+)
+SPLITS = tuple(BENCHMARK.splits)
+load, read = BENCHMARK.load, BENCHMARK.read

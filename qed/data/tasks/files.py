@@ -1,0 +1,43 @@
+"""Your own data: a jsonl, json, csv or parquet file or a folder of them, recognised by its columns.
+
+Known are the schemas of GSM8K, MATH and the competitions, OpenR1, verl, LUFFY, prime-rl, TRL, ShareGPT, Alpaca, MMLU
+and GPQA. Other columns are renamed with --data.map question=problem.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from qed.data.sources import local
+from qed.data.tasks import base
+from qed.errors import UsageError
+from qed.types import Problem
+
+PROMPT = "r1_zero"
+
+
+def load(split: str) -> list[Problem]:
+    """This task needs a path."""
+    raise UsageError("The task 'files' needs a path: give the data file itself, for example --tasks data/train.jsonl.")
+
+
+def read(
+    split: str,
+    path: str = "",
+    mapping: Mapping[str, str] | None = None,
+    left_out: Counter[str] | None = None,
+    revision: str = "",
+    originals: base.Originals | None = None,
+) -> list[Problem]:
+    """The problems of a data file or folder, one a row; `mapping` names for our columns those of the file.
+
+    Raises:
+        DataError: the file is missing, a row is broken (named by its number), or no question or answer column is there.
+    """
+    if not path:
+        return load(split)
+    rows = local.rows(path, split)
+    counts = left_out if left_out is not None else Counter()
+    return base.problems(rows, Path(path).stem, mapping or {}, counts, originals=originals)

@@ -1,0 +1,14 @@
+"""Gaokao 2023 in English: 385 problems of China's entrance examination (Liao et al. 2024, MARIO, arXiv 2401.08190).
+
+Two of them have no answer of their own, but give it away in the question.
+"""
+
+from __future__ import annotations
+
+from qed.data.sources.hub import Hub
+from qed.data.tasks.base import Benchmark
+
+PROMPT = "boxed"
+BENCHMARK = Benchmark("gaokao2023en", {"test": Hub("MARIO-Math-Reasoning/Gaokao2023-Math-En", "train")})
+SPLITS = tuple(BENCHMARK.splits)
+load, read = BENCHMARK.load, BENCHMARK.read

@@ -1,0 +1,34 @@
+"""MAWPS: arithmetic word problems from several older collections (Koncel-Kedziorski et al. 2016, NAACL N16-1136).
+
+The hub has 1,772 with the numbers apart from the text; the file that Qwen2.5-Math evaluates with has 2,065.
+"""
+
+from __future__ import annotations
+
+from qed.data.sources.hub import Hub
+from qed.data.sources.rows import Row
+from qed.data.tasks.base import Benchmark
+
+
+def filled_in(row: Row) -> Row:
+    """The question with its numbers, which the hub keeps as N_00, N_01, … and a list beside it."""
+    if "input" in row and "target" in row:
+        rest = {key: value for key, value in row.items() if key not in ("input", "target")}
+        return {**rest, "question": row["input"], "answer": row["target"]}
+    question = row.get("question")
+    if isinstance(question, str) and isinstance(numbers := row.get("Numbers"), str):
+        for index, number in enumerate(numbers.split()):
+            question = question.replace(f"N_{index:02d}", number.removesuffix(".0"))
+        row = {**row, "question": question}
+    return row
+
+
+PROMPT = "r1_zero"
+BENCHMARK = Benchmark(
+    "mawps",
+    {"test": Hub("mwpt5/MAWPS", "train")},
+    columns={"question": "Question", "answer": "Answer"},
+    adapt=filled_in,
+)
+SPLITS = tuple(BENCHMARK.splits)
+load, read = BENCHMARK.load, BENCHMARK.read

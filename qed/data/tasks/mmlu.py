@@ -1,0 +1,19 @@
+"""MMLU: 14,042 multiple-choice questions on 57 subjects (Hendrycks et al. 2021, arXiv 2009.03300).
+
+`dev` has five of each subject to show as examples. The original files, a csv without header for each subject, are read
+as well.
+"""
+
+from __future__ import annotations
+
+from qed.data.sources.hub import Hub
+from qed.data.tasks.base import Benchmark
+
+REVISION = "c30699e8356da336a370243923dbaf21066bb9fe"
+PROMPT = "few_shot_mmlu"
+BENCHMARK = Benchmark(
+    "mmlu",
+    {split: Hub("cais/mmlu", split, ("all",), revision=REVISION) for split in ("dev", "validation", "test")},
+)
+SPLITS = tuple(BENCHMARK.splits)
+load, read = BENCHMARK.load, BENCHMARK.read

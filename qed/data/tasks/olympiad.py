@@ -1,0 +1,14 @@
+"""OlympiadBench, its open mathematics problems in English without pictures (He et al. 2024, arXiv 2402.14008).
+
+674 problems on the hub; the file that Qwen2.5-Math evaluates with has 675.
+"""
+
+from __future__ import annotations
+
+from qed.data.sources.hub import Hub
+from qed.data.tasks.base import Benchmark
+
+PROMPT = "boxed"
+BENCHMARK = Benchmark("olympiad", {"test": Hub("Hothan/OlympiadBench", "train", ("OE_TO_maths_en_COMP",))})
+SPLITS = tuple(BENCHMARK.splits)
+load, read = BENCHMARK.load, BENCHMARK.read

@@ -1,0 +1,23 @@
+"""OpenR1-Math: problems with worked traces of DeepSeek-R1, to imitate or to learn beside, as LUFFY does.
+
+`train` is the default part of OpenR1-Math-220k, about 94,000 problems, each with its first trace that math-verify finds
+right and that is complete; `luffy` are the 46,000 with traces of at most 8,192 tokens (Yan et al. 2025, arXiv
+2504.14945). Problems without such a trace are kept, and have nothing to imitate.
+"""
+
+from __future__ import annotations
+
+from qed.data.sources.hub import Hub
+from qed.data.tasks.base import Benchmark
+
+PROMPT = "luffy"
+BENCHMARK = Benchmark(
+    "openr1",
+    {
+        "train": Hub("open-r1/OpenR1-Math-220k", "train", ("default",)),
+        "luffy": Hub("Elliott/Openr1-Math-46k-8192", "train"),
+    },
+    drop=("messages", "finish_reasons", "correctness_llama", "target_lst", "target_ds_qwen_7b_probs"),
+)
+SPLITS = tuple(BENCHMARK.splits)
+load, read = BENCHMARK.load, BENCHMARK.read

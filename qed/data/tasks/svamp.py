@@ -1,0 +1,22 @@
+"""SVAMP: 1,000 word problems varied to catch shallow reading (Patel et al. 2021, arXiv 2103.07191).
+
+Published figures of large models are on all of them, which is the split `all`.
+"""
+
+from __future__ import annotations
+
+from qed.data.sources.hub import Hub
+from qed.data.tasks.base import Benchmark
+
+PROMPT = "r1_zero"
+BENCHMARK = Benchmark(
+    "svamp",
+    {
+        "train": Hub("ChilleD/SVAMP", "train"),
+        "test": Hub("ChilleD/SVAMP", "test"),
+        "all": Hub("ChilleD/SVAMP", "train+test"),
+    },
+    drop=("question_concat",),
+)
+SPLITS = tuple(BENCHMARK.splits)
+load, read = BENCHMARK.load, BENCHMARK.read

@@ -1,0 +1,132 @@
+"""Data from one schema to another, filtered on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qed.data.sources.fields import LeftOut
+from qed.data.sources.rows import Row
+from qed.data.sources.writing import SUFFIXES
+from qed.data.tools import snapshot
+from qed.data.tools.filters import Filters, drawn, filtered
+from qed.data.tools.load import Data
+from qed.data.tools.prompting import Asking, asking, check_chat
+from qed.data.tools.schemas import PLAIN, Layout, columns
+from qed.errors import DataError, UsageError
+from qed.types import Problem
+
+# The prompt that each schema is written with where none is named.
+PROMPTS = {"luffy": "luffy"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A file to write: its schema, the prompt of its messages, and whether it may replace a file that is there."""
+
+    path: Path
+    schema: str = ""
+    prompt: str = ""
+    prompt_options: tuple[str, ...] = ()
+    overwrite: bool = False
+
+    def named(self) -> str:
+        """The schema, by default the plain one of the file's format.
+
+        Raises:
+            UsageError: the file's name says no known format, or another one than the schema.
+        """
+        suffix = next((suffix for suffix in SUFFIXES if self.path.name.endswith(suffix)), "")
+        if not suffix:
+            raise UsageError(f"{self.path} must end in one of {', '.join(SUFFIXES)}.")
+        plain = suffix.split(".")[1]
+        if self.schema in PLAIN and self.schema != plain:
+            raise UsageError(f"--to {self.schema} does not go with {self.path}: its name says {plain}.")
+        return self.schema or plain
+
+    def check(self, validation: bool) -> dict[str, Path]:
+        """The files of the parts, once it is sure that they can be written.
+
+        Raises:
+            UsageError: one of them is there already, or its name does not go with the schema.
+        """
+        snapshot.free(self.path, self.overwrite)
+        self.named()
+        paths = {"train": self.path, **({"validation": self.beside("validation")} if validation else {})}
+        for path in paths.values():
+            snapshot.free(path, self.overwrite)
+        return paths
+
+    def beside(self, part: str) -> Path:
+        """A file for another part of the data: out.parquet beside out-validation.parquet."""
+        stem, dot, suffixes = self.path.name.partition(".")
+        return self.path.with_name(f"{stem}-{part}{dot}{suffixes}")
+
+
+def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[str, Any]:
+    """Write a task's problems in another schema.
+
+    Returns:
+        How many problems were read, written and held back, and how many were left out for which reason.
+
+    Raises:
+        UsageError: the file is there already, or schema, prompt and format do not go together.
+        DataError: nothing is left to write.
+    """
+    schema = target.named()
+    paths = target.check(bool(filters.validation_split))
+    prompt = target.prompt or PROMPTS.get(schema, "chat")
+    asked = asking(prompt, target.prompt_options, model, data.problems)
+    if schema in ("verl", "luffy"):
+        check_chat(prompt, asked.leaf, schema)
+    left_out = Counter(data.left_out)
+    parts = drawn(filtered(data.problems, filters, asked, left_out), filters, left_out)
+    names = {"train": data.split, "validation": "validation"}
+    tables: dict[str, list[Row]] = {}
+    for (part, path), problems in zip(paths.items(), parts, strict=False):
+        tables[str(path)] = rows(problems, schema, asked, (data.folder, names[part]), left_out)
+    if not all(tables.values()):
+        empty = next(path for path, table in tables.items() if not table)
+        raise DataError(f"Nothing is left to write to {empty}: {_reasons(left_out)}.")
+    for name, table in tables.items():
+        snapshot.write(Path(name), table)
+    return {
+        "schema": schema,
+        "prompt": prompt,
+        "unit": asked.unit,
+        "read": len(data.problems),
+        "written": {path: len(table) for path, table in tables.items()},
+        "without_demonstration": sum(asked.demonstration(problem) is None for part in parts for problem in part),
+        "left_out": {reason: count for reason, count in left_out.items() if count},
+    }
+
+
+def rows(
+    problems: Sequence[Problem], schema: str, asked: Asking, named: tuple[str, str], left_out: Counter[str]
+) -> list[Row]:
+    """Problems as rows of a schema; those that it cannot hold are counted.
+
+    Args:
+        named: the task and the split.
+    """
+    kept = columns(list(problems), simple=schema not in ("jsonl",))
+    layout = Layout(schema, asked.leaf, *named, kept)
+    table: list[Row] = []
+    for problem in problems:
+        # A problem that asks for k answers is written k times, which is how files say so.
+        for _ in range(problem.meta.get("k", 1)):
+            try:
+                table.append(layout.row(len(table), problem))
+            except LeftOut as reason:
+                left_out[str(reason)] += 1
+    if schema == "trl" and not any(row["completion"] for row in table):
+        # Without a completion in any row they are prompts to train on by a reward, which TRL tells by the column.
+        return [{name: value for name, value in row.items() if name != "completion"} for row in table]
+    return table
+
+
+def _reasons(left_out: Mapping[str, int]) -> str:
+    return "; ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count) or "the part is empty"

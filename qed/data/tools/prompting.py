@@ -1,0 +1,110 @@
+"""How problems are put to a model, and how long that is: in tokens where a model is named, else in characters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from qed.data.prompts.base import Template, shown
+from qed.data.prompts.base import find as find_prompt
+from qed.errors import UsageError
+from qed.types import Problem
+
+END = "<end of answer>"  # stands for the end token of a model that is not named
+
+
+class _Messages:
+    """Stands in for a tokenizer: its chat template writes the messages down as they are."""
+
+    chat_template = "messages"
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
+        return json.dumps(messages)
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A prompt, bound to a model's tokenizer where one is named."""
+
+    leaf: Any
+    template: Template | None = None
+
+    @property
+    def unit(self) -> str:
+        """What lengths are counted in."""
+        return "characters" if self.template is None else "tokens"
+
+    def lengths(self, problem: Problem) -> tuple[int, int]:
+        """The length of the prompt and of the demonstration, end token included; 0 where there is none.
+
+        Without a tokenizer, those of the bare question and of the demonstration's text.
+        """
+        if self.template is None:
+            return len(problem.question), len(self.demonstration(problem) or "")
+        shown = self.template.demonstration(problem)
+        prompt = shown.prompt if shown else self.template.tokens(self.template.prompt(problem))
+        return len(prompt), len(shown.output) if shown else 0
+
+    def demonstration(self, problem: Problem) -> str | None:
+        """The answer to imitate, or None."""
+        return shown(self.leaf, problem)
+
+    def sample(self, problem: Problem) -> tuple[str, str]:
+        """What is given and what is trained, as text; the latter is empty without a demonstration."""
+        if self.template is None:
+            given = _as_text(messages(self.leaf, problem)) if self.leaf.CHAT else self.leaf.render(problem, None)
+            shown = self.demonstration(problem)
+            return given, "" if shown is None else shown + END
+        rollout = self.template.demonstration(problem)
+        if rollout is None:
+            return self.template.prompt(problem).text, ""
+        decode = self.template.tokenizer.decode
+        return decode(list(rollout.prompt)), decode(list(rollout.output))
+
+
+def messages(leaf: Any, problem: Problem) -> list[dict[str, str]]:
+    """A problem as the messages that a chat prompt puts into the chat template."""
+    return cast(list[dict[str, str]], json.loads(leaf.render(problem, _Messages())))
+
+
+def _as_text(found: Sequence[dict[str, str]]) -> str:
+    return "".join(f"[{message['role']}]\n{message['content']}\n" for message in found) + "[assistant]\n"
+
+
+def asking(prompt: str, options: Sequence[str], model: str, problems: Sequence[Problem]) -> Asking:
+    """A prompt, bound to the tokenizer of a model where one is named.
+
+    Args:
+        prompt: by its name.
+        options: of the prompt, NAME.FIELD=VALUE.
+        model: a folder, a run, a name of the hub, `new:SIZE` for a tokenizer trained on the problems' text, or empty.
+        problems: whose text a fresh tokenizer is trained on.
+    """
+    leaf = find_prompt(prompt, options)
+    if not model:
+        return Asking(leaf)
+    from qed.data.splits import training_text  # noqa: PLC0415
+    from qed.models import load as models  # noqa: PLC0415 -- torch and transformers, needed only where a model is named
+
+    models.check_name(model)
+    if models.is_new(model):
+        size = models.SIZES[model.removeprefix("new:")]
+        tokenizer = models.build_tokenizer(training_text(problems, leaf), size.vocabulary)
+        return Asking(leaf, Template(leaf, tokenizer, (tokenizer.eos_token_id,)))
+    folder = Path(model) / "final" / "hf" if (Path(model) / "settings.yaml").is_file() else model
+    tokenizer, configurations = models.load_tokenizer(str(folder))
+    if hasattr(leaf, "chat_template"):
+        tokenizer.chat_template = leaf.chat_template
+    return Asking(leaf, Template(leaf, tokenizer, models.end_ids(configurations, tokenizer, leaf.CHAT)))
+
+
+def check_chat(name: str, leaf: Any, schema: str) -> None:
+    """Refuse a plain prompt where messages are wanted."""
+    if not leaf.CHAT:
+        raise UsageError(
+            f"The prompt {name} is plain text, and rows of {schema} are messages that a trainer puts into its model's "
+            "chat template. Take --prompt chat for the bare question, or boxed, luffy, simplerl."
+        )

@@ -1,0 +1,165 @@
+"""Look at what a model samples and what its answers earn: where to begin when rewards have no variance."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean, pstdev
+from typing import Any
+
+from qed.config.phases import Settings
+from qed.console.live import Console
+from qed.data.splits import load_problems, prompt_name, reward_names
+from qed.models import threads
+from qed.models.load import check_name, pick_device
+from qed.rollout.grader import load_grader
+from qed.rollout.policy import load_policy
+from qed.rollout.stages import flat, grade, sample
+from qed.sampling.base import Sampling
+from qed.types import Group, Request, Rollout
+
+TAG = re.compile(r"</?[A-Za-z_][A-Za-z0-9_]{0,39}>|\\boxed|####")
+SHOWN = 600  # characters of an answer, from its beginning and its end
+TRUNCATED_SHARE, SAME_SHARE = 0.5, 0.5  # from here on said to be a likely cause
+
+
+@threads.kept()
+def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
+    """Sample answers to a few held-out problems as training would, grade and print them.
+
+    Args:
+        settings: `sampling.problems_per_step` problems are asked for `sampling.group_size` answers each.
+        whole: print answers whole, rather than their ends.
+        json: keep stdout for the result.
+
+    Returns:
+        the answers with their verdicts, and figures over them.
+    """
+    check_name(settings.model.name)
+    console = Console(json)
+    threads.use(settings.run.threads, settings.run.matmul_precision)
+    loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
+    policy = load_policy(settings, loaded.problems, pick_device(settings.model.device), None)
+    asked = [problem for problem in loaded.problems if problem.answer][: settings.sampling.problems_per_step]
+    sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, policy.template.stop)
+    address = (settings.run.seed, "debug")
+    groups = sample(
+        [Request(problem, settings.sampling.group_size) for problem in asked],
+        policy.sampler,
+        policy.template,
+        sampling,
+        address,
+    )
+    grade(groups, load_grader(settings.data, settings.sampling.max_tokens))
+    console.say(
+        f"{settings.model.name}, prompt {prompt_name(settings.data)}, "
+        f"reward {' + '.join(reward_names(settings.data))}, "
+        f"temperature {sampling.temperature:g}, at most {sampling.max_tokens} tokens"
+    )
+    for group in groups:
+        show(console, group, whole)
+    console.say()
+    figures = diversity(groups)
+    console.table(
+        "Over all answers", ("", "value"), [(name.replace("_", " "), _number(value)) for name, value in figures.items()]
+    )
+    for line in advice(groups, figures):
+        console.say(line)
+    return {"answers": [as_row(rollout) for rollout in flat(groups)], **figures}
+
+
+def as_row(rollout: Rollout) -> dict[str, Any]:
+    """An answer with what was found in it."""
+    verdict = rollout.grade
+    return {
+        "problem": rollout.problem.id,
+        "sample": rollout.index,
+        "gold": rollout.problem.answer,
+        "text": rollout.text,
+        "tokens": len(rollout.output),
+        "stop_reason": rollout.stop_reason,
+        "tags": tags(rollout.text),
+        "extracted": verdict.extracted if verdict else None,
+        "reward": rollout.reward,
+        "parts": dict(verdict.parts) if verdict else {},
+        "correct": verdict.correct if verdict else False,
+        "format_ok": verdict.format_ok if verdict else False,
+        "tier": verdict.tier if verdict else "",
+        "reason": verdict.reason if verdict else "",
+    }
+
+
+def tags(text: str) -> dict[str, int]:
+    """The tags and boxes in a text, each with how often it stands there."""
+    return dict(Counter(TAG.findall(text)))
+
+
+def show(console: Console, group: Group, whole: bool) -> None:
+    """A problem and its answers."""
+    problem = group[0].problem
+    console.say(f"\n── {problem.id}, gold {problem.answer}\n{_shortened(problem.question, whole)}")
+    for row in map(as_row, group):
+        parts = "  ".join(f"{name} {value:g}" for name, value in row["parts"].items())
+        found = " ".join(f"{name}×{count}" if count > 1 else name for name, count in row["tags"].items())
+        console.say(
+            f"\n[{row['sample']}] reward {row['reward']:g}  {'right' if row['correct'] else 'wrong'}"
+            f"{'' if row['format_ok'] else ', format broken'}  {row['tokens']} tokens"
+            f"{', cut off' if row['stop_reason'] == 'length' else ''}\n"
+            f"    parts {parts or 'none'}\n    tags {found or 'none'}\n"
+            f"    extracted {row['extracted']!r}: {row['reason']}"
+        )
+        console.say("    " + _shortened(row["text"], whole).replace("\n", "\n    "))
+
+
+def diversity(groups: Sequence[Group]) -> dict[str, float]:
+    """How much the answers of a group differ, in what they say and in what they earn."""
+    rollouts = flat(groups)
+    rewards = [[rollout.reward for rollout in group] for group in groups]
+    return {
+        "problems": len(groups),
+        "answers": len(rollouts),
+        "right": fmean(bool(rollout.grade and rollout.grade.correct) for rollout in rollouts),
+        "in_format": fmean(bool(rollout.grade and rollout.grade.format_ok) for rollout in rollouts),
+        "cut_off": fmean(rollout.stop_reason == "length" for rollout in rollouts),
+        "mean_tokens": fmean(len(rollout.output) for rollout in rollouts),
+        "mean_reward": fmean(rollout.reward for rollout in rollouts),
+        "reward_std_in_a_group": fmean(map(pstdev, rewards)),
+        "groups_without_signal": fmean(max(own) == min(own) for own in rewards),
+        "distinct_texts": fmean(len({rollout.text for rollout in group}) / len(group) for group in groups),
+        "distinct_answers": fmean(len({_extracted(rollout) for rollout in group}) / len(group) for group in groups),
+    }
+
+
+def advice(groups: Sequence[Group], figures: dict[str, float]) -> list[str]:
+    """Why the answers of a group earn the same, in words, where many do."""
+    if not figures["groups_without_signal"]:
+        return ["Every group has answers that earn differently: there is something to learn from."]
+    said = [f"{figures['groups_without_signal']:.0%} of the groups have equal rewards, and so no gradient."]
+    if figures["cut_off"] >= TRUNCATED_SHARE:
+        said.append("Most answers are cut off before they end: raise sampling.max_tokens.")
+    if not figures["in_format"]:
+        found = Counter(tag for rollout in flat(groups) for tag in tags(rollout.text))
+        common = ", ".join(f"{tag} ({count})" for tag, count in found.most_common(4)) or "none at all"
+        said.append(f"No answer has the reward's format; tags found: {common}. Another --prompt, or SFT on it first.")
+    elif not figures["right"]:
+        said.append("No answer is right: an easier task, SFT first, or expert traces.")
+    elif figures["right"] == 1:
+        said.append("Every answer is right: a harder task.")
+    if figures["distinct_texts"] <= SAME_SHARE:
+        said.append("Most answers of a group are the same text: raise sampling.temperature.")
+    return said
+
+
+def _extracted(rollout: Rollout) -> str | None:
+    return rollout.grade.extracted if rollout.grade else None
+
+
+def _shortened(text: str, whole: bool) -> str:
+    if whole or len(text) <= 2 * SHOWN:
+        return text
+    return f"{text[:SHOWN]}\n… {len(text) - 2 * SHOWN:,} characters …\n{text[-SHOWN:]}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.3f}".rstrip("0").rstrip(".")

@@ -1,0 +1,197 @@
+"""Grade answers that are stored in files: every row gets a verdict, and all of them a table.
+
+A row of kind `answer` is graded as it stands, others by the final answer that is found in them; with a reward, by it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from qed.data.sources.rows import Place, Row, Rows
+from qed.errors import DataError, nearest
+from qed.grading.equal import equal
+from qed.grading.extract import final_answer
+from qed.rewards.grader import Grader
+from qed.rewards.verdicts import CLASSES, four_classes, verdict_on
+from qed.types import Grade, Problem, Rollout
+
+GOLD = ("gold", "answer", "ground_truth", "expected_answer", "reward_model.ground_truth", "gts", "target", "solution")
+RESPONSE = ("prediction", "response", "text", "completion", "output", "generated_text", "generation", "model_output")
+ADDED = ("correct", "extracted", "reason", "tier", "format_ok", "seconds")
+
+
+@dataclass(frozen=True)
+class Graded:
+    """A row and its verdict; `seconds` is by the clock, `kind` the class of format × answer."""
+
+    row: Row
+    grade: Grade
+    seconds: float
+    kind: str
+
+    def as_row(self, rewarded: bool) -> Row:
+        """The row with what was found; the reward and its parts where a reward was asked for."""
+        grade = self.grade
+        values = (grade.correct, grade.extracted, grade.reason, grade.tier, grade.format_ok, round(self.seconds, 6))
+        more = {"reward": grade.reward, "parts": dict(grade.parts)} if rewarded else {}
+        return {**self.row, **dict(zip(ADDED, values, strict=True)), **more}
+
+
+def stored(rollout: Rollout, kind: str, mode: str) -> Grade:
+    """The grade of a stored answer by its final answer; the format holds where a strict look finds one too."""
+    gold = rollout.problem.answer
+    if kind == "answer":
+        verdict = equal(gold, rollout.text)
+        return Grade(float(verdict.correct), verdict.correct, True, rollout.text, {}, verdict.tier, verdict.reason)
+    found = final_answer(rollout.text, mode)
+    verdict = verdict_on(gold, found.answer if found else None)
+    format_ok = found is not None and (mode == "strict" or final_answer(rollout.text, "strict") is not None)
+    extracted = found.answer if found else None
+    return Grade(float(verdict.correct), verdict.correct, format_ok, extracted, {}, verdict.tier, verdict.reason)
+
+
+def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | None, workers: int) -> Iterator[Graded]:
+    """The rows with their verdicts, in their order, as they are done.
+
+    Args:
+        keys: the columns of the gold and of the answer, empty for the first known one that a row has; a dot goes into
+            a column that holds columns.
+        mode: of extraction, see `qed.grading.extract`.
+        grader: of a reward, where one was asked for.
+        workers: answers graded at once, for rewards that run in processes of their own.
+    """
+    grade = _timed(mode, grader)
+    cases = (_case(place, row, keys) for place, row in rows)
+    if workers == 1:
+        yield from map(grade, cases)
+        return
+    threads = ThreadPoolExecutor(workers)
+    try:
+        yield from threads.map(grade, cases)
+    except BaseException:  # an interrupt must not wait for answers that may never come
+        threads.shutdown(wait=False, cancel_futures=True)
+        if grader is not None:
+            grader.close()
+        raise
+    threads.shutdown()
+
+
+def _timed(mode: str, grader: Grader | None) -> Callable[[tuple[Row, Rollout, str]], Graded]:
+    def graded(case: tuple[Row, Rollout, str]) -> Graded:
+        row, rollout, kind = case
+        began = time.perf_counter()
+        verdict = stored(rollout, kind, mode) if grader is None else grader([[rollout]])[0][0]
+        seconds = time.perf_counter() - began
+        of = four_classes(verdict, rollout) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
+        return Graded(row, verdict, seconds, of)
+
+    return graded
+
+
+def _case(place: Place, row: Row, keys: tuple[str, str]) -> tuple[Row, Rollout, str]:
+    gold = value_of(place, row, keys[0], GOLD, "--gold-key")
+    response = value_of(place, row, keys[1], RESPONSE, "--response-key")
+    question = row.get("question") or row.get("problem") or ""
+    meta = {key: value for key, value in row.items() if key not in (keys[0], keys[1])}
+    problem = Problem(str(row.get("id", place.number)), str(question), answer_in(gold_text(gold)), meta=meta)
+    return row, Rollout(problem, (), (), (), text_of(response), "stop"), str(row.get("kind", ""))
+
+
+def answer_in(gold: str) -> str:
+    """The gold itself, where it stands behind its worked solution: in GSM8K after ####, in its file of model solutions
+    after `A:` on the last line."""
+    behind = gold.rpartition("####")[2] if "####" in gold else gold.rpartition("\nA:")[2]
+    return gold.strip() if "\n" in behind.strip() else behind.strip()
+
+
+def value_of(place: Place, row: Row, key: str, known: Sequence[str], option: str) -> Any:
+    """What stands in a column, or in the first known one; a dot goes into a column that holds columns.
+
+    Raises:
+        DataError: there is no such column.
+    """
+    for name in (key,) if key else known:
+        found: Any = row
+        for part in [name] if name in row else name.split("."):
+            found = found.get(part, KeyError) if isinstance(found, dict) else KeyError
+        if found is not KeyError:
+            return found
+    wanted = key or known[0]
+    raise DataError(
+        f"{place}: there is no column {wanted}; the columns are {', '.join(map(str, row))}. Name yours with {option}."
+        + nearest(wanted, map(str, row))
+    )
+
+
+def gold_text(value: Any) -> str:
+    """A gold as text: of several plain values all are wanted."""
+    if isinstance(value, list) and not any(isinstance(one, dict | list) for one in value):
+        return ", ".join(map(text_of, value))
+    return text_of(value)
+
+
+def text_of(value: Any) -> str:
+    """An answer as text: of messages the last one counts, of one choice its text; nothing and NaN are empty."""
+    while isinstance(value, dict | list):
+        value = value.get("content", value.get("text")) if isinstance(value, dict) else next(reversed(value), None)
+    return "" if value is None or value != value else str(value)
+
+
+class Summary:
+    """Counts over graded rows; a mean that is not finite, as a reward of one's own may make it, is None."""
+
+    def __init__(self) -> None:
+        self.began = time.perf_counter()
+        self.n = 0
+        self.counts: Counter[str] = Counter()
+        self.tiers: Counter[str] = Counter()
+        self.classes: Counter[str] = Counter(dict.fromkeys(CLASSES, 0))
+        self.reward = 0.0
+        self.slowest = 0.0
+        self.replaced: dict[str, None] = {}
+
+    def add(self, graded: Graded) -> None:
+        """Count a row."""
+        grade, expected = graded.grade, graded.row.get("expected")
+        self.n += 1
+        self.replaced |= dict.fromkeys(name for name in ADDED if name in graded.row)
+        self.tiers[grade.tier or "reward"] += 1
+        self.classes[graded.kind] += 1
+        self.reward += grade.reward
+        self.slowest = max(self.slowest, graded.seconds)
+        self.counts["correct"] += grade.correct
+        self.counts["format_ok"] += grade.format_ok
+        self.counts["no_answer"] += grade.extracted is None
+        if isinstance(expected, bool):
+            self.counts["expected"] += 1
+            self.counts["false_positives"] += grade.correct and not expected
+            self.counts["false_negatives"] += expected and not grade.correct
+
+    def figures(self) -> dict[str, Any]:
+        """As a machine reads it; rates are by the clock, from the first row read to now."""
+        seconds = time.perf_counter() - self.began
+        labelled = self.counts["expected"]
+        mean = self.reward / max(1, self.n)
+        wrong = {name: self.counts[name] for name in ("false_positives", "false_negatives")}
+        return {
+            "n": self.n,
+            "correct": self.counts["correct"],
+            "accuracy": self.counts["correct"] / max(1, self.n),
+            "timeouts": self.tiers["timeout"],
+            "errors": self.tiers["error"],
+            "cases_per_second": round(self.n / max(seconds, 1e-9), 1),
+            "seconds": round(seconds, 3),
+            "slowest_seconds": round(self.slowest, 4),
+            "format_ok": self.counts["format_ok"],
+            "no_answer": self.counts["no_answer"],
+            "mean_reward": mean if math.isfinite(mean) else None,
+            "classes": dict(self.classes),
+            "tiers": dict(self.tiers),
+            **({"labelled": labelled, **wrong} if labelled else {}),
+        }

@@ -1,0 +1,63 @@
+"""Graded answers as rows of an evaluation, and its figures as metrics and as a line of text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qed.evaluation.per_sample_metrics import marks
+from qed.rollout.stages import flat
+from qed.runs.run import Row, as_row
+from qed.types import Groups
+
+# What metrics.jsonl says of one decoding; the rest stands in summary.json.
+METRICS = {
+    "ci_lo": "ci_lo",
+    "ci_hi": "ci_hi",
+    "format": "format",
+    "reward": "reward",
+    "mean_tokens": "length/mean",
+    "right_tokens": "length/right_mean",
+    "wrong_tokens": "length/wrong_mean",
+    "truncated_frac": "length/truncated_frac",
+}
+
+
+def as_rows(groups: Groups, decoding: str, step: int) -> list[Row]:
+    """Graded answers as the rows of an evaluation."""
+    return [{"decoding": decoding, **as_row(rollout, step), **marks(rollout)} for rollout in flat(groups)]
+
+
+def as_metrics(summaries: dict[str, dict[str, dict[str, Any]]]) -> dict[str, float]:
+    """Summaries as entries of metrics.jsonl."""
+    return {
+        f"eval/{task}/{decoding}/{name}": value
+        for task, decodings in summaries.items()
+        for decoding, figures in decodings.items()
+        for name, value in _entries(figures).items()
+        if value is not None
+    }
+
+
+def _entries(figures: dict[str, Any]) -> dict[str, Any]:
+    several = figures["k"] > 1
+    estimates = {f"{name}@{k}": each["value"] for name in ("pass", "maj") for k, each in figures[name].items()}
+    kinds = {
+        f"{name}/{kind}": each["accuracy"]
+        for name in ("subject", "level")
+        for kind, each in figures["by"].get(name, {}).items()
+    }
+    return {
+        f"avg@{figures['k']}": figures["accuracy"],
+        **{shown: figures[name] for name, shown in METRICS.items()},
+        **(estimates if several else {}),
+        **figures["classes"],
+        **kinds,
+    }
+
+
+def say(decoding: str, figures: dict[str, Any]) -> str:
+    """One decoding's figures in a few words."""
+    return (
+        f"{decoding} {figures['accuracy']:.1%} [{figures['ci_lo']:.1%}, {figures['ci_hi']:.1%}] right, "
+        f"{figures['format']:.1%} in format, {figures['mean_tokens'] or 0:.1f} tokens"
+    )

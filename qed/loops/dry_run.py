@@ -1,0 +1,85 @@
+"""What a run would do, without loading a model: its problems and their lengths, the arithmetic of a step, memory and
+disk."""
+
+from __future__ import annotations
+
+from statistics import quantiles
+from typing import Any
+
+from qed.config.phases import PipelineSettings, Settings
+from qed.data.prompts.base import shown
+from qed.data.splits import load_problems, prompt_leaf, prompt_name, reward_names
+from qed.loops.warm_start import config_of_start, taught_settings
+from qed.models.load import SIZES, check_name, is_new
+from qed.rollout.grader import load_grader
+
+CHARACTERS_PER_TOKEN = (
+    4  # of English text under the vocabularies of today's models; a rule of thumb, and said to be one
+)
+# An id, a log-prob and the text of a token, compressed. The embedded default needs 2, because its answers repeat each
+# other; other text compresses less.
+BYTES_PER_ROLLOUT_TOKEN = 8
+
+
+def dry_run(settings: Settings | PipelineSettings) -> None:
+    """Resolve everything, open the data and print what would happen; exit codes are those of the run itself."""
+    if config := config_of_start(settings):
+        taught_settings(settings, config)
+    check_name(settings.model.name)
+    load_grader(settings.data, settings.sampling.max_tokens)
+    phases = [settings] if isinstance(settings, Settings) else settings.phases()
+    loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
+    problems, benches = loaded.problems, loaded.benches
+    leaf = prompt_leaf(settings.data)
+    there = sum(bool(shown(leaf, problem)) for problem in problems)
+    lines = [
+        f"model       {settings.model.name}{_size(settings.model.name)}",
+        f"prompt      {prompt_name(settings.data)}, reward {' + '.join(reward_names(settings.data))}",
+        f"problems    {len(problems)} to train on; "
+        + (", ".join(f"{len(b)} held out ({n})" for n, b in benches.items()) or "none held out"),
+        f"questions   {_spread([len(problem.question) for problem in problems])}",
+        f"solutions   {there} with a demonstration",
+    ]
+    lines += [f"left out    {count} {reason}" for reason, count in loaded.left_out.items()]
+    for phase in phases:
+        lines += _arithmetic(phase)
+    print("\n".join(lines))  # noqa: T201 -- this is what the command is for
+
+
+def _arithmetic(settings: Settings) -> list[str]:
+    learner, sampling = settings.learner, settings.sampling
+    if not settings.algorithm.online:
+        each = "pairs" if settings.algorithm.together == 2 else "demonstrations"
+        count = learner.batch_size // settings.algorithm.together or "all"
+        return [f"{settings.method:<11} {learner.steps} steps of {count} {each}"]
+    rollouts = sampling.problems_per_step * sampling.group_size
+    size = learner.batch_size or rollouts
+    disk = learner.steps * rollouts * sampling.max_tokens * BYTES_PER_ROLLOUT_TOKEN / 2**20
+    return [
+        f"{settings.method:<11} {learner.steps} steps of {sampling.problems_per_step} problems x "
+        f"{sampling.group_size} answers "
+        f"= {rollouts} rollouts, {-(-rollouts // size)} optimizer step(s) of {size}",
+        f"            answers of at most {sampling.max_tokens} tokens; rollouts on disk: at most about {disk:.0f} MiB",
+    ]
+
+
+def _size(name: str) -> str:
+    """The parameters of a fresh model, and the memory of its weights, gradients and optimizer state in float32."""
+    if not is_new(name):
+        return ""
+    size = SIZES[name.removeprefix("new:")]
+    head = size.width // size.heads
+    attention = size.width * head * (2 * size.heads + 2 * size.kv_heads)
+    parameters = size.vocabulary * size.width + size.layers * (attention + 12 * size.width**2)
+    mebibytes = 16 * parameters / 2**20
+    return f": about {parameters / 1e6:.1f} M parameters, {mebibytes:.0f} MiB with gradients and optimizer state"
+
+
+def _spread(lengths: list[Any]) -> str:
+    if len(lengths) < 2:
+        return f"{lengths[0]} characters"
+    cuts = quantiles(lengths, n=100)
+    return (
+        f"{cuts[49]:.0f} characters in the median, {cuts[94]:.0f} at the 95th percentile, {max(lengths)} at most "
+        f"(about {max(lengths) // CHARACTERS_PER_TOKEN} tokens)"
+    )

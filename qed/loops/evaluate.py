@@ -1,0 +1,50 @@
+"""Measure a policy on held-out problems while it is trained: greedy, and sampled as in training.
+
+The draws of an evaluation belong to the run's seed and the problem alone, so two evaluations of a run differ by the
+policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qed.config.phases import Settings
+from qed.evaluation.rows import as_rows, say
+from qed.evaluation.summary import summarise
+from qed.guards.signals import poll
+from qed.loops.setup import Setup
+from qed.rollout.stages import grade, sample
+from qed.runs.run import Row
+from qed.sampling.base import Sampling
+from qed.types import Problem, Request
+
+
+def evaluate(
+    setup: Setup, settings: Settings, step: int, benches: Mapping[str, Sequence[Problem]]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Ask held-out problems, write all answers and a summary into the run's folder, and say the outcome.
+
+    Returns:
+        for each task and decoding (`greedy`, `sampled`) the figures of `summarise`.
+    """
+    summaries: dict[str, dict[str, dict[str, Any]]] = {}
+    for task, problems in benches.items():
+        decodings = {"greedy": (0.0, 1)}
+        if settings.evaluation.samples:
+            decodings["sampled"] = (settings.sampling.temperature, settings.evaluation.samples)
+        answered: list[Row] = []
+        summaries[task] = {}
+        for decoding, (temperature, count) in decodings.items():
+            poll("evaluate")
+            sampling = Sampling(temperature, settings.sampling.max_tokens, setup.template.stop)
+            address = (settings.run.seed, "evaluation", decoding)
+            asked = [Request(problem, count) for problem in problems]
+            groups = sample(asked, setup.sampler, setup.template, sampling, address, version=step)
+            grade(groups, setup.grader)
+            rows = as_rows(groups, decoding, step)
+            answered += rows
+            summaries[task][decoding] = {"temperature": temperature, **summarise(rows)}
+        setup.run.evaluation(step, task, answered, summaries[task])
+        setup.console.say(f"  step {step}, {task}: " + "; ".join(say(d, s) for d, s in summaries[task].items()))
+    return summaries

@@ -1,0 +1,95 @@
+"""Learning from preference pairs that are there beforehand: a better and a worse reply to the same question."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from statistics import fmean
+
+from qed.config.phases import Settings
+from qed.data.splits import VALIDATION
+from qed.errors import DataError
+from qed.loops.phase import Phase, Stats
+from qed.loops.preflight import preflight
+from qed.loops.reference import precomputed
+from qed.loops.setup import Setup
+from qed.models import load
+from qed.rollout.stages import flat
+from qed.training.best import VALIDATED
+from qed.training.learner import Learner
+from qed.types import Group, Problem, Rollout
+
+
+def preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
+    """Learn from the pairs of the training problems; see `Phase` for the arguments.
+
+    Raises:
+        DataError: there is no pair to learn from.
+    """
+    trained, held = pairs(setup, setup.problems, "training"), pairs(setup, setup.validation, VALIDATION)
+    if not trained:
+        raise DataError(
+            "There is no preference pair to learn from: the training data needs rows with a prompt, a chosen and a "
+            "rejected reply that fit the model. On problems with answers, qed online-dpo makes pairs of its own."
+        )
+    phase = Phase(setup, settings, name, offset)
+    learner = phase.learner
+    if settings.algorithm.precompute_reference:
+        trained, held = (_paired(precomputed(setup, settings, learner, offset, flat(some))) for some in (trained, held))
+    preflight(phase, setup.problems, flat(trained))
+    stream = phase.over(trained, "pairs")
+    if held:
+        phase.measure = partial(preferred, learner, held)
+    count = -(-settings.learner.batch_size // 2) or len(trained)
+    for step in phase.steps():
+        rows = flat(stream.take(count))
+        learner.score(rows, old=False)
+        stats = phase.update(rows, step)
+        phase.record(step, [stats])
+    phase.finish()
+
+
+def pairs(setup: Setup, problems: Sequence[Problem], of: str) -> list[Group]:
+    """The chosen and the rejected answer of each problem; those missing, alike or too long are counted and said.
+
+    No answer is ever cut: a pair of which one is longer than the model's window would compare a whole with a part.
+    """
+    given = [problem for problem in problems if problem.is_preference]
+    written = [[setup.template.written(one, one.meta[side]) for side in ("chosen", "rejected")] for one in given]
+    different = [pair for pair in written if pair[0].output != pair[1].output]
+    limit = load.window(setup.model)
+    kept = [pair for pair in different if all(len(answer.prompt) + len(answer.output) <= limit for answer in pair)]
+    left_out = {
+        "without_preference": len(problems) - len(given),
+        "alike": len(written) - len(different),
+        "too_long": len(different) - len(kept),
+    }
+    if any(left_out.values()):
+        setup.run.event("pairs_left_out", problems=of, limit=limit, **left_out)
+        setup.console.say(
+            f"{len(kept)} {of} pairs; left out: {left_out['without_preference']} problems without a chosen and a "
+            f"rejected reply, {left_out['alike']} whose two replies are the same, {left_out['too_long']} longer than "
+            f"the model's window of {limit} tokens."
+        )
+    return kept
+
+
+def _paired(rollouts: Sequence[Rollout]) -> list[Group]:
+    return [list(pair) for pair in zip(rollouts[0::2], rollouts[1::2], strict=True)]
+
+
+def preferred(learner: Learner, held: Sequence[Group]) -> Stats:
+    """On held-out pairs, the share whose chosen answer has the larger reward, and the share whose is the likelier.
+
+    The reward is what the policy has added to the reference's log-prob; before the first step there is none yet.
+    """
+    rollouts = flat(held)
+    learner.score(rollouts, old=True)
+    likely = [sum(rollout.old_logps or ()) for rollout in rollouts]
+    added = [logp - sum(rollout.ref_logps or ()) for logp, rollout in zip(likely, rollouts, strict=True)]
+    return {
+        VALIDATED: fmean(chosen > rejected for chosen, rejected in zip(added[0::2], added[1::2], strict=True)),
+        f"eval/{VALIDATION}/likelier": fmean(
+            chosen > rejected for chosen, rejected in zip(likely[0::2], likely[1::2], strict=True)
+        ),
+    }

@@ -1,0 +1,170 @@
+"""The look before the first step: a few answers with the real prompt, sampler and reward; memory; disk; a table."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from statistics import fmean
+
+import torch
+
+from qed import host
+from qed.config.reward_names import parse_reward
+from qed.data.splits import reward_names
+from qed.guards import preflight_rules as judged
+from qed.guards.preflight_rules import Answers, Finding, Shape
+from qed.guards.watchdog import enter
+from qed.loops.phase import Phase
+from qed.randomness import shuffled
+from qed.rollout.stages import flat, grade, sample
+from qed.sampling.base import Sampling
+from qed.training.batch import collate
+from qed.training.checkpoint_size import checkpoint_bytes
+from qed.types import Groups, Problem, Request, Rollout
+
+PROBLEMS, ANSWERS = 4, 4  # sampled and graded: about a hundredth of a short run's time
+WRITTEN = 32  # written answers that are looked at
+
+
+def preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Rollout] = ()) -> None:
+    """Look before the first step of a phase; where a phase goes on, it has been looked at.
+
+    Args:
+        phase: before its first step.
+        problems: that it trains on.
+        rows: that it imitates, where it does.
+
+    Raises:
+        UsageError: the run cannot work; it says which setting to change.
+    """
+    settings, setup = phase.settings, phase.setup
+    if not settings.run.preflight or phase.first != phase.offset or not settings.learner.steps:
+        return
+    enter("preflight", phase.first)
+    began = time.perf_counter()
+    order = shuffled(len(problems), settings.run.seed, "preflight")
+    groups = _sampled(phase, [problems[number] for number in order[:PROBLEMS]]) if settings.algorithm.online else []
+    demonstrated = [setup.template.demonstration(problems[number]) for number in order[:WRITTEN]]
+    written = [rollout for rollout in demonstrated if rollout is not None]
+    sampling = settings.sampling
+    findings = [
+        *_of_loss(phase, groups, rows),
+        *judged.of_prefixes(*_prefixes(phase, written or flat(groups))),
+        *judged.of_room(
+            sum(len(rollout.output) > sampling.max_tokens for rollout in written), len(written), sampling.max_tokens
+        ),
+        *judged.of_schedule(settings.learner.lr, settings.learner.warmup_steps, settings.learner.steps),
+        *_of_memory(phase, [*rows, *flat(groups)]),
+        *_of_disk(phase),
+    ]
+    seconds = time.perf_counter() - began
+    asked = f"{len(groups)} problems x {len(groups[0])} answers, " if groups else ""
+    found = {one.what: one.found for one in findings}
+    warned = [one.advice for one in findings if one.advice]
+    setup.run.event("preflight", phase=phase.name, seconds=round(seconds, 3), warned=warned, **found)
+    setup.console.table(f"Before {phase.name}: {asked}{seconds:.1f} s", ("", "found"), list(found.items()))
+    judged.refuse(findings)
+    for advice in warned:
+        setup.console.say(f"Warning: {advice}")
+
+
+def _sampled(phase: Phase, problems: Sequence[Problem]) -> Groups:
+    """Some answers, graded; their draws have an address of their own, so that the run's are as they were."""
+    settings, setup = phase.settings, phase.setup
+    requests = [Request(problem, min(ANSWERS, settings.sampling.group_size)) for problem in problems]
+    sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, setup.template.stop)
+    groups = sample(requests, setup.sampler, setup.template, sampling, (settings.run.seed, "preflight", phase.offset))
+    grade(groups, setup.grader)
+    return groups
+
+
+def _of_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[Finding]:
+    """What the answers earn, and whether their ends are trained."""
+    setup, algorithm = phase.setup, phase.settings.algorithm
+    if not groups:
+        some = list(rows[: WRITTEN * algorithm.together])
+        batch = collate(some)
+        trained = algorithm.weights(batch, phase.settings.sampling.max_tokens) * batch.mask != 0
+        ends = (trained & (batch.labels == setup.template.end)).any(1)
+        return judged.of_ends(int(ends.sum()), len(some), "rows", taught=not phase.settings.data.window)
+    answers = flat(groups)
+    grades = [rollout.grade for rollout in answers if rollout.grade is not None]
+    seen = Answers(
+        truncated=fmean(rollout.stop_reason == "length" for rollout in answers),
+        readable=fmean(one.format_ok for one in grades),
+        right=fmean(one.correct for one in grades),
+        reward=fmean(one.reward for one in grades),
+        signal=fmean(len({rollout.reward for rollout in group}) > 1 for group in groups),
+    )
+    ended = [rollout for rollout in answers if rollout.stop_reason == "stop"]
+    last = collate(ended).mask.sum(1).tolist() if ended else []
+    trained = sum(count == len(rollout.output) for count, rollout in zip(last, ended, strict=True))
+    weights = [parse_reward(name).weight for name in reward_names(phase.settings.data)]
+    return [
+        *judged.of_answers(seen, phase.settings.sampling.max_tokens),
+        *(judged.of_weights(weights) if algorithm.by_advantage else []),
+        *judged.of_ends(trained, len(ended), "answers that ended", taught=False),
+    ]
+
+
+def _prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]:
+    """Of how many answers the prompt's tokens begin those of the whole text, and how many there are."""
+    template = phase.setup.template
+    same = 0
+    for rollout in answers[:PROBLEMS]:
+        prompt = template.prompt(rollout.problem)
+        whole = template.tokens(type(prompt)(prompt.text + rollout.text.removeprefix(prompt.opened)))
+        same += whole[: len(rollout.prompt)] == rollout.prompt
+    return same, len(answers[:PROBLEMS])
+
+
+def _of_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
+    """The longest micro-batch, the most answers side by side, and what is free."""
+    settings, model = phase.settings, phase.setup.model
+    config = model.config.get_text_config()
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    shape = Shape(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        inner=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        keys=2 * head * (getattr(config, "num_key_value_heads", None) or config.num_attention_heads),
+        weights=sum(parameter.numel() for parameter in model.parameters()),
+        trained=sum(parameter.numel() for parameter in phase.learner.parameters),
+    )
+    sampling, learner = settings.sampling, settings.learner
+    prompts = max((len(rollout.prompt) for rollout in rows), default=0)
+    online = settings.algorithm.online
+    longest = prompts + (sampling.max_tokens if online else max((len(row.output) for row in rows), default=0))
+    count = learner.batch_size or (sampling.problems_per_step * sampling.group_size if online else len(rows))
+    tokens = max(longest, min(learner.tokens_per_microbatch, count * longest))
+    moments = {"adamw": 2, "adamw_offload": 0}.get(learner.optimizer, 1)
+    copies = int(isinstance(phase.learner.reference, torch.nn.Module))
+    needed = judged.training_bytes(shape, tokens, moments, copies, settings.model.gradient_checkpointing)
+    beside = min(sampling.rows_per_batch, count) if online else 0
+    return judged.of_memory(needed, judged.sampling_bytes(shape, beside, longest), _free(phase.setup.device))
+
+
+def _free(device: torch.device) -> int | None:
+    """The bytes of memory that are free where the model computes; None where the system does not tell."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        return host.memory()[1]
+    except (OSError, KeyError):
+        return None
+
+
+def _of_disk(phase: Phase) -> list[Finding]:
+    """The checkpoints of the phase that will be there at once, and its rollouts."""
+    run, sampling = phase.settings.run, phase.settings.sampling
+    steps = phase.settings.learner.steps
+    saves = -(-steps // run.save_every) if run.save_every else 1
+    if run.keep_last:
+        saves = min(saves, run.keep_last + run.keep_best)
+    tokens = steps * sampling.problems_per_step * sampling.group_size * sampling.max_tokens
+    rollouts = judged.BYTES_PER_ROLLOUT_TOKEN * tokens if run.save_rollouts and phase.settings.algorithm.online else 0
+    free = shutil.disk_usage(phase.setup.run.folder).free
+    return judged.of_disk(
+        checkpoint_bytes(phase.setup.model, copies=int(phase.moving.every > 0)), saves, rollouts, free
+    )

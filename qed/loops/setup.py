@@ -1,0 +1,222 @@
+"""What every recipe needs before its first step: the run's folder, model, tokenizer, problems, prompt, reward and
+sampler."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qed.config.phases import PipelineSettings, Settings
+from qed.config.values import dump
+from qed.console.live import Console
+from qed.data.prompts.base import Template
+from qed.data.splits import Loaded, fitting, load_problems, prompt_name, shortest
+from qed.errors import QedError
+from qed.guards.redaction import redact
+from qed.guards.signals import Stop, poll, watched
+from qed.guards.watchdog import watching_run
+from qed.loops.resume import boundaries, find_checkpoint, fingerprint, phases_of, require_same_problems
+from qed.models import load, threads
+from qed.models.threads import as_begun, set_kernels
+from qed.rewards.grader import Grader
+from qed.rollout.grader import load_grader
+from qed.rollout.policy import Policy, load_policy
+from qed.runs import disk
+from qed.runs.environment import environment
+from qed.runs.folder import locked, open_folder
+from qed.runs.manifest import step_of
+from qed.runs.run import Launch, Run
+from qed.sampling.base import Sampler
+from qed.training import checkpoints
+from qed.training.checkpoint_size import checkpoint_bytes
+from qed.types import Problem
+
+
+@dataclass
+class Setup:
+    """Everything that the steps of a run work with."""
+
+    run: Run
+    console: Console
+    stop: Stop
+    launch: Launch
+    device: torch.device
+    model: Any
+    tokenizer: Any
+    template: Template
+    grader: Grader
+    problems: list[Problem]
+    benches: dict[str, list[Problem]]
+    validation: list[Problem]  # of the training problems, held back to choose the best checkpoint by
+    sampler: Sampler
+    resumed: Path | None  # the checkpoint that the run goes on from
+    boundaries: frozenset[int]  # the steps at which its phases begin and end, whose checkpoints stay
+    signal_steps: int = 0  # steps of the whole run that had a gradient
+    step: int = 0  # the step that is being made
+    # How the phase that is under way saves what is whole and says so, when a signal stops it.
+    leave: Callable[[], str] | None = None
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """The state to go on from; a run that begins is at step 0."""
+        return checkpoints.read_state(self.resumed) if self.resumed else ({}, {"step": 0})
+
+
+@contextmanager
+def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> Iterator[Setup]:
+    """Open a run's folder and prepare everything in it; failures leave their traceback in the run's log.
+
+    Args:
+        settings: of the run.
+        launch: how it was started.
+        name: the recipe's name, for a fresh folder.
+    """
+    load.check_name(settings.model.name)
+    device = load.pick_device(settings.model.device)
+    label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
+    folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)
+    console = Console(launch.json, settings.run.log_every)
+    with (
+        watched() as stop,
+        locked(folder),
+        Run(folder, launch.home) as run,
+        threads.kept(),
+        watching_run(run, settings.run.watchdog),
+    ):
+        settings = as_begun(settings, run.folder, launch)
+        try:
+            with _preparing(folder, aside, launch):
+                resumed = find_checkpoint(settings, run, console, launch) if launch.resume else None
+                set_kernels(settings, run, launch)
+                _write_settings(settings, run, launch, device)
+                setup = _prepared(settings, run, console, stop, launch, device, resumed)
+            with closing(setup.grader):
+                yield setup
+        finally:
+            console.end_phase()
+
+
+@contextmanager
+def _preparing(folder: Path, aside: Path | None, launch: Launch) -> Iterator[None]:
+    """A mistake found before the first step leaves the folder as it was; the run it replaces goes once all is
+    prepared."""
+    try:
+        yield
+    except BaseException as error:
+        # A bug leaves its folder for the traceback in it, but never in the place of a run that was there before.
+        if aside is not None or (not launch.resume and isinstance(error, QedError | KeyboardInterrupt)):
+            shutil.rmtree(folder, ignore_errors=True)
+            if aside is not None:
+                aside.rename(folder)
+        raise
+    if aside is not None:
+        shutil.rmtree(aside)
+
+
+def _copies(settings: Settings | PipelineSettings, resumed: Path | None) -> int:
+    """How many copies of the weights a run writes beside its first checkpoint: reference models that it keeps from the
+    beginning of a phase, and the one in a checkpoint that moves."""
+    methods = [phase.algorithm for phase in phases_of(settings)]
+    kept = 0 if resumed else sum(method.reference and not method.reference_name for method in methods)
+    return kept + any(method.reference_moves[0] > 0 for method in methods)
+
+
+def _prepared(
+    settings: Settings | PipelineSettings,
+    run: Run,
+    console: Console,
+    stop: Stop,
+    launch: Launch,
+    device: torch.device,
+    resumed: Path | None,
+) -> Setup:
+    # First, so that a mistake in a reward shows before a model is loaded.
+    grade = load_grader(settings.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
+    poll("load")
+    loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
+    for reason, count in loaded.left_out.items():
+        console.say(f"Left out {count} {reason}.")
+    poll("load")
+    policy = load_policy(settings, loaded.problems, device, resumed)
+    poll("load")
+    disk.require_space(run, checkpoint_bytes(policy.model, copies=_copies(settings, resumed)))
+    if resumed is not None:
+        console.say(f"Going on from {resumed}.")
+    loaded = _fitting(loaded, policy, settings, run, console)
+    if launch.resume:
+        require_same_problems(loaded, run, launch)
+    run.truncate((resumed and step_of(resumed.name)) or 0)
+    _tell(loaded, policy, settings, run, console)
+    return Setup(
+        run=run,
+        console=console,
+        stop=stop,
+        launch=launch,
+        device=device,
+        model=policy.model,
+        tokenizer=policy.tokenizer,
+        template=policy.template,
+        grader=grade,
+        problems=loaded.problems,
+        benches=loaded.benches,
+        validation=loaded.validation,
+        sampler=policy.sampler,
+        resumed=resumed,
+        boundaries=boundaries(settings),
+    )
+
+
+def _fitting(
+    loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console
+) -> Loaded:
+    """The problems whose prompts the model can take, and none longer than the percentile asked for."""
+    template, limit = policy.template, policy.room(settings.sampling.max_tokens)
+    problems = shortest(loaded.problems, template, settings.data.max_prompt_percentile, run, console)
+    return replace(
+        loaded,
+        problems=fitting(problems, template, limit, "training", run, console),
+        validation=loaded.validation and fitting(loaded.validation, template, limit, "validation", run, console),
+        benches={name: fitting(some, template, limit, name, run, console) for name, some in loaded.benches.items()},
+    )
+
+
+def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console) -> None:
+    """Record and say what the run works with."""
+    run.event(
+        "data",
+        tasks=list(settings.data.tasks),
+        prompt=prompt_name(settings.data),
+        training=len(loaded.problems),
+        fingerprint=fingerprint(loaded),
+        held_out={name: len(some) for name, some in loaded.benches.items()},
+        validation=len(loaded.validation),
+        left_out=loaded.left_out,
+    )
+    if settings.model.lora_targets and not settings.model.lora_rank:
+        console.say("model.lora_targets is not read: model.lora_rank is 0, so the weights themselves are trained.")
+    parameters = sum(parameter.numel() for parameter in policy.model.parameters())
+    device = next(policy.model.parameters()).device.type
+    console.say(
+        f"{run.folder}: {settings.model.name} ({parameters / 1e6:.2f} M parameters, {device}, "
+        f"{torch.get_num_threads()} threads), {len(loaded.problems)} training problems, "
+        + (", ".join(f"{len(some)} held out ({name})" for name, some in loaded.benches.items()) or "none held out")
+    )
+
+
+def _write_settings(settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device) -> None:
+    # Without its folder, so that `qed METHOD settings.yaml` repeats the run in a fresh one.
+    files = {
+        "settings.yaml": dump(replace(settings, run=replace(settings.run, out=""))),
+        "settings.origin.json": json.dumps(dict(launch.origins), indent=1),
+        "env.json": json.dumps(environment(device), indent=1),
+        "command.txt": shlex.join(launch.command) + "\n",
+    }
+    for name, text in files.items():
+        run.write(name, redact(text).encode())

@@ -1,0 +1,79 @@
+"""Learning from demonstrations that are there beforehand: supervised fine-tuning."""
+
+from __future__ import annotations
+
+import math
+
+from qed.config.phases import Settings
+from qed.errors import DataError, UsageError
+from qed.loops.phase import Phase
+from qed.loops.preflight import preflight
+from qed.loops.setup import Setup
+from qed.models import load
+from qed.randomness import shuffled
+from qed.training.packing import windows
+from qed.types import Problem, Rollout
+
+
+def offline(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
+    """Imitate the worked solutions of the training problems; see `Phase` for the arguments."""
+    phase = Phase(setup, settings, name, offset)
+    trained = trained_rows(setup, settings)
+    preflight(phase, setup.problems, trained)
+    stream = phase.over(trained, "demonstrations")
+    for step in phase.steps():
+        rows = stream.take(settings.learner.batch_size or len(stream.items))
+        stats = phase.update(rows, step)
+        phase.record(step, [stats])
+    phase.finish()
+
+
+def trained_rows(setup: Setup, settings: Settings) -> list[Rollout]:
+    """The demonstrations, each a row, or the windows of their stream that `data.window` asks for.
+
+    Raises:
+        DataError: there is nothing to imitate.
+    """
+    length, limit = settings.data.window, load.window(setup.model)
+    if not length:
+        return demonstrations(setup, limit)
+    if length > limit:
+        raise UsageError(f"data.window is {length}, but the model's own window holds only {limit} tokens.")
+    shown = demonstrations(setup)  # none is too long, because windows cut them
+    order = shuffled(len(shown), settings.run.seed, "documents")
+    cut = windows(((*shown[index].prompt, *shown[index].output) for index in order), length).tolist()
+    if not cut:
+        raise DataError(f"All {len(shown)} demonstrations together do not fill one window of {length} tokens.")
+    updates = math.ceil(len(cut) / (settings.learner.batch_size or len(cut)))
+    setup.run.event("windows", demonstrations=len(shown), windows=len(cut), length=length, steps_per_epoch=updates)
+    setup.console.say(
+        f"{len(shown)} demonstrations make {len(cut)} windows of {length} tokens: an epoch is {updates} steps."
+    )
+    # Every token but the first is a label, so the first is all of the row's prompt.
+    return [
+        Rollout(Problem(f"window {number}", "", ""), (first,), tuple(rest), (), "", "stop", "demonstration")
+        for number, (first, *rest) in enumerate(cut)
+    ]
+
+
+def demonstrations(setup: Setup, limit: int | None = None) -> list[Rollout]:
+    """The demonstrations of the training problems; those missing or longer than `limit` tokens are counted and said.
+
+    Raises:
+        DataError: there is none to imitate.
+    """
+    written = [setup.template.demonstration(problem) for problem in setup.problems]
+    there = [rollout for rollout in written if rollout is not None]
+    kept = [rollout for rollout in there if limit is None or len(rollout.prompt) + len(rollout.output) <= limit]
+    missing, too_long = len(written) - len(there), len(there) - len(kept)
+    if missing or too_long:
+        setup.run.event("demonstrations_left_out", without_solution=missing, too_long=too_long, limit=limit)
+        setup.console.say(
+            f"{len(kept)} demonstrations; left out: {missing} problems without a worked solution"
+            + (f", {too_long} longer than the model's window of {limit} tokens." if limit is not None else ".")
+        )
+    if not kept:
+        raise DataError(
+            "There is no demonstration to imitate: the training problems have no worked solutions that fit."
+        )
+    return kept

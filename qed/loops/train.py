@@ -1,0 +1,135 @@
+"""Runs of one phase and of two: SFT alone, an online algorithm alone, or SFT and then RL in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qed.config.phases import PipelineSettings, Settings
+from qed.errors import Diverged, Interrupted, NothingTrained, UsageError
+from qed.loops.non_finite import ended
+from qed.loops.online import online
+from qed.loops.preferences import preferences
+from qed.loops.setup import Setup, opened
+from qed.loops.sft import offline
+from qed.report.model_card import write_card
+from qed.report.write import write_report
+from qed.runs.run import Launch, Row, evaluations
+from qed.training import checkpoints
+
+
+def train(settings: Settings, launch: Launch) -> dict[str, Any]:
+    """A run of one algorithm.
+
+    Returns:
+        the run's folder, its last step and what the last evaluation measured.
+    """
+    with opened(settings, launch, Path(settings.method).stem) as setup:
+        return run_phases(setup, [settings])
+
+
+def pipeline(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
+    """SFT, then RL, in one run; either can be skipped."""
+    with opened(settings, launch, "pipeline") as setup:
+        return run_phases(setup, settings.phases())
+
+
+def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
+    """The phases of a run one after another, as far as they are not done, and what closes a run.
+
+    Raises:
+        NothingTrained: no step had a gradient; the run is closed all the same, so that it can be looked at.
+    """
+    last, nothing = 0, None
+    for phase in phases:
+        try:
+            run_phase(setup, phase, last)
+        except NothingTrained as error:
+            nothing = error
+        last += phase.learner.steps
+    result = finished(setup, last, phases[0].model.name, [phase.method for phase in phases])
+    if nothing is not None:
+        raise nothing
+    return result
+
+
+def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
+    """The steps of one phase that are not yet done."""
+    name, last = phase_name(settings), offset + settings.learner.steps
+    _, state = setup.state()
+    if setup.resumed is not None and state["step"] >= last:
+        if state["phase"] != name:
+            return
+        if state["step"] > last:
+            raise UsageError(
+                f"{setup.run.folder} has already made {state['step'] - offset} steps of {name}, more than the "
+                f"{settings.learner.steps} asked for."
+            )
+    algorithm = settings.algorithm
+    phase = online if algorithm.online else preferences if algorithm.together == 2 else offline
+    try:
+        phase(setup, settings, name, offset)
+    except Diverged as error:
+        raise ended(setup, error) from error
+    except Interrupted as stopped:
+        if setup.leave is None:
+            raise
+        raise Interrupted(setup.leave(), stopped.exit_code) from stopped
+
+
+def phase_name(settings: Settings) -> str:
+    """The name of a phase in metrics and folders: its algorithm's, without the path of a user's own."""
+    return Path(settings.method).stem
+
+
+def finished(setup: Setup, last: int, model: str, methods: list[str]) -> dict[str, Any]:
+    """Point to the final checkpoint, write the model card and the report, and say where everything is.
+
+    Args:
+        setup: of the run.
+        last: the number of its last step.
+        model: what it began from.
+        methods: the algorithms of its phases, in order.
+    """
+    folder = setup.run.folder
+    final = _link(folder, "final", f"step_{last:06d}")
+    best = checkpoints.pointed(folder, "BEST")
+    if best is not None:
+        chosen = _link(folder, "best", f"step_{best:06d}")
+        setup.console.say(f"The best checkpoint on the validation part is {chosen.resolve().name}: {chosen / 'hf'}.")
+    setup.run.event("finished", step=last)
+    write_card(folder, model, [Path(method).stem for method in methods])
+    report = write_report([folder], folder / "report.html")
+    setup.console.say(f"Done: {folder}; the model is {final / 'hf'}, the report {report}.")
+    return {"run": str(folder), "steps": last, **figures(dict(evaluations(folder)).get(last, {}))}
+
+
+def _link(folder: Path, name: str, checkpoint: str) -> Path:
+    """Make a name in the run's folder mean a checkpoint that is there; the checkpoint, where the name is taken."""
+    link, found = folder / name, folder / "checkpoints" / checkpoint
+    if link.is_dir() and not link.is_symlink():
+        return found
+    if found.is_dir():
+        beside = folder / f".{name}.part"
+        beside.unlink(missing_ok=True)
+        beside.symlink_to(Path("checkpoints") / checkpoint)
+        beside.replace(link)
+    return link
+
+
+def figures(summaries: dict[str, dict[str, Row]]) -> dict[str, Any]:
+    """An evaluation's figures by task, as a command prints them for machines."""
+    return {
+        task: {
+            "accuracy": decodings["greedy"]["accuracy"],
+            "format": decodings["greedy"]["format"],
+            **(
+                {"sampled_accuracy": decodings["sampled"]["accuracy"], "sampled_format": decodings["sampled"]["format"]}
+                if "sampled" in decodings
+                else {}
+            ),
+            "n": decodings["greedy"]["n"],
+        }
+        for task, decodings in summaries.items()
+    }

@@ -1,0 +1,1 @@
+"""Models and tokenizers: load, build, adapters, quantized weights, threads."""

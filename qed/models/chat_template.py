@@ -1,0 +1,29 @@
+"""A tokenizer's chat template: messages as text, and the token that ends a turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jinja2 import TemplateError
+
+from qed.errors import ModelError
+
+SENTINEL = "qed-sentinel"
+
+
+def turn_end(tokenizer: Any) -> int | None:
+    """The id that ends an assistant's turn in the chat template, where it is one token; None without a template."""
+    if not tokenizer.chat_template:
+        return None
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": SENTINEL}]
+    text = render_chat(messages, tokenizer, add_generation_prompt=False)
+    ids = tokenizer(text[text.rfind(SENTINEL) + len(SENTINEL) :].lstrip(), add_special_tokens=False)["input_ids"]
+    return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None
+
+
+def render_chat(messages: list[dict[str, str]], tokenizer: Any, add_generation_prompt: bool) -> str:
+    try:
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+    except TemplateError as error:
+        raise ModelError(f"The tokenizer's chat template cannot render a question: {error}") from error
+    return text

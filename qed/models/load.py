@@ -1,0 +1,299 @@
+"""Load a model and its tokenizer, or build a small one from nothing on a task's own text.
+
+Weights are kept in float32 whatever the precision of the computation. Code from a model's repository is never run, and
+pickled weights are never read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from tokenizers import AddedToken
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+)
+from transformers.utils.logging import disable_progress_bar
+
+from qed.config.settings import ModelSettings
+from qed.errors import ModelError, UsageError, nearest
+from qed.models import qlora
+from qed.models.chat_template import turn_end
+from qed.randomness import seed_of
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+disable_progress_bar()
+
+
+@dataclass(frozen=True)
+class Size:
+    """The shape of a model built from nothing."""
+
+    layers: int
+    width: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    window: int
+
+
+# Parameters, tied embeddings included: 0.6 M, 4.5 M, 36 M and 128 M at the full vocabulary.
+SIZES = {
+    "tiny": Size(layers=2, width=128, heads=4, kv_heads=2, vocabulary=512, window=512),
+    "small": Size(layers=4, width=256, heads=8, kv_heads=4, vocabulary=2048, window=1024),
+    "medium": Size(layers=8, width=512, heads=8, kv_heads=4, vocabulary=8192, window=2048),
+    "large": Size(layers=12, width=768, heads=12, kv_heads=4, vocabulary=32000, window=2048),
+}
+
+SPECIAL = ("<|pad|>", "<|user|>", "<|assistant|>", "<|end|>")
+# Added tokens, but not special ones: tools decode with special tokens skipped, and the tags must survive that.
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'assistant' %}{{ '<|assistant|>' + message['content'] + '<|end|>' }}"
+    "{% else %}{{ '<|user|>' + message['content'] }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+
+def is_new(name: str) -> bool:
+    """Whether a model's name asks for a fresh one, such as new:tiny."""
+    return name.startswith("new:")
+
+
+def check_name(name: str) -> None:
+    """Raise a UsageError for a fresh model of a size that is not in the table."""
+    size = name.removeprefix("new:")
+    if is_new(name) and size not in SIZES:
+        raise UsageError(f"There is no model size '{size}'.{nearest(size, SIZES)} There are: {', '.join(SIZES)}.")
+
+
+def build(name: str, texts: Iterable[str], seed: int) -> tuple[nn.Module, Any]:
+    """A small Qwen2 from random weights and a tokenizer trained on the texts; the same seed gives the same weights."""
+    check_name(name)
+    size = SIZES[name.removeprefix("new:")]
+    tokenizer = build_tokenizer(texts, size.vocabulary)
+    tokenizer.model_max_length = size.window
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=size.width,
+        intermediate_size=4 * size.width,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.heads,
+        num_key_value_heads=size.kv_heads,
+        max_position_embeddings=size.window,
+        # About 0.07 at width 128: narrow models learn many times slower from the customary 0.02.
+        initializer_range=0.8 / size.width**0.5,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(seed, "initial weights"))
+        return Qwen2ForCausalLM(config), tokenizer
+
+
+def build_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
+    """A byte-level BPE in which every digit is its own token, with a chat template and the tags of thought and answer.
+
+    It is of Qwen2's own class, because that is what a Qwen2 folder is loaded with, whatever class wrote it.
+    """
+    begun = Qwen2Tokenizer(
+        vocab={token: number for number, token in enumerate(SPECIAL)},
+        unk_token="<|pad|>",  # never used: every byte has a token
+        eos_token="<|end|>",
+        pad_token="<|pad|>",
+        extra_special_tokens=["<|user|>", "<|assistant|>"],
+    )
+    tokenizer = begun.train_new_from_iterator(
+        (_without_tags(text) for text in texts), vocabulary - len(TAGS), show_progress=False
+    )
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def _without_tags(text: str) -> str:
+    """A text whose tags are line breaks: they are tokens already, and no part of them should be learned again."""
+    for tag in TAGS:
+        text = text.replace(tag, "\n")
+    return text
+
+
+def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
+    """A causal language model and its tokenizer from a Hugging Face folder or the hub, in float32 on the CPU.
+
+    Where the settings quantize it, it is on their device at once, because that is where this is done.
+
+    Raises:
+        ModelError: not found, without tokenizer, or only with pickled weights.
+    """
+    source: dict[str, Any] = {"trust_remote_code": False}
+    if Path(settings.name).is_dir():
+        _check_folder(Path(settings.name))
+    elif settings.revision:
+        source["revision"] = settings.revision
+    try:
+        config = _without_kernels(AutoConfig.from_pretrained(settings.name, **source))
+        tokenizer = AutoTokenizer.from_pretrained(settings.name, **source)
+        for word in ("is_local", "local_files_only"):  # how it was found is nothing to save with it
+            tokenizer.init_kwargs.pop(word, None)
+        model, told = AutoModelForCausalLM.from_pretrained(
+            settings.name,
+            config=config,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+            **qlora.options(settings, pick_device(settings.device)),
+            **source,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+        first = str(error).strip().split("\n")[0]
+        raise ModelError(
+            f"The model {settings.name} cannot be loaded: {first}\nGive a folder with config.json, tokenizer files and "
+            "safetensors weights, a hub name that can be reached from here, or new:tiny for a fresh small one."
+        ) from error
+    if told["missing_keys"]:
+        missing = sorted(told["missing_keys"])
+        raise ModelError(
+            f"{len(missing)} weights are missing from {settings.name}, such as {missing[0]}; they would be "
+            "random numbers."
+        )
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        raise ModelError(
+            f"The tokenizer of {settings.name} has {len(tokenizer)} tokens, the model's embedding only "
+            f"{model.get_input_embeddings().num_embeddings}: they do not belong together."
+        )
+    return model, tokenizer
+
+
+def _without_kernels(config: Any) -> Any:
+    """A configuration that names no attention to be fetched from the hub, which would be code of somebody else's."""
+    for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))):
+        for name, value in list(vars(part).items()) if part is not None else ():
+            if name.removeprefix("_").removesuffix("_internal").endswith("_implementation") and "/" in str(value):
+                setattr(part, name, None)
+    return config
+
+
+def load_tokenizer(name: str) -> tuple[Any, Any]:
+    """A model's tokenizer without its weights, and what stands for the model in `end_ids`: its configurations.
+
+    Raises:
+        ModelError: there is none, or it cannot be read.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        first = str(error).strip().split("\n")[0]
+        raise ModelError(
+            f"The tokenizer of {name} cannot be loaded: {first} Give a folder with config.json and tokenizer files, a "
+            "hub name that can be reached from here, or new:small for one made of the data's own text."
+        ) from error
+    try:
+        generation = GenerationConfig.from_pretrained(name)
+    except OSError:
+        generation = None
+    return tokenizer, SimpleNamespace(config=config, generation_config=generation)
+
+
+def _check_folder(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        inner = [path.parent for path in folder.glob("**/hf/config.json")]
+        hint = f" Did you mean {sorted(inner)[-1]}?" if inner else ""
+        raise ModelError(f"{folder} is no Hugging Face model folder: it has no config.json.{hint}")
+    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+        raise ModelError(
+            f"{folder} has no tokenizer (tokenizer.json). Save it there with tokenizer.save_pretrained, or "
+            "copy it from the "
+            "model that this one was made from."
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"{folder} has no safetensors weights; pickled ones (.bin, .pt) are not read, because they can run code."
+        )
+
+
+def prepare(model: nn.Module, settings: ModelSettings, device: torch.device) -> nn.Module:
+    """Move a model to its device, ready to train: no dropout, so that the policy that samples is the one that
+    learns."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    if settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable(  # type: ignore[operator]
+            gradient_checkpointing_kwargs={"use_reentrant": False}
+        )
+    # Only checkpointing asks for training mode; without dropout the two modes compute the same.
+    return model.train(settings.gradient_checkpointing).to(device)
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of a name; auto takes CUDA, then MPS, then the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UsageError(f"The device '{name}' cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def precision(settings: ModelSettings) -> torch.dtype:
+    """The precision of the computation."""
+    return torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
+
+
+def end_ids(model: Any, tokenizer: Any, chat: bool) -> tuple[int, ...]:
+    """All ids that end an answer, the one that demonstrations are taught to end with first.
+
+    Raises:
+        ModelError: neither the tokenizer nor the model knows an end token.
+    """
+    known: Sequence[Any] = [
+        turn_end(tokenizer) if chat else None,
+        tokenizer.eos_token_id,
+        turn_end(tokenizer),
+        *_listed(model.config.eos_token_id),
+        *_listed(model.generation_config.eos_token_id if model.generation_config else None),
+    ]
+    ends = tuple(dict.fromkeys(int(token) for token in known if token is not None))
+    if not ends:
+        raise ModelError("The model has no end token: set eos_token in its tokenizer_config.json.")
+    return ends
+
+
+def end_with(model: Any, ends: tuple[int, ...]) -> None:
+    """Write the end ids into a model's generation settings, so that others generate from a checkpoint as it "
+    "was taught."""
+    if model.generation_config is not None:
+        model.generation_config.eos_token_id = list(ends)
+
+
+def window(model: Any) -> int:
+    """How many tokens the model's positions can hold."""
+    return int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple) else [value]

@@ -1,0 +1,80 @@
+"""Weights of four bits under adapters (QLoRA, arXiv 2305.14314): loaded so by bitsandbytes, and saved in full.
+
+Only the linear layers of the blocks are quantized, in blocks of 64 weights whose scales are quantized too; embeddings,
+norms and the output layer stay as they are. Products are computed in the precision of the run.
+"""
+
+from __future__ import annotations
+
+import copy
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qed.config.settings import ModelSettings
+from qed.errors import UsageError
+
+
+def options(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
+    """What `from_pretrained` is told so that a model is quantized while it is loaded; nothing where it is not to be.
+
+    Raises:
+        UsageError: there is no CUDA device, or the package bitsandbytes is not installed.
+    """
+    if settings.quantization == "none":
+        return {}
+    cure = "or take model.quantization=none, which keeps the weights under the adapters in float32."
+    if device.type != "cuda":
+        raise UsageError(
+            f"model.quantization {settings.quantization} needs a CUDA device, and the model is for {device.type}: run "
+            f"it on a machine with one, {cure}"
+        )
+    if find_spec("bitsandbytes") is None:
+        raise UsageError(
+            f"model.quantization {settings.quantization} needs the package bitsandbytes: "
+            f"pip install 'qed[8bit]', {cure}"
+        )
+    from transformers import BitsAndBytesConfig  # noqa: PLC0415 -- few runs quantize
+
+    config = BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type=settings.quantization,
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=settings.precision,
+    )
+    return {"quantization_config": config, "device_map": {"": device}}
+
+
+def in_full(model: nn.Module) -> dict[str, Tensor]:
+    """The model's weights, those of four bits in the precision that they were loaded in."""
+    state: dict[str, Tensor] = model.state_dict()
+    for name, module in model.named_modules():
+        weight: Any = getattr(module, "weight", None)
+        if f"{name}.weight" in state and hasattr(weight, "quant_state"):
+            from bitsandbytes.functional import dequantize_4bit  # noqa: PLC0415 -- an extra, which may be absent
+
+            state = {key: tensor for key, tensor in state.items() if not key.startswith(f"{name}.weight.")}
+            state[f"{name}.weight"] = dequantize_4bit(weight.data, weight.quant_state)
+    return state
+
+
+def size_in_full(tensor: Tensor) -> int:
+    """The bytes that a tensor of a model takes in a file; two weights share a byte where they are quantized."""
+    return 8 * tensor.nbytes if tensor.dtype == torch.uint8 else tensor.nbytes
+
+
+def plain(model: Any) -> Any:
+    """A model of the same shape that says of itself that it is not quantized, to save full weights with.
+
+    It is the model itself where that is not quantized; else one without memory for its weights.
+    """
+    if getattr(model.config, "quantization_config", None) is None:
+        return model
+    config = copy.deepcopy(model.config)
+    del config.quantization_config
+    with torch.device("meta"):
+        shape = type(model)(config)
+    shape.generation_config = model.generation_config
+    return shape

@@ -1,0 +1,54 @@
+"""How this process computes: its threads, and the precision of products of float32 matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from qed import host
+from qed.config.phases import PipelineSettings, Settings
+from qed.config.resolve import DEFAULT
+from qed.runs.environment import RECORD, kernel_settings
+from qed.runs.run import Launch, Run, read_json
+
+
+def use(threads: int, matmul_precision: str) -> None:
+    """Compute in this way from now on; 0 threads stand for the physical cores that this process may use."""
+    torch.set_num_threads(threads or host.threads())
+    torch.set_float32_matmul_precision(matmul_precision)
+    # Operators are not run beside each other here, so a second pool of threads would only be in the way. Once work has
+    # begun in it, its size is what it is.
+    with suppress(RuntimeError):
+        torch.set_num_interop_threads(1)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Compute afterwards as before, so that the next run of this process begins as this one did."""
+    before = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    try:
+        yield
+    finally:
+        use(*before)
+
+
+def as_begun(settings: Settings | PipelineSettings, folder: Path, launch: Launch) -> Settings | PipelineSettings:
+    """The settings of a resumed run with the precision of products that it began with, where no other is given."""
+    before = read_json(folder / RECORD, {}).get("matmul_precision") if launch.resume else None
+    given = not launch.origins.get("run.matmul_precision", DEFAULT).startswith(DEFAULT)
+    if given or before is None:
+        return settings
+    return replace(settings, run=replace(settings.run, matmul_precision=before))
+
+
+def set_kernels(settings: Settings | PipelineSettings, run: Run, launch: Launch) -> None:
+    """Compute as the settings say, or as the run did before it was resumed; what has changed since is an event."""
+    before = read_json(run.folder / RECORD, {}) if launch.resume else {}
+    use(settings.run.threads or before.get("threads", 0), settings.run.matmul_precision)
+    for name, now in kernel_settings().items():
+        if name in before and before[name] != now:
+            run.event(f"{name}_changed", before=before[name], now=now)

@@ -1,0 +1,103 @@
+"""The model card of a run: README.md in its folder, with front matter that the Hub reads.
+
+It says what the folder says: base model, method, data with a fingerprint, figures with intervals, versions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from qed.guards.redaction import redact
+from qed.runs.run import Row, evaluations, read_json, read_lines
+
+CARD = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+{base}tags:
+- qed
+{tags}---
+
+# {title}
+
+Trained by qed {version} with {methods}, from `{model}`.
+
+The model lies in `final/hf` and loads with `transformers.AutoModelForCausalLM.from_pretrained`.
+
+## Data
+
+{data}
+
+## Evaluation
+
+95 % intervals in brackets. Greedy answers unless another temperature is given.
+
+{table}
+
+## How it was made
+
+    {command}
+
+`settings.yaml` repeats the run; where each setting came from stands in `settings.origin.json`.
+
+| | |
+|---|---|
+{environment}
+"""
+
+
+def write_card(folder: Path, model: str, methods: list[str]) -> Path:
+    """Write the card of a run from its own files.
+
+    Args:
+        folder: the run.
+        model: what it began from.
+        methods: the algorithms of its phases, in order.
+    """
+    environment = read_json(folder / "env.json", {})
+    data = next((event for event in read_lines(folder / "events.jsonl") if event["event"] == "data"), None)
+    text = CARD.format(
+        # A fresh model and a local folder are no base model that the Hub could link to.
+        base=f"base_model: {model}\n" if "/" in model and not Path(model).exists() else "",
+        tags="".join(f"- {method}\n" for method in methods),
+        title=folder.name,
+        version=environment.get("qed", ""),
+        methods=" and then ".join(methods) or "no phase",
+        model=model,
+        data=_data(data),
+        table=_table(folder),
+        command=(folder / "command.txt").read_text(encoding="utf-8").strip(),
+        environment="\n".join(f"| {name} | {value} |" for name, value in environment.items()),
+    )
+    card = folder / "README.md"
+    card.write_text(redact(text), encoding="utf-8")
+    return card
+
+
+def _data(data: Row | None) -> str:
+    if data is None:
+        return "Not recorded."
+    held_out = ", ".join(f"{count} of {name}" for name, count in data["held_out"].items())
+    return (
+        f"{data['training']} training problems of {', '.join(data['tasks'])} (fingerprint "
+        f"`{data['fingerprint']}`), asked with "
+        f"the prompt `{data['prompt']}`. Held out and never trained on: {held_out}."
+    )
+
+
+def _table(folder: Path) -> str:
+    lines = ["| step | task | decoding | right | in format | mean tokens | n |", "|--:|---|---|--:|--:|--:|--:|"]
+    for step, summaries in evaluations(folder):
+        for task, decodings in summaries.items():
+            lines += [_line(step, task, decoding, figures) for decoding, figures in decodings.items()]
+    return "\n".join(lines)
+
+
+def _line(step: int, task: str, decoding: str, figures: dict[str, Any]) -> str:
+    at = f" at temperature {figures['temperature']:g}" if figures["temperature"] else ""
+    return (
+        f"| {step} | {task} | {decoding}{at} | {figures['accuracy']:.1%} [{figures['ci_lo']:.1%}, "
+        f"{figures['ci_hi']:.1%}] "
+        f"| {figures['format']:.1%} | {figures['mean_tokens']:.1f} | {figures['n']} |"
+    )

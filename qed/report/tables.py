@@ -1,0 +1,118 @@
+"""The smaller tables of a report: what changed, by level and subject, what it cost, and how it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from qed.evaluation.intervals import wilson
+from qed.report.markup import Html, element, join, table
+from qed.report.numbers import duration, points
+from qed.report.outcomes import with_interval
+from qed.report.panels import labels
+from qed.report.record import Phase, Record
+from qed.report.stages import Comparison, Pairs
+from qed.runs.run import Row
+
+BREAKDOWNS = ("level", "subject")
+MOST_KINDS = 40
+COSTS = ("", "steps", "training time", "– sampling", "– learning", "tokens trained", "tokens/s", "peak memory")
+WORDS = {
+    (True, True): "both right",
+    (True, False): "right→wrong",
+    (False, True): "wrong→right",
+    (False, False): "both wrong",
+}
+
+
+def moves(found: Comparison) -> Html:
+    """How many answers were right or wrong before and after."""
+    rows = [
+        (
+            f"{'right' if was else 'wrong'} {found.before.label}",
+            [join(f"{found.counts[was, now]:,}", element("small", WORDS[was, now])) for now in (True, False)],
+        )
+        for was in (True, False)
+    ]
+    return table(("", f"right {found.after.label}", f"wrong {found.after.label}"), rows, kind="moves")
+
+
+def breakdowns(found: Comparison) -> Iterator[Html]:
+    """Greedy accuracy by level and by subject, where the problems have more than one."""
+    for key in BREAKDOWNS:
+        kinds: dict[str, Pairs] = {}
+        for pair in found.pairs:
+            if pair[0].get(key) is not None:
+                kinds.setdefault(str(pair[0][key]), []).append(pair)
+        if len(kinds) > 1:
+            yield _breakdown(key, kinds, found)
+
+
+def _breakdown(key: str, kinds: Mapping[str, Pairs], found: Comparison) -> Html:
+    names = sorted(kinds, key=lambda kind: (len(kind), kind) if kind.isdigit() else (99, kind))
+    more = f" The first {MOST_KINDS} of {len(kinds):,}." if len(kinds) > MOST_KINDS else ""
+    rows: list[tuple[str, list[object]]] = []
+    for name in names[:MOST_KINDS]:
+        old, new = (_share([bool(pair[side]["correct"]) for pair in kinds[name]]) for side in (0, 1))
+        gain = points(new["accuracy"] - old["accuracy"])
+        title = f"{key} {name}" if name.isdigit() else name
+        rows.append((title, [f"{len(kinds[name]):,}", with_interval(old), with_interval(new), gain]))
+    columns = (key, "n", found.before.label, found.after.label, "change in points")
+    return table(columns, rows, f"Greedy accuracy by {key}, with 95 % intervals.{more}", "stack")
+
+
+def _share(right: Sequence[bool]) -> Row:
+    low, high = wilson(sum(right), len(right))
+    return {"accuracy": sum(right) / len(right), "ci_lo": low, "ci_hi": high}
+
+
+def costs(records: Sequence[Record]) -> Html:
+    """Time, tokens and memory of each phase, of the control and of the evaluations."""
+    rows: list[tuple[str, list[str]]] = []
+    for record, name in zip(records, labels(records), strict=True):
+        before = f"{name}: " if len(records) > 1 else ""
+        rows += [(before + phase.label, _cost(phase)) for phase in record.phases]
+        if record.control:
+            rows += [(f"{before}control, {phase.label} continued", _cost(phase)) for phase in record.control.phases]
+        if record.evaluation_seconds is not None:
+            title = f"{before}{len(record.evaluations):,} evaluations"
+            rows.append((title, ["–", duration(record.evaluation_seconds), *["–"] * 5]))
+    return table(COSTS, rows, kind="stack")
+
+
+def _cost(phase: Phase) -> list[str]:
+    times = [phase.total(f"time/{what}_s") for what in ("step", "sample", "train")]
+    tokens = phase.total("train/tokens")
+    return [
+        f"{len(phase.rows):,}",
+        *(duration(time) if time is not None else "–" for time in times),
+        f"{tokens:,.0f}" if tokens is not None else "–",
+        f"{tokens / times[0]:,.0f}" if tokens and times[0] else "–",
+        _memory(phase.peak("mem/rss_gb"), phase.peak("mem/gpu_gb")),
+    ]
+
+
+def _memory(process: float | None, device: float | None) -> str:
+    parts = [f"{process:.1f} GiB"] if process is not None else []
+    parts += [f"{device:.1f} GiB on the GPU"] if device is not None else []
+    return ", ".join(parts) or "–"
+
+
+def settings(record: Record) -> Html | None:
+    """The settings that are not defaults, and where each came from; None where the run does not say."""
+    given = {key: origin for key, origin in record.origins.items() if not str(origin).startswith("default")}
+    rows = {key: join(_value(record.setting(key)), element("small", origin)) for key, origin in given.items()}
+    return words(rows) if rows else None
+
+
+def words(content: Mapping[str, object]) -> Html:
+    """Names and what stands for them, two by two."""
+    rows = [
+        element("tr", element("th", name, scope="row"), element("td", _value(value))) for name, value in content.items()
+    ]
+    return element("table", element("tbody", *rows), class_="words")
+
+
+def _value(value: object) -> object:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "–" if value is None else value if isinstance(value, Html) else str(value) or "empty"

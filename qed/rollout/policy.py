@@ -1,0 +1,60 @@
+"""A model that answers: with its tokenizer, prompt and sampler, on its device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qed.config import plugins
+from qed.config.phases import PipelineSettings, Settings
+from qed.data.prompts.base import Template
+from qed.data.splits import prompt_leaf, training_text
+from qed.models import load, lora
+from qed.sampling.base import Sampler
+from qed.types import Problem
+
+
+@dataclass
+class Policy:
+    """A model and what asks it."""
+
+    model: Any
+    tokenizer: Any
+    template: Template
+    sampler: Sampler
+
+    def room(self, max_tokens: int) -> int:
+        """How long a prompt may be, in tokens, so that the longest answer still fits the model's window."""
+        return load.window(self.model) - max_tokens
+
+
+def load_policy(
+    settings: Settings | PipelineSettings, problems: Sequence[Problem], device: torch.device, checkpoint: Path | None
+) -> Policy:
+    """The policy of a run: from a checkpoint, made from nothing on the problems' text, or loaded by its name."""
+    leaf = prompt_leaf(settings.data)
+    adapted = settings.model.lora_rank > 0
+    if checkpoint is not None and not adapted:
+        network, tokenizer = load.load(replace(settings.model, name=str(checkpoint / "hf"), revision=""))
+    elif load.is_new(settings.model.name):
+        network, tokenizer = load.build(settings.model.name, training_text(problems, leaf), settings.run.seed)
+    else:
+        network, tokenizer = load.load(settings.model)
+    if adapted:
+        network = lora.add(network, settings.model, settings.run.seed)
+    if adapted and checkpoint is not None:
+        lora.load(network, checkpoint / "adapter")
+    network = load.prepare(network, settings.model, device)
+    if hasattr(leaf, "chat_template"):
+        # Saved with every checkpoint, so that other programs ask it as it was trained.
+        tokenizer.chat_template = leaf.chat_template
+    ends = load.end_ids(network, tokenizer, leaf.CHAT)
+    load.end_with(network, ends)
+    template = Template(leaf, tokenizer, ends)
+    make = plugins.load("samplers", settings.sampling.sampler).make
+    sampler = make(network, tokenizer, ends, settings.sampling.rows_per_batch, load.precision(settings.model))
+    return Policy(network, tokenizer, template, sampler)

@@ -1,0 +1,1 @@
+"""The run folder, the only channel between training, evaluation, report and viewer."""

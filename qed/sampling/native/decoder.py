@@ -1,0 +1,236 @@
+"""One token more for every row: the decoding step of a sampler.
+
+Models of the Llama kind (Llama, Mistral, Qwen2, Qwen3) are decoded by their own modules without the model's forward
+pass around them: a step is a few dozen small operations, and what transformers does between them costs as much as they
+do. Every other model is asked through its forward pass. Both read the learner's weights where they lie, adapters
+included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from qed.sampling.native.kv_cache import Columns
+from qed.sampling.native.sequences import Rows
+from qed.sampling.native.shared_prefix import Prompts
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+SMALL = 1 << 20  # weights of projections that are copied side by side, at most
+PARTS = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}  # of a layer of these families
+
+
+class Decoder(Protocol):
+    """Continues rows by a token each; `shares` tells whether they may read their prompts where those lie."""
+
+    shares: bool
+
+    def __call__(self, rows: Rows, last: Tensor) -> Tensor:
+        """Write the keys and values of `last`, [R] int64, into the column behind those in use; the next token's
+        logits, [R, V]."""
+        ...
+
+
+def decoder_of(model: Any, columns: int) -> Decoder:
+    """The fastest decoder that a model has; `columns` bounds its rows' positions."""
+    return LlamaDecoder(model, columns) if is_llama_like(model) else ForwardDecoder(model)
+
+
+def is_llama_like(model: Any) -> bool:
+    """Whether a model's layers are those that `LlamaDecoder` computes, and nothing more."""
+    config = model.config
+    rope = getattr(config, "rope_parameters", None) or {}
+    layers = getattr(model.base_model, "layers", ())
+    return (
+        config.model_type in FAMILIES
+        and config.hidden_act == "silu"
+        and rope.get("rope_type", "default") in {"default", "linear", "llama3", "yarn"}
+        and all({name for name, _ in layer.named_children()} == PARTS for layer in layers)
+    )
+
+
+class ForwardDecoder:
+    """A step by the model's own forward pass."""
+
+    shares = False
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.whole = model.config._attn_implementation == "sdpa"
+
+    def __call__(self, rows: Rows, last: Tensor) -> Tensor:
+        """One token more for every row."""
+        mask = rows.mask[:, : rows.used + 1]
+        out = self.model(
+            input_ids=last[:, None],
+            attention_mask=mask[:, None, None, :] if self.whole else mask.long(),
+            position_ids=(rows.prompt + rows.age - 1)[:, None],
+            past_key_values=rows.cache,
+            use_cache=True,
+        )
+        logits: Tensor = out.logits[:, -1]
+        return logits
+
+
+class LlamaDecoder:
+    """A step by a model's own layers.
+
+    The query heads that share a key head are rows of one product with it, so that no key or value is repeated.
+    """
+
+    shares = True
+
+    def __init__(self, model: Any, columns: int) -> None:
+        body: Any = model.base_model
+        self.kv_heads = model.config.num_key_value_heads
+        self.grouped = model.config.num_attention_heads // self.kv_heads
+        self.embed: nn.Module = body.embed_tokens
+        self.norm, self.head = _Norm(body.norm), _linear(model.get_output_embeddings())
+        self.layers = [_Layer(layer) for layer in body.layers]
+        embedded = body.embed_tokens.weight
+        cos, sin = body.rotary_emb(embedded[:1], torch.arange(columns, device=embedded.device)[None])
+        # x cos + rotate_half(x) sin, with the sign of the rotated half in the sine, so that the half is only moved.
+        half = cos.shape[-1] // 2
+        sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
+        self.cos, self.sin = cos[0, :, None], sin[0, :, None]
+
+    def __call__(self, rows: Rows, last: Tensor) -> Tensor:
+        """One token more for every row."""
+        return self._step(rows, last, rows.prompt + rows.age - 1, rows.mask[:, : rows.used + 1], None)
+
+    def fixed(self, rows: Rows, last: Tensor, positions: Tensor, column: Tensor) -> Tensor:
+        """The same step, for whoever wants to repeat its operations on the same memory: attention is over all columns
+        that there is room for, no shape depends on how many are in use, and nothing waits for the device.
+
+        Args:
+            rows: with room for the column, which is claimed, and is counted by the caller.
+            last: [R] int64, the last tokens.
+            positions: [R] int64, theirs.
+            column: [1] int64, where their keys and values are written.
+        """
+        return self._step(rows, last, positions, rows.mask, column)
+
+    def _step(self, rows: Rows, last: Tensor, positions: Tensor, seen: Tensor, column: Tensor | None) -> Tensor:
+        turn = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
+        hidden: Tensor = self.embed(last)
+        # For every query head that shares a key head, one product a row and key head.
+        whole = seen[:, None, None].expand(-1, self.kv_heads, self.grouped, -1).flatten(0, 1)
+        bias = hidden.new_zeros(whole.shape).masked_fill_(~whole, -torch.inf)
+        for number, layer in enumerate(self.layers):
+            columns = _Seen(rows.cache.layers[number], bias, number, rows.prompts, column)
+            hidden = hidden + layer.attend(hidden, columns, turn)
+            hidden += layer.transform(hidden)
+        logits: Tensor = self.head(self.norm(hidden))
+        return logits
+
+
+class _Seen(NamedTuple):
+    """What the rows see in one layer: their own columns, and their prompts' where those are shared."""
+
+    columns: Columns
+    bias: Tensor  # [R * kv_heads, grouped, columns]: minus infinity at columns that are not the row's
+    number: int
+    prompts: Prompts | None
+    column: Tensor | None  # [1]: the one to write, unless it is the one behind those in use
+
+    def read(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        """The attention of a new token, [R * kv_heads, grouped, width], whose key and value are written first."""
+        new = key[:, :, None], value[:, :, None]
+        keys, values = self.columns.update(*new) if self.column is None else self.columns.put(*new, self.column)
+        grouped = query.view(*self.bias.shape[:2], query.shape[-1])
+        if keys.dtype == self.bias.dtype:
+            return self._attended(grouped, keys, values, scaling)
+        # In half precision the operands are rounded as every fused attention rounds them, and their products are not.
+        with torch.autocast(keys.device.type, enabled=False):
+            grouped = grouped.to(keys.dtype).to(self.bias.dtype)
+            return self._attended(grouped, keys.to(self.bias.dtype), values, scaling)
+
+    def _attended(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+        scores = torch.baddbmm(self.bias, query, keys.flatten(0, 1).transpose(1, 2), alpha=scaling)
+        if self.prompts is None:
+            return scores.softmax(-1).to(values.dtype).bmm(values.flatten(0, 1))
+        before = self.prompts.scores(self.number, query, scaling)
+        shares = torch.cat([before, scores], -1).softmax(-1).to(values.dtype)
+        of_prompts, own = torch.split(shares, [before.shape[-1], scores.shape[-1]], -1)
+        return own.bmm(values.flatten(0, 1)) + self.prompts.read(self.number, of_prompts)
+
+
+class _Layer:
+    """One layer: what its modules compute, with as few operations around them as possible.
+
+    Of a small model, whose time goes into starting operations, the projections that read the same states are one
+    product, whose weights are copied for as long as a call lasts.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        attention = layer.self_attn
+        self.width: int = attention.head_dim
+        self.scaling: float = attention.scaling
+        self.before, self.between = _Norm(layer.input_layernorm), _Norm(layer.post_attention_layernorm)
+        self.query_norm, self.key_norm = (
+            _Norm(getattr(attention, name)) if hasattr(attention, name) else None for name in ("q_norm", "k_norm")
+        )
+        self.project = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.out, self.gate_and_up = _linear(attention.o_proj), _joined(layer.mlp.gate_proj, layer.mlp.up_proj)
+        self.down = _linear(layer.mlp.down_proj)
+
+    def attend(self, hidden: Tensor, seen: _Seen, turn: tuple[Tensor, Tensor]) -> Tensor:
+        """What attention adds to the states, [R, H]; the new keys and values are written into the cache."""
+        query, key, value = (one.view(len(one), -1, self.width) for one in self.project(self.before(hidden)))
+        if self.query_norm is not None and self.key_norm is not None:
+            query, key = self.query_norm(query), self.key_norm(key)
+        query, key = _turned(query, *turn), _turned(key, *turn)
+        return self.out(seen.read(query, key, value, self.scaling).view(len(hidden), -1))
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """What the gated layers add to the states, [R, H]."""
+        gate, up = self.gate_and_up(self.between(hidden))
+        return self.down(nn.functional.silu(gate).mul_(up))
+
+
+class _Norm:
+    """Root-mean-square normalisation (arXiv 1910.07467) of the last dimension, by a module's weight."""
+
+    def __init__(self, norm: Any) -> None:
+        self.weight: Tensor = norm.weight
+        self.epsilon = self.weight.new_tensor(norm.variance_epsilon)
+        self.share = 1 / len(self.weight)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """The normalised states, in the weight's precision."""
+        wide = states.to(self.weight.dtype)
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = torch.addcmul(self.epsilon, length, length, value=self.share).rsqrt_()
+        return (wide * scale).mul_(self.weight)
+
+
+def _linear(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """A module as a function; of a plain linear layer without what a module's call adds."""
+    if type(module) is nn.Linear and not module._forward_hooks and not module._forward_pre_hooks:
+        return partial(nn.functional.linear, weight=module.weight, bias=module.bias)
+    return module
+
+
+def _joined(*modules: nn.Module) -> Callable[[Tensor], Sequence[Tensor]]:
+    """Several modules of the same states as one function."""
+    plain = [module for module in modules if type(module) is nn.Linear]
+    biased = {module.bias is not None for module in plain}
+    if len(plain) < len(modules) or len(biased) > 1 or sum(one.weight.numel() for one in plain) > SMALL:
+        functions = [_linear(module) for module in modules]
+        return lambda states: [function(states) for function in functions]
+    device = plain[0].weight.device.type
+    # A copy is not among the weights that autocast converts once and keeps.
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else plain[0].weight.dtype
+    weight = torch.cat([module.weight for module in plain]).to(dtype)
+    bias = torch.cat([module.bias for module in plain]).to(dtype) if biased == {True} else None
+    sizes = [module.out_features for module in plain]
+    return lambda states: torch.split(nn.functional.linear(states, weight, bias), sizes, -1)
+
+
+def _turned(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions (arXiv 2104.09864) of [R, heads, width]."""
+    return torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, -1), sin)

@@ -1,0 +1,1 @@
+"""One optimizer step over rollouts: batches, packing, log-probs, the learner, checkpoints."""

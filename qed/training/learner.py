@@ -1,0 +1,298 @@
+"""One optimizer step over some rollouts, blind to the algorithm that it trains with.
+
+A step: collate all rows, let the algorithm fix their weights, take the live ones, cut them by a budget of tokens, add
+up the gradients of the cuts, clip once, step once. Where the cuts fall cannot change the gradient, because the loss is
+a sum.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from qed.algorithms.base import Algorithm
+from qed.config.settings import LearnerSettings
+from qed.errors import QedError
+from qed.guards import faults
+from qed.guards.finite import of_update, require_finite
+from qed.guards.signals import poll
+from qed.models.lora import Without, switched_off
+from qed.training.attention import attending, packs
+from qed.training.batch import Batch, collate, cut, mismatch
+from qed.training.logps import decoder_and_head, response_logps, response_scores
+from qed.training.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
+from qed.training.packing import Layout, arranged, cut_packed
+from qed.types import Rollout
+
+# How much there was to do in a step: rollouts, those with a gradient, their trained tokens, and all tokens that were
+# computed for a gradient, prompts included. Over several updates these add up; every other entry is averaged.
+COUNTS = ("train/rows", "train/live_rows", "train/tokens", "train/computed_tokens")
+
+
+class Learner:
+    """Trains a model in place.
+
+    Args:
+        model: a causal language model, already on its device.
+        algorithm: says what counts, how it is averaged and what the loss is.
+        settings: of the optimizer.
+        temperature: divides the logits in every log-prob, as it did in sampling.
+        length: the generation budget in tokens, for averages by a constant.
+        precision: of the computation; the weights stay as they are.
+        reference: the frozen model that the loss compares with, where the algorithm wants one; the model as it stands
+            by default.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        algorithm: Algorithm,
+        settings: LearnerSettings,
+        *,
+        temperature: float = 1.0,
+        length: int = 1,
+        precision: torch.dtype = torch.float32,
+        reference: nn.Module | Without | None = None,
+    ) -> None:
+        self.model = model
+        self.algorithm = algorithm
+        self.settings = settings
+        self.temperature = temperature
+        self.length = length
+        self.precision = precision
+        self.optimizer = make_optimizer(model, settings)
+        self.reference = reference or (copy.deepcopy(model) if algorithm.reference else None)
+        if isinstance(self.reference, nn.Module):
+            self.reference.requires_grad_(False)
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.beginning: dict[str, Tensor] = {}
+        self.moved = 0.0  # about how far each weight has gone since the rollouts were scored, as AdamW steps
+        with self._autocast():
+            self.packing = settings.packing and packs(decoder_and_head(model)[0])
+        if settings.compile:
+            # In place, so that every weight keeps its name; the shape differs from one micro-batch to the next.
+            decoder_and_head(model)[0].compile(dynamic=True)
+
+    def score(
+        self,
+        rollouts: Sequence[Rollout],
+        old: bool,
+        reference: nn.Module | Without | None = None,
+        version: int = 0,
+    ) -> None:
+        """Write the log-probs that the loss compares with, before the first of a step's updates.
+
+        Its own, `old`, are needed when there are several updates, because only for the first is the policy still the
+        one that sampled, and where the algorithm corrects for a sampler that is not exact. The reference model's are
+        needed when the algorithm asks for them. They are scored as the policy's are: the same tokens, temperature and
+        precision.
+
+        Args:
+            rollouts: the rows, bundles whole.
+            old: whether the learner's own are wanted.
+            reference: the reference model, where the learner keeps none.
+            version: answers of a policy before this one are compared with that policy, by the log-probs that they were
+                sampled with, where those are known.
+        """
+        self.moved = 0.0
+        reference = reference or self.reference
+        if old:
+            for rollout, logps in zip(rollouts, self._scored(self.model, rollouts), strict=True):
+                rollout.old_logps = None if _is_older(rollout, version) else logps
+        if reference is not None:
+            for rollout, logps in zip(rollouts, self._scored(reference, rollouts), strict=True):
+                rollout.ref_logps = logps
+
+    def begin_from(self, weights: Mapping[str, Tensor]) -> None:
+        """Keep what `restart` goes back to: the weights of the phase's beginning."""
+        self.beginning = {name: weights[name].detach().clone() for name in self.model.state_dict()}
+
+    def restart(self) -> None:
+        """Go back to the weights of the phase's beginning, and forget what the optimizer has seen."""
+        self.model.load_state_dict(self.beginning)
+        self.optimizer.state.clear()
+
+    def look(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
+        """The mean entropy and the mean log-prob of each rollout, over its output, under the model as it is."""
+        batch = self._collate(rollouts)
+        logps, entropy = self._looked_over(self.model, batch)
+        counts = batch.mask.sum(1)
+        means = [(column * batch.mask).sum(1) / counts for column in (entropy, logps)]
+        return list(zip(*(mean.tolist() for mean in means), strict=True))
+
+    def update(self, rollouts: Sequence[Rollout], step: int) -> dict[str, float]:
+        """One optimizer step; `step` counts from 0 within the schedule. A step without signal changes nothing.
+
+        Where `skip_norm` is set, neither does one whose gradient is larger; it is counted.
+
+        Raises:
+            Diverged: when a figure, the loss or the gradient is not finite; the weights are those before the step.
+            QedError: when the weights have moved since the rollouts were scored, and yet every ratio is exactly 1.
+        """
+        require_finite(rollouts)
+        rate = learning_rate(self.settings, step)
+        self.optimizer.zero_grad(set_to_none=True)
+        stats = self.accumulate(rollouts)
+        stats["optim/lr"] = rate
+        if stats["train/live_rows"] == 0:
+            return stats | {"optim/grad_norm": 0.0}
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf))
+        if not (math.isfinite(norm) and math.isfinite(stats["train/loss"])):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise of_update(rollouts, self.look(rollouts), stats["train/loss"], norm, rate)
+        if self.settings.skip_norm and norm > self.settings.skip_norm:
+            self.optimizer.zero_grad(set_to_none=True)
+            # What is no number would not be JSON, and would make every mean that it is part of none.
+            finite_ones = {name: value for name, value in stats.items() if math.isfinite(value)}
+            return finite_ones | {"optim/skipped": 1.0}
+        self._require_ratios(stats)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.step()
+        self.moved += rate * min(1.0, norm)
+        skipped = {"optim/skipped": 0.0} if self.settings.skip_norm else {}
+        return stats | {"optim/grad_norm": norm, **skipped}
+
+    def accumulate(self, rollouts: Sequence[Rollout], rank: int = 0, world: int = 1) -> dict[str, float]:
+        """Add the gradient of some rollouts' loss to the parameters, and describe it.
+
+        Args:
+            rollouts: all rows of the optimizer step.
+            rank: this process among `world` ones, which each take every world-th micro-batch: their gradients add up to
+                that of one process.
+            world: how many processes share the step.
+        """
+        stats: dict[str, float] = {"train/loss": 0.0, "train/rows": len(rollouts), **dict.fromkeys(COUNTS[1:], 0)}
+        if not rollouts:
+            return stats
+        batch = self._collate(rollouts)
+        stats |= self.algorithm.measured(batch)
+        batch = self._prepared(batch)
+        live = self.algorithm.live(batch).nonzero().flatten()
+        trained = float(batch.mask.sum())
+        stats |= {"train/live_rows": len(live), "train/tokens": trained}
+        sums: dict[str, Tensor | float] = defaultdict(float)
+        for part in islice(self._parts(batch.select(live)), rank, None, world) if len(live) else ():
+            for name, value in self._backward(part).items():
+                sums[name] = max(sums[name], value) if name.endswith("_max") else sums[name] + value
+        computed = float(batch.mask[live].sum()) or 1.0
+        # The loss is the step's own weighted sum, and so are those that the algorithm names; a maximum is one; every
+        # other entry is a mean over the tokens that were computed.
+        whole = {name for name in sums if name.endswith("_max")} | {"train/loss", *COUNTS, *self.algorithm.step_means}
+        return stats | {name: float(total) / (1 if name in whole else computed) for name, total in sums.items()}
+
+    def _backward(self, part: Batch) -> dict[str, Tensor | float]:
+        """Add the gradient of a micro-batch, and describe it by sums over its tokens."""
+        layout = self._layout(part)
+        with attending(self.model.config) if layout is not None else nullcontext():
+            with self._autocast():
+                logps, entropy, log_squares = response_scores(
+                    self.model,
+                    part,
+                    self.temperature,
+                    squares=self.algorithm.log_squares,
+                    layout=layout,
+                    into_grad=True,
+                )
+            part = part if log_squares is None else replace(part, log_squares=log_squares)
+            loss, extra = self.algorithm.loss(part, logps, entropy)
+            loss = faults.through("loss", loss)
+            loss.backward()  # type: ignore[no-untyped-call]
+        found: dict[str, Tensor | float] = {**extra, **mismatch(logps.detach(), part)}
+        found |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
+        found["train/computed_tokens"] = float(part.attention.sum()) if layout is None else layout.ids.numel()
+        return found
+
+    def adapt(self, stats: Mapping[str, float]) -> None:
+        """Let the algorithm set its coefficients for the next step by the metrics of this one."""
+        self.algorithm = self.algorithm.adapted(stats)
+
+    def weights(self) -> nn.Module:
+        """What a sampler loads: here the model itself, which in-process samplers read where it lies."""
+        return self.model
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimizer's state; the weights are saved beside it."""
+        return optimizer_tensors(self.optimizer, self.model)
+
+    def load_state(self, tensors: dict[str, Tensor]) -> None:
+        """Continue from `state()`."""
+        load_optimizer_tensors(self.optimizer, self.model, tensors)
+
+    def _require_ratios(self, stats: Mapping[str, float]) -> None:
+        """Raise where a later update of a sampling has no ratio but 1, as it has when old log-probs are not kept.
+
+        A move that the precision of the computation hardly shows is no evidence, so there is nothing to raise then.
+        """
+        if stats.get("ratio/log_max") == 0 and self.moved > 1e-3 * torch.finfo(self.precision).eps:
+            raise QedError(
+                "The weights have changed since these answers were sampled, and yet every probability ratio is exactly "
+                "1: the loss compares the policy with itself, so that nothing is ever clipped. Old log-probs must be "
+                "scored once, before the first update of a step, and kept; is algorithm.loss or a field old_logps of "
+                "your own overwriting them? learner.passes 1 with learner.batch_size 0 makes one update a step."
+            )
+
+    def _collate(self, rollouts: Sequence[Rollout]) -> Batch:
+        dtype = torch.float64 if self.parameters[0].dtype == torch.float64 else torch.float32
+        return collate(rollouts, dtype=dtype).to(self.parameters[0].device)
+
+    def _prepared(self, batch: Batch) -> Batch:
+        """The step's rows with their weights and whatever else must be worked out before they are cut."""
+        batch = batch.weighted(self.algorithm.weights(batch, self.length))
+        if not self.algorithm.two_pass:
+            return self.algorithm.prepare(batch, None, None)
+        return self.algorithm.prepare(batch, *self._looked_over(self.model, batch))
+
+    def _cuts(self, batch: Batch) -> Iterator[list[int]]:
+        way = cut_packed if self.packing else cut
+        for rows in way(batch, self.settings.tokens_per_microbatch, self.algorithm.together):
+            poll("update")
+            yield rows
+
+    def _layout(self, part: Batch) -> Layout | None:
+        return arranged(part) if self.packing else None
+
+    def _parts(self, batch: Batch) -> Iterator[Batch]:
+        return (batch.select(rows) for rows in self._cuts(batch))
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        device = self.parameters[0].device.type
+        return torch.autocast(device, dtype=self.precision, enabled=self.precision != torch.float32)
+
+    def _scored(self, model: nn.Module | Without, rollouts: Sequence[Rollout]) -> list[tuple[float, ...]]:
+        """The log-probs of each rollout's output under a model."""
+        if not rollouts:
+            return []
+        if isinstance(model, Without):
+            with switched_off(model.model):
+                return self._scored(model.model, rollouts)
+        batch = self._collate(rollouts)
+        logps, _ = self._looked_over(model, batch)
+        chosen = batch.mask.bool().cpu()
+        return [tuple(values[mask].tolist()) for values, mask in zip(logps.cpu(), chosen, strict=True)]
+
+    @torch.no_grad()
+    def _looked_over(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
+        logps, entropy = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
+        for rows in self._cuts(batch):
+            part = batch.select(rows)
+            with self._autocast():
+                found = response_logps(model, part, self.temperature, self._layout(part))
+            for column, values in zip((logps, entropy), found, strict=True):
+                column[rows, : values.shape[1]] = values.to(column.dtype)
+        return logps, entropy
+
+
+def _is_older(rollout: Rollout, version: int) -> bool:
+    """Whether a policy before `version` sampled an answer, with log-probs that are known."""
+    sampled = rollout.logps[rollout.given :]
+    return rollout.version < version and bool(sampled) and not any(map(math.isnan, sampled))

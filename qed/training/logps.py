@@ -1,0 +1,77 @@
+"""Token log-probs and entropy of a batch, fused with the output layer: a [B, T, V] tensor is never made.
+
+The hidden states of the positions that have a trained label, and no others, meet the output layer.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from qed.errors import ModelError
+from qed.training.attention import packed_states
+from qed.training.batch import Batch
+from qed.training.fused_logps import linear_scores
+from qed.training.packing import Layout
+
+
+def response_logps(
+    model: nn.Module, batch: Batch, temperature: float, layout: Layout | None = None
+) -> tuple[Tensor, Tensor]:
+    """Log-probs of a batch's labels and the policy's entropy, [B, T] each, 0 where the mask is 0."""
+    logps, entropy, _ = response_scores(model, batch, temperature, layout=layout)
+    return logps, entropy
+
+
+def response_scores(
+    model: nn.Module,
+    batch: Batch,
+    temperature: float,
+    *,
+    squares: bool = False,
+    layout: Layout | None = None,
+    into_grad: bool = False,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The same with log sum_v p_v^2 as a third, which is None unless asked for and has no gradient.
+
+    Positions follow from right padding: the first token of a row stands at 0, so absolute and rotary embeddings agree.
+    With a `layout` of the batch its rows are computed without padding in one, which changes no number. `into_grad` is
+    for callers of `loss.backward()`: see `linear_scores`.
+    """
+    body, head = decoder_and_head(model)
+    chosen = batch.mask.bool()
+    if layout is not None:
+        hidden = packed_states(body, layout).index_select(0, layout.place[chosen])
+    else:
+        attention = None if bool(batch.attention.all()) else batch.attention
+        hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state[chosen]
+    device = batch.inputs.device.type
+    if torch.is_autocast_enabled(device):
+        # Autocast does not reach into a backward pass written by hand, so both passes are given its precision here.
+        hidden = hidden.to(torch.get_autocast_dtype(device))
+    logps, entropy, log_squares = linear_scores(
+        hidden, head.weight, batch.labels[chosen], temperature, head.bias, squares, into_grad
+    )
+    blank = torch.zeros(batch.labels.shape, dtype=logps.dtype, device=logps.device)
+    # masked_scatter keeps the graph even where no label is chosen, so that a backward pass always works.
+    return (
+        blank.masked_scatter(chosen, logps),
+        blank.masked_scatter(chosen, entropy),
+        blank.masked_scatter(chosen, log_squares) if squares else None,
+    )
+
+
+def decoder_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
+    """The body of a causal language model and its output layer, whose logits must be a plain linear map."""
+    config = getattr(model, "config", None)
+    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier"):
+        if getattr(config, name, None) not in (None, 1, 1.0):
+            raise ModelError(
+                f"The model transforms its logits ({name}), which qed cannot train yet; Qwen and Llama do not."
+            )
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    prefix = getattr(model, "base_model_prefix", "model")
+    body = getattr(model, prefix, None)
+    if not isinstance(head, nn.Linear) or not isinstance(body, nn.Module):
+        raise ModelError(f"{type(model).__name__} is no causal language model with a linear output layer.")
+    return body, head

@@ -1,0 +1,164 @@
+"""The optimizer and its schedule."""
+
+from __future__ import annotations
+
+import math
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from qed.config.settings import LearnerSettings
+from qed.errors import UsageError
+
+# Elements of a moment that are moved at once: large enough for the full rate of the bus, small beside a model. Two
+# chunks of two moments are on the device at a time, 128 MiB in float32.
+CHUNK = 2**23
+
+
+def make_optimizer(model: nn.Module, settings: LearnerSettings) -> torch.optim.Optimizer:
+    """AdamW over the trainable parameters; weight decay on matrices only, not on norms and biases.
+
+    Raises:
+        UsageError: `adamw8bit` without the package bitsandbytes or without a CUDA device.
+    """
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    split: list[dict[str, Any]] = [
+        {"params": [p for p in trainable if p.ndim >= 2], "weight_decay": settings.weight_decay},
+        {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in split if group["params"]]
+    if settings.optimizer == "adamw_offload":
+        return OffloadedAdamW(groups, settings.lr, settings.betas)
+    if settings.optimizer == "adamw8bit":
+        eight_bit: torch.optim.Optimizer = _bitsandbytes(trainable).AdamW8bit(
+            groups, lr=settings.lr, betas=settings.betas
+        )
+        return eight_bit
+    return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+
+
+class OffloadedAdamW(torch.optim.Optimizer):
+    """AdamW (arXiv 1711.05101) whose moments lie in the host's memory and visit the device chunk by chunk in a step.
+
+    The updates, and the names in the state, are those of `torch.optim.AdamW`, whose arithmetic it calls.
+
+    Args:
+        groups: of contiguous parameters, on the device where they stay; each group with its `weight_decay`.
+        lr: the learning rate.
+        betas: the decay rates of the two moments.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float]) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": 1e-8})
+        device = self.param_groups[0]["params"][0].device
+        count = 2 if device.type == "cuda" else 0
+        # Each takes every other chunk: fetch, update, bring back. One moves moments while the other computes, and
+        # because a stream keeps its order, what it fetches may take the place of its last chunk.
+        self.streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient; when it returns, the host may read the moments."""
+        for stream in self.streams:
+            stream.wait_stream(torch.cuda.current_stream(stream.device))  # which makes the gradients
+        turns = cycle(self.streams or [None])
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self._state_of(parameter)
+                tensors = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
+                for chunk in zip(*(tensor.view(-1).split(CHUNK) for tensor in tensors), strict=True):
+                    with torch.cuda.stream(next(turns)):
+                        _update(group, state["step"].item(), *chunk)
+                state["step"] += 1
+        for stream in self.streams:
+            stream.synchronize()
+
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.state[parameter]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            for moment in ("exp_avg", "exp_avg_sq"):
+                state[moment] = torch.zeros_like(parameter, device="cpu", pin_memory=parameter.is_cuda)
+        return state
+
+
+def _update(group: dict[str, Any], step: float, weights: Tensor, gradient: Tensor, *moments: Tensor) -> None:
+    """One AdamW step of some weights, after `step` of them; the moments come to the weights' device and go back."""
+    # Elsewhere than on CUDA nothing would keep what is on its way from being read.
+    mean, square = fetched = [moment.to(weights.device, non_blocking=weights.is_cuda) for moment in moments]
+    adamw(
+        [weights],
+        [gradient],
+        exp_avgs=[mean],
+        exp_avg_sqs=[square],
+        max_exp_avg_sqs=[],
+        state_steps=[torch.full((), step, dtype=torch.float32, device=weights.device)],
+        fused=True,
+        amsgrad=False,
+        beta1=group["betas"][0],
+        beta2=group["betas"][1],
+        lr=group["lr"],
+        weight_decay=group["weight_decay"],
+        eps=group["eps"],
+        maximize=False,
+    )
+    for moment, new in zip(moments, fetched, strict=True):
+        moment.copy_(new, non_blocking=weights.is_cuda)  # nothing to do where it never left
+
+
+def _bitsandbytes(parameters: list[nn.Parameter]) -> Any:
+    """The package's optimizers, which run on CUDA devices."""
+    install = "pip install 'qed[8bit]' on a machine with one, or take learner.optimizer adamw_offload or adamw."
+    try:
+        import bitsandbytes  # noqa: PLC0415 -- an extra, which may be absent
+    except ImportError as error:
+        raise UsageError(
+            f"learner.optimizer adamw8bit needs the package bitsandbytes, and a CUDA device: {install}"
+        ) from error
+    if not all(parameter.is_cuda for parameter in parameters):
+        raise UsageError(
+            f"learner.optimizer adamw8bit needs a CUDA device, and the model is on {parameters[0].device}: {install}"
+        )
+    return bitsandbytes.optim
+
+
+def learning_rate(settings: LearnerSettings, step: int) -> float:
+    """The learning rate of step 0, 1, …: a linear warm-up, then constant, or down to zero after the last step."""
+    if step < settings.warmup_steps:
+        return settings.lr * (step + 1) / settings.warmup_steps
+    if settings.schedule == "constant":
+        return settings.lr
+    done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
+    done = min(1.0, done)
+    return settings.lr * (1 - done if settings.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The optimizer's state as flat tensors, `parameter name/entry`, for a checkpoint; a count becomes an int64."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    return {
+        f"{names[parameter]}/{entry}": value if isinstance(value, Tensor) else torch.tensor(value)
+        for parameter, state in optimizer.state.items()
+        for entry, value in state.items()
+    }
+
+
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Put back what `optimizer_tensors` took out, of this optimizer or of another with the same entries.
+
+    Moments go to their parameter's device, or to the host's memory where the optimizer keeps them there.
+    """
+    parameters = dict(model.named_parameters())
+    offloaded = isinstance(optimizer, OffloadedAdamW)
+    for key, value in tensors.items():
+        name, entry = key.rsplit("/", 1)
+        parameter = parameters[name]
+        place = torch.device("cpu") if offloaded else parameter.device
+        kept = torch.empty_like(value, device=place, pin_memory=offloaded and parameter.is_cuda).copy_(value)
+        # bitsandbytes counts its steps in a plain number, which a checkpoint holds as the only integer scalar.
+        optimizer.state[parameter][entry] = int(kept) if value.dtype == torch.int64 else kept
