@@ -54,6 +54,7 @@ def test_a_steps_record_counts_every_kind_of_answer() -> None:
             "groups/all_wrong": 1 / 3,
             "grading/timeouts": 0,
             "grading/errors": 0,
+            "grading/without_reward": 0,
             "length/total": 30,
             "length/mean": 30 / 6,
             "length/right_mean": 3,
