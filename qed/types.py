@@ -82,7 +82,9 @@ class Grade:
     """A reward's verdict: `reward` trains, `correct` is reported.
 
     `tier` says which part of the grader decided (`timeout` and `error` where none could), `reason` says why. Where the
-    reward is a sum, `weights` are those of the parts that were added up.
+    reward is a sum, `weights` are those of the parts that were added up. `has_reward` is False where no reward function
+    applies to the answer: `reward` is 0 then and means nothing, the advantage is 0, and no statistic of rewards counts
+    the answer, neither a group's nor a metric's.
     """
 
     reward: float
@@ -93,6 +95,7 @@ class Grade:
     tier: str = ""
     reason: str = ""
     weights: Mapping[str, float] = field(default_factory=dict)
+    has_reward: bool = True
 
 
 @dataclass
@@ -120,6 +123,11 @@ class Rollout:
     def reward(self) -> float:
         """The reward that trains; 0 before grading."""
         return self.grade.reward if self.grade else 0.0
+
+    @property
+    def has_reward(self) -> bool:
+        """Whether `reward` means something, see `Grade`; True before grading."""
+        return self.grade is None or self.grade.has_reward
 
 
 Group = list[Rollout]

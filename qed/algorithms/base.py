@@ -161,14 +161,19 @@ class Algorithm:
         return rounds > 0
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
-        """The advantage of every rollout of every group; of each group by itself, where nothing else is said."""
+        """The advantage of every rollout of every group; of each group by itself, where nothing else is said.
+
+        A rollout without a reward gets 0 and stays out of its group's statistics.
+        """
         return [self._advantages(group) for group in groups]
 
     def _advantages(self, group: Group) -> list[Advantage]:
         # Imported here, because nothing else of this file needs torch, and the command line reads it for its help.
         from torch import float64, tensor  # noqa: PLC0415
 
-        return list(self.advantages(tensor([rollout.reward for rollout in group], dtype=float64)).tolist())
+        rewards = tensor([rollout.reward for rollout in group if rollout.has_reward], dtype=float64)
+        found = iter(self.advantages(rewards).tolist() if len(rewards) else [])
+        return [next(found) if rollout.has_reward else 0.0 for rollout in group]
 
     def advantages(self, rewards: Tensor) -> Tensor:
         """The advantages of one group, [G] float64, from its rewards, [G] float64."""
@@ -222,5 +227,5 @@ def require(condition: bool, message: str) -> None:
 
 
 def correct_ones(group: Group) -> list[Rollout]:
-    """The answers of a group that the grader found right."""
-    return [rollout for rollout in group if rollout.grade is not None and rollout.grade.correct]
+    """The answers of a group that the grader found right and that have a reward."""
+    return [one for one in group if one.grade is not None and one.grade.correct and one.grade.has_reward]

@@ -120,7 +120,8 @@ class ExGrpo(PolicyGradient):
         """Keep the right answers of groups of which some were wrong; a group without a wrong one is solved."""
         if not self.mixed:
             return
-        for group in groups:
+        for whole in groups:
+            group = [rollout for rollout in whole if rollout.has_reward]
             right = correct_ones(group)
             if 0 < len(right) < len(group):
                 pool.keep(group, right)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def known_wrong(rollout: Rollout) -> bool:
-    """Whether the grader found an answer wrong, and did not merely fail on it."""
+    """Whether the grader found an answer with a reward wrong, and did not merely fail on it."""
     grade = rollout.grade
-    return grade is not None and not grade.correct and grade.tier not in UNGRADED
+    return grade is not None and not grade.correct and grade.has_reward and grade.tier not in UNGRADED
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def as_row(rollout: Rollout) -> dict[str, Any]:
         "stop_reason": rollout.stop_reason,
         "tags": tags(rollout.text),
         "extracted": verdict.extracted if verdict else None,
-        "reward": rollout.reward,
+        "reward": rollout.reward if rollout.has_reward else None,
         "parts": dict(verdict.parts) if verdict else {},
         "correct": verdict.correct if verdict else False,
         "format_ok": verdict.format_ok if verdict else False,
@@ -103,7 +103,7 @@ def show(console: Console, group: Group, whole: bool) -> None:
         parts = "  ".join(f"{name} {value:g}" for name, value in row["parts"].items())
         found = " ".join(f"{name}×{count}" if count > 1 else name for name, count in row["tags"].items())
         console.say(
-            f"\n[{row['sample']}] reward {row['reward']:g}  {'right' if row['correct'] else 'wrong'}"
+            f"\n[{row['sample']}] reward {_earned(row['reward'])}  {'right' if row['correct'] else 'wrong'}"
             f"{'' if row['format_ok'] else ', format broken'}  {row['tokens']} tokens"
             f"{', cut off' if row['stop_reason'] == 'length' else ''}\n"
             f"    parts {parts or 'none'}\n    tags {found or 'none'}\n"
@@ -115,7 +115,8 @@ def show(console: Console, group: Group, whole: bool) -> None:
 def diversity(groups: Sequence[Group]) -> dict[str, float]:
     """How much the answers of a group differ, in what they say and in what they earn."""
     rollouts = flat(groups)
-    rewards = [[rollout.reward for rollout in group] for group in groups]
+    rewards = [[rollout.reward for rollout in group if rollout.has_reward] for group in groups]
+    earned = [reward for own in rewards for reward in own]
     return {
         "problems": len(groups),
         "answers": len(rollouts),
@@ -123,9 +124,10 @@ def diversity(groups: Sequence[Group]) -> dict[str, float]:
         "in_format": fmean(bool(rollout.grade and rollout.grade.format_ok) for rollout in rollouts),
         "cut_off": fmean(rollout.stop_reason == "length" for rollout in rollouts),
         "mean_tokens": fmean(len(rollout.output) for rollout in rollouts),
-        "mean_reward": fmean(rollout.reward for rollout in rollouts),
-        "reward_std_in_a_group": fmean(map(pstdev, rewards)),
-        "groups_without_signal": fmean(max(own) == min(own) for own in rewards),
+        **({"mean_reward": fmean(earned)} if earned else {}),
+        "without_reward": len(rollouts) - len(earned),
+        "reward_std_in_a_group": fmean(pstdev(own) if own else 0.0 for own in rewards),
+        "groups_without_signal": fmean(len(set(own)) < 2 for own in rewards),
         "distinct_texts": fmean(len({rollout.text for rollout in group}) / len(group) for group in groups),
         "distinct_answers": fmean(len({_extracted(rollout) for rollout in group}) / len(group) for group in groups),
     }
@@ -138,6 +140,10 @@ def advice(groups: Sequence[Group], figures: dict[str, float]) -> list[str]:
     said = [f"{figures['groups_without_signal']:.0%} of the groups have equal rewards, and so no gradient."]
     if figures["cut_off"] >= TRUNCATED_SHARE:
         said.append("Most answers are cut off before they end: raise sampling.max_tokens.")
+    if figures.get("without_reward"):
+        said.append(
+            f"{figures['without_reward']:,} answers have no reward: every reward function returned None or NaN."
+        )
     if not figures["in_format"]:
         found = Counter(tag for rollout in flat(groups) for tag in tags(rollout.text))
         common = ", ".join(f"{tag} ({count})" for tag, count in found.most_common(4)) or "none at all"
@@ -149,6 +155,10 @@ def advice(groups: Sequence[Group], figures: dict[str, float]) -> list[str]:
     if figures["distinct_texts"] <= SAME_SHARE:
         said.append("Most answers of a group are the same text: raise sampling.temperature.")
     return said
+
+
+def _earned(reward: float | None) -> str:
+    return "none" if reward is None else f"{reward:g}"
 
 
 def _extracted(rollout: Rollout) -> str | None:

@@ -39,7 +39,7 @@ class Graded:
         """The row with what was found; the reward and its parts where a reward was asked for."""
         grade = self.grade
         values = (grade.correct, grade.extracted, grade.reason, grade.tier, grade.format_ok, round(self.seconds, 6))
-        more = {"reward": grade.reward, "parts": dict(grade.parts)} if rewarded else {}
+        more = {"reward": grade.reward if grade.has_reward else None, "parts": dict(grade.parts)} if rewarded else {}
         return {**self.row, **dict(zip(ADDED, values, strict=True)), **more}
 
 
@@ -163,7 +163,8 @@ class Summary:
         self.replaced |= dict.fromkeys(name for name in ADDED if name in graded.row)
         self.tiers[grade.tier or "reward"] += 1
         self.classes[graded.kind] += 1
-        self.reward += grade.reward
+        self.reward += grade.reward if grade.has_reward else 0.0
+        self.counts["without_reward"] += not grade.has_reward
         self.slowest = max(self.slowest, graded.seconds)
         self.counts["correct"] += grade.correct
         self.counts["format_ok"] += grade.format_ok
@@ -177,7 +178,8 @@ class Summary:
         """As a machine reads it; rates are by the clock, from the first row read to now."""
         seconds = time.perf_counter() - self.began
         labelled = self.counts["expected"]
-        mean = self.reward / max(1, self.n)
+        rewarded = self.n - self.counts["without_reward"]
+        mean = self.reward / rewarded if rewarded else math.nan
         wrong = {name: self.counts[name] for name in ("false_positives", "false_negatives")}
         return {
             "n": self.n,
@@ -190,6 +192,7 @@ class Summary:
             "slowest_seconds": round(self.slowest, 4),
             "format_ok": self.counts["format_ok"],
             "no_answer": self.counts["no_answer"],
+            "without_reward": self.counts["without_reward"],
             "mean_reward": mean if math.isfinite(mean) else None,
             "classes": dict(self.classes),
             "tiers": dict(self.tiers),

@@ -83,7 +83,9 @@ def _averages(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "format": fmean(bool(row.get("format_ok")) for row in rows),
         "classes": {name: classes.count(name) / len(classes) for name in CLASSES} if classes else {},
-        "reward": fmean(float(row.get("reward") or 0) for row in rows),
+        # An answer without a reward has None there.
+        "reward": _mean([float(reward) for row in rows if (reward := row.get("reward", 0.0)) is not None]),
+        "without_reward": sum(row.get("reward", 0.0) is None for row in rows),
         "parts": {
             name: fmean(row["parts"][name] for row in rows if name in (row.get("parts") or {})) for name in parts
         },

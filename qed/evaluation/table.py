@@ -37,6 +37,8 @@ def _show_kinds(console: Console, name: str, figures: Figures) -> None:
     if figures["timeouts"] or figures["errors"]:
         told = f"{figures['timeouts']} answers ran out of the grader's time, {figures['errors']} made it fail"
         console.say(f"{name}: {told}; they count as wrong.")
+    if figures.get("without_reward"):
+        console.say(f"{name}: {figures['without_reward']} answers have no reward; they are not in its mean.")
     for key, kinds in figures["by"].items():
         if 1 < len(kinds) <= MOST_KINDS:
             rows = [(kind, f"{each['n']:,}", _interval(each)) for kind, each in kinds.items()]
@@ -56,7 +58,8 @@ def _of_several(name: str, figures: Figures) -> Iterator[Sequence[str]]:
 
 def _classes(name: str, figures: Figures) -> Sequence[str]:
     shares = [_percent(share) for share in figures["classes"].values()] or ["–"] * 4
-    return name, *shares, f"{figures['reward']:.3f}"
+    reward = figures["reward"]
+    return name, *shares, "–" if reward is None else f"{reward:.3f}"
 
 
 def _lengths(name: str, figures: Figures) -> Sequence[str]:

@@ -213,21 +213,32 @@ def reward_hacking(history: History) -> str | None:
 
 def ungraded(history: History) -> str | None:
     """Many answers get no verdict."""
-    keys = ("grading/timeouts", "grading/errors", "length/total", "length/mean")
-    columns = [history.lately(key, min(history.steps, WINDOW)) for key in keys]
-    if not all(columns):
+    share = _share(history, "grading/timeouts", "grading/errors")
+    if share is None:
         return None
-    counts = [round(total / mean) if mean else 0 for total, mean in zip(columns[2], columns[3], strict=True)]
-    missed = [late + failed for late, failed in zip(columns[0], columns[1], strict=True)]
-    now = missed[-1] / max(1, counts[-1])
-    lately = sum(missed) / max(1, sum(counts)) if len(missed) == WINDOW else 0.0
-    if now < UNGRADED_NOW and lately < UNGRADED_LATELY:
-        return None
+    late, failed = (history.lately(key, 1)[0] for key in ("grading/timeouts", "grading/errors"))
     return (
-        f"{max(now, lately):.1%} of the answers could not be graded ({columns[0][-1]:.0f} ran out of time and "
-        f"{columns[1][-1]:.0f} failed in this step); they earn nothing, whatever they say. See reason in rollouts/ and "
+        f"{share:.1%} of the answers could not be graded ({late:.0f} ran out of time and "
+        f"{failed:.0f} failed in this step); they earn nothing, whatever they say. See reason in rollouts/ and "
         "rewards.log; data.reward_seconds gives more time."
     )
+
+
+def without_reward(history: History) -> str | None:
+    """No reward function applies to many answers."""
+    share = _share(history, "grading/without_reward")
+    if share is None:
+        return None
+    return (
+        f"{share:.1%} of the answers have no reward: every reward function returned None or NaN for them. They train "
+        "nothing and stay out of their group's statistics; in rollouts/ their reward is null."
+    )
+
+
+def _share(history: History, *keys: str) -> float | None:
+    """The share of answers that these counts add up to, where it is large in this step or in the last WINDOW steps."""
+    now, lately = history.shares_of_answers(*keys)
+    return max(now, lately) if now >= UNGRADED_NOW or lately >= UNGRADED_LATELY else None
 
 
 def format_only(history: History) -> str | None:
@@ -258,6 +269,7 @@ CONDITIONS: tuple[Condition, ...] = (
     mismatch,
     reward_hacking,
     ungraded,
+    without_reward,
     format_only,
 )
 

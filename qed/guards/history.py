@@ -48,6 +48,21 @@ class History:
         begun = _column(self.first, key)
         return (fmean(begun), fmean(now)) if self.steps >= ENOUGH and now and begun else None
 
+    def shares_of_answers(self, *counts: str) -> tuple[float, float]:
+        """The share of answers that these counts add up to, in the last step and in the last WINDOW steps.
+
+        A share is 0 where a step lacks a count, the second also while there are fewer steps.
+        """
+        keys = (*counts, "length/total", "length/mean")
+        columns = [self.lately(key, min(self.steps, WINDOW)) for key in keys]
+        if not all(columns):
+            return 0.0, 0.0
+        *found, totals, means = columns
+        answers = [round(total / mean) if mean else 0 for total, mean in zip(totals, means, strict=True)]
+        sums = [sum(column) for column in zip(*found, strict=True)]
+        lately = sum(sums) / max(1, sum(answers)) if len(sums) == WINDOW else 0.0
+        return sums[-1] / max(1, answers[-1]), lately
+
 
 def _column(rows: Sequence[Row], key: str) -> list[float]:
     found = [value for row in rows if isinstance(value := row.get(key), float | int)]

@@ -31,13 +31,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Answers:
-    """Shares of the answers that were sampled, but for `reward`, their mean, and `signal`, a share of the groups."""
+    """Shares of the answers that were sampled, but for `reward`, the mean of those that have one, and `signal`, a share
+    of the groups."""
 
     truncated: float
     readable: float
     right: float
-    reward: float
+    reward: float | None
     signal: float
+    without_reward: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,13 +68,24 @@ def of_answers(seen: Answers, max_tokens: int) -> list[Finding]:
             "form that the model knows; qed debug-generations shows answers."
         )
     alike = "" if seen.signal else "All answers to a problem earn the same here; a run without any other ends with 5."
+    bare = [] if not seen.without_reward else [_of_bare(seen.without_reward)]
     return [
         Finding("answers cut off", f"{seen.truncated:.0%}", cut),
         Finding("answers with a form that can be read", f"{seen.readable:.0%}", unread),
         Finding("right answers", f"{seen.right:.0%}"),
-        Finding("mean reward", f"{seen.reward:.3f}"),
+        Finding("mean reward", "none" if seen.reward is None else f"{seen.reward:.3f}"),
+        *bare,
         Finding("groups with signal", f"{seen.signal:.0%}", alike),
     ]
+
+
+def _of_bare(share: float) -> Finding:
+    """What answers without a reward mean."""
+    advice = (
+        f"For {share:.0%} of the answers every reward function returns None or NaN. They train nothing and stay out of "
+        "their group's statistics. A function that is meant to apply should return a number."
+    )
+    return Finding("answers without a reward", f"{share:.0%}", advice)
 
 
 def of_weights(weights: Sequence[float]) -> list[Finding]:

@@ -90,12 +90,14 @@ def _of_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[Find
         return judged.of_ends(int(ends.sum()), len(some), "rows", taught=not phase.settings.data.window)
     answers = flat(groups)
     grades = [rollout.grade for rollout in answers if rollout.grade is not None]
+    rewards = [one.reward for one in grades if one.has_reward]
     seen = Answers(
         truncated=fmean(rollout.stop_reason == "length" for rollout in answers),
         readable=fmean(one.format_ok for one in grades),
         right=fmean(one.correct for one in grades),
-        reward=fmean(one.reward for one in grades),
-        signal=fmean(len({rollout.reward for rollout in group}) > 1 for group in groups),
+        reward=fmean(rewards) if rewards else None,
+        signal=fmean(len({rollout.reward for rollout in group if rollout.has_reward}) > 1 for group in groups),
+        without_reward=1 - len(rewards) / len(grades),
     )
     ended = [rollout for rollout in answers if rollout.stop_reason == "stop"]
     last = collate(ended).mask.sum(1).tolist() if ended else []

@@ -15,6 +15,7 @@ from qed.runs.run import Row
 IDLE = (
     "grading/timeouts",
     "grading/errors",
+    "grading/without_reward",
     "groups/neither",
     "clip/low",
     "clip/high",

@@ -117,9 +117,10 @@ def _means(columns: Sequence[Column]) -> Iterator[tuple[str, list[object]]]:
         yield f"reward: {part}", cells
     for name, label in LENGTHS.items():
         yield label, [_mean(column, name, number(column.figures.get(name)), one_decimal) for column in columns]
-    for tier in ("timeouts", "errors"):
-        if any(column.figures.get(tier) for column in columns):
-            yield f"grader {tier}", [f"{column.figures.get(tier, 0):,}" for column in columns]
+    counted = {"timeouts": "grader timeouts", "errors": "grader errors", "without_reward": "answers without a reward"}
+    for name, label in counted.items():
+        if any(column.figures.get(name) for column in columns):
+            yield label, [f"{column.figures.get(name, 0):,}" for column in columns]
 
 
 def _class(figures: Row, name: str) -> float | None:

@@ -89,7 +89,15 @@ PANELS = (
     Panel("Entropy of the policy", "nats per token", (("entropy", "policy/entropy"),), log=True),
 )
 MACHINERY = (
-    Panel("Answers not graded", "in a step", (("out of time", "grading/timeouts"), ("failed", "grading/errors"))),
+    Panel(
+        "Answers not graded",
+        "in a step",
+        (
+            ("out of time", "grading/timeouts"),
+            ("failed", "grading/errors"),
+            ("without a reward", "grading/without_reward"),
+        ),
+    ),
     Panel("Divergence from the reference", "nats per token", (("KL", "kl/ref"),)),
     Panel("Divergence within a step", "nats per token", (("old from new policy", "kl/old"),)),
     Panel(

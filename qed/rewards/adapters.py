@@ -7,13 +7,15 @@
 is no `acc`; `pred`, if given, is what was extracted.
 
 **TRL**: `f(prompts, completions, **columns) -> list[float | None]`, called once for all answers to a problem. Its score
-says nothing of correctness, so `correct` is decided by qed's own grader on the text's final answer. None means that the
-function does not apply to an answer: it adds nothing, and is not logged.
+says nothing of correctness, so `correct` is decided by qed's own grader on the text's final answer. None and NaN mean
+that the function does not apply to an answer: it adds nothing, and is not logged. An answer to which no function
+applies has no reward, see `qed.types.Grade`.
 """
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
@@ -202,8 +204,10 @@ def _trl_scores(name: str, result: Any, count: int) -> list[float | None]:
     if len(scores) != count:
         raise UsageError(f"The reward function {name} returned {len(scores)} numbers for {count} completions.")
     try:
-        return [None if score is None else float(score) for score in scores]
+        numbers = [None if score is None else float(score) for score in scores]
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"The reward function {name} returned something else than numbers and None: {error}."
         ) from None
+    # TRL writes NaN in place of None, so that a function may return either.
+    return [None if number is None or math.isnan(number) else number for number in numbers]

@@ -24,8 +24,9 @@ from qed.types import Grade, Rollout
 class Part:
     """One term of a reward.
 
-    `function` grades all answers to a problem; None stands for one to which it does not apply. `judges` tells whether
-    it decides correctness, as a penalty on length does not; `batched` whether it must see those answers together.
+    `function` grades all answers to a problem; None, or a grade without a reward, stands for one to which it does not
+    apply. `judges` tells whether it decides correctness, as a penalty on length does not; `batched` whether it must see
+    those answers together.
     """
 
     weight: float
@@ -59,10 +60,14 @@ class Reward:
         return [self._sum(rollout, row) for rollout, row in zip(rollouts, rows, strict=True)]
 
     def _sum(self, rollout: Rollout, grades: Sequence[Grade | None]) -> Grade:
-        """The weighted sum, with the verdict of the first part that judges; what its parts say is logged by name."""
+        """The weighted sum, with the verdict of the first part that judges; what its parts say is logged by name.
+
+        Without a part that applies there is no reward; a part of weight 0 that applies makes it 0 (as in TRL).
+        """
         if len(self.parts) == 1 and self.parts[0].weight == 1 and grades[0] is not None:
             return grades[0]
-        present = [(part, grade) for part, grade in zip(self.parts, grades, strict=True) if grade is not None]
+        told = [(part, grade) for part, grade in zip(self.parts, grades, strict=True) if grade is not None]
+        present = [(part, grade) for part, grade in told if grade.has_reward]
         logged: dict[str, float] = {}
         for part, grade in present:
             logged[part.name] = grade.reward
@@ -70,13 +75,14 @@ class Reward:
         # A weight of 0 is left out, not multiplied: the part may be infinite.
         reward = sum((part.weight * grade.reward for part, grade in present if part.weight), 0.0)
         weights = {part.name: part.weight for part, _ in present}
-        return replace(self._verdict(rollout, present), reward=reward, parts=logged, weights=weights)
+        verdict = self._verdict(rollout, told)
+        return replace(verdict, reward=reward, parts=logged, weights=weights, has_reward=bool(present))
 
-    def _verdict(self, rollout: Rollout, present: Sequence[tuple[Part, Grade]]) -> Grade:
-        judging = [grade for part, grade in present if part.judges]
+    def _verdict(self, rollout: Rollout, told: Sequence[tuple[Part, Grade]]) -> Grade:
+        judging = [grade for part, grade in told if part.judges]
         if not judging and any(part.judges for part in self.parts):
             return by_final_answer(rollout)  # every function that judges said that it does not apply
-        return (judging or [grade for _, grade in present])[0]
+        return (judging or [grade for _, grade in told] or [Grade(0.0, False, True, None)])[0]
 
 
 def load(

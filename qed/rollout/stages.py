@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Generic, TypeVar
 
-from qed.algorithms.base import Algorithm, correct_ones
+from qed.algorithms.base import Algorithm
+from qed.algorithms.parts.guidance import is_wrong_trace
 from qed.data.prompts.base import Template
 from qed.errors import Diverged, QedError
 from qed.guards.finite import require_finite
@@ -216,34 +217,38 @@ def describe(groups: Groups) -> dict[str, float]:
 
     Figures of answers are those of the policy's own, where there are any: what was given is not its merit.
     """
-    greedy = [rollout.reward for group in groups for rollout in group if rollout.source == "greedy"]
+    greedy = [one.reward for group in groups for one in group if one.source == "greedy" and one.has_reward]
     groups = [[rollout for rollout in group if rollout.source != "greedy"] for group in groups]
     everything = flat(groups)
     if not everything:
         return {}
     rollouts = [rollout for rollout in everything if not rollout.given] or everything
     traces = [rollout for rollout in everything if rollout.source == "expert"]
+    earned = [trace.reward for trace in traces if trace.has_reward]
     graded = [(rollout, rollout.grade) for rollout in rollouts if rollout.grade is not None]
-    spread = [[rollout.reward for rollout in group] for group in groups]
+    rewards = [rollout.reward for rollout in rollouts if rollout.has_reward]
+    spread = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
     right = [len(r.output) for r, verdict in graded if verdict.correct]
     wrong = [len(r.output) for r, verdict in graded if not verdict.correct]
     parts = sorted({name for _, verdict in graded for name in verdict.parts})
     return {
-        "reward/mean": fmean(rollout.reward for rollout in rollouts),
+        # An answer without a reward is counted, and is in no statistic of rewards; without any there is none.
+        **({"reward/mean": fmean(rewards)} if rewards else {}),
         # A part that does not apply to an answer is not there.
         **{f"reward/{name}/mean": fmean(v.parts[name] for _, v in graded if name in v.parts) for name in parts},
         **({"reward/greedy": fmean(greedy)} if greedy else {}),
         "accuracy": fmean(verdict.correct for _, verdict in graded),
         "format": fmean(verdict.format_ok for _, verdict in graded),
-        "groups/zero_std": fmean(max(rewards) == min(rewards) for rewards in spread),
+        "groups/zero_std": fmean(len(different) < 2 for different in spread),
         "groups/all_right": fmean(all(r.grade is not None and r.grade.correct for r in group) for group in groups),
         "groups/all_wrong": fmean(not any(r.grade is not None and r.grade.correct for r in group) for group in groups),
         **{f"grading/{tier}s": sum(v.tier == tier for _, v in graded) for tier in UNGRADED},
+        "grading/without_reward": sum(not rollout.has_reward for rollout in everything),
         "length/total": sum(len(rollout.output) for rollout in rollouts),
         "length/mean": fmean(len(rollout.output) for rollout in rollouts),
         **({"length/right_mean": fmean(right)} if right else {}),
         **({"length/wrong_mean": fmean(wrong)} if wrong else {}),
         "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),
-        **({"guidance/trace_reward": fmean(trace.reward for trace in traces)} if traces else {}),
-        **({"guidance/wrong_traces": sum(not correct_ones([trace]) for trace in traces)} if traces else {}),
+        **({"guidance/trace_reward": fmean(earned)} if earned else {}),
+        **({"guidance/wrong_traces": sum(map(is_wrong_trace, traces))} if traces else {}),
     }

@@ -207,7 +207,7 @@ def as_row(rollout: Rollout, step: int) -> Row:
         "prompt": rollout.prompt_text,
         "text": rollout.text,
         "extracted": verdict.extracted if verdict else None,
-        "reward": rollout.reward,
+        "reward": rollout.reward if rollout.has_reward else None,
         "parts": dict(verdict.parts) if verdict else {},
         "correct": verdict.correct if verdict else None,
         "format_ok": verdict.format_ok if verdict else None,

@@ -5,13 +5,15 @@ Masks are made by position, never by comparing ids with pad or end ids. A row is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from qed.types import Rollout
+
+MISMATCH = ("mismatch/logp", "mismatch/kl")  # the metrics of `mismatch`
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,10 @@ class Batch:
 
     def select(self, rows: Tensor | Sequence[int]) -> Batch:
         """Some of the rows, in the order given, cut to the longest of them."""
-        picked = {column.name: getattr(self, column.name)[rows] for column in fields(self)}
-        width = int(picked["attention"].sum(1).max()) if len(picked["attention"]) else 0
-        return Batch(**{name: value[:, :width] if value.ndim == 2 else value for name, value in picked.items()})
+        attention = self.attention[rows]
+        width = int(attention.sum(1).max()) if len(attention) else 0
+        # Cut before the rows are copied, so that no copy holds places that are cut off.
+        return Batch(**{column.name: getattr(self, column.name)[:, :width][rows] for column in fields(self)})
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on a device."""
@@ -114,12 +117,37 @@ def cut(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
     return parts
 
 
+def has_sampled_logp(batch: Batch) -> Tensor:
+    """The response tokens whose log-prob the sampler has told, [B, T] bool.
+
+    Given tokens and demonstrations have no sampler, and a sampler may not know a log-prob (NaN). The rows of
+    demonstrations are those whose log-probs are all 0.
+    """
+    has_sampler = (batch.sampled_logps != 0).any(1, keepdim=True)
+    return (batch.mask != 0) & (batch.expert == 0) & has_sampler & ~batch.sampled_logps.isnan()
+
+
 def mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
     """How far the sampler's log-probs are from the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
 
-    Demonstrations have no sampler, and a sampler may not know a log-prob (NaN). From a step's second update on, the
-    figures hold the policy's own progress too.
+    The sums are over the tokens of `has_sampled_logp`, and their means over as many. From a step's second update on,
+    the figures hold the policy's own progress too.
     """
-    sampled = batch.mask.bool() & (batch.sampled_logps != 0) & ~batch.sampled_logps.isnan()
-    difference = (logps - batch.sampled_logps).masked_fill(~sampled, 0)
-    return {"mismatch/logp": difference.abs().sum(), "mismatch/kl": (difference.exp() - 1 - difference).sum()}
+    difference = (logps - batch.sampled_logps).masked_fill(~has_sampled_logp(batch), 0)
+    sums = difference.abs().sum(), (difference.exp() - 1 - difference).sum()
+    return dict(zip(MISMATCH, sums, strict=True))
+
+
+def compute_means(sums: Mapping[str, Tensor | float], whole: Set[str], batch: Batch) -> dict[str, float]:
+    """Turn the sums of a step's micro-batches into its metrics.
+
+    Args:
+        sums: over all micro-batches, by name.
+        whole: the names that are metrics as they are; every other is divided by the response tokens, and `MISMATCH` by
+            the tokens of `has_sampled_logp`: it is left out where there are none.
+        batch: the rows of all micro-batches.
+    """
+    tokens, compared = float(batch.mask.sum()) or 1.0, float(has_sampled_logp(batch).sum())
+    counts = dict.fromkeys(whole, 1.0) | dict.fromkeys(MISMATCH, compared)
+    means = {name: (float(total), counts.get(name, tokens)) for name, total in sums.items()}
+    return {name: total / count for name, (total, count) in means.items() if count}

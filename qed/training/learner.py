@@ -26,7 +26,7 @@ from qed.guards.finite import of_update, require_finite
 from qed.guards.signals import poll
 from qed.models.lora import Without, switched_off
 from qed.training.attention import attending, packs
-from qed.training.batch import Batch, collate, cut, mismatch
+from qed.training.batch import Batch, collate, compute_means, cut, mismatch
 from qed.training.logps import decoder_and_head, response_logps, response_scores
 from qed.training.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from qed.training.packing import Layout, arranged, cut_packed
@@ -113,7 +113,8 @@ class Learner:
 
     def begin_from(self, weights: Mapping[str, Tensor]) -> None:
         """Keep what `restart` goes back to: the weights of the phase's beginning."""
-        self.beginning = {name: weights[name].detach().clone() for name in self.model.state_dict()}
+        # Copied together, so that tied weights, which have several names, are copied once.
+        self.beginning = copy.deepcopy({name: weights[name].detach() for name in self.model.state_dict()})
 
     def restart(self) -> None:
         """Go back to the weights of the phase's beginning, and forget what the optimizer has seen."""
@@ -179,15 +180,15 @@ class Learner:
         live = self.algorithm.live(batch).nonzero().flatten()
         trained = float(batch.mask.sum())
         stats |= {"train/live_rows": len(live), "train/tokens": trained}
+        # The rows that are not live make room before the first micro-batch.
+        batch = batch if len(live) == len(batch) else batch.select(live)
         sums: dict[str, Tensor | float] = defaultdict(float)
-        for part in islice(self._parts(batch.select(live)), rank, None, world) if len(live) else ():
+        for part in islice(self._parts(batch), rank, None, world) if len(live) else ():
             for name, value in self._backward(part).items():
                 sums[name] = max(sums[name], value) if name.endswith("_max") else sums[name] + value
-        computed = float(batch.mask[live].sum()) or 1.0
-        # The loss is the step's own weighted sum, and so are those that the algorithm names; a maximum is one; every
-        # other entry is a mean over the tokens that were computed.
+        # The loss is the step's own weighted sum, and so are those that the algorithm names; a maximum is no mean.
         whole = {name for name in sums if name.endswith("_max")} | {"train/loss", *COUNTS, *self.algorithm.step_means}
-        return stats | {name: float(total) / (1 if name in whole else computed) for name, total in sums.items()}
+        return stats | compute_means(sums, whole, batch)
 
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Add the gradient of a micro-batch, and describe it by sums over its tokens."""

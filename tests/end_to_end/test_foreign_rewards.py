@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qed.errors import UsageError
 from qed.rewards.base import Reward, load
+from qed.rewards.grader import Pool, make
+from qed.runs.run import read_lines
 from qed.types import Problem, Rollout
 
 TRL = '''
@@ -95,8 +99,44 @@ def test_none_stands_for_not_applicable(tmp_path: Path) -> None:
     assert list(grade.parts) == ["accuracy", "accuracy/correct"]
     alone = load([f"{written(tmp_path, TRL)}:correctness_reward"])
     (grade,) = alone.grade(group("so it is 12", answer=""))
-    assert (grade.reward, grade.parts) == (0.0, {})
+    assert (grade.has_reward, grade.parts) == (False, {})
     assert grade.extracted == "12"  # our own grader still reads the answer
+
+
+@pytest.mark.parametrize("nothing", ["None", "float('nan')"])
+def test_an_answer_has_a_reward_where_one_function_applies(tmp_path: Path, nothing: str) -> None:
+    """A function of weight 0 that applies makes the reward 0, as in TRL."""
+    code = f"def one(completions, **columns):\n    return [1.0, {nothing}]\n"
+    code += f"def two(completions, **columns):\n    return [{nothing}] * 2\n"
+    first, second = load([written(tmp_path, code)]).grade(group("a", "b"))
+    assert (first.reward, first.has_reward, dict(first.parts)) == (1.0, True, {"one": 1.0})
+    assert (second.has_reward, dict(second.parts)) == (False, {})
+    first, second = load([f"0*{written(tmp_path, code)}:one", f"{written(tmp_path, code)}:two"]).grade(group("a", "b"))
+    assert (first.reward, first.has_reward, second.has_reward) == (0.0, True, False)
+
+
+def test_a_native_reward_may_say_that_there_is_none(tmp_path: Path) -> None:
+    code = "from qed.types import Grade\n"
+    code += "def reward(rollout):\n    return Grade(5.0, True, True, None, has_reward=rollout.text != 'b')\n"
+    path = written(tmp_path, code)
+    assert [grade.has_reward for grade in load([path]).grade(group("a", "b"))] == [True, False]
+    first, second = load([path, "format_only"]).grade(group("a", "b"))
+    assert (first.reward - second.reward, second.has_reward, second.correct) == (5.0, True, True)
+
+
+def test_what_penalises_and_never_applies_gives_no_reward(tmp_path: Path) -> None:
+    code = "JUDGES = False\ndef pay(completions, **columns):\n    return [None for _ in completions]\n"
+    (grade,) = load([written(tmp_path, code)]).grade(group("a"))
+    assert (grade.has_reward, grade.correct) == (False, False)
+
+
+def test_the_worker_processes_say_that_there_is_no_reward(tmp_path: Path) -> None:
+    grader = make([f"{written(tmp_path, TRL)}:correctness_reward"], pool=Pool(1))
+    try:
+        graded = grader([group("so it is 12", answer=""), group("<answer>12</answer>")])
+    finally:
+        grader.close()
+    assert [grade.has_reward for grades in graded for grade in grades] == [False, True]
 
 
 def test_one_function_of_a_trl_file_alone(tmp_path: Path) -> None:
@@ -219,3 +259,25 @@ def test_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
     code = "import torch\ndef pay(completions, **columns):\n    return torch.arange(len(completions)) / 2\n"
     reward: Reward = load([written(tmp_path, code)])
     assert [grade.reward for grade in reward.grade(group("a", "b"))] == [0.0, 0.5]
+
+
+def test_a_run_counts_the_answers_without_a_reward_and_trains_on_the_others(
+    qed: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Of each group of four the first two have a reward; in the evaluation a lone answer has 0, others have none."""
+    mine = written(
+        tmp_path, "def pay(completions, **columns):\n    return ([0.0, 1.0] + [None] * 9)[:len(completions)]\n"
+    )
+    small = ["--steps", 1, "--sampling.problems_per_step", 2, "--sampling.group_size", 4, "--sampling.max_tokens", 4]
+    more = ["--evaluation.problems", 2, "--evaluation.samples", 3]
+    done = qed("grpo", "--out", tmp_path / "run", "--reward", mine, *small, *more)
+    assert done.code == 0, done.err
+    assert "50.0% of the answers have no reward" in done.out
+    (row,) = [row for row in read_lines(tmp_path / "run" / "metrics.jsonl") if "train/rows" in row]
+    assert (row["reward/mean"], row["grading/without_reward"], row["groups/zero_std"]) == (0.5, 4, 0)
+    assert (row["train/rows"], row["train/live_rows"]) == (8, 4)
+    (file,) = (tmp_path / "run" / "rollouts").iterdir()
+    rollouts = read_lines(file)
+    assert [one["reward"] for one in rollouts] == [0.0, 1.0, None, None] * 2
+    assert [one["advantage"] == 0 for one in rollouts] == [False, False, True, True] * 2
+    assert "answers without a reward" in (tmp_path / "run" / "report.html").read_text()

@@ -114,6 +114,7 @@ def test_a_model_that_is_not_taught_yet_is_warned_of_and_trained(qed: Callable[.
         (of_answers(Answers(1.0, 0.5, 0.1, 0.1, 0.5), 48), "sampling.max_tokens=48"),
         (of_answers(Answers(0.0, 0.0, 0.0, 0.0, 0.5), 48), "SFT"),
         (of_answers(Answers(0.0, 0.5, 0.0, 0.0, 0.0), 48), "ends with 5"),
+        (of_answers(Answers(0.0, 0.5, 0.5, None, 0.5, 1.0), 48), "For 100% of the answers every reward function"),
         (of_prefixes(3, 4), "special token"),
         (of_room(20, 32, 48), "20 of 32"),
         (of_schedule(0.0, 0, 10), "learner.lr is 0"),

@@ -207,3 +207,23 @@ def test_a_reward_that_is_not_finite_is_said(run: Run, file: Path, tmp_path: Pat
     code, out, err = run("grade", file, "--reward", mine, "--json")
     assert (code, json.loads(out.splitlines()[-1])["mean_reward"]) == (0, None)
     assert "a reward is not finite" in err
+
+
+@pytest.mark.parametrize(
+    ("scores", "mean", "words"),
+    [
+        ("None if '12' in text else 0.5", 0.5, "mean reward 0.5000; "),
+        ("float('nan')", None, "no answer has a reward"),
+    ],
+)
+def test_answers_without_a_reward_are_counted_and_are_not_in_the_mean(
+    run: Run, file: Path, tmp_path: Path, scores: str, mean: float | None, words: str
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(f"def pay(completions, **columns):\n    return [{scores} for text in completions]\n")
+    code, out, err = run("grade", file, "--reward", mine, "--out", tmp_path / "out.jsonl", "--json")
+    summary, rewards = json.loads(out.splitlines()[-1]), [row["reward"] for row in graded(tmp_path / "out.jsonl")]
+    assert (code, summary["mean_reward"]) == (0, mean)
+    assert summary["without_reward"] == rewards.count(None) > 0
+    assert set(rewards) - {None} == ({mean} if mean is not None else set())
+    assert words in err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, get_args
@@ -26,7 +27,7 @@ from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
 from qed.rollout.stages import flat
-from qed.training.batch import collate, cut
+from qed.training.batch import Batch, collate, cut
 from qed.training.learner import Learner
 from qed.types import Rollout
 
@@ -195,6 +196,32 @@ def test_rows_that_are_not_live_count_but_add_nothing(name: str) -> None:
         everything = type("Everything", (type(algorithm),), {"live": lambda self, batch: batch.mask.any(1)})
         computed = everything(**{field.name: getattr(algorithm, field.name) for field in fields(algorithm)})
         assert_same(gradient(algorithm, rollouts, 40), gradient(computed, rollouts, 40))
+
+
+def test_a_micro_batch_is_computed_beside_the_live_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch of all rows is gone by then, and no copy holds more places than it shows."""
+    rollouts = [make_rollout(random.Random(seed), advantage=float(seed < 4), longest=3 + 5 * seed) for seed in range(6)]
+    learner = Learner(MODEL, load_algorithm("grpo")(), LearnerSettings(tokens_per_microbatch=20, packing=False))
+    collated, backward, seen = Learner._collate, Learner._backward, []
+    whole: list[weakref.ref[torch.Tensor]] = []
+
+    def collating(self: Learner, rows: Sequence[Rollout]) -> Batch:
+        found = collated(self, rows)
+        whole.extend(weakref.ref(getattr(found, field.name)) for field in fields(Batch))
+        return found
+
+    def computing(self: Learner, part: Batch) -> Any:
+        columns = [getattr(part, field.name) for field in fields(Batch)]
+        seen.append(all(column.untyped_storage().nbytes() == column.nbytes for column in columns))
+        seen.append(all(one() is None for one in whole))
+        return backward(self, part)
+
+    monkeypatch.setattr(Learner, "_collate", collating)
+    monkeypatch.setattr(Learner, "_backward", computing)
+    learner.optimizer.zero_grad()
+    assert learner.accumulate(rollouts)["train/live_rows"] == 4
+    assert len(seen) > 2
+    assert all(seen)
 
 
 # rl_sft imitates what is given whatever it earned.

@@ -68,6 +68,7 @@ RINGS = {
     "mismatch": steps((3, {"mismatch/kl": 0.1})),
     "reward_hacking": mixed([0.5, 0.5, 0.49, 0.5], [0.3, 0.4, 0.5, 0.6]),
     "ungraded": steps((1, {"grading/timeouts": 20})),
+    "without_reward": steps((1, {"grading/without_reward": 20})),
     "format_only": steps((10, {"format": 0.2, "accuracy": 0.1}), (10, {"format": 0.99, "accuracy": 0.12})),
 }
 # Near misses: what a good run does, or what another alarm is about.
@@ -85,6 +86,7 @@ SILENT = {
     "mismatch": steps((2, {"mismatch/kl": 0.1}), (1, {}), (2, {"mismatch/logp": 0.3})),
     "reward_hacking": mixed([0.5, 0.5, 0.55, 0.6], [0.3, 0.4, 0.5, 0.6]),
     "ungraded": steps((30, {"grading/timeouts": 1, "grading/errors": 1})),
+    "without_reward": steps((30, {"grading/without_reward": 2})),
     "format_only": steps((10, {"format": 0.2, "accuracy": 0.1}), (30, {"format": 0.99, "accuracy": 0.4})),
 }
 

@@ -10,7 +10,11 @@ from typing import Any, get_args
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from torch import Tensor
 
+from qed.algorithms.base import Algorithm
+from qed.algorithms.expert_iteration import ExpertIteration
+from qed.algorithms.online_dpo import OnlineDpo
 from qed.algorithms.parts import estimators
 from qed.algorithms.parts.estimators import COMPARING, SHIFT_INVARIANT, Estimator
 from qed.algorithms.parts.policy_gradient import PolicyGradient
@@ -19,6 +23,7 @@ from qed.config.plugins import load_algorithm
 from qed.errors import UsageError
 from qed.grading.judge import failed
 from qed.rollout.stages import credit, describe
+from qed.runs.run import as_row
 from qed.types import Advantage, Grade, Group, Problem, Rollout
 
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
@@ -99,22 +104,71 @@ def test_the_order_of_answers_and_groups_is_that_of_their_advantages(
     close(earned(settings, again), [[advantage for _, advantage in own] for own in mixed])
 
 
-@given(rewards=GROUPS)
+LEFT_OUT = [failed("timeout", "too long"), Grade(0.0, True, True, "1", has_reward=False)]
+
+
+@given(rewards=GROUPS, out=st.sampled_from(LEFT_OUT))
 @pytest.mark.parametrize("settings", VARIANTS, ids=str)
-def test_what_could_not_be_graded_changes_nothing_and_earns_nothing(
-    settings: dict[str, Any], rewards: list[list[float]]
+def test_what_was_not_graded_or_has_no_reward_changes_nothing_and_earns_nothing(
+    settings: dict[str, Any], rewards: list[list[float]], out: Grade
 ) -> None:
     groups = step(rewards)
     for group in groups:
         late = answer(0.0, 7)
-        late.grade = failed("timeout", "too long")
+        late.grade = out
         group.insert(1, late)
     found = earned(settings, groups)
     assert all(own[1] == 0.0 for own in found)
     close([own[:1] + own[2:] for own in found], earned(settings, step(rewards)))
     nothing = [answer(0.0)]
-    nothing[0].grade = failed("error", "IndexError")
+    nothing[0].grade = out
     assert earned(settings, [nothing]) == [[0.0]]
+
+
+def without_reward(correct: bool = True) -> Rollout:
+    found = answer(0.0, 2)
+    found.grade = Grade(0.0, correct, True, "1", has_reward=False)
+    return found
+
+
+@given(rewards=REWARDS, places=st.lists(st.integers(0, 6), max_size=3))
+def test_an_algorithm_of_ones_own_sees_the_rewards_that_there_are(rewards: list[float], places: list[int]) -> None:
+    class Ranked(Algorithm):
+        def advantages(self, rewards: Tensor) -> Tensor:
+            return rewards - rewards.min() + 1
+
+    group: Group = [answer(reward) for reward in rewards]
+    for place in places:
+        group.insert(place, without_reward())
+    credit([group, [without_reward()]], Ranked())
+    least = min(rewards)
+    assert [one.advantage for one in group if one.has_reward] == [reward - least + 1 for reward in rewards]
+    assert all(one.advantage == 0 for one in group if not one.has_reward)
+
+
+@given(rewards=GROUPS, correct=st.booleans())
+def test_an_answer_without_a_reward_is_counted_and_is_in_no_figure_of_rewards(
+    rewards: list[list[float]], correct: bool
+) -> None:
+    groups = [[answer(reward) for reward in own] for own in rewards]
+    before = describe(groups)
+    found = describe([[without_reward(correct), *group] for group in groups])
+    assert (before["grading/without_reward"], found["grading/without_reward"]) == (0, len(groups))
+    for name in ("reward/mean", "groups/zero_std"):
+        assert found[name] == pytest.approx(before[name])
+    nothing = describe([[without_reward(correct)]])
+    assert "reward/mean" not in nothing
+    assert nothing["groups/zero_std"] == 1
+
+
+def test_an_answer_without_a_reward_makes_no_group_worth_keeping() -> None:
+    """Whatever the grader says of it, it is neither a right nor a wrong answer to learn from."""
+    group = [answer(1.0), answer(1.0), without_reward(correct=False)]
+    assert PolicyGradient(dynamic_sampling=True).kept([group]) == []
+    assert OnlineDpo().rows([group]) == []
+    assert OnlineDpo().rows([[without_reward(), answer(0.0)]]) == []
+    assert ExpertIteration().rows([[without_reward(), answer(1.0)]])[0].has_reward
+    assert as_row(group[2], 1)["reward"] is None
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -132,6 +186,9 @@ def test_the_greedy_answer_is_a_baseline_and_no_row(name: str) -> None:
 def test_a_greedy_answer_that_could_not_be_graded_is_no_baseline() -> None:
     groups = step([[0.0, 1.0]])
     groups[0][-1].grade = failed("error", "IndexError")
+    assert earned({"estimator": "remax"}, groups) == [[0.0, 0.0]]
+    groups = step([[0.0, 1.0]])
+    groups[0][-1].grade = without_reward().grade
     assert earned({"estimator": "remax"}, groups) == [[0.0, 0.0]]
     assert earned({"estimator": "remax"}, step([[0.0, 1.0]], greedy=0.25)) == [[-0.25, 0.75]]
 

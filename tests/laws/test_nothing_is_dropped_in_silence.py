@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
 
 import pytest
 import torch
@@ -54,6 +56,7 @@ def test_a_steps_record_counts_every_kind_of_answer() -> None:
             "groups/all_wrong": 1 / 3,
             "grading/timeouts": 0,
             "grading/errors": 0,
+            "grading/without_reward": 0,
             "length/total": 30,
             "length/mean": 30 / 6,
             "length/right_mean": 3,
@@ -76,6 +79,35 @@ def test_an_update_counts_what_it_does_not_compute() -> None:
         len(rollouts[1].prompt) + len(rollouts[1].output) - 1,
     ]
     assert learner.accumulate([])["train/rows"] == 0
+
+
+@pytest.mark.parametrize("budget", [1, 25, 10**6])
+def test_the_mismatch_is_a_mean_over_the_tokens_that_a_sampler_told(budget: int) -> None:
+    """Given tokens, demonstrations and unknown log-probs are in no count; a sampled log-prob of exactly 0 is in it."""
+    rollouts = [make_rollout(random.Random(seed), advantage=1.0) for seed in range(6)]
+    model = make_model()
+    learner = Learner(model, Grpo(), LearnerSettings(tokens_per_microbatch=budget, packing=False))
+    learner.score(rollouts, old=True)
+    offsets = [0.25, -0.5, 1.0]
+    for number, rollout in enumerate(rollouts):
+        assert rollout.old_logps is not None
+        told = [logp - offsets[place % 3] for place, logp in enumerate(rollout.old_logps)]
+        if number < 2:
+            rollout.given, told[0] = 0, (0.0, math.nan)[number]
+        rollout.logps = tuple(0.0 if place < rollout.given else value for place, value in enumerate(told))
+    rollouts[2].logps = ()
+    rollouts[2].given = 0
+    differences = [
+        logp - told
+        for rollout in rollouts
+        for logp, told in list(zip(rollout.old_logps or (), rollout.logps, strict=False))[rollout.given :]
+        if not math.isnan(told)
+    ]
+    stats = learner.accumulate(rollouts)
+    assert stats["mismatch/logp"] == pytest.approx(fmean(map(abs, differences)))
+    assert stats["mismatch/kl"] == pytest.approx(fmean(math.exp(one) - 1 - one for one in differences))
+    demonstration = [replace(rollouts[2])]
+    assert not {"mismatch/logp", "mismatch/kl"} & learner.accumulate(demonstration).keys()
 
 
 def test_a_step_without_signal_changes_nothing() -> None:

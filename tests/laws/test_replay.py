@@ -54,6 +54,17 @@ def filled(sizes: dict[int, int]) -> Pool:
     return pool
 
 
+def test_answers_without_a_reward_are_neither_kept_nor_make_a_problem_unsolved() -> None:
+    pool, mixed, solved = Pool(), group("a", 2), group("b", 3, size=3)
+    for rollout in (mixed[0], solved[1]):
+        rollout.grade = Grade(0.0, rollout is mixed[0], True, None, has_reward=False)
+    EXGRPO.remember([mixed, solved], pool, 0)
+    assert ([answer.output for answer in pool.answers["a"]], pool.successes) == ([mixed[1].output], {"a": 1})
+    assert pool.solved == {"b"}
+    row = json.loads(json.dumps(as_row(mixed[0])))
+    assert from_row(row, {"a": mixed[0].problem}) == mixed[0]
+
+
 def test_right_answers_of_mixed_groups_are_kept_once_and_with_their_log_probs() -> None:
     pool, first = Pool(), group("a", 2)
     first[0].old_logps = (-0.1, -0.2, -0.3)

@@ -137,6 +137,14 @@ def test_folding_repeated_rows_leaves_means_unchanged() -> None:
     assert other["ci_hi"] - other["ci_lo"] > one["ci_hi"] - one["ci_lo"], "copies of a problem are no new problems"
 
 
+def test_answers_without_a_reward_are_not_in_its_mean() -> None:
+    figures = summarise(
+        [{**row, "reward": reward} for row, reward in zip(rows(("a", "110")), (1.0, None, 0.5), strict=True)]
+    )
+    assert (figures["reward"], figures["without_reward"], figures["accuracy"]) == (0.75, 1, pytest.approx(2 / 3))
+    assert summarise([{**row, "reward": None} for row in rows(("a", "1"))])["reward"] is None
+
+
 def test_problems_weigh_the_same_however_many_answers_they_have() -> None:
     figures = summarise(rows(("a", "1111"), ("b", "00"), ("c", "10")))
     assert figures["accuracy"] == pytest.approx(0.5)

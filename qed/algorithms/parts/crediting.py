@@ -1,6 +1,8 @@
 """Credit: from the graded groups of a step to the advantage of every answer, or of every token of it.
 
-What could not be graded stands outside of every statistic and gets 0; so does a greedy answer, which is a baseline.
+What could not be graded, or has no reward, stands outside of every statistic and gets 0; so does a greedy answer, which
+is a baseline. As in TRL, such a row stays a row of the step: its tokens count in the average that the loss is divided
+by, and in a KL or entropy term, but its policy loss is 0.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ if TYPE_CHECKING:
 
 def counts(rollout: Rollout) -> bool:
     """Whether an answer belongs to its group's statistics."""
-    return rollout.source != "greedy" and rollout.grade is not None and rollout.grade.tier not in UNGRADED
+    return rollout.source != "greedy" and _is_rewarded(rollout)
+
+
+def _is_rewarded(rollout: Rollout) -> bool:
+    grade = rollout.grade
+    return grade is not None and grade.has_reward and grade.tier not in UNGRADED
 
 
 def mixed(group: Group) -> bool:
@@ -67,8 +74,8 @@ def _of_tokens(method: PolicyGradient, groups: Groups, standing: Groups) -> list
 
 
 def _remax(method: PolicyGradient, group: Group, standing: Group) -> list[Tensor]:
-    """ReMax: the rewards to come less the reward of the group's greedy answer; 0 where that could not be graded."""
-    greedy = [one.reward for one in group if one.source == "greedy" and one.grade and one.grade.tier not in UNGRADED]
+    """ReMax: the rewards to come less the reward of the group's greedy answer; 0 where that has no reward."""
+    greedy = [one.reward for one in group if one.source == "greedy" and _is_rewarded(one)]
     rewards = [estimators.returns(_rewards(method, rollout), 1.0) for rollout in standing]
     return [reward - greedy[0] if greedy else reward * 0 for reward in rewards]
 

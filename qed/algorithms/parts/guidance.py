@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from qed.algorithms.base import Moment, correct_ones, require
+from qed.algorithms.base import Moment, require
 from qed.randomness import uniform
 from qed.types import Group, Groups, Problem, Request, Rollout
 
@@ -83,4 +83,4 @@ class Guidance:
 
 def is_wrong_trace(rollout: Rollout) -> bool:
     """Whether an answer was written by someone else as a whole, and did not convince the grader."""
-    return rollout.source == "expert" and not correct_ones([rollout])
+    return rollout.source == "expert" and not (rollout.grade is not None and rollout.grade.correct)

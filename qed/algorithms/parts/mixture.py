@@ -71,7 +71,7 @@ def split(rewards: Tensor, own: Tensor, normalize_std: bool, epsilon: float) -> 
 
 
 def split_group(group: Group, normalize_std: bool, epsilon: float) -> list[Advantage]:
-    """The split advantages of a group; see `split`. What could not be graded stands outside and gets 0."""
+    """The split advantages of a group; see `split`. What was not graded or has no reward stands outside and gets 0."""
     # Imported here, because nothing else of this file needs torch, and the command line reads it for its help.
     from torch import float64, tensor  # noqa: PLC0415
 

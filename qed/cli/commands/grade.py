@@ -153,7 +153,10 @@ def _show(console: Any, figures: dict[str, Any], asked: argparse.Namespace, repl
     )
     if asked.reward:
         mean = figures["mean_reward"]
-        console.say("a reward is not finite" if mean is None else f"mean reward {mean:.4f}")
+        without = figures["without_reward"]
+        told = "a reward is not finite" if mean is None else f"mean reward {mean:.4f}"
+        told = "no answer has a reward" if without == n else told
+        console.say(f"{told}; {without:,} answers have none" if 0 < without < n else told)
     if "labelled" in figures:
         console.say(
             f"against the column `expected`: {figures['false_positives']} of {figures['labelled']} wrongly accepted, "
