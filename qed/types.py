@@ -5,8 +5,9 @@ Each field has one writer, named in its comment. This file imports nothing of ou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 StopReason = Literal["stop", "length"]
@@ -112,12 +113,20 @@ class Rollout:
     version: int = 0  # gather: the policy's version that sampled it
     index: int = 0  # gather: which of its problem's answers it is
     prompt_text: str = ""  # gather: the rendered prompt
-    given: int = 0  # gather: how many tokens of `output`, from its first, this policy did not sample
-    behaviour: tuple[float, ...] = ()  # gather: log-probs of the given tokens under who wrote them, where known
+    sampled_mask: tuple[bool, ...] = ()  # gather: whether this policy sampled each token of `output`; empty: all
+    loss_mask: tuple[bool, ...] = ()  # gather: whether each token of `output` is trained; empty: all
+    behaviour: tuple[float, ...] = ()  # gather: log-probs of `output` under who wrote it, NaN or empty where unknown
     grade: Grade | None = None  # grade
     advantage: Advantage = 0.0  # credit
     old_logps: tuple[float, ...] | None = None  # score: the learner's, before the step's first update
     ref_logps: tuple[float, ...] | None = None  # score: the reference model's
+
+    def __post_init__(self) -> None:
+        """Refuse a mask that is not aligned on `output`."""
+        for name in ("sampled_mask", "loss_mask"):
+            found = len(getattr(self, name))
+            if found not in (0, len(self.output)):
+                raise ValueError(f"{name} has {found} entries for {len(self.output)} tokens; it takes one a token.")
 
     @property
     def reward(self) -> float:
@@ -128,6 +137,75 @@ class Rollout:
     def has_reward(self) -> bool:
         """Whether `reward` means something, see `Grade`; True before grading."""
         return self.grade is None or self.grade.has_reward
+
+    @property
+    def trained(self) -> tuple[bool, ...]:
+        """Whether each token of `output` is trained."""
+        return self.loss_mask or (True,) * len(self.output)
+
+    @property
+    def trained_count(self) -> int:
+        """How many tokens of `output` are trained."""
+        return sum(self.loss_mask) if self.loss_mask else len(self.output)
+
+    @property
+    def on_policy(self) -> tuple[bool, ...]:
+        """Whether each token of `output` is trained, and was sampled by this policy."""
+        if not self.sampled_mask:
+            return self.trained
+        return tuple(own and trained for own, trained in zip(self.sampled_mask, self.trained, strict=True))
+
+    @property
+    def off_policy(self) -> tuple[bool, ...]:
+        """Whether each token of `output` is trained, though this policy did not sample it (LUFFY's prefix mask)."""
+        if not self.sampled_mask:
+            return (False,) * len(self.output)
+        return tuple(trained and not own for own, trained in zip(self.sampled_mask, self.trained, strict=True))
+
+    @property
+    def is_on_policy(self) -> bool:
+        """Whether this policy sampled every token that is trained; a tool's result in between changes nothing."""
+        return not any(self.off_policy)
+
+    @property
+    def given(self) -> int:
+        """How many tokens `output` begins with that this policy did not sample."""
+        return self.sampled_mask.index(True) if True in self.sampled_mask else len(self.sampled_mask)
+
+
+def append_tokens(
+    rollout: Rollout,
+    tokens: Sequence[int],
+    logps: Sequence[float] = (),
+    *,
+    sampled: bool = True,
+    trained: bool = True,
+) -> Rollout:
+    """Return the rollout with more tokens behind its output, and its masks extended.
+
+    Args:
+        rollout: must not be graded or scored yet.
+        tokens: token ids, such as an answer, a tool's result or a user's turn.
+        logps: the sampler's log-probs of the tokens; empty where they are not known.
+        sampled: whether the policy wrote the tokens.
+        trained: whether the loss counts them.
+    """
+    count, before = len(tokens), len(rollout.output)
+    known = rollout.logps or (math.nan,) * before
+    return replace(
+        rollout,
+        output=(*rollout.output, *tokens),
+        logps=(*known, *(logps or (math.nan if sampled else 0.0,) * count)),
+        sampled_mask=_extend_mask(rollout.sampled_mask, before, count, sampled),
+        loss_mask=_extend_mask(rollout.loss_mask, before, count, trained),
+        behaviour=(*rollout.behaviour, *(math.nan,) * count) if rollout.behaviour else (),
+    )
+
+
+def _extend_mask(mask: tuple[bool, ...], before: int, count: int, value: bool) -> tuple[bool, ...]:
+    """A mask of `before` tokens with one value for `count` more; empty where all are True."""
+    longer = (mask or (True,) * before) + (value,) * count
+    return () if all(longer) else longer
 
 
 Group = list[Rollout]

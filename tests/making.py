@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,6 +35,11 @@ def make_model(seed: int = 0, dtype: torch.dtype = torch.float64, **changes: Any
     return Qwen2ForCausalLM(Qwen2Config(**{**config, **changes})).to(dtype).eval()
 
 
+def prefix_mask(given: int, length: int) -> tuple[bool, ...]:
+    """The `sampled_mask` of an output whose first tokens are given; empty where none is."""
+    return (False,) * given + (True,) * (length - given) if given else ()
+
+
 def make_rollout(source: random.Random, advantage: float | None = None, longest: int = 9) -> Rollout:
     """A rollout of random tokens, log-probs and advantage, graded; in every other one some first tokens are given."""
     output = tuple(source.randrange(VOCABULARY) for _ in range(source.randint(1, longest)))
@@ -49,10 +55,22 @@ def make_rollout(source: random.Random, advantage: float | None = None, longest:
         logps=logps,
         text="",
         stop_reason="stop",
-        given=given,
-        behaviour=behaviour,
+        sampled_mask=prefix_mask(given, len(output)),
+        behaviour=behaviour and (*behaviour, *[math.nan] * (len(output) - given)),
         grade=Grade(float(advantage > 0), advantage > 0, True, None),
         advantage=advantage,
         old_logps=tuple(value + 0.2 * source.random() for value in logps),
         ref_logps=tuple(value + 0.2 * source.random() for value in logps),
     )
+
+
+def make_holes(source: random.Random, rollout: Rollout) -> Rollout:
+    """The rollout with random spans of its output not trained, as a tool's results are not; sometimes all of it."""
+    edges = sorted(source.randint(0, len(rollout.output)) for _ in range(2 * source.randint(0, 2)))
+    spans = list(zip(edges[::2], edges[1::2], strict=True))
+    trained = [not any(first <= place < last for first, last in spans) for place in range(len(rollout.output))]
+    # What is not trained was written by somebody else, or by the policy itself.
+    sampled = rollout.sampled_mask or (True,) * len(rollout.output)
+    written = [own and (kept or source.random() < 0.3) for own, kept in zip(sampled, trained, strict=True)]
+    masks = {"loss_mask": trained, "sampled_mask": written}
+    return replace(rollout, **{name: () if all(mask) else tuple(mask) for name, mask in masks.items()})

@@ -100,8 +100,11 @@ def _of_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[Find
         without_reward=1 - len(rewards) / len(grades),
     )
     ended = [rollout for rollout in answers if rollout.stop_reason == "stop"]
-    last = collate(ended).mask.sum(1).tolist() if ended else []
-    trained = sum(count == len(rollout.output) for count, rollout in zip(last, ended, strict=True))
+    trained = 0
+    if ended:
+        batch = collate(ended)
+        last = batch.attention.sum(1, keepdim=True) - 1
+        trained = int(batch.mask.gather(1, last).sum())
     weights = [parse_reward(name).weight for name in reward_names(phase.settings.data)]
     return [
         *judged.of_answers(seen, phase.settings.sampling.max_tokens),

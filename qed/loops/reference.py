@@ -126,7 +126,9 @@ def precomputed(
 def _key(network: nn.Module | lora.Without, learner: Learner, rollouts: Sequence[Rollout]) -> str:
     digest = hashlib.sha256(json.dumps([learner.temperature, str(learner.precision)]).encode())
     for rollout in rollouts:
-        digest.update(json.dumps([rollout.prompt, rollout.output]).encode())
+        # Log-probs are scored where a token is trained alone; without a mask the key stays that of earlier runs.
+        mask = [rollout.loss_mask] if rollout.loss_mask else []
+        digest.update(json.dumps([rollout.prompt, rollout.output, *mask]).encode())
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())

@@ -22,7 +22,7 @@ ACRONYMS = ("sft", "dpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce", 
 LABELS = {"dr_grpo": "Dr. GRPO", "exgrpo": "ExGRPO", "rl_sft": "RL with SFT"}
 NEEDED = ("n", "accuracy", "ci_lo", "ci_hi")
 TABLES = ("pass", "maj", "accuracy_by", "classes", "parts", "by")
-HEAVY = ("tokens", "logps", "prompt")  # of an answer, and of no use to a report
+HEAVY = ("tokens", "logps", "sampled_mask", "loss_mask", "prompt")  # of an answer, and of no use to a report
 VALIDATION = "validation"  # the part of the training problems by which the best checkpoint is chosen
 
 

@@ -6,6 +6,7 @@ tokenised again, and the learner corrects for the policy's age.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -16,6 +17,7 @@ from qed.randomness import seed_of
 from qed.types import Grade, Group, Problem, Rollout
 
 Row = dict[str, Any]
+MASKS = ("sampled_mask", "loss_mask")  # of a rollout; in a row a list of 0 and 1
 
 
 @dataclass
@@ -37,7 +39,7 @@ class Pool:
         kept = self.answers.setdefault(problem, [])
         known = {answer.output for answer in kept}
         for rollout in right:
-            if rollout.source == "policy" and not rollout.given and rollout.output not in known:
+            if rollout.source == "policy" and rollout.is_on_policy and rollout.output not in known:
                 kept.append(_as_replay(rollout))
                 known.add(rollout.output)
         if kept:
@@ -172,7 +174,7 @@ def _as_replay(rollout: Rollout) -> Rollout:
         rollout,
         logps=(0.0,) * len(rollout.output),
         source="replay",
-        given=len(rollout.output),
+        sampled_mask=(False,) * len(rollout.output),
         behaviour=recorded,
         grade=None,
         advantage=0.0,
@@ -184,11 +186,12 @@ def _as_replay(rollout: Rollout) -> Rollout:
 def as_row(rollout: Rollout) -> Row:
     """A rollout as JSON that gives back every number as it was; of its problem the id alone."""
     row = {part.name: getattr(rollout, part.name) for part in fields(Rollout)}
+    row |= {name: [int(value) for value in row[name]] for name in MASKS}
     return {**row, "problem": rollout.problem.id, "grade": rollout.grade and asdict(rollout.grade)}
 
 
 def from_row(row: Row, problems: Mapping[str, Problem]) -> Rollout:
-    """The rollout that `as_row` wrote.
+    """The rollout that `as_row` wrote; a row of an earlier version has `given`, a count of first tokens, for a mask.
 
     Raises:
         DataError: its problem is none of these.
@@ -199,5 +202,11 @@ def from_row(row: Row, problems: Mapping[str, Problem]) -> Rollout:
             "Resume a run with the data that it began with."
         )
     values: Row = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    values |= {name: tuple(map(bool, values.get(name, ()))) for name in MASKS}
+    if count := values.pop("given", 0):
+        length = len(values["output"])
+        values["sampled_mask"] = (False,) * count + (True,) * (length - count)
+        if known := values.get("behaviour", ()):
+            values["behaviour"] = (*known, *(math.nan,) * (length - len(known)))
     grade = row["grade"] and Grade(**row["grade"])
     return Rollout(**{**values, "problem": problems[row["problem"]], "grade": grade})

@@ -16,7 +16,7 @@ from qed.guards.finite import require_finite
 from qed.randomness import seed_of, shuffled
 from qed.rewards.grader import Grader
 from qed.sampling.base import Sampler, Sampling
-from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout
+from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout, append_tokens
 
 T = TypeVar("T")
 
@@ -139,19 +139,17 @@ def _guided(empty: Rollout, trace: Rollout, share: float, template: Template) ->
         output=trace.output[:count],
         logps=(0.0,) * count,
         source="expert" if whole else "policy",
-        given=count,
+        sampled_mask=(False,) * count,
         behaviour=trace.behaviour[:count],
     )
 
 
 def _continued(rollout: Rollout, answer: Completion, template: Template, version: int) -> Rollout:
     """An answer with what was sampled behind its beginning; until then its text is what the prompt opened for it."""
-    output = rollout.output + answer.tokens
+    whole = append_tokens(rollout, answer.tokens, answer.logps)
     return replace(
-        rollout,
-        output=output,
-        logps=rollout.logps + answer.logps,
-        text=template.read(Prompt(rollout.prompt_text, rollout.text), output),
+        whole,
+        text=template.read(Prompt(rollout.prompt_text, rollout.text), whole.output),
         stop_reason=answer.stop_reason,
         version=version,
     )
@@ -215,21 +213,22 @@ def describe(groups: Groups) -> dict[str, float]:
     """What a step's rollouts look like, nothing dropped in silence: rewards, formats, lengths, truncations, empty
     groups.
 
-    Figures of answers are those of the policy's own, where there are any: what was given is not its merit.
+    Figures of answers are those of the policy's own, where there are any: what was given is not its merit. A length is
+    the number of trained tokens: a tool's result does not count.
     """
     greedy = [one.reward for group in groups for one in group if one.source == "greedy" and one.has_reward]
     groups = [[rollout for rollout in group if rollout.source != "greedy"] for group in groups]
     everything = flat(groups)
     if not everything:
         return {}
-    rollouts = [rollout for rollout in everything if not rollout.given] or everything
+    rollouts = [rollout for rollout in everything if rollout.is_on_policy] or everything
     traces = [rollout for rollout in everything if rollout.source == "expert"]
     earned = [trace.reward for trace in traces if trace.has_reward]
     graded = [(rollout, rollout.grade) for rollout in rollouts if rollout.grade is not None]
     rewards = [rollout.reward for rollout in rollouts if rollout.has_reward]
     spread = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
-    right = [len(r.output) for r, verdict in graded if verdict.correct]
-    wrong = [len(r.output) for r, verdict in graded if not verdict.correct]
+    right = [r.trained_count for r, verdict in graded if verdict.correct]
+    wrong = [r.trained_count for r, verdict in graded if not verdict.correct]
     parts = sorted({name for _, verdict in graded for name in verdict.parts})
     return {
         # An answer without a reward is counted, and is in no statistic of rewards; without any there is none.
@@ -244,8 +243,8 @@ def describe(groups: Groups) -> dict[str, float]:
         "groups/all_wrong": fmean(not any(r.grade is not None and r.grade.correct for r in group) for group in groups),
         **{f"grading/{tier}s": sum(v.tier == tier for _, v in graded) for tier in UNGRADED},
         "grading/without_reward": sum(not rollout.has_reward for rollout in everything),
-        "length/total": sum(len(rollout.output) for rollout in rollouts),
-        "length/mean": fmean(len(rollout.output) for rollout in rollouts),
+        "length/total": sum(rollout.trained_count for rollout in rollouts),
+        "length/mean": fmean(rollout.trained_count for rollout in rollouts),
         **({"length/right_mean": fmean(right)} if right else {}),
         **({"length/wrong_mean": fmean(wrong)} if wrong else {}),
         "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),

@@ -220,6 +220,8 @@ def as_row(rollout: Rollout, step: int) -> Row:
         "stop_reason": rollout.stop_reason,
         "source": rollout.source,
         "given": rollout.given,
+        "sampled_mask": list(map(int, rollout.sampled_mask)),
+        "loss_mask": list(map(int, rollout.loss_mask)),
         "version": rollout.version,
     }
 

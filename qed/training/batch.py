@@ -20,17 +20,19 @@ MISMATCH = ("mismatch/logp", "mismatch/kl")  # the metrics of `mismatch`
 class Batch:
     """Columns [B, T] aligned on labels, T the longest row less one.
 
-    `attention` says which inputs are there, `mask` which labels are response tokens that may be trained.
+    `attention` says which inputs are there, `mask` which labels are response tokens that may be trained. A response
+    token that is not trained, such as one of a tool's result, is an input like any other; in its other columns stands
+    what stands at a padded place.
     """
 
     inputs: Tensor  # collate: int64, right-padded
     labels: Tensor  # collate: int64, the inputs one step ahead
     attention: Tensor  # collate: int64, 1 where an input stands
-    mask: Tensor  # collate: float, 1 where the label belongs to the response
+    mask: Tensor  # collate: float, 1 where the label belongs to the response and is trained
     advantages: Tensor  # collate: float, of every response token
-    expert: Tensor  # collate: float, 1 where the label was given, by a trace or a replay, and not sampled
+    expert: Tensor  # collate: float, 1 where a trained label was given, by a trace or a replay, and not sampled
     behaviour_logps: Tensor  # collate: float, of given tokens under who wrote them; NaN where that is not known
-    sampled_logps: Tensor  # collate: float, the sampler's; 0 for demonstrations
+    sampled_logps: Tensor  # collate: float, the sampler's; NaN where it is not known and for demonstrations, 0 if given
     old_logps: Tensor  # collate: float, the learner's where it scored them, else the sampled ones
     ref_logps: Tensor  # collate: float, the reference model's; 0 where there is none
     weights: Tensor  # collate: float, the share of each token in the step's loss
@@ -82,20 +84,35 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
             elif values:
                 labelled = values[unlabelled:]
                 columns[name][row, first : first + len(labelled)] = torch.tensor(labelled, dtype=dtype)
+    hidden = columns["mask"] == 0
+    for name, column in columns.items():
+        column.masked_fill_(hidden, torch.nan if name == "behaviour_logps" else 0)
     return Batch(inputs=ids[:, :-1], labels=ids[:, 1:], attention=attention, **columns)
 
 
 def _response(rollout: Rollout) -> dict[str, float | tuple[float, ...] | None]:
     """The columns of a rollout from its first response token on: one value for all of them, or one for each."""
     return {
-        "mask": 1.0,
+        "mask": rollout.loss_mask or 1.0,
         "advantages": rollout.advantage,
-        "expert": (1.0,) * rollout.given,
+        "expert": rollout.off_policy if rollout.sampled_mask else 0.0,
         "behaviour_logps": rollout.behaviour,
-        "sampled_logps": rollout.logps,
+        "sampled_logps": rollout.logps or torch.nan,
         "old_logps": rollout.old_logps if rollout.old_logps is not None else rollout.logps,
         "ref_logps": rollout.ref_logps,
     }
+
+
+def split_rows(values: Tensor, rollouts: Sequence[Rollout]) -> list[tuple[float, ...]]:
+    """A column of the batch that `collate` makes of some rollouts, as numbers aligned on the output of each.
+
+    A first token without a prompt before it is no label, and has 0.
+    """
+    found: list[tuple[float, ...]] = []
+    for row, rollout in zip(values.tolist(), rollouts, strict=True):
+        first, end = len(rollout.prompt) - 1, len(rollout.prompt) + len(rollout.output) - 1
+        found.append((*((0.0,) if first < 0 else ()), *row[max(0, first) : end]))
+    return found
 
 
 def cut(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
@@ -118,13 +135,9 @@ def cut(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
 
 
 def has_sampled_logp(batch: Batch) -> Tensor:
-    """The response tokens whose log-prob the sampler has told, [B, T] bool.
-
-    Given tokens and demonstrations have no sampler, and a sampler may not know a log-prob (NaN). The rows of
-    demonstrations are those whose log-probs are all 0.
-    """
-    has_sampler = (batch.sampled_logps != 0).any(1, keepdim=True)
-    return (batch.mask != 0) & (batch.expert == 0) & has_sampler & ~batch.sampled_logps.isnan()
+    """The trained tokens whose log-prob the sampler has told, [B, T] bool: given tokens and demonstrations have none,
+    and a sampler may not know one (NaN)."""
+    return (batch.mask != 0) & (batch.expert == 0) & ~batch.sampled_logps.isnan()
 
 
 def mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:

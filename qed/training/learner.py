@@ -26,7 +26,7 @@ from qed.guards.finite import of_update, require_finite
 from qed.guards.signals import poll
 from qed.models.lora import Without, switched_off
 from qed.training.attention import attending, packs
-from qed.training.batch import Batch, collate, compute_means, cut, mismatch
+from qed.training.batch import Batch, collate, compute_means, cut, mismatch, split_rows
 from qed.training.logps import decoder_and_head, response_logps, response_scores
 from qed.training.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from qed.training.packing import Layout, arranged, cut_packed
@@ -122,10 +122,10 @@ class Learner:
         self.optimizer.state.clear()
 
     def look(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
-        """The mean entropy and the mean log-prob of each rollout, over its output, under the model as it is."""
+        """The mean entropy and the mean log-prob of each rollout, over its trained tokens, under the model."""
         batch = self._collate(rollouts)
         logps, entropy = self._looked_over(self.model, batch)
-        counts = batch.mask.sum(1)
+        counts = batch.mask.sum(1).clamp(min=1)
         means = [(column * batch.mask).sum(1) / counts for column in (entropy, logps)]
         return list(zip(*(mean.tolist() for mean in means), strict=True))
 
@@ -269,7 +269,7 @@ class Learner:
         return torch.autocast(device, dtype=self.precision, enabled=self.precision != torch.float32)
 
     def _scored(self, model: nn.Module | Without, rollouts: Sequence[Rollout]) -> list[tuple[float, ...]]:
-        """The log-probs of each rollout's output under a model."""
+        """The log-probs of each rollout's output under a model, 0 where it is not trained."""
         if not rollouts:
             return []
         if isinstance(model, Without):
@@ -277,8 +277,7 @@ class Learner:
                 return self._scored(model.model, rollouts)
         batch = self._collate(rollouts)
         logps, _ = self._looked_over(model, batch)
-        chosen = batch.mask.bool().cpu()
-        return [tuple(values[mask].tolist()) for values, mask in zip(logps.cpu(), chosen, strict=True)]
+        return split_rows(logps, rollouts)
 
     @torch.no_grad()
     def _looked_over(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -295,5 +294,5 @@ class Learner:
 
 def _is_older(rollout: Rollout, version: int) -> bool:
     """Whether a policy before `version` sampled an answer, with log-probs that are known."""
-    sampled = rollout.logps[rollout.given :]
+    sampled = [logp for logp, own in zip(rollout.logps, rollout.on_policy, strict=False) if own]
     return rollout.version < version and bool(sampled) and not any(map(math.isnan, sampled))

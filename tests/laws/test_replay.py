@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import make_model, make_rollout
+from making import make_holes, make_model, make_rollout
 from test_randomness_has_an_address import Killed, assert_same_run, small_run
 
 from qed.algorithms.base import Moment
@@ -28,6 +28,7 @@ from qed.rollout.collector import Gatherer
 from qed.rollout.replay import Pool, as_row, from_row
 from qed.rollout.stages import Stream
 from qed.runs.run import Launch, read_lines
+from qed.training.batch import collate
 from qed.training.learner import Learner
 from qed.types import Grade, Group, Groups, Problem, Rollout
 
@@ -74,7 +75,8 @@ def test_right_answers_of_mixed_groups_are_kept_once_and_with_their_log_probs() 
     assert pool.successes == {"a": 2}
     one, two = pool.answers["a"]
     assert (one.behaviour, two.behaviour) == ((-0.1, -0.2, -0.3), (-0.5,) * 3)
-    assert (one.source, one.given, one.logps, one.grade, one.old_logps) == ("replay", 3, (0.0,) * 3, None, None)
+    assert (one.source, one.sampled_mask, one.logps) == ("replay", (False,) * 3, (0.0,) * 3)
+    assert (one.grade, one.old_logps) == (None, None)
     replayed = [
         replace(one, grade=Grade(1.0, True, True, None)),
         answer("a", (0, 0, 1)),
@@ -194,12 +196,39 @@ def test_replay_begins_when_enough_is_right_and_does_not_end() -> None:
 
 @given(seed=st.integers(0, 10**6))
 def test_a_kept_rollout_comes_back_number_by_number(seed: int) -> None:
-    rollout = make_rollout(random.Random(seed))
+    source = random.Random(seed)
+    rollout = make_holes(source, make_rollout(source))
     row = json.loads(json.dumps(as_row(rollout)))
     again = from_row(row, {rollout.problem.id: rollout.problem})
     assert repr(again) == repr(rollout)
     with pytest.raises(DataError, match="no training problem"):
         from_row(row, {})
+
+
+@given(seed=st.integers(0, 10**6))
+def test_a_row_of_a_checkpoint_with_a_count_for_a_mask_is_read(seed: int) -> None:
+    """Earlier versions wrote how many first tokens were given, and log-probs under their writer for those alone."""
+    rollout = make_rollout(random.Random(seed))
+    row = json.loads(json.dumps(as_row(rollout)))
+    del row["sampled_mask"], row["loss_mask"]
+    row |= {"given": rollout.given, "behaviour": row["behaviour"][: rollout.given]}
+    assert repr(from_row(row, {rollout.problem.id: rollout.problem})) == repr(rollout)
+
+
+def test_an_answer_with_a_tools_result_is_replayed_without_it() -> None:
+    """It is the policy's own, so it is kept; as a replay its own tokens are given, and the result is still not
+    trained."""
+    pool, right = Pool(), answer("a", (2, 3, 4, 1))
+    right.loss_mask = right.sampled_mask = (True, False, True, True)
+    hinted = answer("a", (5, 3, 4, 1))
+    hinted.sampled_mask = (False, True, True, True)
+    EXGRPO.remember([[right, hinted, answer("a", (9, 1), False)]], pool, 0)
+    (kept,) = pool.answers["a"]
+    assert kept.output == right.output
+    assert (kept.loss_mask, kept.sampled_mask) == (right.loss_mask, (False,) * 4)
+    batch = collate([kept])
+    assert batch.expert.tolist() == batch.mask.tolist() == [[1, 0, 1, 1]]
+    assert batch.behaviour_logps[0, [0, 2, 3]].tolist() == [-0.5] * 3
 
 
 def test_a_pool_comes_back_as_it_was() -> None:

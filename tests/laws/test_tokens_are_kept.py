@@ -95,10 +95,10 @@ def test_an_answer_of_an_older_policy_is_compared_with_that_one() -> None:
     sampled = Rollout(Problem("p", "?", "1"), (0,), (2, 3), (-1.0, -2.0), "", "stop", version=3)
     rows = [
         sampled,
-        replace(sampled, logps=(0.0, -2.0), given=1),
+        replace(sampled, logps=(0.0, -2.0), sampled_mask=(False, True)),
         replace(sampled, version=4),
         replace(sampled, logps=(-1.0, math.nan)),
-        replace(sampled, logps=(0.0, 0.0), given=2),
+        replace(sampled, logps=(0.0, 0.0), sampled_mask=(False, False)),
     ]
     Learner(make_model(), Grpo(), LearnerSettings()).score(rows, old=True, version=4)
     assert [row.old_logps is None for row in rows] == [True, True, False, False, False]

@@ -88,7 +88,7 @@ def test_nothing_is_generated_for_a_whole_trace() -> None:
     assert asked_for == 3 + 4 + 4
     trace = groups[0][0]
     assert (trace.source, trace.output, trace.given, trace.text) == ("expert", (4, 5, 6, 7, END), 5, "efgh")
-    assert trace.logps == (0.0,) * 5
+    assert (trace.logps, trace.sampled_mask, trace.loss_mask) == ((0.0,) * 5, (False,) * 5, ())
     assert all(
         rollout.given == 0 and rollout.source == "policy" for rollout in (*groups[0][1:], *groups[1], *groups[2])
     )
@@ -118,6 +118,8 @@ def test_an_answer_goes_on_from_its_beginning_within_its_budget(share: float, le
         assert rollout.output[:own] == written[:own]
         assert len(rollout.logps) == len(rollout.output) <= 12
         assert rollout.logps[:own] == (0.0,) * own
+        assert rollout.off_policy == (True,) * own + (False,) * (len(rollout.output) - own)
+        assert rollout.trained_count == len(rollout.output)
         assert rollout.stop_reason == ("stop" if rollout.output[-1] == END else "length")
         assert rollout.source == ("expert" if own == len(written) else "policy")
     assert asked_for == sum(rollout.source == "policy" for rollout in groups[0])
@@ -160,6 +162,15 @@ def test_several_traces_are_taken_in_turn_and_known_probabilities_come_along() -
     assert texts["hij"].behaviour == ()
     other = Problem("a", "cd", "1", meta={**meta, "trace_probabilities": [0.5]})
     assert template().demonstrations(other)[0].behaviour == ()
+
+
+def test_log_probs_of_the_writer_stay_aligned_behind_a_beginning() -> None:
+    meta = {"completion": "efg", "trace_probabilities": [0.5, 1.0, 1.0, 0.25]}
+    groups, _, _ = sampled(asked(guided(least=0.5, most=0.5), [Problem("a", "cd", "1", meta=meta)]))
+    begun = groups[0][0]
+    assert (begun.source, begun.given, len(begun.behaviour)) == ("policy", 2, len(begun.output))
+    assert begun.behaviour[:2] == (pytest.approx(-0.6931471805599453), 0.0)
+    assert all(value != value for value in begun.behaviour[2:])
 
 
 def shares(step: int, count: int = 4, **changes: Any) -> tuple[float, ...]:
@@ -212,7 +223,7 @@ def test_figures_are_of_the_policys_own_answers() -> None:
             "",
             "stop",
             source,
-            given=length * (length == 9),
+            sampled_mask=(False,) * 9 if length == 9 else (),
         )
         for length, source in ((9, "expert"), (2, "policy"), (4, "policy"))
     ]

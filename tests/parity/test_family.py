@@ -64,7 +64,7 @@ def test_a_kl_in_the_reward_is_token_by_token_for_returns() -> None:
 
 
 def test_a_kl_in_the_reward_is_of_sampled_tokens_alone() -> None:
-    one = answer(1.0, old_logps=(-1.0, -2.0), ref_logps=(-9.0, -2.5), given=1)
+    one = answer(1.0, old_logps=(-1.0, -2.0), ref_logps=(-9.0, -2.5), sampled_mask=(False, True))
     method = ReinforcePlusPlus(kl=0.1, whiten=False)
     assert method.credit([[one]])[0][0] == pytest.approx(1 - 0.1 * 0.5)
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from making import prefix_mask
 from test_closed_forms import batch, loss_and_gradient
 
 from qed.algorithms.exgrpo import ExGrpo
@@ -135,7 +136,8 @@ def advantages_of(
 
 
 def rollout(length: int, given: int = 0, reward: float = 0.0, stop: str = "stop", source: str = "policy") -> Rollout:
-    made = Rollout(Problem("p", "?", "1"), (5,), (2,) * length, (-1.0,) * length, "", stop, source, given=given)  # type: ignore[arg-type]
+    made = Rollout(Problem("p", "?", "1"), (5,), (2,) * length, (-1.0,) * length, "", stop, source)  # type: ignore[arg-type]
+    made.sampled_mask = prefix_mask(given, length)
     made.grade = Grade(reward, reward > 0.5, True, None)
     return made
 

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from making import make_model, make_rollout
+from making import make_model, make_rollout, prefix_mask
 
 from qed.algorithms.parts import corrections, losses, scales
 from qed.algorithms.parts.policy_gradient import PolicyGradient
@@ -219,7 +219,8 @@ def batch_of(*rollouts: Rollout) -> Batch:
 
 
 def answer(logps: tuple[float, ...], old: tuple[float, ...], given: int = 0) -> Rollout:
-    rollout = Rollout(Problem("p", "?", "1"), (0,), (1,) * len(old), logps, "", "stop", given=given, advantage=1.0)
+    rollout = Rollout(Problem("p", "?", "1"), (0,), (1,) * len(old), logps, "", "stop", advantage=1.0)
+    rollout.sampled_mask = prefix_mask(given, len(old))
     rollout.old_logps = old
     return rollout
 

@@ -8,6 +8,7 @@ by, and in a KL or entropy term, but its policy loss is 0.
 from __future__ import annotations
 
 import math
+from itertools import compress
 from typing import TYPE_CHECKING
 
 from qed.algorithms.parts import estimators
@@ -46,28 +47,31 @@ def credit(method: PolicyGradient, groups: Groups) -> list[list[Advantage]]:
         values = _of_tokens(method, groups, standing)
         if method.whiten:
             values = list(split(estimators.whiten(cat(values)), [len(value) for value in values]))
-        found = [_told(value.tolist()) for value in values]
+        found = [_told(value.tolist(), rollout) for value, rollout in zip(values, rows, strict=True)]
     elif rows:
         found = cat(_of_answers(method, standing)).tolist()
     advantages = {id(rollout): advantage for rollout, advantage in zip(rows, found, strict=True)}
     return [[advantages.get(id(rollout), 0.0) for rollout in group] for group in groups]
 
 
-def _told(values: list[float]) -> Advantage:
-    """One number where all tokens have the same."""
-    return values[0] if len(set(values)) == 1 else tuple(values)
+def _told(values: list[float], rollout: Rollout) -> Advantage:
+    """The advantages of the trained tokens aligned on the output, 0 elsewhere; one number where all have the same."""
+    if len(set(values)) < 2:
+        return values[0] if values else 0.0
+    own = iter(values)
+    return tuple(next(own) if trained else 0.0 for trained in rollout.trained)
 
 
 def _of_tokens(method: PolicyGradient, groups: Groups, standing: Groups) -> list[Tensor]:
-    """The advantages of the tokens of every answer that stands, one tensor an answer."""
+    """The advantages of the trained tokens of every answer that stands, one tensor an answer."""
     if method.estimator == "returns":
         rows = [rollout for group in standing for rollout in group]
-        return [estimators.returns(_rewards(method, rollout), method.discount) for rollout in rows]
+        return [_to_go(method, rollout, method.discount) for rollout in rows]
     if method.estimator == "remax":
         return [value for group, own in zip(groups, standing, strict=True) for value in _remax(method, group, own)]
     pairs = zip(standing, _of_answers(method, standing), strict=True)
     return [
-        advantage.expand(len(rollout.output))
+        advantage.expand(rollout.trained_count)
         for group, advantages in pairs
         for rollout, advantage in zip(group, advantages, strict=True)
     ]
@@ -76,8 +80,13 @@ def _of_tokens(method: PolicyGradient, groups: Groups, standing: Groups) -> list
 def _remax(method: PolicyGradient, group: Group, standing: Group) -> list[Tensor]:
     """ReMax: the rewards to come less the reward of the group's greedy answer; 0 where that has no reward."""
     greedy = [one.reward for one in group if one.source == "greedy" and _is_rewarded(one)]
-    rewards = [estimators.returns(_rewards(method, rollout), 1.0) for rollout in standing]
+    rewards = [_to_go(method, rollout, 1.0) for rollout in standing]
     return [reward - greedy[0] if greedy else reward * 0 for reward in rewards]
+
+
+def _to_go(method: PolicyGradient, rollout: Rollout, discount: float) -> Tensor:
+    """The discounted rewards to come at each trained token; what others wrote in between takes no step."""
+    return estimators.returns(_rewards(method, rollout), discount)[: rollout.trained_count]
 
 
 def _of_answers(method: PolicyGradient, standing: Groups) -> list[Tensor]:
@@ -91,7 +100,7 @@ def _of_answers(method: PolicyGradient, standing: Groups) -> list[Tensor]:
         tensor([float(_rewards(method, rollout).sum()) for rollout in group], dtype=float64) for group in standing
     ]
     if method.estimator == "opo":
-        lengths = [tensor([len(rollout.output) for rollout in group], dtype=float64) for group in standing]
+        lengths = [tensor([rollout.trained_count for rollout in group], dtype=float64) for group in standing]
         return [estimators.opo(own, tokens) for own, tokens in zip(rewards, lengths, strict=True)]
     if method.estimator == "gpg":
         return [estimators.gpg(own, cat(rewards)) for own in rewards]
@@ -112,14 +121,24 @@ def _gdpo_sum(group: Group, epsilon: float) -> Tensor:
 
 
 def _rewards(method: PolicyGradient, rollout: Rollout) -> Tensor:
-    """The reward of every token, [T] float64: the outcome on the last one, a KL in the reward taken off each."""
+    """The reward of every trained token, float64: the outcome on the last one, a KL in the reward taken off each.
+
+    An answer without a trained token has one entry, its outcome.
+    """
     from torch import float64, tensor, zeros  # noqa: PLC0415
 
-    rewards = zeros(max(1, len(rollout.output)), dtype=float64)
+    count, trained = rollout.trained_count, rollout.trained
+    rewards = zeros(max(1, count), dtype=float64)
     rewards[-1] = rollout.reward
     if not method.scored_before_credit:
         return rewards
-    old, reference = (tensor(values, dtype=float64) for values in (rollout.old_logps, rollout.ref_logps))
+    old, reference = (
+        tensor(list(compress(values or (), trained)), dtype=float64)
+        for values in (rollout.old_logps, rollout.ref_logps)
+    )
     penalty = divergence(method.kl_estimator, old - reference)
-    penalty[: rollout.given] = 0  # of tokens that the policy did not sample it is no estimate
-    return rewards - method.kl * penalty
+    # Of tokens that the policy did not sample it is no estimate.
+    given = tensor(list(compress(rollout.off_policy, trained)), dtype=float64)
+    penalty = penalty.masked_fill(given != 0, 0)
+    rewards[:count] -= method.kl * penalty
+    return rewards

@@ -61,7 +61,7 @@ def leave_one_out(rewards: Tensor) -> Tensor:
 
 def opo(rewards: Tensor, lengths: Tensor) -> Tensor:
     """OPO: r less the mean weighted by the answers' lengths, [G] tokens: the baseline of least variance."""
-    return rewards * 0 if all_equal(rewards) else rewards - (rewards * lengths).sum() / lengths.sum()
+    return rewards * 0 if all_equal(rewards) else rewards - (rewards * lengths).sum() / lengths.sum().clamp(min=1)
 
 
 def gpg(rewards: Tensor, everything: Tensor) -> Tensor:

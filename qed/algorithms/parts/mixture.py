@@ -33,18 +33,18 @@ class Mixture:
     def weighed(self, group: Group, advantages: Sequence[Advantage]) -> list[Advantage]:
         """A group's advantages with these weights; one number for an answer of which all tokens have the same."""
         return [
-            self._weighed(advantage, rollout.given, len(rollout.output), len(group), rollout.stop_reason == "length")
+            self._weighed(advantage, rollout.off_policy, len(group), rollout.stop_reason == "length")
             for rollout, advantage in zip(group, advantages, strict=True)
         ]
 
-    def _weighed(self, advantage: Advantage, given: int, length: int, size: int, cut: bool) -> Advantage:
+    def _weighed(self, advantage: Advantage, given: Sequence[bool], size: int, cut: bool) -> Advantage:
         if cut and self.zero_truncated:
             return 0.0
-        own = advantage if isinstance(advantage, tuple) else (advantage,) * length
+        own = advantage if isinstance(advantage, tuple) else (advantage,) * len(given)
         constant = self.given_advantage / size
-        values = (
-            *(constant or self.given_weight * value for value in own[:given]),
-            *(self.own_weight * value for value in own[given:]),
+        values = tuple(
+            (constant or self.given_weight * value) if is_given else self.own_weight * value
+            for value, is_given in zip(own, given, strict=True)
         )
         return values[0] if len(set(values)) == 1 else values
 
@@ -77,5 +77,5 @@ def split_group(group: Group, normalize_std: bool, epsilon: float) -> list[Advan
 
     rewards = tensor([rollout.reward for rollout in group], dtype=float64)
     graded = tensor([counts(rollout) for rollout in group])
-    own = graded & tensor([rollout.given == 0 for rollout in group])
+    own = graded & tensor([rollout.is_on_policy for rollout in group])
     return list(split(rewards, own, normalize_std, epsilon).where(graded, 0.0).tolist())

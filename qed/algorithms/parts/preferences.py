@@ -114,6 +114,10 @@ class Preferences(Algorithm):
         weights[0::2] = spread(batch.mask[0::2], self.average, self.average_length or length)
         return weights
 
+    def live(self, batch: Batch) -> Tensor:
+        """Both rows of every pair in which a token is trained."""
+        return super().live(batch).view(-1, 2).any(1).repeat_interleave(2)
+
     def pairs(self, batch: Batch, logps: Tensor) -> Pairs:
         """What the losses read."""
         ratios = self._sums(batch, logps - batch.ref_logps)

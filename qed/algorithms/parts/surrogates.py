@@ -77,11 +77,9 @@ def rolled(batch: Batch) -> Tensor:
 def sampled(batch: Batch) -> Tensor:
     """The response tokens that a sampler wrote, with a log-prob that is known, [B, T] bool.
 
-    Given tokens are marked; the rows of demonstrations have no sampler, so that all their log-probs are 0.
+    Given tokens are marked; demonstrations have no sampler, so that none of their log-probs is known.
     """
-    known = ~batch.sampled_logps.isnan()
-    written = (batch.sampled_logps != 0).any(1, keepdim=True)
-    return known & written & (batch.expert == 0) & (batch.mask != 0)
+    return ~batch.sampled_logps.isnan() & (batch.expert == 0) & (batch.mask != 0)
 
 
 def _bound(which: Tensor, tokens: Tokens) -> dict[str, Tensor]:
