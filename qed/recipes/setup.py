@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from qed import checkpoints, kernels, model, room
+from qed import checkpoints, kernels, lora, model, room
 from qed.configuration.values import dump
 from qed.console import Console
 from qed.errors import QedError
@@ -207,6 +207,13 @@ def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings,
     )
     if settings.model.lora_targets and not settings.model.lora_rank:
         console.say("model.lora_targets is not read: model.lora_rank is 0, so the weights themselves are trained.")
+    if settings.model.lora_rank and (share := lora.share_without_adapters(policy.model)):
+        run.event("experts_not_adapted", share=round(share, 4))
+        console.say(
+            f"The experts, {share:.0%} of the weights, have no adapters and stay as they are; the other linear layers "
+            "have some. To adapt the experts too, name experts in model.lora_targets: each forward pass then adds the "
+            "adapters to a copy of them, which takes their memory once more."
+        )
     parameters = sum(parameter.numel() for parameter in policy.model.parameters())
     device = next(policy.model.parameters()).device.type
     console.say(
