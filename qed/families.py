@@ -19,9 +19,7 @@ FACTORS = ("logit_scale", "lm_head_multiplier", "output_multiplier")
 DIVISORS = ("logits_scaling",)
 MULTIPLIED = ("hyperclovax", "hyperclovax_vision_v2")  # families that multiply by what is a divisor elsewhere
 PROBE_TOKENS = 8
-TRAINED = (
-    "Llama, Mistral, Qwen2, Qwen3, Gemma, Phi-3, Granite, Cohere, OLMo 2 and GPT-2 are among the families it trains"
-)
+TRAINED = "Llama, Mistral, Qwen2, Qwen3, Gemma, Phi-3, Granite, Cohere, OLMo 2 or GPT-2, for example"
 
 
 class Bend(NamedTuple):
@@ -62,7 +60,7 @@ def require_known_layers(name: str, config: Any, kind: type | None) -> None:
         raise ModelError(
             f"{name} is a {config.model_type} model, whose layers carry a recurrent state along a row ({found}). "
             "qed pads and packs rows of several lengths, which leaks into such a state, so its log-probs would be "
-            f"wrong. Take a model.name that has attention alone: {TRAINED}."
+            f"wrong. Take a model of attention alone: {TRAINED}."
         )
 
 
@@ -144,7 +142,7 @@ def require_known_logits(model: nn.Module) -> None:
     raise ModelError(
         f"{name} ({model.config.model_type}) does something between its hidden states and its logits that qed does not "  # type: ignore[union-attr]
         "know: the logits that training would compute are not those of its forward pass, so nothing has been trained. "
-        f"qed evaluate still measures it. To train, take another model.name: {TRAINED}."
+        f"qed evaluate still measures it. To train, take another model: {TRAINED}."
     )
 
 
