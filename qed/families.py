@@ -1,5 +1,5 @@
-"""What qed must know of a model's family: its text configuration, its decoder and output layer, and what bends its
-logits. Families that it would compute wrongly are refused by name.
+"""What is known of a model's family: its text configuration, its decoder and output layer, the scale and cap of its
+logits, and what would be computed wrongly and is refused by name.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ PROBE_TOKENS = 8
 TRAINED = "Llama, Mistral, Qwen2, Qwen3, Gemma, Phi-3, Granite, Cohere, OLMo 2 or GPT-2, for example"
 
 
-class Bend(NamedTuple):
+class LogitTransform(NamedTuple):
     """What a model does to its logits z before the softmax: cap * tanh(scale * z / cap), or scale * z without a cap."""
 
     scale: float = 1.0
     cap: float | None = None
 
     def apply(self, logits: Tensor) -> Tensor:
-        """The bent logits, of the same shape."""
+        """The transformed logits, of the same shape."""
         logits = logits * self.scale
         return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
 
 
-PLAIN = Bend()
+IDENTITY = LogitTransform()
 
 
 def text_config(model: Any) -> Any:
@@ -94,7 +94,7 @@ def decoder_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
     return body, head
 
 
-def bend_of(model: nn.Module) -> Bend:
+def read_logit_transform(model: nn.Module) -> LogitTransform:
     """Return what a model does to the output layer's logits, by its configuration.
 
     Raises:
@@ -102,7 +102,7 @@ def bend_of(model: nn.Module) -> Bend:
     """
     config: Any = getattr(model, "config", None)
     if config is None:
-        return PLAIN
+        return IDENTITY
     config = config.get_text_config(decoder=True)
     scale = 1.0
     for name in (*FACTORS, *DIVISORS):
@@ -113,7 +113,7 @@ def bend_of(model: nn.Module) -> Bend:
             raise ModelError(f"{type(model).__name__} scales its logits by {name} {value!r}, which is no number but 0.")
         scale = scale * value if name in FACTORS or config.model_type in MULTIPLIED else scale / value
     cap = getattr(config, "final_logit_softcapping", None)
-    return Bend(scale, float(cap) if cap else None)
+    return LogitTransform(scale, float(cap) if cap else None)
 
 
 @torch.no_grad()
@@ -129,7 +129,7 @@ def require_known_logits(model: nn.Module) -> None:
     model.eval()
     try:
         wanted = model(input_ids=ids, use_cache=False).logits
-        found = bend_of(model).apply(head(body(input_ids=ids, use_cache=False).last_hidden_state))
+        found = read_logit_transform(model).apply(head(body(input_ids=ids, use_cache=False).last_hidden_state))
     except (TypeError, AttributeError) as error:
         raise ModelError(f"{name} cannot be asked for its hidden states ({error}), so it cannot be trained.") from error
     finally:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qed.families import PLAIN, Bend
+from qed.families import IDENTITY, LogitTransform
 
 # A tile in float32 takes 8 MiB on a processor, whose caches are small, and 128 MiB elsewhere, where it must be worth
 # the start of a kernel. Each pass holds two at most.
@@ -44,7 +44,7 @@ def linear_logps(
     return logps, entropy
 
 
-def linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bias and a bend
+def linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bias and a transform
     hidden: Tensor,
     weight: Tensor,
     labels: Tensor,
@@ -52,11 +52,11 @@ def linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bias and a
     bias: Tensor | None = None,
     squares: bool = False,
     into_grad: bool = False,
-    bend: Bend = PLAIN,
+    transform: LogitTransform = IDENTITY,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same with log sum_v p_v^2 as a third, without a gradient; it is empty unless asked for.
 
-    `bend` is applied to the logits before the temperature divides them.
+    `transform` is applied to the logits before the temperature divides them.
 
     With `into_grad` the backward pass adds the weight's gradient to `weight.grad` as it makes it, so that a gradient
     which is there already, of an earlier micro-batch or of tied embeddings, takes no second one beside it. It is for
@@ -65,10 +65,10 @@ def linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bias and a
     graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, weight))
     options = _Options(
         temperature,
-        bend,
+        transform,
         squares,
         # The slope of a cap follows from the logit, which an exponential that is rounded to 0 does not tell.
-        keep=graph and bend.cap is None and len(hidden) * len(weight) <= KEPT_ELEMENTS,
+        keep=graph and transform.cap is None and len(hidden) * len(weight) <= KEPT_ELEMENTS,
         into=weight if into_grad and weight.is_leaf and weight.requires_grad else None,
     )
     logps, entropy, log_squares = _LinearLogps.apply(hidden, weight, bias, labels, options)
@@ -77,7 +77,7 @@ def linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bias and a
 
 class _Options(NamedTuple):
     temperature: float
-    bend: Bend
+    transform: LogitTransform
     squares: bool
     keep: bool
     into: Tensor | None
@@ -111,7 +111,7 @@ class _Layer:
 
     def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, options: _Options) -> None:
         self.hidden, self.weight, self.bias, self.options = hidden, weight, bias, options
-        self.divisor = options.temperature / options.bend.scale
+        self.divisor = options.temperature / options.transform.scale
         self.slopes: Tensor | None = None  # memory for the slope of the cap at each logit of a tile, where it is wanted
         rows = max(1, len(hidden))
         # Blocks of rows are equally high, so that none is a sliver.
@@ -137,10 +137,10 @@ class _Layer:
             logits.copy_(hidden @ weight.T)
         if self.bias is not None:
             logits += self.bias[tile.columns]
-        cap = self.options.bend.cap
+        cap = self.options.transform.cap
         if cap is None:
             return logits if self.divisor == 1.0 else logits.div_(self.divisor)
-        logits.mul_(self.options.bend.scale / cap).tanh_()
+        logits.mul_(self.options.transform.scale / cap).tanh_()
         if self.slopes is not None:
             torch.mul(logits, logits, out=tile.beginning(self.slopes)).neg_().add_(1)
         return logits.mul_(cap / self.options.temperature)
@@ -181,9 +181,9 @@ class _Softmax(NamedTuple):
 
 
 class _LinearLogps(torch.autograd.Function):
-    """log softmax(f(h W^T + b) / temperature)[label], its entropy and, where asked for, log sum_v p_v^2; f is the bend.
+    """log softmax(f(h W^T + b) / temperature)[label], its entropy and, where asked for, log sum_v p_v^2.
 
-    With z the argument of the softmax, p the softmax and H the entropy: d logp / dz_j = 1[j = y] - p_j and
+    f is the transform. With z the softmax's argument, p the softmax, H the entropy: d logp / dz_j = 1[j = y] - p_j and
     dH / dz_j = -p_j (log p_j + H); the slope of f is scale * (1 - (f / cap)^2). The sum of squares has no gradient, and
     is empty where it was not asked for.
     """
@@ -225,7 +225,7 @@ class _LinearLogps(torch.autograd.Function):
         d_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
         memory = layer.room(layer.largest)
         spare = layer.room(layer.largest) if bool(of_entropy.any()) else None
-        layer.slopes = layer.room(layer.largest) if options.bend.cap is not None else None
+        layer.slopes = layer.room(layer.largest) if options.transform.cap is not None else None
         for tile in chain.from_iterable(layer.blocks):
             rows, columns, _ = tile
             if spare is None:

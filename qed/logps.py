@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qed.attention import packed_states
 from qed.batch import Batch
-from qed.families import bend_of, decoder_and_head
+from qed.families import decoder_and_head, read_logit_transform
 from qed.fused import linear_scores
 from qed.packing import Layout
 
@@ -50,7 +50,14 @@ def response_scores(
         # Autocast does not reach into a backward pass written by hand, so both passes are given its precision here.
         hidden = hidden.to(torch.get_autocast_dtype(device))
     logps, entropy, log_squares = linear_scores(
-        hidden, head.weight, batch.labels[chosen], temperature, head.bias, squares, into_grad, bend_of(model)
+        hidden,
+        head.weight,
+        batch.labels[chosen],
+        temperature,
+        head.bias,
+        squares,
+        into_grad,
+        read_logit_transform(model),
     )
     blank = torch.zeros(batch.labels.shape, dtype=logps.dtype, device=logps.device)
     # masked_scatter keeps the graph even where no label is chosen, so that a backward pass always works.

@@ -21,7 +21,13 @@ from qed.algorithms.sft import Sft
 from qed.attention import packs
 from qed.batch import Batch, collate
 from qed.errors import ModelError
-from qed.families import attention_for, bend_of, decoder_and_head, require_known_layers, require_known_logits
+from qed.families import (
+    attention_for,
+    decoder_and_head,
+    read_logit_transform,
+    require_known_layers,
+    require_known_logits,
+)
 from qed.learner import Learner
 from qed.logps import response_logps, response_scores
 from qed.packing import arranged
@@ -158,7 +164,7 @@ def test_a_family_makes_an_update_of_each_kind(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Gemma2", "Granite", "Cohere"])
-def test_bent_logits_in_double_precision(name: str) -> None:
+def test_transformed_logits_in_double_precision(name: str) -> None:
     """A scale and a cap in values, entropy, sum of squares and gradients, also where gradients lie in `.grad`."""
     model = make_family(name).double()
     # One row, without padding: in float64 eager attention gives NaN for a query that sees padding alone.
@@ -192,7 +198,7 @@ def test_an_attention_cap_is_computed() -> None:
 
 
 class Unknown(transformers.LlamaForCausalLM):  # type: ignore[misc]
-    """A family that bends its logits in a way of its own."""
+    """A family that transforms its logits in a way of its own."""
 
     def forward(self, *args: Any, **settings: Any) -> Any:
         out = super().forward(*args, **settings)
@@ -219,7 +225,7 @@ def test_a_scale_that_is_no_number_is_named() -> None:
     model = make_model()
     model.config.logit_scale = "inv_sqrt_d_model"
     with pytest.raises(ModelError, match="logit_scale 'inv_sqrt_d_model'"):
-        bend_of(model)
+        read_logit_transform(model)
 
 
 RECURRENT = {

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qed import fused
 from qed.batch import collate
-from qed.families import PLAIN, Bend
+from qed.families import IDENTITY, LogitTransform
 from qed.fused import linear_logps, linear_scores
 from qed.logps import response_scores
 
@@ -37,10 +37,15 @@ def inputs(bias: bool = True, dtype: torch.dtype = torch.float64) -> tuple[Tenso
 
 
 def whole(
-    hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float, bias: Tensor | None, bend: Bend = PLAIN
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    temperature: float,
+    bias: Tensor | None,
+    transform: LogitTransform = IDENTITY,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """logp = log p_y, H = -sum p log p and log sum p^2, p = softmax(f(h W^T + b) / temperature), by autograd."""
-    logits = bend.apply(hidden @ weight.T + (0 if bias is None else bias)) / temperature
+    logits = transform.apply(hidden @ weight.T + (0 if bias is None else bias)) / temperature
     log_probs = logits.log_softmax(-1)
     chosen = log_probs.gather(-1, labels[:, None]).squeeze(-1)
     return chosen, -(log_probs.exp() * log_probs).sum(-1), log_probs.exp().square().sum(-1).log()
@@ -49,16 +54,18 @@ def whole(
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize(("elements", "rows"), [(1, 2048), (VOCABULARY * 3, 2048), (20, 4), (10**6, 3), (10**6, 2048)])
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("bend", [PLAIN, Bend(0.3), Bend(1.0, 1.5), Bend(2.0, 0.8)])
+@pytest.mark.parametrize(
+    "transform", [IDENTITY, LogitTransform(0.3), LogitTransform(1.0, 1.5), LogitTransform(2.0, 0.8)]
+)
 def test_tiles_equal_the_whole_in_value_and_gradient(
-    elements: int, rows: int, bias: bool, kept: bool, bend: Bend, monkeypatch: pytest.MonkeyPatch
+    elements: int, rows: int, bias: bool, kept: bool, transform: LogitTransform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a gradient of both, and of each alone."""
     cut(monkeypatch, elements, rows, kept)
     hidden, weight, offset, labels = inputs(bias)
     leaves = [tensor for tensor in (hidden, weight, offset) if tensor is not None]
-    found = linear_scores(hidden, weight, labels, 0.7, offset, squares=True, bend=bend)
-    wanted = whole(hidden, weight, labels, 0.7, offset, bend)
+    found = linear_scores(hidden, weight, labels, 0.7, offset, squares=True, transform=transform)
+    wanted = whole(hidden, weight, labels, 0.7, offset, transform)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
     assert not found[2].requires_grad
@@ -114,8 +121,10 @@ def test_a_frozen_layer_gets_no_gradient_and_passes_one_on(kept: bool, monkeypat
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("bend", [PLAIN, Bend(2.0, 0.8)])
-def test_a_gradient_is_added_where_it_lies(tied: bool, kept: bool, bend: Bend, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("transform", [IDENTITY, LogitTransform(2.0, 0.8)])
+def test_a_gradient_is_added_where_it_lies(
+    tied: bool, kept: bool, transform: LogitTransform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over three micro-batches, also where the embedding is the same parameter: the memory stays, the sum is right."""
     cut(monkeypatch, 40, 4, kept)
     _, weight, offset, labels = inputs()
@@ -125,7 +134,9 @@ def test_a_gradient_is_added_where_it_lies(tied: bool, kept: bool, bend: Bend, m
         weight.grad = apart.grad = None
         for part in labels.split(4):
             hidden = torch.nn.functional.embedding(part.flip(0), weight if tied else apart).sin()
-            logps, entropy, _ = linear_scores(hidden, weight, part, 1.0, offset, into_grad=into_grad, bend=bend)
+            logps, entropy, _ = linear_scores(
+                hidden, weight, part, 1.0, offset, into_grad=into_grad, transform=transform
+            )
             (logps.sum() + 0.1 * entropy.sum()).backward()
             assert weight.grad is not None
             places |= {weight.grad.data_ptr()} if into_grad else set()
