@@ -41,7 +41,7 @@ class ModelSettings:
     lora_alpha: int = 0
     """The adapters' output is scaled by lora_alpha / lora_rank; 0 takes twice the rank."""
     lora_targets: tuple[str, ...] = ()
-    """The linear layers to adapt, for example q_proj,v_proj; empty takes all of every block."""
+    """The linear layers to adapt, such as q_proj,v_proj, and experts for those of a mixture; empty: all but experts."""
     quantization: Literal["none", "nf4"] = "none"
     """nf4 holds the weights under LoRA in 4 bits (QLoRA, by bitsandbytes), on CUDA devices alone."""
 

@@ -24,7 +24,7 @@ from qed.guards.redaction import redact
 from qed.guards.signals import Stop, poll, watched
 from qed.guards.watchdog import watching_run
 from qed.loops.resume import boundaries, find_checkpoint, fingerprint, phases_of, require_same_problems
-from qed.models import load, threads
+from qed.models import load, lora, threads
 from qed.models.threads import as_begun, set_kernels
 from qed.rewards.grader import Grader
 from qed.rollout.grader import load_grader
@@ -201,6 +201,13 @@ def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings,
     )
     if settings.model.lora_targets and not settings.model.lora_rank:
         console.say("model.lora_targets is not read: model.lora_rank is 0, so the weights themselves are trained.")
+    if settings.model.lora_rank and (share := lora.share_without_adapters(policy.model)):
+        run.event("experts_not_adapted", share=round(share, 4))
+        console.say(
+            f"The experts, {share:.0%} of the weights, have no adapters and stay as they are; the other linear layers "
+            "have some. To adapt the experts too, name experts in model.lora_targets: each forward pass then adds the "
+            "adapters to a copy of them, which takes their memory once more."
+        )
     parameters = sum(parameter.numel() for parameter in policy.model.parameters())
     device = next(policy.model.parameters()).device.type
     console.say(

@@ -32,6 +32,7 @@ from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, nearest
 from qed.models import qlora
 from qed.models.chat_template import turn_end
+from qed.models.families import attention_for, require_known_layers, text_config, without_kernels
 from qed.randomness import seed_of
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -149,7 +150,8 @@ def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
     elif settings.revision:
         source["revision"] = settings.revision
     try:
-        config = _without_kernels(AutoConfig.from_pretrained(settings.name, **source))
+        config = without_kernels(AutoConfig.from_pretrained(settings.name, **source))
+        require_known_layers(settings.name, config, AutoModelForCausalLM._model_mapping.get(type(config), None))
         tokenizer = AutoTokenizer.from_pretrained(settings.name, **source)
         for word in ("is_local", "local_files_only"):  # how it was found is nothing to save with it
             tokenizer.init_kwargs.pop(word, None)
@@ -158,6 +160,7 @@ def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
+            attn_implementation=attention_for(config),
             output_loading_info=True,
             **qlora.options(settings, pick_device(settings.device)),
             **source,
@@ -180,15 +183,6 @@ def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
             f"{model.get_input_embeddings().num_embeddings}: they do not belong together."
         )
     return model, tokenizer
-
-
-def _without_kernels(config: Any) -> Any:
-    """A configuration that names no attention to be fetched from the hub, which would be code of somebody else's."""
-    for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))):
-        for name, value in list(vars(part).items()) if part is not None else ():
-            if name.removeprefix("_").removesuffix("_internal").endswith("_implementation") and "/" in str(value):
-                setattr(part, name, None)
-    return config
 
 
 def load_tokenizer(name: str) -> tuple[Any, Any]:
@@ -274,7 +268,8 @@ def end_ids(model: Any, tokenizer: Any, chat: bool) -> tuple[int, ...]:
         turn_end(tokenizer) if chat else None,
         tokenizer.eos_token_id,
         turn_end(tokenizer),
-        *_listed(model.config.eos_token_id),
+        *_listed(getattr(model.config, "eos_token_id", None)),
+        *_listed(getattr(text_config(model), "eos_token_id", None)),
         *_listed(model.generation_config.eos_token_id if model.generation_config else None),
     ]
     ends = tuple(dict.fromkeys(int(token) for token in known if token is not None))
@@ -292,7 +287,7 @@ def end_with(model: Any, ends: tuple[int, ...]) -> None:
 
 def window(model: Any) -> int:
     """How many tokens the model's positions can hold."""
-    return int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
+    return int(getattr(text_config(model), "max_position_embeddings", 0) or 1 << 30)
 
 
 def _listed(value: Any) -> list[Any]:

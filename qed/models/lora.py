@@ -20,9 +20,13 @@ from torch import Tensor, nn
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, nearest
 from qed.models import qlora
+from qed.models.families import decoder_and_head
 from qed.randomness import seed_of
 
 NAME = "default"  # peft's own name of a single adapter
+STACKED = "parameter_name"  # what peft calls the parameter that is adapted, where it is not the weight of a layer
+EXPERTS = "experts"  # in model.lora_targets: the stacked experts of a mixture
+EXPERT_DIMENSIONS = 3
 WEIGHTS = "adapter_model.safetensors"
 
 
@@ -45,23 +49,13 @@ def add(model: nn.Module, settings: ModelSettings, seed: int) -> nn.Module:
     """
     from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 -- takes seconds, and few runs have adapters
 
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    linear = {
-        name.rpartition(".")[2]
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and module is not head
-    }
-    targets = settings.lora_targets or tuple(sorted(linear))
-    if unknown := [name for name in targets if name not in linear]:
-        raise UsageError(
-            f"model.lora_targets names {unknown[0]}, which is no linear layer of {settings.name}."
-            f"{nearest(unknown[0], sorted(linear))} There are: {', '.join(sorted(linear))}."
-        )
+    modules, stacks = find_targets(model, settings)
     config = LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha or 2 * settings.lora_rank,
         lora_dropout=0.0,
-        target_modules=list(targets),
+        target_modules=modules,
+        target_parameters=stacks or None,
         task_type="CAUSAL_LM",
         base_model_name_or_path=settings.name,
     )
@@ -69,8 +63,51 @@ def add(model: nn.Module, settings: ModelSettings, seed: int) -> nn.Module:
         torch.manual_seed(seed_of(seed, "adapters"))
         adapted: nn.Module = inject_adapter_in_model(config, model)
     if settings.precision == "bfloat16":
-        _narrow(adapted, head)
+        hold_frozen(adapted, torch.bfloat16)
     return adapted
+
+
+def find_targets(model: nn.Module, settings: ModelSettings) -> tuple[list[str], list[str]]:
+    """Find what is adapted: the names of linear layers, and those of stacked experts where `experts` is asked for.
+
+    Raises:
+        UsageError: a layer to adapt is not in the model.
+    """
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head}
+    inside = {name for name in linear if _is_inside(model, name)}
+    leaves, stacks = {_leaf(name) for name in inside}, sorted({_leaf(name) for name in expert_stacks(model)})
+    known = sorted({*leaves, EXPERTS} if stacks else leaves)
+    if not known:
+        raise UsageError(
+            f"{settings.name} ({type(model).__name__}) has no linear layers that adapters can be added to. Train its "
+            "weights with model.lora_rank 0, or take another model."
+        )
+    targets = set(settings.lora_targets) or leaves
+    if unknown := sorted(targets - set(known)):
+        raise UsageError(
+            f"model.lora_targets names {unknown[0]}, which is no linear layer of {settings.name}."
+            f"{nearest(unknown[0], known)} There are: {', '.join(known)}."
+        )
+    # In a model with a part for images, whose layers have the same names, only those of its text part are meant.
+    found = targets & leaves if linear == inside else {name for name in inside if _leaf(name) in targets}
+    return sorted(found), stacks if EXPERTS in targets else []
+
+
+def expert_stacks(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the weights of a model's experts, one tensor [experts, ., .] for all of a layer, by their names."""
+    return {
+        name: parameter
+        for name, parameter in model.named_parameters()
+        if parameter.ndim == EXPERT_DIMENSIONS and _is_inside(model, name)
+    }
+
+
+def share_without_adapters(model: nn.Module) -> float:
+    """Return the share of an adapted model's weights that lies in experts without adapters; 0 where all have some."""
+    adapted = {f"{_plain(name)}.{layer.parameter_name}" for name, layer in _layers(model) if hasattr(layer, STACKED)}
+    left = sum(stack.numel() for name, stack in expert_stacks(model).items() if _plain(name) not in adapted)
+    return left / sum(one.numel() for name, one in model.named_parameters() if ".lora_" not in name)
 
 
 def has_adapters(model: nn.Module) -> bool:
@@ -95,10 +132,13 @@ def merged(model: nn.Module) -> dict[str, Tensor]:
     """The weights that the model computes with, under the names that it has without adapters."""
     state = {name: tensor for name, tensor in qlora.in_full(model).items() if ".lora_" not in name}
     state = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in state.items()}
+    state = {_plain(name): tensor for name, tensor in state.items()}
     for name, layer in _layers(model):
-        key = f"{name}.base_layer.weight"
+        key = f"{_plain(name)}.{getattr(layer, STACKED, 'weight')}"
         state[key] = state[key] + layer.get_delta_weight(NAME).to(state[key].dtype)
-    return {name.replace(".base_layer.", "."): tensor for name, tensor in state.items()}
+    # An output layer that has its own copy of the embedding's weight shares it again in a file.
+    tied: dict[str, str] = getattr(model, "all_tied_weights_keys", {})
+    return state | {target: state[source] for target, source in tied.items() if source in state}
 
 
 def save(model: Any, folder: Path) -> None:
@@ -125,12 +165,38 @@ def load(model: nn.Module, folder: Path) -> None:
         wanted[name].copy_(found[name])
 
 
-def _narrow(model: nn.Module, head: nn.Module) -> None:
-    """Hold the frozen linear layers in the precision that they are computed in: models are published in it, it is half
-    the memory, and nothing is rounded anew for each product."""
+def hold_frozen(model: nn.Module, dtype: torch.dtype) -> None:
+    """Hold the frozen weights that are multiplied by in the precision that they are computed in.
+
+    Models are published in it and it is half the memory. Autocast remembers what it has rounded only where a gradient
+    is wanted, so a frozen weight would be rounded anew for each product. Embeddings and norms keep theirs: the states
+    between the layers are computed in it. An output layer that shares its weight with the embedding gets its own.
+    """
+    embedding, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[operator]
+    if head.weight is embedding.weight and not head.weight.requires_grad:
+        head.weight = nn.Parameter(head.weight.detach().to(dtype), requires_grad=False)
     for module in model.modules():
-        if type(module) is nn.Linear and module is not head and not module.weight.requires_grad:
-            module.to(torch.bfloat16)
+        own = list(module.parameters(recurse=False))
+        products = any(parameter.ndim > 1 for parameter in own) and not isinstance(module, nn.Embedding)
+        for parameter in own if products else ():
+            if parameter.dtype == torch.float32 and not parameter.requires_grad:
+                parameter.data = parameter.data.to(dtype)
+
+
+def _is_inside(model: nn.Module, name: str) -> bool:
+    """Whether a module or weight belongs to the text part of a model, which is most often the whole of it."""
+    body, _ = decoder_and_head(model)
+    prefix = next(place for place, module in model.named_modules() if module is body)
+    return name.startswith(f"{prefix}.")
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _plain(name: str) -> str:
+    """The name of a module or weight in the model without adapters."""
+    return name.replace(".base_layer", "")
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, Any]]:

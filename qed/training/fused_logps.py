@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from qed.models.families import IDENTITY, LogitTransform
+
 # A tile in float32 takes 8 MiB on a processor, whose caches are small, and 128 MiB elsewhere, where it must be worth
 # the start of a kernel. Each pass holds two at most.
 TILE_ELEMENTS = {"cpu": 1 << 21, "other": 1 << 25}
@@ -42,7 +44,7 @@ def linear_logps(
     return logps, entropy
 
 
-def linear_scores(
+def linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bias and a transform
     hidden: Tensor,
     weight: Tensor,
     labels: Tensor,
@@ -50,8 +52,11 @@ def linear_scores(
     bias: Tensor | None = None,
     squares: bool = False,
     into_grad: bool = False,
+    transform: LogitTransform = IDENTITY,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The same with log sum_v p_v^2 as a third, without a gradient; it is empty unless asked for.
+
+    `transform` is applied to the logits before the temperature divides them.
 
     With `into_grad` the backward pass adds the weight's gradient to `weight.grad` as it makes it, so that a gradient
     which is there already, of an earlier micro-batch or of tied embeddings, takes no second one beside it. It is for
@@ -60,8 +65,10 @@ def linear_scores(
     graph = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (hidden, weight))
     options = _Options(
         temperature,
+        transform,
         squares,
-        keep=graph and len(hidden) * len(weight) <= KEPT_ELEMENTS,
+        # The slope of a cap follows from the logit, which an exponential that is rounded to 0 does not tell.
+        keep=graph and transform.cap is None and len(hidden) * len(weight) <= KEPT_ELEMENTS,
         into=weight if into_grad and weight.is_leaf and weight.requires_grad else None,
     )
     logps, entropy, log_squares = _LinearLogps.apply(hidden, weight, bias, labels, options)
@@ -70,6 +77,7 @@ def linear_scores(
 
 class _Options(NamedTuple):
     temperature: float
+    transform: LogitTransform
     squares: bool
     keep: bool
     into: Tensor | None
@@ -101,8 +109,10 @@ class _Tile(NamedTuple):
 class _Layer:
     """An output layer, what it is applied to, and how the logits are cut into tiles."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, temperature: float) -> None:
-        self.hidden, self.weight, self.bias, self.temperature = hidden, weight, bias, temperature
+    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, options: _Options) -> None:
+        self.hidden, self.weight, self.bias, self.options = hidden, weight, bias, options
+        self.divisor = options.temperature / options.transform.scale
+        self.slopes: Tensor | None = None  # memory for the slope of the cap at each logit of a tile, where it is wanted
         rows = max(1, len(hidden))
         # Blocks of rows are equally high, so that none is a sliver.
         height = math.ceil(rows / math.ceil(rows / TILE_ROWS))
@@ -127,7 +137,13 @@ class _Layer:
             logits.copy_(hidden @ weight.T)
         if self.bias is not None:
             logits += self.bias[tile.columns]
-        return logits if self.temperature == 1.0 else logits.div_(self.temperature)
+        cap = self.options.transform.cap
+        if cap is None:
+            return logits if self.divisor == 1.0 else logits.div_(self.divisor)
+        logits.mul_(self.options.transform.scale / cap).tanh_()
+        if self.slopes is not None:
+            torch.mul(logits, logits, out=tile.beginning(self.slopes)).neg_().add_(1)
+        return logits.mul_(cap / self.options.temperature)
 
     def narrow(self, tile: _Tile) -> Tensor:
         """The weight of a tile's vocabulary in the precision of the computation."""
@@ -165,17 +181,18 @@ class _Softmax(NamedTuple):
 
 
 class _LinearLogps(torch.autograd.Function):
-    """log softmax((h W^T + b) / temperature)[label], its entropy and, where asked for, log sum_v p_v^2.
+    """log softmax(f(h W^T + b) / temperature)[label], its entropy and, where asked for, log sum_v p_v^2.
 
-    With p the softmax and H the entropy: d logp / dz_j = 1[j = y] - p_j and dH / dz_j = -p_j (log p_j + H). The sum of
-    squares has no gradient, and is empty where it was not asked for.
+    f is the transform. With z the softmax's argument, p the softmax, H the entropy: d logp / dz_j = 1[j = y] - p_j and
+    dH / dz_j = -p_j (log p_j + H); the slope of f is scale * (1 - (f / cap)^2). The sum of squares has no gradient, and
+    is empty where it was not asked for.
     """
 
     @staticmethod
     def forward(
         context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, options: _Options
     ) -> tuple[Tensor, Tensor, Tensor]:
-        layer = _Layer(hidden, weight, bias, options.temperature)
+        layer = _Layer(hidden, weight, bias, options)
         chosen = layer.room(len(hidden)).zero_()
         normaliser, entropy, log_squares = layer.room(3, len(hidden)).unbind()
         shifts = layer.room(len(layer.columns), len(hidden))
@@ -201,13 +218,14 @@ class _LinearLogps(torch.autograd.Function):
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, labels, *saved = context.saved_tensors
         options: _Options = context.options
-        layer, softmax = _Layer(hidden, weight, bias, options.temperature), _Softmax(*saved)
-        of_logps, of_entropy = (gradient[:, None] / options.temperature for gradient in gradients[:2])
+        layer, softmax = _Layer(hidden, weight, bias, options), _Softmax(*saved)
+        of_logps, of_entropy = (gradient[:, None] / layer.divisor for gradient in gradients[:2])
         d_hidden = layer.room(*hidden.shape).zero_()
         d_weight = _total(weight, options.into) if context.needs_input_grad[1] else None
         d_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
         memory = layer.room(layer.largest)
         spare = layer.room(layer.largest) if bool(of_entropy.any()) else None
+        layer.slopes = layer.room(layer.largest) if options.transform.cap is not None else None
         for tile in chain.from_iterable(layer.blocks):
             rows, columns, _ = tile
             if spare is None:
@@ -219,6 +237,8 @@ class _LinearLogps(torch.autograd.Function):
                 d_logits.mul_(probs).neg_()
             column, there = tile.find(labels)
             d_logits.scatter_add_(-1, column, torch.where(there, of_logps[rows], 0))
+            if layer.slopes is not None:
+                d_logits.mul_(tile.beginning(layer.slopes))
             _add_product(d_hidden[rows], d_logits.to(hidden.dtype), layer.narrow(tile))
             if d_weight is not None:
                 _add_product(d_weight[columns], d_logits.T, hidden[rows])

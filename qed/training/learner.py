@@ -24,10 +24,11 @@ from qed.errors import QedError
 from qed.guards import faults
 from qed.guards.finite import of_update, require_finite
 from qed.guards.signals import poll
+from qed.models.families import decoder_and_head, require_known_logits
 from qed.models.lora import Without, switched_off
 from qed.training.attention import attending, packs
 from qed.training.batch import Batch, collate, compute_means, cut, mismatch, split_rows
-from qed.training.logps import decoder_and_head, response_logps, response_scores
+from qed.training.logps import response_logps, response_scores
 from qed.training.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from qed.training.packing import Layout, arranged, cut_packed
 from qed.types import Rollout
@@ -76,6 +77,7 @@ class Learner:
         self.beginning: dict[str, Tensor] = {}
         self.moved = 0.0  # about how far each weight has gone since the rollouts were scored, as AdamW steps
         with self._autocast():
+            require_known_logits(model)
             self.packing = settings.packing and packs(decoder_and_head(model)[0])
         if settings.compile:
             # In place, so that every weight keeps its name; the shape differs from one micro-batch to the next.
@@ -193,7 +195,7 @@ class Learner:
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Add the gradient of a micro-batch, and describe it by sums over its tokens."""
         layout = self._layout(part)
-        with attending(self.model.config) if layout is not None else nullcontext():
+        with attending(decoder_and_head(self.model)[0].config) if layout is not None else nullcontext():
             with self._autocast():
                 logps, entropy, log_squares = response_scores(
                     self.model,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from qed.errors import ModelError
+from qed.models.families import decoder_and_head, read_logit_transform
 from qed.training.attention import packed_states
 from qed.training.batch import Batch
 from qed.training.fused_logps import linear_scores
@@ -50,7 +50,14 @@ def response_scores(
         # Autocast does not reach into a backward pass written by hand, so both passes are given its precision here.
         hidden = hidden.to(torch.get_autocast_dtype(device))
     logps, entropy, log_squares = linear_scores(
-        hidden, head.weight, batch.labels[chosen], temperature, head.bias, squares, into_grad
+        hidden,
+        head.weight,
+        batch.labels[chosen],
+        temperature,
+        head.bias,
+        squares,
+        into_grad,
+        read_logit_transform(model),
     )
     blank = torch.zeros(batch.labels.shape, dtype=logps.dtype, device=logps.device)
     # masked_scatter keeps the graph even where no label is chosen, so that a backward pass always works.
@@ -59,19 +66,3 @@ def response_scores(
         blank.masked_scatter(chosen, entropy),
         blank.masked_scatter(chosen, log_squares) if squares else None,
     )
-
-
-def decoder_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
-    """The body of a causal language model and its output layer, whose logits must be a plain linear map."""
-    config = getattr(model, "config", None)
-    for name in ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier"):
-        if getattr(config, name, None) not in (None, 1, 1.0):
-            raise ModelError(
-                f"The model transforms its logits ({name}), which qed cannot train yet; Qwen and Llama do not."
-            )
-    head = model.get_output_embeddings()  # type: ignore[operator]
-    prefix = getattr(model, "base_model_prefix", "model")
-    body = getattr(model, prefix, None)
-    if not isinstance(head, nn.Linear) or not isinstance(body, nn.Module):
-        raise ModelError(f"{type(model).__name__} is no causal language model with a linear output layer.")
-    return body, head

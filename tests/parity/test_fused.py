@@ -11,6 +11,7 @@ import torch
 from making import make_model, make_rollout
 from torch import Tensor
 
+from qed.models.families import IDENTITY, LogitTransform
 from qed.training import fused_logps
 from qed.training.batch import collate
 from qed.training.fused_logps import linear_logps, linear_scores
@@ -36,10 +37,15 @@ def inputs(bias: bool = True, dtype: torch.dtype = torch.float64) -> tuple[Tenso
 
 
 def whole(
-    hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float, bias: Tensor | None
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    temperature: float,
+    bias: Tensor | None,
+    transform: LogitTransform = IDENTITY,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """logp = log p_y, H = -sum p log p and log sum p^2, p = softmax((h W^T + b) / temperature), by autograd."""
-    logits = (hidden @ weight.T + (0 if bias is None else bias)) / temperature
+    """logp = log p_y, H = -sum p log p and log sum p^2, p = softmax(f(h W^T + b) / temperature), by autograd."""
+    logits = transform.apply(hidden @ weight.T + (0 if bias is None else bias)) / temperature
     log_probs = logits.log_softmax(-1)
     chosen = log_probs.gather(-1, labels[:, None]).squeeze(-1)
     return chosen, -(log_probs.exp() * log_probs).sum(-1), log_probs.exp().square().sum(-1).log()
@@ -48,15 +54,18 @@ def whole(
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize(("elements", "rows"), [(1, 2048), (VOCABULARY * 3, 2048), (20, 4), (10**6, 3), (10**6, 2048)])
 @pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize(
+    "transform", [IDENTITY, LogitTransform(0.3), LogitTransform(1.0, 1.5), LogitTransform(2.0, 0.8)]
+)
 def test_tiles_equal_the_whole_in_value_and_gradient(
-    elements: int, rows: int, bias: bool, kept: bool, monkeypatch: pytest.MonkeyPatch
+    elements: int, rows: int, bias: bool, kept: bool, transform: LogitTransform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a gradient of both, and of each alone."""
     cut(monkeypatch, elements, rows, kept)
     hidden, weight, offset, labels = inputs(bias)
     leaves = [tensor for tensor in (hidden, weight, offset) if tensor is not None]
-    found = linear_scores(hidden, weight, labels, 0.7, offset, squares=True)
-    wanted = whole(hidden, weight, labels, 0.7, offset)
+    found = linear_scores(hidden, weight, labels, 0.7, offset, squares=True, transform=transform)
+    wanted = whole(hidden, weight, labels, 0.7, offset, transform)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
     assert not found[2].requires_grad
@@ -112,7 +121,10 @@ def test_a_frozen_layer_gets_no_gradient_and_passes_one_on(kept: bool, monkeypat
 
 @pytest.mark.parametrize("kept", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
-def test_a_gradient_is_added_where_it_lies(tied: bool, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("transform", [IDENTITY, LogitTransform(2.0, 0.8)])
+def test_a_gradient_is_added_where_it_lies(
+    tied: bool, kept: bool, transform: LogitTransform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over three micro-batches, also where the embedding is the same parameter: the memory stays, the sum is right."""
     cut(monkeypatch, 40, 4, kept)
     _, weight, offset, labels = inputs()
@@ -122,7 +134,9 @@ def test_a_gradient_is_added_where_it_lies(tied: bool, kept: bool, monkeypatch: 
         weight.grad = apart.grad = None
         for part in labels.split(4):
             hidden = torch.nn.functional.embedding(part.flip(0), weight if tied else apart).sin()
-            logps, entropy, _ = linear_scores(hidden, weight, part, 1.0, offset, into_grad=into_grad)
+            logps, entropy, _ = linear_scores(
+                hidden, weight, part, 1.0, offset, into_grad=into_grad, transform=transform
+            )
             (logps.sum() + 0.1 * entropy.sum()).backward()
             assert weight.grad is not None
             places |= {weight.grad.data_ptr()} if into_grad else set()

@@ -11,7 +11,6 @@ from making import make_model, make_rollout
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from qed.errors import ModelError
 from qed.randomness import seed_of
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
@@ -140,10 +139,3 @@ def test_the_models_own_sampling_habits_are_left_out_and_kept() -> None:
     (answers,) = HFSampler(model, None, ends=(1,)).generate([(4,)], seeds, Sampling(temperature=1.0, max_tokens=1))
     assert len({answer.tokens for answer in answers}) > 5
     assert model.generation_config.to_dict() == habits
-
-
-def test_a_model_that_bends_its_logits_is_refused() -> None:
-    model = make_model()
-    model.config.final_logit_softcapping = 30.0
-    with pytest.raises(ModelError, match="final_logit_softcapping"):
-        response_logps(model, collate([make_rollout(random.Random(0))]), 1.0)

@@ -38,7 +38,7 @@ LOOK_EVERY = {"cuda": 8}  # tokens between two looks for rows that are done, by 
 
 def supports(model: Any) -> bool:
     """Whether the loop knows a model's attention: all layers attend to everything before."""
-    kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
     return kinds == {"full_attention"} and model.config._attn_implementation in {"sdpa", "eager"}
 
 
