@@ -12,6 +12,7 @@ from qed.errors import UsageError
 from qed.learner import Learner
 from qed.model import check_name, end_ids, is_new, pick_device, precision, window
 from qed.phases import Settings
+from qed.recipes.memory import reserve_training
 from qed.recipes.policy import Policy, load_policy
 from qed.recipes.problems import load_problems
 from qed.samplers.base import Sampler, Sampling
@@ -100,6 +101,7 @@ class Work:
         make: Any = plugins.load("samplers", self.settings.sampling.sampler).make
         model = self.policy.model
         sampler: Sampler = make(model, self.policy.tokenizer, (NEVER,), rows, precision(self.settings.model))
+        reserve_training(sampler, self.learner)
         return sampler
 
     def _rollout(self, number: int) -> Rollout:

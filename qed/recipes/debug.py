@@ -12,7 +12,7 @@ from qed import kernels
 from qed.console import Console
 from qed.model import check_name, pick_device
 from qed.phases import Settings
-from qed.recipes.policy import load_policy
+from qed.recipes.policy import load_policy, tell_handover
 from qed.recipes.problems import load_problems, prompt_name, reward_names
 from qed.recipes.setup import load_grader
 from qed.rollouts import flat, grade, sample
@@ -41,6 +41,7 @@ def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     kernels.use(settings.run.threads, settings.run.matmul_precision)
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     policy = load_policy(settings, loaded.problems, pick_device(settings.model.device), None)
+    tell_handover(policy.sampler, console.say)
     asked = [problem for problem in loaded.problems if problem.answer][: settings.sampling.problems_per_step]
     sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, policy.template.stop)
     address = (settings.run.seed, "debug")

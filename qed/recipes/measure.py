@@ -34,7 +34,7 @@ from qed.recipes.benches import Bench
 from qed.recipes.environment import environment
 from qed.recipes.evaluate import as_rows
 from qed.recipes.figures import show
-from qed.recipes.policy import Policy, load_policy
+from qed.recipes.policy import Policy, load_policy, tell_handover
 from qed.recipes.problems import prompt_leaf, prompt_name, reward_names
 from qed.recipes.setup import load_grader
 from qed.rewards.grader import Grader
@@ -109,6 +109,7 @@ def _measured(asked: Asked, console: Console, kept: str) -> dict[str, Any]:
             bench.complain(console)
         problems = [problem for bench in found for problem in bench.problems]
         policy = load_policy(replace(settings, data=found[0].data), problems, pick_device(settings.model.device), None)
+        tell_handover(policy.sampler, console.say)
         # By default half of the window is left for the prompt.
         longest = asked.sampling.max_tokens or min(USUAL_TOKENS, window(policy.model) // 2)
         figures = {bench.label: _bench(bench, asked, policy, longest, console) for bench in found}

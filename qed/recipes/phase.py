@@ -27,6 +27,7 @@ from qed.phases import Settings
 from qed.recipes.best import VALIDATED, is_best, retain, scores
 from qed.recipes.divergence import SKIPPED, Tolerance
 from qed.recipes.evaluate import as_metrics, evaluate
+from qed.recipes.memory import reserve_training
 from qed.recipes.moving import Moving
 from qed.recipes.problems import VALIDATION
 from qed.recipes.reference import beginning, reference
@@ -64,6 +65,7 @@ class Phase:
             precision=precision(settings.model),
             reference=reference(setup, settings, offset) if settings.algorithm.reference else None,
         )
+        reserve_training(setup.sampler, self.learner)
         self.moving = Moving(self.learner.reference, setup.model, *settings.algorithm.reference_moves)
         if settings.learner.packing and not self.learner.packing:
             setup.console.say(f"{name}: this model does not keep packed rows apart, so it computes padding too.")

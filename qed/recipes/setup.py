@@ -27,7 +27,7 @@ from qed.manifest import step_of
 from qed.phases import PipelineSettings, Settings
 from qed.prompts.base import Template
 from qed.recipes.environment import as_begun, environment, set_kernels
-from qed.recipes.policy import Policy, load_policy
+from qed.recipes.policy import Policy, load_policy, tell_handover
 from qed.recipes.problems import (
     Loaded,
     fitting,
@@ -207,6 +207,9 @@ def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings,
     )
     if settings.model.lora_targets and not settings.model.lora_rank:
         console.say("model.lora_targets is not read: model.lora_rank is 0, so the weights themselves are trained.")
+    reason = tell_handover(policy.sampler, console.say)
+    if reason is not None:
+        run.event("sampler_handed_over", reason=reason)
     parameters = sum(parameter.numel() for parameter in policy.model.parameters())
     device = next(policy.model.parameters()).device.type
     console.say(

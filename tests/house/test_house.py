@@ -29,7 +29,7 @@ FLOORS = [
     ["tasks", "prompts", "rewards", "batch", "masked", "quantized", "lora", "room", "checkpoints", "replay"],
     ["algorithms", "evaluation"],
     ["configuration"],
-    ["packing", "fused"],
+    ["packing", "fused", "layer_windows", "device_memory"],
     ["attention"],
     ["model", "logps", "logits", "optim", "kernels"],
     ["learner", "samplers"],
