@@ -65,7 +65,6 @@ class Phase:
             precision=precision(settings.model),
             reference=reference(setup, settings, offset) if settings.algorithm.reference else None,
         )
-        reserve_training(setup.sampler, self.learner)
         self.moving = Moving(self.learner.reference, setup.model, *settings.algorithm.reference_moves)
         if settings.learner.packing and not self.learner.packing:
             setup.console.say(f"{name}: this model does not keep packed rows apart, so it computes padding too.")
@@ -104,7 +103,9 @@ class Phase:
         self.scores = scores(setup.run.folder)
 
     def over(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
-        """The phase's stream of items, going on where a resumed run stands."""
+        """The phase's stream of items, going on where a resumed run stands; what samples from now on leaves room for
+        the phase's learner."""
+        reserve_training(self.setup.sampler, self.learner)
         self.stream = Stream(items, self.settings.run.seed, f"{purpose} {self.offset}", self.position)
         return self.stream
 
