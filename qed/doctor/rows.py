@@ -11,6 +11,7 @@ from qed.config import plugins
 from qed.config.phases import Settings
 from qed.data.splits import load_problems
 from qed.errors import UsageError
+from qed.loops.memory import reserve_training
 from qed.models import lora
 from qed.models.load import check_name, end_ids, is_new, pick_device, precision, window
 from qed.rollout.policy import Policy, load_policy
@@ -101,6 +102,7 @@ class Work:
         make: Any = plugins.load("samplers", self.settings.sampling.sampler).make
         model = self.policy.model
         sampler: Sampler = make(model, self.policy.tokenizer, (NEVER,), rows, precision(self.settings.model))
+        reserve_training(sampler, self.learner)
         return sampler
 
     def _rollout(self, number: int) -> Rollout:

@@ -14,7 +14,7 @@ from qed.data.splits import load_problems, prompt_name, reward_names
 from qed.models import threads
 from qed.models.load import check_name, pick_device
 from qed.rollout.grader import load_grader
-from qed.rollout.policy import load_policy
+from qed.rollout.policy import load_policy, tell_handover
 from qed.rollout.stages import flat, grade, sample
 from qed.sampling.base import Sampling
 from qed.types import Group, Request, Rollout
@@ -41,6 +41,7 @@ def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     threads.use(settings.run.threads, settings.run.matmul_precision)
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     policy = load_policy(settings, loaded.problems, pick_device(settings.model.device), None)
+    tell_handover(policy.sampler, console.say)
     asked = [problem for problem in loaded.problems if problem.answer][: settings.sampling.problems_per_step]
     sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, policy.template.stop)
     address = (settings.run.seed, "debug")

@@ -36,7 +36,7 @@ from qed.models.load import check_name, pick_device, window
 from qed.randomness import seed_of
 from qed.rewards.grader import Grader
 from qed.rollout.grader import load_grader
-from qed.rollout.policy import Policy, load_policy
+from qed.rollout.policy import Policy, load_policy, tell_handover
 from qed.rollout.stages import flat, grade, sample
 from qed.runs.environment import environment
 from qed.runs.run import Row, step_folder, write_whole
@@ -109,6 +109,7 @@ def _measured(asked: Asked, console: Console, kept: str) -> dict[str, Any]:
             bench.complain(console)
         problems = [problem for bench in found for problem in bench.problems]
         policy = load_policy(replace(settings, data=found[0].data), problems, pick_device(settings.model.device), None)
+        tell_handover(policy.sampler, console.say)
         # By default half of the window is left for the prompt.
         longest = asked.sampling.max_tokens or min(USUAL_TOKENS, window(policy.model) // 2)
         figures = {bench.label: _bench(bench, asked, policy, longest, console) for bench in found}

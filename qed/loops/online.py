@@ -111,11 +111,14 @@ def tell_shortage(setup: Setup, gathered: Gathered, wanted: int) -> bool:
 
 
 def note_steps(setup: Setup, sampler: Sampler) -> bool:
-    """Whether the sampler cannot make graphs of its steps; that only costs time, so the reason is kept and not said."""
-    reason = getattr(sampler, "without_graphs", None)
-    if reason is not None:
-        setup.run.event("sampler_without_graphs", reason=reason)
-    return reason is not None
+    """Whether the sampler cannot make graphs of its steps, or leaves long answers to the reference; that only costs
+    time, so the reason is kept and not said."""
+    kinds = {"sampler_without_graphs": "without_graphs", "sampler_handed_over": "handed_over_long"}
+    reasons = {event: getattr(sampler, name, None) for event, name in kinds.items()}
+    for event, reason in reasons.items():
+        if reason is not None:
+            setup.run.event(event, reason=reason)
+    return any(reasons.values())
 
 
 def answerable(setup: Setup) -> list[Problem]:

@@ -24,6 +24,7 @@ from qed.guards.signals import poll
 from qed.guards.watchdog import enter
 from qed.loops.ema_reference import Moving
 from qed.loops.evaluate import evaluate
+from qed.loops.memory import reserve_training
 from qed.loops.non_finite import SKIPPED, Tolerance
 from qed.loops.reference import beginning, reference
 from qed.loops.setup import Setup
@@ -103,7 +104,9 @@ class Phase:
         self.scores = scores(setup.run.folder)
 
     def over(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
-        """The phase's stream of items, going on where a resumed run stands."""
+        """The phase's stream of items, going on where a resumed run stands; what samples from now on leaves room for
+        the phase's learner."""
+        reserve_training(self.setup.sampler, self.learner)
         self.stream = Stream(items, self.settings.run.seed, f"{purpose} {self.offset}", self.position)
         return self.stream
 

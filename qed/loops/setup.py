@@ -28,7 +28,7 @@ from qed.models import load, lora, threads
 from qed.models.threads import as_begun, set_kernels
 from qed.rewards.grader import Grader
 from qed.rollout.grader import load_grader
-from qed.rollout.policy import Policy, load_policy
+from qed.rollout.policy import Policy, load_policy, tell_handover
 from qed.runs import disk
 from qed.runs.environment import environment
 from qed.runs.folder import locked, open_folder
@@ -208,6 +208,9 @@ def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings,
             "have some. To adapt the experts too, name experts in model.lora_targets: each forward pass then adds the "
             "adapters to a copy of them, which takes their memory once more."
         )
+    reason = tell_handover(policy.sampler, console.say)
+    if reason is not None:
+        run.event("sampler_handed_over", reason=reason)
     parameters = sum(parameter.numel() for parameter in policy.model.parameters())
     device = next(policy.model.parameters()).device.type
     console.say(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,14 @@ class Policy:
     def room(self, max_tokens: int) -> int:
         """How long a prompt may be, in tokens, so that the longest answer still fits the model's window."""
         return load.window(self.model) - max_tokens
+
+
+def tell_handover(sampler: Sampler, say: Callable[[str], None]) -> str | None:
+    """Say why the reference sampler answers where the native one was asked for; the reason, or None."""
+    reason: str | None = getattr(sampler, "handed_over", None)
+    if reason is not None:
+        say(f"The native sampler leaves this model to hf, which is slower: {reason}.")
+    return reason
 
 
 def load_policy(

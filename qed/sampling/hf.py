@@ -36,6 +36,9 @@ class HFSampler:
         precision: of the computation.
     """
 
+    handed_over: str | None = None  # why this sampler answers in place of the native one
+    reserved: int = 0  # bytes on the model's device that its training takes beside the weights
+
     def __init__(
         self,
         model: Any,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from qed.models.layer_windows import layer_windows
 from qed.training.batch import Batch
 from qed.training.packing import Layout, Span, arranged
 
@@ -26,18 +27,27 @@ PROBE = ([1, 2, 3, 4, 5, 6, 7, 8, 9, 1], [1, 2, 3, 4, 5, 6, 7, 8, 2, 3], [3, 1, 
 PROBE_PROMPTS = (8, 8, 1, 1)
 
 
-def packed_states(body: nn.Module, layout: Layout) -> Tensor:
-    """The hidden states of a packed row, [N, H]."""
+def packed_states(body: nn.Module, layout: Layout, **watched: Any) -> Tensor:
+    """The hidden states of a packed row, [N, H]; `watched` is handed to every layer's attention."""
     with attending(body.config):
         states: Tensor = body(
-            input_ids=layout.ids, position_ids=layout.positions, attention_mask=None, use_cache=False, layout=layout
+            input_ids=layout.ids,
+            position_ids=layout.positions,
+            attention_mask=None,
+            use_cache=False,
+            layout=layout,
+            **watched,
         ).last_hidden_state
     return states[0]
 
 
 @torch.no_grad()
 def packs(body: nn.Module) -> bool:
-    """Whether a model computes packed rows as it computes each by itself; asked by trying."""
+    """Whether a model computes packed rows as it computes each by itself; asked by trying.
+
+    The rows that are tried are shorter than most windows, so each layer must also name its window to the attention: a
+    model that tells it by a mask alone, which is not made here, would attend to everything in longer rows.
+    """
     if not getattr(body, "_supports_attention_backend", False):
         return False
     device, width = next(body.parameters()).device, max(map(len, PROBE))
@@ -46,10 +56,12 @@ def packs(body: nn.Module) -> bool:
     mask = (torch.arange(width)[None] >= torch.tensor(PROBE_PROMPTS)[:, None] - 1).to(device) * attention.float()
     batch = Batch(ids, ids, attention, mask, *[torch.zeros_like(mask)] * (len(fields(Batch)) - 4))
     separate = body(input_ids=ids, attention_mask=attention, use_cache=False).last_hidden_state
-    layout = arranged(batch)
+    layout, named = arranged(batch), list[int | None]()
     try:
-        together = packed_states(body, layout)[layout.place]
+        together = packed_states(body, layout, windows=named)[layout.place]
     except (TypeError, ValueError, KeyError, RuntimeError):
+        return False
+    if layer_windows(body.config) != tuple(named):
         return False
     there, tolerance = attention.bool(), 0.05 if torch.is_autocast_enabled(device.type) else 1e-3
     largest = float(separate[there].abs().max())
@@ -80,7 +92,9 @@ def _attend(
     if settings.get("softcap") is not None or settings.get("s_aux") is not None:
         raise ValueError("attention with a cap on its logits or with sinks is not packed")
     own, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
-    window = settings.get("sliding_window")
+    window = settings.get("sliding_window") or None
+    if "windows" in settings:
+        settings["windows"].append(window)
     found = [_spanned(span, own, keys, values, settings.get("scaling"), window) for span in layout.spans]
     return torch.cat(found).index_select(0, layout.order)[None], None
 

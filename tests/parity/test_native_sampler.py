@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from making import VOCABULARY, make_model
+from making import VOCABULARY, make_model, make_rollout
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from qed.config.settings import ModelSettings
+from qed.algorithms.sft import Sft
+from qed.config.settings import LearnerSettings, ModelSettings
+from qed.loops.memory import reserve_training
 from qed.models.lora import add
 from qed.randomness import seed_of
 from qed.sampling.base import Sampling
+from qed.sampling.device_memory import training_bytes, weight_bytes
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.decoder import is_llama_like
+from qed.sampling.native.kv_cache import Columns, _stacked
 from qed.sampling.native.sampler import NativeSampler, make, supports
-from qed.sampling.native.sequences import begun
+from qed.sampling.native.sequences import Rows, packed
+from qed.training.learner import Learner
+from qed.types import Completion
 
 SHAPE = {
     "vocab_size": VOCABULARY,
@@ -128,17 +136,136 @@ def test_answers_end_where_those_of_the_reference_end(rows: int, longest: int, s
         assert [(one.tokens, one.stop_reason) for one in own] == [(two.tokens, two.stop_reason) for two in other]
 
 
+def most_rows(monkeypatch: pytest.MonkeyPatch, sampler: HFSampler, memory: int) -> tuple[list[Completion], int]:
+    """Nine answers on a device of so much memory, and how many of them were written side by side."""
+    sizes: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("qed.sampling.native.sampler.host.whole_memory", lambda: memory)
+        patch.setattr(
+            "qed.sampling.native.sampler.packed", lambda *rest: (rows := packed(*rest), sizes.append(len(rows)))[0]
+        )
+        return sampler.generate([(3, 4)], [list(range(9))], Sampling(1.0, 6))[0], max(sizes)
+
+
 def test_no_more_rows_than_their_keys_and_values_have_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A column takes 2 x 4 bytes x 2 layers x 2 heads x 4 numbers; each row has at most 2 + 6 of them."""
-    model, sizes = make_model(), []
-    whole = NativeSampler(model, None, ends=(1,)).generate([(3, 4)], [list(range(9))], Sampling(1.0, 6))
-    monkeypatch.setattr("qed.sampling.native.sampler.machine.whole_memory", lambda: 2 * 3 * 8 * 128 + 100)
-    monkeypatch.setattr(
-        "qed.sampling.native.sampler.begun", lambda places, *rest: (sizes.append(len(places)), begun(places, *rest))[1]
+    """A column takes 2 x 8 bytes x 2 layers x 2 heads x 4 numbers; each row has at most 2 + 6 of them, and rows have
+    half of what weights and training leave."""
+    model = make_model()
+    row, weights = 8 * 2 * 8 * 2 * 2 * 4, weight_bytes(model)
+    assert weights == sum(one.nbytes for one in {*model.parameters(), *model.buffers()})
+    sampler = NativeSampler(model, None, ends=(1,))
+    whole, rows = most_rows(monkeypatch, sampler, 1 << 40)
+    assert rows == 9
+    bounded, rows = most_rows(monkeypatch, sampler, weights + 2 * 3 * row + 100)
+    assert rows == 3
+    assert [one.tokens for one in bounded] == [one.tokens for one in whole]
+    learner = Learner(model, Sft(), LearnerSettings())
+    reserve_training(sampler, learner)
+    assert most_rows(monkeypatch, sampler, weights + 2 * 3 * row + 100)[1] == 1
+    trained = sum(one.nbytes for one in model.parameters())
+    # Gradients and two moments, whether they are there yet or not: a run that goes on has the rows that it began with.
+    assert most_rows(monkeypatch, sampler, weights + 3 * trained + 2 * 4 * row + 100)[1] == 4
+    learner.update([make_rollout(random.Random(0), 1.0)], 0)
+    reserve_training(sampler, learner)
+    assert most_rows(monkeypatch, sampler, weights + 3 * trained + 2 * 4 * row + 100)[1] == 4
+
+
+def test_rows_count_the_bytes_that_their_numbers_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under autocast keys and values have two bytes each, and trained weights are there a second time in two."""
+    model = make_model(dtype=torch.float32)
+    numbers = sum(one.numel() for one in model.parameters())
+    row, weights = 8 * 2 * 2 * 2 * 2 * 4, weight_bytes(model) + 2 * numbers
+    for count in (2, 5):
+        sampler = NativeSampler(model, None, ends=(1,), precision=torch.bfloat16)
+        assert most_rows(monkeypatch, sampler, weights + 2 * count * row + 100)[1] == count
+
+
+def test_the_bytes_of_training() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(3, 5)), torch.nn.Parameter(torch.zeros(7))]
+    adamw, offloaded, eight_bit = (
+        training_bytes(parameters, LearnerSettings(optimizer=name)) for name in ("adamw", "adamw_offload", "adamw8bit")
     )
-    bounded = NativeSampler(model, None, ends=(1,)).generate([(3, 4)], [list(range(9))], Sampling(1.0, 6))
-    assert max(sizes) == 3
-    assert [one.tokens for one in bounded[0]] == [one.tokens for one in whole[0]]
+    assert adamw == offloaded == 22 * 4 * 3  # on the CPU what is moved off the device is still in its memory
+    assert eight_bit == 22 * (4 + 2)
+
+
+def test_prompts_are_computed_some_tokens_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No forward pass over prompts has more than the bound, padding included, but one of a single prompt; the answers
+    are the same."""
+    model, source = family("llama"), random.Random(5)
+    prompts = [tuple(source.randrange(2, VOCABULARY) for _ in range(source.randint(1, 30))) for _ in range(12)]
+    seeds = [[seed_of("chunks", which, number) for number in range(1 + which % 4)] for which in range(12)]
+    sizes: list[tuple[int, int]] = []
+    body = model.model
+    body.register_forward_pre_hook(lambda _, __, given: sizes.append(given["input_ids"].shape), with_kwargs=True)
+    found = []
+    for bound, shared in [(1 << 20, 999), (40, 999), (40, 1), (1, 999)]:
+        monkeypatch.setattr("qed.sampling.native.prefill.PREFILL_TOKENS", bound)
+        monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
+        sizes.clear()
+        found.append(
+            NativeSampler(model, None, ends=(1, 2), rows_per_batch=20).generate(prompts, seeds, Sampling(1.0, 15))
+        )
+        assert all(rows == 1 or rows * width <= bound for rows, width in sizes)
+        assert sum(rows for rows, _ in sizes) >= 12
+    for other in found[1:]:
+        for own, expected in zip(other, found[0], strict=True):
+            assert [one.tokens for one in own] == [two.tokens for two in expected]
+            assert [one.logps for one in own] == [pytest.approx(two.logps, abs=1e-5) for two in expected]
+
+
+def states(layers: Iterable[Columns]) -> list[torch.Tensor]:
+    return [one for layer in layers for one in (layer.keys, layer.values) if one is not None]
+
+
+class Living:
+    """Counts the bytes of all keys and values that layers hold, each memory once."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.layers: WeakSet[Columns] = WeakSet()
+        begin = Columns.__init__
+
+        def noted(layer: Columns) -> None:
+            begin(layer)
+            self.layers.add(layer)
+
+        monkeypatch.setattr(Columns, "__init__", noted)
+
+    def bytes(self) -> int:
+        storages = [one.untyped_storage() for one in states(self.layers)]
+        return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+
+
+@pytest.mark.parametrize("shared", [1, 999])
+def test_a_refill_holds_no_second_cache(shared: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While rows come, at most one layer of the old and the new cache exists twice."""
+    monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
+    layers = 8
+    model = make_model(num_hidden_layers=layers)
+    living, seen = Living(monkeypatch), list[int]()
+    peaks: list[tuple[int, int, int]] = []
+
+    def stacked(*arguments: Any) -> torch.Tensor:
+        found = _stacked(*arguments)
+        seen.append(living.bytes() + found.nbytes)
+        return found
+
+    def watched(*arguments: Any) -> Rows:
+        seen.clear()
+        old = living.bytes()
+        rows = packed(*arguments)
+        caches = [rows.cache] if rows.prompts is None else [rows.cache, rows.prompts.cache]
+        peaks.append((old, max(seen), sum(one.nbytes for cache in caches for one in states(cache.layers))))
+        return rows
+
+    monkeypatch.setattr("qed.sampling.native.kv_cache._stacked", stacked)
+    monkeypatch.setattr("qed.sampling.native.sampler.packed", watched)
+    prompts = [tuple(range(2, 22)), tuple(range(3, 20)), (4, 5, 6)]
+    NativeSampler(model, None, ends=(1, 2), rows_per_batch=8).generate(prompts, [[*range(8)]] * 3, Sampling(1.0, 12))
+    assert len(peaks) > 2
+    for old, most, new in peaks:
+        assert most <= max(old, new) + (old + new) / layers
+    assert any(min(old, new) > 2 * (old + new) / layers for old, _, new in peaks)  # two at once would be seen
 
 
 def test_no_prompt_and_no_answer() -> None:
@@ -147,8 +274,10 @@ def test_no_prompt_and_no_answer() -> None:
     assert sampler.generate([(3,), (4,)], [[], [7]], Sampling(1.0, 1))[0] == []
 
 
-def test_a_model_with_windows_goes_to_the_reference() -> None:
+def test_a_model_with_other_layers_goes_to_the_reference() -> None:
     model = make_model(use_sliding_window=True, sliding_window=4, max_window_layers=1)
+    assert supports(model)
+    assert isinstance(make(model, None, (1,), 8, torch.float32), NativeSampler)
+    model.config.layer_types = ["full_attention", "linear_attention"]
     assert not supports(model)
-    assert isinstance(make(model, None, (1,), 8, torch.float32), HFSampler)
-    assert isinstance(make(make_model(), None, (1,), 8, torch.float32), NativeSampler)
+    assert type(make(model, None, (1,), 8, torch.float32)) is HFSampler

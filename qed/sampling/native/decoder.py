@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from qed.models.layer_windows import layer_windows, reached_windows
 from qed.sampling.native.kv_cache import Columns
 from qed.sampling.native.sequences import Rows
 from qed.sampling.native.shared_prefix import Prompts
@@ -37,7 +38,7 @@ class Decoder(Protocol):
 
 def decoder_of(model: Any, columns: int) -> Decoder:
     """The fastest decoder that a model has; `columns` bounds its rows' positions."""
-    return LlamaDecoder(model, columns) if is_llama_like(model) else ForwardDecoder(model)
+    return LlamaDecoder(model, columns) if is_llama_like(model) else ForwardDecoder(model, columns)
 
 
 def is_llama_like(model: Any) -> bool:
@@ -47,6 +48,7 @@ def is_llama_like(model: Any) -> bool:
     layers = getattr(model.base_model, "layers", ())
     return (
         config.model_type in FAMILIES
+        and layer_windows(config) is not None
         and config.hidden_act == "silu"
         and rope.get("rope_type", "default") in {"default", "linear", "llama3", "yarn"}
         and all({name for name, _ in layer.named_children()} == PARTS for layer in layers)
@@ -54,13 +56,22 @@ def is_llama_like(model: Any) -> bool:
 
 
 class ForwardDecoder:
-    """A step by the model's own forward pass."""
+    """A step by the model's own forward pass.
+
+    A model makes its masks of the columns that are a row's own, its windows among them: a row's columns stand side by
+    side, so they are as far apart as its tokens. Where every layer attends to all columns, the mask is given as it is.
+    """
 
     shares = False
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, columns: int) -> None:
         self.model = model
-        self.whole = model.config._attn_implementation == "sdpa"
+        windows = reached_windows(model.config, columns)
+        # Falcon may derive its position biases (ALiBi, arXiv 2108.12409) from a mask of columns.
+        biased = getattr(model.config, "alibi", False)
+        self.whole = (
+            model.config._attn_implementation == "sdpa" and windows is not None and not any(windows) and not biased
+        )
 
     def __call__(self, rows: Rows, last: Tensor) -> Tensor:
         """One token more for every row."""
@@ -79,12 +90,15 @@ class ForwardDecoder:
 class LlamaDecoder:
     """A step by a model's own layers.
 
-    The query heads that share a key head are rows of one product with it, so that no key or value is repeated.
+    The query heads that share a key head are rows of one product with it, so that no key or value is repeated. Prompts
+    are not shared where a window may leave a part of them behind, because it is another part for each of their rows.
     """
 
-    shares = True
-
     def __init__(self, model: Any, columns: int) -> None:
+        windows = reached_windows(model.config, columns)
+        assert windows is not None
+        self.windows = windows
+        self.shares = not any(windows)
         body: Any = model.base_model
         self.kv_heads = model.config.num_key_value_heads
         self.grouped = model.config.num_attention_heads // self.kv_heads
@@ -117,15 +131,20 @@ class LlamaDecoder:
     def _step(self, rows: Rows, last: Tensor, positions: Tensor, seen: Tensor, column: Tensor | None) -> Tensor:
         turn = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
         hidden: Tensor = self.embed(last)
-        # For every query head that shares a key head, one product a row and key head.
-        whole = seen[:, None, None].expand(-1, self.kv_heads, self.grouped, -1).flatten(0, 1)
-        bias = hidden.new_zeros(whole.shape).masked_fill_(~whole, -torch.inf)
-        for number, layer in enumerate(self.layers):
-            columns = _Seen(rows.cache.layers[number], bias, number, rows.prompts, column)
+        newest = seen.shape[1] - 1 if column is None else column
+        bias = {window: self._bias(_within(seen, newest, window), hidden) for window in dict.fromkeys(self.windows)}
+        for number, (layer, window) in enumerate(zip(self.layers, self.windows, strict=True)):
+            columns = _Seen(rows.cache.layers[number], bias[window], number, rows.prompts, column)
             hidden = hidden + layer.attend(hidden, columns, turn)
             hidden += layer.transform(hidden)
         logits: Tensor = self.head(self.norm(hidden))
         return logits
+
+    def _bias(self, seen: Tensor, like: Tensor) -> Tensor:
+        """Minus infinity at columns that are not seen, [R * kv_heads, grouped, columns] from [R, columns]."""
+        # For every query head that shares a key head, one product a row and key head.
+        whole = seen[:, None, None].expand(-1, self.kv_heads, self.grouped, -1).flatten(0, 1)
+        return like.new_zeros(whole.shape).masked_fill_(~whole, -torch.inf)
 
 
 class _Seen(NamedTuple):
@@ -206,6 +225,14 @@ class _Norm:
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = torch.addcmul(self.epsilon, length, length, value=self.share).rsqrt_()
         return (wide * scale).mul_(self.weight)
+
+
+def _within(seen: Tensor, newest: Tensor | int, window: int | None) -> Tensor:
+    """The columns that are seen, [R, columns], and of them the last `window` up to the newest one."""
+    if window is None:
+        return seen
+    place = torch.arange(seen.shape[1], device=seen.device)
+    return seen & (place > newest - window)
 
 
 def _linear(module: nn.Module) -> Callable[[Tensor], Tensor]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
+
+from qed.models.layer_windows import text_config
 
 SPARE = 64  # columns that are allocated ahead
 
@@ -63,11 +66,15 @@ class Columns(DynamicLayer):  # type: ignore[misc]
 
     def replace(self, parts: Sequence[tuple[Columns, Tensor]], width: int) -> None:
         """Hold these rows of these layers, one part below the other, each with its last columns at the end of
-        `width`."""
-        self.keys, self.values = (
-            _stacked([(getattr(layer, name), layer.used, rows) for layer, rows in parts], width)
-            for name in ("keys", "values")
-        )
+        `width`.
+
+        The layers give up what they hold, keys before values are copied, so that of a cache whose layers are replaced
+        one by one at most one layer exists twice.
+        """
+        for name in ("keys", "values"):
+            setattr(self, name, _stacked([(getattr(layer, name), layer.used, rows) for layer, rows in parts], width))
+            for layer, _ in parts:
+                setattr(layer, name, None)
         self.used, self.is_initialized = width, True
         self.dtype, self.device = self.keys.dtype, self.keys.device
 
@@ -88,17 +95,18 @@ class Columns(DynamicLayer):  # type: ignore[misc]
 
 
 def fresh(config: Any) -> DynamicCache:
-    """An empty cache for a model whose layers all attend to everything before."""
+    """An empty cache that keeps all columns; which of them a layer attends to is the masks' matter."""
     cache = DynamicCache(config=config)
-    cache.layers = [Columns() for _ in range(config.num_hidden_layers)]
+    cache.layers = [Columns() for _ in range(text_config(config).num_hidden_layers)]
     return cache
 
 
-def column_bytes(config: Any) -> int:
-    """The bytes that a token's keys and values take in all layers, at float32."""
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * 4 * int(config.num_hidden_layers) * int(heads) * int(width)
+def column_bytes(config: Any, dtype: torch.dtype) -> int:
+    """The bytes that a token's keys and values take in all layers."""
+    text = text_config(config)
+    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    return 2 * dtype.itemsize * int(text.num_hidden_layers) * int(heads) * int(width)
 
 
 def _widened(states: Tensor, used: int, columns: int) -> Tensor:

@@ -17,12 +17,15 @@ from torch import Tensor
 from qed import host
 from qed.errors import Diverged
 from qed.guards.signals import poll
+from qed.models.layer_windows import fixed_rotation_tokens, is_known, layer_windows, text_config
 from qed.sampling.base import Sampling
+from qed.sampling.device_memory import weight_bytes
 from qed.sampling.draw import drawn
 from qed.sampling.hf import HFSampler, ready
 from qed.sampling.native.cuda_graphs import graphed
 from qed.sampling.native.decoder import decoder_of
-from qed.sampling.native.kv_cache import column_bytes, fresh
+from qed.sampling.native.kv_cache import column_bytes
+from qed.sampling.native.prefill import chunk_prompts, prefill
 from qed.sampling.native.sequences import GIVEN, Place, Rows, begun, packed
 from qed.sampling.native.shared_prefix import Prompts
 from qed.types import Completion
@@ -31,21 +34,33 @@ REFILL_SHARE = 4  # new rows are let in when one in so many places is free
 # Rows that are done make room when they are one in so many, by device: where a step is a graph, fewer rows are another.
 LEAVE_SHARE = {"cpu": 8, "mps": 8, "cuda": 2}
 SHARED_FROM = 128  # tokens of a prompt that are not copied for each of its answers
-MEMORY_SHARE = 0.5  # of the device's memory that keys and values may take
+MEMORY_SHARE = 0.5  # of the memory that weights and training leave on the device, what keys and values may take
 STOP_EVERY = 8  # tokens between two looks for stop strings
 LOOK_EVERY = {"cuda": 8}  # tokens between two looks for rows that are done, by device: a look waits for the device
 
 
+def handover_reason(model: Any) -> str | None:
+    """Why a model is sampled by the reference and not by the loop; None where the loop knows its attention."""
+    kind, implementation = text_config(model.config).model_type, model.config._attn_implementation
+    if implementation not in {"sdpa", "eager"}:
+        return f"its attention is computed by {implementation}"
+    if not is_known(model.config):
+        return f"nothing is known of the attention of the family {kind}"
+    if layer_windows(model.config) is None:
+        return "some of its layers have neither full nor sliding attention"
+    return None
+
+
 def supports(model: Any) -> bool:
-    """Whether the loop knows a model's attention: all layers attend to everything before."""
-    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"])
-    return kinds == {"full_attention"} and model.config._attn_implementation in {"sdpa", "eager"}
+    """Whether the loop knows a model's attention: layers attend to everything before, or to a sliding window."""
+    return handover_reason(model) is None
 
 
 class NativeSampler(HFSampler):
     """The reference sampler with a loop of its own in place of `model.generate`."""
 
     without_graphs: str | None = None  # why a step cannot be a graph of the device, once that is known
+    handed_over_long: str | None = None  # why answers of some lengths are left to the reference, once there were such
 
     def refuse(self, why: str) -> None:
         """Make no graph from now on."""
@@ -60,6 +75,13 @@ class NativeSampler(HFSampler):
         given: Sequence[int] = (),
     ) -> list[list[Completion]]:
         """For each prompt as many answers as it has seeds, prompts of like length side by side."""
+        longest = max(map(len, prompts), default=0) + sampling.max_tokens
+        limit = fixed_rotation_tokens(self.model.config)
+        if longest > limit:
+            self.handed_over_long = (
+                f"positions are rotated otherwise beyond {limit:g} tokens, and there may be {longest}"
+            )
+            return super().generate(prompts, seeds, sampling, given)
         order = sorted(range(len(prompts)), key=lambda which: len(prompts[which]))
         waiting = deque((which, number) for which in order for number in range(len(seeds[which])))
         found: dict[Place, Completion] = {}
@@ -88,6 +110,7 @@ class _Loop:
         given: Sequence[int],
     ) -> None:
         self.model, self.tokenizer = sampler.model, sampler.tokenizer
+        self.precision, self.reserved = sampler.precision, sampler.reserved
         self.room = [sampling.max_tokens - begun for begun in given or [0] * len(prompts)]
         self.prompts, self.seeds, self.sampling = prompts, seeds, sampling
         self.device = sampler.model.device
@@ -107,53 +130,49 @@ class _Loop:
         self.shares = self.decode.shares and sum(answered) >= SHARED_FROM * max(1, len(prompts))
 
     def _fitting(self) -> int:
-        """The rows whose keys and values take half of the device's memory if all grow to their longest, at least 1.
+        """The rows whose keys and values, if all grow to their longest, take half of the memory that weights and
+        training leave; at least 1.
 
-        All memory counts, not what is free, so that the rows that share a batch are the same whenever a run is made.
+        All memory of the device counts, not what is free, so that the rows that share a batch are the same whenever a
+        run is made.
         """
         cuda = self.device.type == "cuda"
         whole = torch.cuda.get_device_properties(self.device).total_memory if cuda else host.whole_memory()
+        left = whole - weight_bytes(self.model, self.precision) - self.reserved
         columns = max(map(len, self.prompts), default=0) + self.sampling.max_tokens
-        return max(1, int(whole * MEMORY_SHARE / (columns * column_bytes(self.model.config))))
+        # Under autocast values are of its precision, and keys are kept as values are.
+        dtype = self.model.dtype if self.precision == torch.float32 else self.precision
+        return max(1, int(left * MEMORY_SHARE / (columns * column_bytes(self.model.config, dtype))))
 
     def admit(self, places: Sequence[Place]) -> None:
         """Let new answers in, with their first token, beside those that go on."""
-        new, source, scores = self._begin(places)
-        parts = [(new, torch.arange(len(new), device=self.device), source)]
+        parts, scores = [], []
         if self.rows is not None:
             going = (~self.rows.finished).nonzero().flatten()
-            parts.insert(0, (self.rows, going, going))
+            parts.append((self.rows, going, going))
+        for chunk in chunk_prompts(places, self.prompts):
+            new, source, first = self._begin(chunk)
+            parts.append((new, torch.arange(len(new), device=self.device), source))
+            scores.append(first)
         self.rows = packed(self.model.config, parts)
         self.live = len(self.rows)
-        self._write(scores, len(self.rows) - len(new))
+        self._write(torch.cat(scores), len(self.rows) - len(places))
 
     def _begin(self, places: Sequence[Place]) -> tuple[Rows, Tensor, Tensor]:
         """New answers, each prompt computed once: their rows, where the columns of each are, and the logits of its
         first token."""
         asked = list(dict.fromkeys(which for which, _ in places))
-        prompts = [self.prompts[which] for which in asked]
-        width = max(map(len, prompts))
-        ids = torch.tensor([[0] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=self.device)
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device=self.device)
-        mask = torch.arange(width, device=self.device)[None, :] >= width - lengths[:, None]
-        cache = fresh(self.model.config)
-        out = self.model(
-            input_ids=ids,
-            attention_mask=mask.long(),
-            position_ids=(mask.cumsum(-1) - 1).clamp(min=0),
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        cache, mask, logits = prefill(self.model, [self.prompts[which] for which in asked])
         number = {which: row for row, which in enumerate(asked)}
         owner = torch.tensor([number[which] for which, _ in places], device=self.device)
+        lengths = [len(self.prompts[which]) for which, _ in places]
         seeds = [self.seeds[which][number] for which, number in places]
         room = [self.room[which] for which, _ in places]
-        rows = begun(places, seeds, lengths[owner].tolist(), room, self.sampling, mask[owner], cache)
+        rows = begun(places, seeds, lengths, room, self.sampling, mask[owner], cache)
         if self.shares:
             rows.share(Prompts(cache, mask, owner))
-            return rows, torch.arange(len(rows), device=self.device), out.logits[owner, -1]
-        return rows, owner, out.logits[owner, -1]
+            return rows, torch.arange(len(rows), device=self.device), logits[owner]
+        return rows, owner, logits[owner]
 
     def step(self) -> None:
         """One more token for every row."""
@@ -244,5 +263,8 @@ def _stop_ids(tokenizer: Any, stop: Sequence[str]) -> list[int]:
 
 def make(model: Any, tokenizer: Any, ends: Sequence[int], rows_per_batch: int, precision: torch.dtype) -> HFSampler:
     """This sampler, or the reference for a model whose attention it does not know."""
-    kind = NativeSampler if supports(model) else HFSampler
-    return kind(model, tokenizer, ends, rows_per_batch, precision)
+    reason = handover_reason(model)
+    kind = NativeSampler if reason is None else HFSampler
+    sampler = kind(model, tokenizer, ends, rows_per_batch, precision)
+    sampler.handed_over = reason
+    return sampler

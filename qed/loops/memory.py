@@ -1,0 +1,22 @@
+"""What a sampler that shares the learner's device must know of the learner: the bytes that it takes there."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from qed.sampling.base import Sampler
+from qed.sampling.device_memory import training_bytes, weight_bytes
+from qed.training.learner import Learner
+
+
+def reserve_training(sampler: Sampler, learner: Learner) -> None:
+    """Tell a sampler that bounds its rows by memory what training takes beside the policy's weights.
+
+    That is gradients, the optimizer's moments, a reference model, and the weights that a phase may go back to; whether
+    or not they are there yet.
+    """
+    if not hasattr(sampler, "reserved"):
+        return
+    copies = [learner.reference] if isinstance(learner.reference, nn.Module) else []
+    copies += [learner.model] if learner.algorithm.restarts else []
+    sampler.reserved = training_bytes(learner.parameters, learner.settings) + sum(map(weight_bytes, copies))
