@@ -11,7 +11,8 @@ from qed.errors import DataError
 from qed.learner import Learner
 from qed.phases import Settings
 from qed.recipes.best import VALIDATED
-from qed.recipes.phase import Phase, Stats
+from qed.recipes.metrics import Stats
+from qed.recipes.phase import Phase
 from qed.recipes.probe import preflight
 from qed.recipes.problems import VALIDATION
 from qed.recipes.reference import precomputed
@@ -39,13 +40,21 @@ def preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) ->
     preflight(phase, setup.problems, flat(trained))
     stream = phase.over(trained, "pairs")
     if held:
-        phase.measure = partial(preferred, learner, held)
+        phase.evaluator.measure = partial(preferred, learner, held)
     count = -(-settings.learner.batch_size // 2) or len(trained)
-    for step in phase.steps():
+    phase.begin()
+    for step in phase.remaining_steps():
+        phase.begin_step(step)
         rows = flat(stream.take(count))
-        learner.score(rows, old=False)
-        stats = phase.update(rows, step)
+        with setup.timer("score"):
+            learner.score(rows, old=False)
+        with setup.timer("update"):
+            stats = phase.update(rows, step)
         phase.record(step, [stats])
+        phase.end_step(step)
+        phase.evaluate_if_due(step)
+        phase.save_if_due(step)
+        phase.stop_if_asked()
     phase.finish()
 
 

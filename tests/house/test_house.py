@@ -27,7 +27,7 @@ FLOORS = [
     ["settings", "phases", "plugins", "draws", "intervals", "machine"],
     ["grading", "guards", "console", "manifest", "runs", "folders"],
     ["tasks", "prompts", "rewards", "batch", "masked", "quantized", "lora", "room", "checkpoints", "replay"],
-    ["algorithms", "evaluation"],
+    ["algorithms", "evaluation", "metric_names"],
     ["configuration"],
     ["packing", "fused"],
     ["attention"],
@@ -171,7 +171,16 @@ def test_a_field_is_written_by_one_stage() -> None:
 @pytest.mark.parametrize("path", [path for path in FILES if room(path) in {"report", "reporting", "card"}], ids=name)
 def test_pages_read_run_folders_only(path: Path) -> None:
     """Law 8: what they say of a run they have from its folder; the arithmetic of its figures is the evaluation's."""
-    allowed = {"qed.runs", "qed.evaluation", "qed.intervals", "qed.errors", "qed.report", "qed.reporting", "qed.guards"}
+    allowed = {
+        "qed.runs",
+        "qed.metric_names",
+        "qed.evaluation",
+        "qed.intervals",
+        "qed.errors",
+        "qed.report",
+        "qed.reporting",
+        "qed.guards",
+    }
     for module in imports(path):
         assert not module.startswith("qed.") or ".".join(module.split(".")[:2]) in allowed, f"{name(path)}: {module}"
 
