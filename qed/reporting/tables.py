@@ -15,8 +15,17 @@ from qed.runs import Row
 
 BREAKDOWNS = ("level", "subject")
 MOST_KINDS = 40
-COSTS = ("", "steps", "training time", "– sampling", "– grading", "– learning")
-COSTS += ("tokens trained", "tokens/s", "peak memory")
+COSTS = (
+    "",
+    "steps",
+    "training time",
+    "– sampling",
+    "– grading",
+    "– learning",
+    "tokens trained",
+    "tokens/s",
+    "peak memory",
+)
 LEARNING = ("score", "update", "sync")  # the stages of a step that are neither sampling nor grading
 WORDS = {
     (True, True): "both right",
