@@ -134,7 +134,7 @@ class LearnerSettings:
     steps: int = 200
     """Steps of the phase."""
     batch_size: int = 0
-    """Rollouts for each optimizer step; 0 takes all rollouts of a step at once."""
+    """Rollouts for each optimizer step, at most; a step's rollouts are split evenly, and 0 takes them all at once."""
     passes: int = 1
     """Passes over the rollouts of an online step; each pass makes its own optimizer steps."""
     tokens_per_microbatch: int = 16384

@@ -15,7 +15,7 @@ from qed.rewards.base import may_judge
 from qed.rollout.collector import Gathered, Gatherer
 from qed.rollout.stages import credit, flat, minibatches
 from qed.sampling.base import Sampler
-from qed.types import Problem
+from qed.types import Problem, Rollout
 
 
 def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
@@ -26,40 +26,69 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
         UsageError: the algorithm asks which answers are right, and no reward says so.
         DataError: there is no problem that the algorithm could learn from.
     """
+    problems = prepare_problems(setup, settings)
+    phase = Phase(setup, settings, name, offset)
+    learner, sampler, timer = phase.learner, setup.sampler, setup.timer
+    stream = phase.over(problems, "problems")
+    gatherer = Gatherer(
+        stream, sampler, setup.template, setup.grader, settings.sampling, learner.look, offset, timer=timer
+    )
+    phase.holding(gatherer)
+    preflight(phase, problems)
+    told = noted = False
+    phase.begin()
+    for step in phase.remaining_steps():
+        phase.begin_step(step)
+        algorithm = learner.algorithm
+        with timer("sample"):  # and grade, which times itself: more may be sampled once some is graded
+            gathered = gatherer.gather(algorithm, Moment(step - offset, settings.learner.steps, settings.run.seed))
+        told = told or tell_shortage(setup, gathered, settings.sampling.problems_per_step)
+        noted = noted or note_steps(setup, sampler)
+        with timer("score"):
+            if algorithm.scored_before_credit:
+                learner.score(flat(gathered.groups), old=True)
+            credit(gathered.groups, algorithm)
+            rows = algorithm.rows(gathered.groups)
+            parts = split_into_updates(rows, settings, algorithm.together, step)
+            if not algorithm.scored_before_credit:
+                version = 0 if algorithm.rescored else step - 1
+                learner.score(rows, old=len(parts) > 1 or algorithm.rescored, version=version)
+        algorithm.remember(gathered.groups, gatherer.pool, version=step - 1)
+        counts = {**gathered.counts, **gatherer.pool.sizes()}
+        with timer("update"):
+            if algorithm.restarts and rows:
+                phase.defer_signals()  # until the step has its weights
+                learner.restart()
+            stats = [phase.update(part, step) for part in parts]
+        with timer("sync"):
+            sampler.load(learner.weights(), version=step)
+        learner.adapt(phase.record(step, stats, gathered.sampled, counts))
+        phase.end_step(step)
+        phase.evaluate_if_due(step)
+        phase.save_if_due(step)
+        phase.stop_if_asked()
+    phase.finish()
+
+
+def split_into_updates(rows: Sequence[Rollout], settings: Settings, together: int, step: int) -> list[list[Rollout]]:
+    """Split the rows of a step into those of each of its updates, every pass in an order of its own."""
+    size, seed = settings.learner.batch_size, settings.run.seed
+    passes = (minibatches(rows, size, together, (seed, "minibatches", step, n)) for n in range(settings.learner.passes))
+    return [part for parts in passes for part in parts]
+
+
+def prepare_problems(setup: Setup, settings: Settings) -> list[Problem]:
+    """Return the training problems that the algorithm can learn from.
+
+    Raises:
+        UsageError: the algorithm asks which answers are right, and no reward says so.
+        DataError: there is none.
+    """
     require_verdicts(settings)
     problems = answerable(setup)
     if settings.algorithm.guided:
         tell_guidance(setup, problems)
-    phase = Phase(setup, settings, name, offset)
-    learner, sampler = phase.learner, setup.sampler
-    stream = phase.over(problems, "problems")
-    gatherer = Gatherer(stream, sampler, setup.template, setup.grader, settings.sampling, learner.look, offset)
-    phase.holding(gatherer)
-    preflight(phase, problems)
-    told = noted = False
-    for step in phase.steps():
-        algorithm = learner.algorithm
-        gathered = gatherer.gather(algorithm, Moment(step - offset, settings.learner.steps, settings.run.seed))
-        told = told or tell_shortage(setup, gathered, settings.sampling.problems_per_step)
-        noted = noted or note_steps(setup, sampler)
-        phase.lap("sample")
-        if algorithm.scored_before_credit:
-            learner.score(flat(gathered.groups), old=True)
-        credit(gathered.groups, algorithm)
-        rows = algorithm.rows(gathered.groups)
-        parts = minibatches(rows, settings.learner.batch_size, algorithm.together) * settings.learner.passes
-        if not algorithm.scored_before_credit:
-            version = 0 if algorithm.rescored else step - 1
-            learner.score(rows, old=len(parts) > 1 or algorithm.rescored, version=version)
-        algorithm.remember(gathered.groups, gatherer.pool, version=step - 1)
-        counts = {**gathered.counts, **gatherer.pool.sizes()}
-        if algorithm.restarts and rows:
-            setup.stop.held = True  # until the step has its weights
-            learner.restart()
-        stats = [phase.update(part, step) for part in phase.updates(parts)]
-        sampler.load(learner.weights(), version=step)
-        learner.adapt(phase.record(step, stats, gathered.sampled, counts))
-    phase.finish()
+    return problems
 
 
 def require_verdicts(settings: Settings) -> None:

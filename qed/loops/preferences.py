@@ -9,7 +9,8 @@ from statistics import fmean
 from qed.config.phases import Settings
 from qed.data.splits import VALIDATION
 from qed.errors import DataError
-from qed.loops.phase import Phase, Stats
+from qed.loops.metrics import Stats
+from qed.loops.phase import Phase
 from qed.loops.preflight import preflight
 from qed.loops.reference import precomputed
 from qed.loops.setup import Setup
@@ -39,13 +40,21 @@ def preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) ->
     preflight(phase, setup.problems, flat(trained))
     stream = phase.over(trained, "pairs")
     if held:
-        phase.measure = partial(preferred, learner, held)
+        phase.evaluator.measure = partial(preferred, learner, held)
     count = -(-settings.learner.batch_size // 2) or len(trained)
-    for step in phase.steps():
+    phase.begin()
+    for step in phase.remaining_steps():
+        phase.begin_step(step)
         rows = flat(stream.take(count))
-        learner.score(rows, old=False)
-        stats = phase.update(rows, step)
+        with setup.timer("score"):
+            learner.score(rows, old=False)
+        with setup.timer("update"):
+            stats = phase.update(rows, step)
         phase.record(step, [stats])
+        phase.end_step(step)
+        phase.evaluate_if_due(step)
+        phase.save_if_due(step)
+        phase.stop_if_asked()
     phase.finish()
 
 

@@ -8,7 +8,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from qed.data.splits import Loaded, fitting, load_problems, prompt_name, shortes
 from qed.errors import QedError
 from qed.guards.redaction import redact
 from qed.guards.signals import Stop, poll, watched
+from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watching_run
 from qed.loops.resume import boundaries, find_checkpoint, fingerprint, phases_of, require_same_problems
 from qed.models import load, lora, threads
@@ -61,6 +62,7 @@ class Setup:
     boundaries: frozenset[int]  # the steps at which its phases begin and end, whose checkpoints stay
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the step that is being made
+    timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     # How the phase that is under way saves what is whole and says so, when a signal stops it.
     leave: Callable[[], str] | None = None
 

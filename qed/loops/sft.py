@@ -21,10 +21,17 @@ def offline(setup: Setup, settings: Settings, name: str, offset: int = 0) -> Non
     trained = trained_rows(setup, settings)
     preflight(phase, setup.problems, trained)
     stream = phase.over(trained, "demonstrations")
-    for step in phase.steps():
+    phase.begin()
+    for step in phase.remaining_steps():
+        phase.begin_step(step)
         rows = stream.take(settings.learner.batch_size or len(stream.items))
-        stats = phase.update(rows, step)
+        with setup.timer("update"):
+            stats = phase.update(rows, step)
         phase.record(step, [stats])
+        phase.end_step(step)
+        phase.evaluate_if_due(step)
+        phase.save_if_due(step)
+        phase.stop_if_asked()
     phase.finish()
 
 

@@ -122,10 +122,10 @@ def aligned(record: Record, control: Record, task: str) -> Series | None:
 def _clock(phases: Sequence[Phase]) -> list[Point]:
     """The training time at each step, from the step before the first; in steps where no time was taken."""
     clock: list[Point] = [(phases[0].begin, 0.0)] if phases else [(0.0, 0.0)]
-    timed = all(phase.total("time/step_s") for phase in phases)
+    timed = all(phase.total("time/step") for phase in phases)
     for phase in phases:
         for row in phase.rows:
-            clock.append((row["step"], clock[-1][1] + (number(row.get("time/step_s")) or 0.0 if timed else 1.0)))
+            clock.append((row["step"], clock[-1][1] + (number(row.get("time/step")) or 0.0 if timed else 1.0)))
     return clock
 
 

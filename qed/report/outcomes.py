@@ -128,7 +128,7 @@ def _control(against: Arms | None) -> Iterator[Tile]:
 
 
 def _time(record: Record) -> Iterator[Tile]:
-    spent = [(phase.label, seconds) for phase in record.phases if (seconds := phase.total("time/step_s"))]
+    spent = [(phase.label, seconds) for phase in record.phases if (seconds := phase.total("time/step"))]
     if spent:
         each = ", ".join(f"{label} {duration(seconds)}" for label, seconds in spent)
         yield "training time", duration(sum(seconds for _, seconds in spent)), each

@@ -113,7 +113,14 @@ MACHINERY = (
     Panel(
         "Time of a step",
         "seconds",
-        (("whole step", "time/step_s"), ("sampling", "time/sample_s"), ("learning", "time/train_s")),
+        (
+            ("whole step", "time/step"),
+            ("sampling", "time/sample"),
+            ("grading", "time/grade"),
+            ("scoring", "time/score"),
+            ("updating", "time/update"),
+            ("loading weights", "time/sync"),
+        ),
     ),
     Panel("Speed", "tokens per second", (("tokens per second", "perf/tokens_per_s"),)),
 )
@@ -258,7 +265,7 @@ def spans_of(records: Sequence[Record], series: Sequence[Series]) -> list[Span]:
 
 def _span(phases: Sequence[Phase]) -> Span:
     """A phase's steps; its share of the width is its share of the time."""
-    seconds = phases[0].total("time/step_s")
+    seconds = phases[0].total("time/step")
     last = max(phase.last for phase in phases)
     return Span(phases[0].label, phases[0].begin, last, seconds or float(last - phases[0].begin))
 

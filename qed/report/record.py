@@ -12,6 +12,7 @@ import yaml
 
 from qed.errors import DataError
 from qed.report.numbers import number
+from qed.runs.metric_names import read_metrics
 from qed.runs.run import Row, evaluations, read_json, read_lines, step_folder
 
 T = TypeVar("T")
@@ -164,7 +165,7 @@ def read(folder: Path) -> Record:
     measured = any(folder.glob("eval/step_*/summary.json")) if folder.is_dir() else False
     if not measured and not any((folder / name).is_file() for name in known):
         raise DataError(f"{folder} is no run: there is no settings.yaml in it. Name the folder that a run has written.")
-    rows = _read(folder / "metrics.jsonl", read_lines)
+    rows = _read(folder / "metrics.jsonl", read_metrics)
     if not rows and not measured:
         raise DataError(
             f"{folder} has no metrics: its metrics.jsonl is missing or empty, so there is nothing to report."
@@ -172,7 +173,7 @@ def read(folder: Path) -> Record:
     if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
         raise DataError(f"{folder / 'metrics.jsonl'} has a row without a step; it was not written by a run.")
     settings = _read(folder / "settings.yaml", _yaml)
-    spent = [value for row in rows if (value := number(row.get("time/evaluation_s"))) is not None]
+    spent = [value for row in rows if (value := number(row.get("time/evaluate"))) is not None]
     command = folder / "command.txt"
     return Record(
         folder=folder,
@@ -210,7 +211,7 @@ def _phases(rows: list[Row], settings: Row) -> list[Phase]:
     """The phases in the order they were run; the rows of evaluations belong to none."""
     trained: dict[str, list[Row]] = {}
     for row in rows:
-        if "time/evaluation_s" not in row and not any(key.startswith("eval/") for key in row):
+        if "time/evaluate" not in row and not any(key.startswith("eval/") for key in row):
             trained.setdefault(str(row.get("phase", "")), []).append(row)
     ends = planned_steps(settings)
     return [Phase(name, min(row["step"] for row in own) - 1, own, ends.get(name)) for name, own in trained.items()]

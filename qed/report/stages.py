@@ -99,7 +99,7 @@ def arms(record: Record, task: str) -> Arms | None:
     if other is None or arm is None or phase is None or end is None:
         return None
     rows = [row for each in other.phases for row in each.rows if row["step"] <= arm.step]
-    seconds = sum(number(row.get("time/step_s")) or 0.0 for row in rows)
+    seconds = sum(number(row.get("time/step")) or 0.0 for row in rows)
     whole = all(each.whole for each in (*other.phases, phase))
     pairs = same_problems(other.answers(arm.step, task), record.answers(end.step, task))
     return Arms(arm, end, phase, whole, seconds, pairs)

@@ -145,7 +145,7 @@ def _lengths(before: float | None, after: float | None) -> str:
 
 def _as_long(arms: Arms) -> str:
     """For how long SFT went on, and how that compares."""
-    ours, label = arms.phase.total("time/step_s"), arms.phase.label
+    ours, label = arms.phase.total("time/step"), arms.phase.label
     if not arms.seconds or not ours:
         return f"SFT continued for {arms.control.step:,} steps"
     if abs(arms.seconds / ours - 1) <= SAME_TIME:

@@ -15,7 +15,18 @@ from qed.runs.run import Row
 
 BREAKDOWNS = ("level", "subject")
 MOST_KINDS = 40
-COSTS = ("", "steps", "training time", "– sampling", "– learning", "tokens trained", "tokens/s", "peak memory")
+COSTS = (
+    "",
+    "steps",
+    "training time",
+    "– sampling",
+    "– grading",
+    "– learning",
+    "tokens trained",
+    "tokens/s",
+    "peak memory",
+)
+LEARNING = ("score", "update", "sync")  # the stages of a step that are neither sampling nor grading
 WORDS = {
     (True, True): "both right",
     (True, False): "right→wrong",
@@ -75,12 +86,14 @@ def costs(records: Sequence[Record]) -> Html:
             rows += [(f"{before}control, {phase.label} continued", _cost(phase)) for phase in record.control.phases]
         if record.evaluation_seconds is not None:
             title = f"{before}{len(record.evaluations):,} evaluations"
-            rows.append((title, ["–", duration(record.evaluation_seconds), *["–"] * 5]))
+            rows.append((title, ["–", duration(record.evaluation_seconds), *["–"] * (len(COSTS) - 3)]))
     return table(COSTS, rows, kind="stack")
 
 
 def _cost(phase: Phase) -> list[str]:
-    times = [phase.total(f"time/{what}_s") for what in ("step", "sample", "train")]
+    stages = {stage: phase.total(f"time/{stage}") for stage in ("step", "sample", "grade", *LEARNING)}
+    learning = [seconds for stage in LEARNING if (seconds := stages[stage]) is not None]
+    times = [stages["step"], stages["sample"], stages["grade"], sum(learning) if learning else None]
     tokens = phase.total("train/tokens")
     return [
         f"{len(phase.rows):,}",

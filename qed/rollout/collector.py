@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from qed.algorithms.base import Algorithm, Look, Moment
 from qed.config.settings import SamplingSettings
 from qed.data.prompts.base import Template
+from qed.guards.timer import StageTimer
 from qed.rewards.grader import Grader
 from qed.rollout.replay import Pool, Row, as_row, from_row
 from qed.rollout.stages import Stream, grade, sample, with_greedy
 from qed.sampling.base import Sampler, Sampling
-from qed.types import Group, Problem
+from qed.types import Group, Problem, Rollout
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Gatherer:
 
     `look` is how the policy sees answers that may be recalled, `offset` the number of the run's steps before the phase.
     `surplus` holds kept groups that no step has used, `pool` answers that may be learned from again; both are part of
-    every checkpoint.
+    every checkpoint. `timer` times grading and scoring by themselves, while the loop times the whole as sampling.
     """
 
     stream: Stream[Problem]
@@ -48,6 +49,7 @@ class Gatherer:
     offset: int = 0
     surplus: list[Group] = field(default_factory=list)
     pool: Pool = field(default_factory=Pool)
+    timer: StageTimer = field(default_factory=StageTimer)
 
     def gather(self, algorithm: Algorithm, moment: Moment) -> Gathered:
         """The graded groups of a step, at most as many as its problems; what is kept beyond them is surplus."""
@@ -66,7 +68,7 @@ class Gatherer:
 
     def _sample(self, algorithm: Algorithm, moment: Moment, rounds: int, counts: Counter[str]) -> list[Group]:
         wanted, size = self.settings.problems_per_step, self.settings.group_size
-        requests = algorithm.recall(self.pool, wanted, size, moment, self.look) if rounds == 0 else []
+        requests = algorithm.recall(self.pool, wanted, size, moment, self._score) if rounds == 0 else []
         if requests:
             counts["replay/answers"] += sum(len(request.beside) for request in requests)
         requests = [*requests, *algorithm.plan(self._asked(wanted - len(requests)), size, moment)]
@@ -76,8 +78,13 @@ class Gatherer:
         address = (moment.seed, "rollout", step, *((rounds,) if rounds else ()))
         groups = sample(requests, self.sampler, self.template, sampling, address, step - 1, counts)
         groups = with_greedy(groups, requests, self.sampler, self.template, sampling, version=step - 1)
-        grade(groups, self.grader)
+        with self.timer("grade"):
+            grade(groups, self.grader)
         return groups
+
+    def _score(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
+        with self.timer("score"):
+            return self.look(rollouts)
 
     def _asked(self, count: int) -> list[Problem]:
         """The next problems of the stream that are not retired; those solved retire when an epoch has ended."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from statistics import fmean
 from typing import Generic, TypeVar
 
@@ -197,11 +199,26 @@ def credit(groups: Groups, algorithm: Algorithm) -> None:
             rollout.advantage = advantage
 
 
-def minibatches(rows: Sequence[Rollout], size: int, together: int = 1) -> list[list[Rollout]]:
-    """The rows of each optimizer step, in the order given; 0 takes all at once, else `size` rounded up to whole
-    bundles."""
-    size = -(-size // together) * together or max(1, len(rows))
-    return [list(rows[start : start + size]) for start in range(0, max(1, len(rows)), size)]
+def minibatches(
+    rows: Sequence[Rollout], size: int, together: int = 1, address: tuple[int | str, ...] = ()
+) -> list[list[Rollout]]:
+    """Split the rows of one pass into the rows of each optimizer step, as evenly as whole bundles allow.
+
+    Rows are shuffled in every pass, the first one too, or the answers to one problem would always share an update. The
+    reference implementation of PPO (arXiv 1707.06347) does the same; TRL shuffles once and splits every pass alike;
+    verl keeps the order unless `actor.shuffle` is set. A single minibatch keeps its order, which changes no gradient.
+
+    Args:
+        rows: of the step; every `together` consecutive ones are a bundle, such as a preference pair.
+        size: the most rows of a minibatch, rounded up to whole bundles; 0 takes all rows at once.
+        together: rows of a bundle.
+        address: of the order, another one in each step and pass.
+    """
+    bundles = [list(rows[start : start + together]) for start in range(0, len(rows), together)]
+    count = max(1, math.ceil(len(bundles) / math.ceil(size / together))) if size else 1
+    order = shuffled(len(bundles), *address) if count > 1 else range(len(bundles))
+    ends = [number * len(bundles) // count for number in range(count + 1)]
+    return [flat(bundles[place] for place in order[start:end]) for start, end in pairwise(ends)]
 
 
 def flat(groups: Iterable[Group]) -> list[Rollout]:

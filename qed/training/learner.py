@@ -160,6 +160,7 @@ class Learner:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # what samples next needs the memory
         self.moved += rate * min(1.0, norm)
         skipped = {"optim/skipped": 0.0} if self.settings.skip_norm else {}
         return stats | {"optim/grad_norm": norm, **skipped}

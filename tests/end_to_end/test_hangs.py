@@ -23,8 +23,8 @@ BOOT = "import time\n{fault}\nfrom qed.cli.main import main\nmain()"
 # Each puts a sleep where a run could hang, after a few steps.
 FAULTS = {
     "sample": "import qed.sampling.native.sampler as n\nn.NativeSampler.generate = lambda *a, **k: time.sleep(999)",
-    "train": "import qed.training.learner as n\nn.Learner.accumulate = lambda *a, **k: time.sleep(999)",
-    "evaluate": "import qed.loops.phase as n\nn.evaluate = lambda *a, **k: time.sleep(999)",
+    "update": "import qed.training.learner as n\nn.Learner.accumulate = lambda *a, **k: time.sleep(999)",
+    "evaluate": "import qed.loops.evaluator as n\nn.evaluate = lambda *a, **k: time.sleep(999)",
     "save": "import qed.training.checkpoints as n\nn.save = lambda *a, **k: time.sleep(999)",
 }
 
@@ -56,14 +56,14 @@ def lives(number: int) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "stage", ["train", *(pytest.param(one, marks=pytest.mark.faults) for one in FAULTS if one != "train")]
+    "stage", ["update", *(pytest.param(one, marks=pytest.mark.faults) for one in FAULTS if one != "update")]
 )
 def test_a_stage_that_hangs(tmp_path: Path, stage: str) -> None:
     """The stacks name where every thread stood, the event names the stage, and what was saved is whole."""
     run = tmp_path / "run"
     # What would save and evaluate before the first step must not, where the fault is meant to be met later.
     more = ["--run.watchdog", 1, "--run.save_every", 1, "--evaluation.every", 0, "--run.preflight", "false"]
-    fault = FAULTS[stage] + ("\nimport qed.loops.phase as p\np.evaluate = lambda *a, **k: {}" * (stage == "sample"))
+    fault = FAULTS[stage] + ("\nimport qed.loops.evaluator as p\np.evaluate = lambda *a, **k: {}" * (stage == "sample"))
     going = start(run, *more, fault=fault)
     _, err = going.communicate(timeout=100)
     assert going.returncode == 75, err

@@ -94,8 +94,8 @@ def test_a_reward_without_weight_is_refused(qed: Callable[..., Any], tmp_path: P
 def test_a_disk_that_is_too_small_is_refused(
     qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qed.runs.disk.require", lambda *_, **__: None)
-    monkeypatch.setattr("qed.loops.preflight.room.size", lambda *_, **__: 1 << 50)
+    monkeypatch.setattr("qed.runs.disk.require_space", lambda *_, **__: None)
+    monkeypatch.setattr("qed.loops.preflight.checkpoint_bytes", lambda *_, **__: 1 << 50)
     done = qed("grpo", "--out", tmp_path / "run", *SMALL, "--run.save_every", 1)
     assert done.code == 2
     assert "2 checkpoints" in done.err

@@ -157,10 +157,30 @@ def test_group_advantages_are_centred_and_ignore_a_shift(name: str, rewards: lis
         assert one == [0.0] * len(rewards)
 
 
-@given(count=st.integers(0, 20), size=st.integers(0, 25))
-def test_minibatches_keep_every_row_once(count: int, size: int) -> None:
-    rows = [make_rollout(random.Random(seed)) for seed in range(count)]
-    parts = minibatches(rows, size)
-    assert [row for part in parts for row in part] == rows
-    assert all(len(part) <= size for part in parts) or size == 0
-    assert len(parts) == (1 if size == 0 or count == 0 else -(-count // size))
+@given(bundles=st.integers(0, 40), size=st.integers(0, 90), together=st.integers(1, 4), seed=st.integers())
+def test_minibatches_are_even_and_hold_every_row_once(bundles: int, size: int, together: int, seed: int) -> None:
+    """Of every pass: whole bundles, as many minibatches as `size` asks for, and sizes that differ by one bundle."""
+    rows = [replace(make_rollout(random.Random(number)), index=number) for number in range(bundles * together)]
+    parts = [[row.index for row in part] for part in minibatches(rows, size, together, (seed, "minibatches", 3, 0))]
+    found = [part[at : at + together] for part in parts for at in range(0, len(part), together)]
+    assert sorted(found) == [list(range(at, at + together)) for at in range(0, len(rows), together)]
+    sizes = [len(part) // together for part in parts]
+    most = math.ceil(size / together) if size else bundles
+    assert len(parts) == max(1, math.ceil(bundles / max(1, most)))
+    assert max(sizes) - min(sizes) <= 1
+    assert max(sizes) <= most
+
+
+def test_minibatches_are_even_and_shuffled_anew_in_every_pass() -> None:
+    """130 rows of 64 at most make no update of 2 rows; an order belongs to its address alone."""
+    rows = [replace(make_rollout(random.Random(number)), index=number) for number in range(130)]
+
+    def split(*address: int | str) -> list[list[int]]:
+        return [[row.index for row in part] for part in minibatches(rows, 64, 1, address)]
+
+    assert [len(part) for part in split(1, "minibatches", 3, 0)] == [43, 43, 44]
+    orders = [split(1, "minibatches", step, number) for step in (3, 4) for number in (0, 1)]
+    assert all(one != other for at, one in enumerate(orders) for other in orders[:at])
+    assert split(1, "minibatches", 3, 0) == orders[0]
+    assert minibatches(rows, 130, 1, (1,)) == minibatches(rows, 0, 1, (2,)) == [rows]
+    assert minibatches([], 64) == [[]]

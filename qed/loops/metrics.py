@@ -1,0 +1,78 @@
+"""Rows of metrics.jsonl: what a step says of itself, and the alarms that it sets off."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+import torch
+
+from qed.guards.alarms import Alarms
+from qed.loops.non_finite import SKIPPED
+from qed.loops.setup import Setup
+from qed.rollout.stages import describe, flat
+from qed.runs.run import Row
+from qed.training.learner import COUNTS
+from qed.types import Groups
+
+Stats = dict[str, float]
+
+
+class MetricsWriter:
+    """Writes the metrics of a phase, and warns when they are alarming.
+
+    Args:
+        setup: of the run.
+        phase: its name.
+        recorded: the phase's rows so far, where a run is resumed; what they set off has been said.
+    """
+
+    def __init__(self, setup: Setup, phase: str, recorded: Sequence[Row]) -> None:
+        self.setup = setup
+        self.phase = phase
+        self.alarms = Alarms()
+        for row in recorded:
+            self.alarms.look(row)
+
+    def write(self, step: int, figures: Mapping[str, float]) -> Row:
+        """Write a row, and warn of each alarm once; returns the row."""
+        row: Row = {"step": step, "phase": self.phase, **figures}
+        self.setup.run.metrics(row)
+        for alarm in self.alarms.look(row):
+            self.setup.run.event("alarm", name=alarm.name, step=step, phase=self.phase, told=alarm.told)
+            self.setup.console.say(f"Warning, step {step}: {alarm.told}")
+        return row
+
+
+def summarise_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, device: torch.device) -> Stats:
+    """Return the metrics of a step.
+
+    Args:
+        groups: all that was sampled for it; none where nothing was.
+        counts: how they were collected.
+        updates: the statistics of its updates, merged.
+        times: the seconds of its stages, `time/step` among them.
+        device: that the model is on.
+    """
+    tokens = sum(len(rollout.output) for rollout in flat(groups)) or updates["train/tokens"]
+    speed = {"perf/tokens_per_s": tokens / times["time/step"]}
+    return {**describe(groups), **counts, **updates, **times, **speed, **measure_memory(device)}
+
+
+def merge_updates(stats: Sequence[Stats]) -> Stats:
+    """Merge the statistics of a step's updates: counts add up, all others are means over the updates that have them."""
+    names = dict.fromkeys(name for one in stats for name in one)
+    merged = {name: fmean(one[name] for one in stats if name in one) for name in names}
+    return merged | {name: sum(one.get(name, 0.0) for one in stats) for name in (*COUNTS, SKIPPED) if name in merged}
+
+
+def measure_memory(device: torch.device) -> Stats:
+    """Return the peak memory of the process, and of the device, in GiB."""
+    # Linux counts in KiB, macOS in bytes.
+    unit = 2**30 if sys.platform == "darwin" else 2**20
+    found = {"mem/rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
+    if device.type == "cuda":
+        found["mem/gpu_gb"] = torch.cuda.max_memory_allocated(device) / 2**30
+    return found
