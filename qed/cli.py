@@ -22,6 +22,7 @@ from qed import machine, plugins
 from qed.commands.base import training
 from qed.configuration.fields import Table
 from qed.configuration.help import command_help, overview
+from qed.configuration.keys import list_paths
 from qed.configuration.resolve import Resolved, resolve, sources
 from qed.errors import DataError, QedError, UsageError
 from qed.guards.texts import clean, redact
@@ -135,10 +136,10 @@ def _recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dic
     from qed.recipes.start import first_taught
     from qed.runs import Launch
 
-    flags = resolved.flags
+    flags, paths = resolved.flags, list_paths(resolved.settings)
     launch = Launch(
         command=("qed", *arguments),
-        origins=resolved.origins,
+        origins={paths.get(key, key): origin for key, origin in resolved.origins.items()},
         resume=_goes_on(resolved),
         requeue=flags.requeue,
         overwrite=flags.overwrite,

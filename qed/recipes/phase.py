@@ -9,13 +9,13 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
 import torch
 
 from qed import checkpoints
+from qed.algorithms.parts.field_names import changed_fields, replace_fields
 from qed.errors import NothingTrained
 from qed.gathering import Gatherer
 from qed.guards.alarms import Alarms
@@ -80,7 +80,7 @@ class Phase:
         if self.goes_on:
             self.tolerance.in_a_row = state.get("skipped_in_a_row", 0)
             self.learner.load_state(self.moving.load(tensors, state.get("reference_moves", 0)))
-            self.learner.algorithm = replace(settings.algorithm, **state.get("algorithm", {}))
+            self.learner.algorithm = replace_fields(settings.algorithm, state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
         self.alarms = Alarms()
         recorded = read_lines(setup.run.folder / "metrics.jsonl")
@@ -264,8 +264,7 @@ class Phase:
 
     def _adapted(self) -> dict[str, Any]:
         """The coefficients that the algorithm has set itself since the phase began."""
-        now, begun = asdict(self.learner.algorithm), asdict(self.settings.algorithm)
-        return {name: value for name, value in now.items() if value != begun[name]}
+        return changed_fields(self.learner.algorithm, self.settings.algorithm)
 
     def finish(self) -> None:
         """Say when no step of the phase had a gradient.
