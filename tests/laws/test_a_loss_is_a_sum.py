@@ -46,6 +46,11 @@ SINGLE: list[dict[str, Any]] = [
         for kind in get_args(RejectionKind)
         for low, high in [REJECTED.get(kind[-2:], (0.5, 2.0))]
     ),
+    {
+        "rejection": ("token_k1", "sequence_mean_k3", "sequence_max_k2"),
+        "rejection_low": (0.85, 0.0, 0.0),
+        "rejection_high": (0.98, 0.02, 0.02),
+    },
     *({"average": "constant", "scale": scale} for scale in get_args(Scale)),
     {"clip_dual": 1.5, "ratio_clamp": 0.5},
     {"offpolicy_limit": 0.1},
