@@ -135,7 +135,7 @@ def drawn(folder: Path, source: random.Random) -> list[Any]:
     settings = SETTINGS | (ONLINE if algorithm.online else {})
     command: list[Any] = [name, "--tasks", data(folder, name == "dpo"), *SHARED]
     command += ["--sampling.problems_per_step", 5, "--sampling.group_size", 4] if algorithm.online else []
-    if hasattr(algorithm, "kl") and source.random() < 0.4:
+    if hasattr(algorithm, "regularizer") and source.random() < 0.4:
         command += ["--algorithm.kl", 0.1]
         settings |= OF_KL
     for key, (share, values) in settings.items():

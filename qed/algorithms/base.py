@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from qed.config.field_names import replace_fields
 from qed.errors import UsageError
 from qed.types import Advantage, Group, Groups, Problem, Request, Rollout
 
@@ -73,6 +74,11 @@ class Algorithm:
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
         require(self.average_length >= 0, "algorithm.average_length must not be negative.")
+
+    @classmethod
+    def from_settings(cls, **settings: Any) -> Self:
+        """Build the algorithm with some settings, those of its parts by path (with `**`) or by short name."""
+        return replace_fields(cls(), settings)
 
     @property
     def reference(self) -> bool:
@@ -224,6 +230,12 @@ def require(condition: bool, message: str) -> None:
     """Raise a UsageError when an algorithm's setting is out of its range."""
     if not condition:
         raise UsageError(message)
+
+
+def require_moves(every: int, mix: float) -> None:
+    """Refuse a reference model that moves after less than no steps, or not towards the policy."""
+    require(every >= 0, "algorithm.reference_every must not be negative.")
+    require(0 < mix <= 1, "algorithm.reference_mix must lie in (0, 1].")
 
 
 def correct_ones(group: Group) -> list[Rollout]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qed.algorithms.base import Average
-from qed.algorithms.parts.losses import CispoClip
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.surrogates import Surrogate
 
@@ -22,9 +21,4 @@ class Cispo(PolicyGradient):
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    surrogate: Surrogate = "cispo"
-    """What is minimised for a token of a known advantage."""
-    cispo_clip: CispoClip = "above"
-    """Which side cispo clips: both, only above at 1 + clip_high, or as TRL only above at clip_high itself."""
-    clip_high: float = 4.0
-    """The weight is clipped above at 1 + clip_high, with cispo_clip trl at clip_high."""
+    surrogate: Surrogate = Surrogate(kind="cispo", cispo_clip="above", clip_high=4.0)

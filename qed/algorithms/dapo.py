@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 
 from qed.algorithms.base import Average
 from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.selection import Selection
+from qed.algorithms.parts.surrogates import Surrogate
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,7 @@ class Dapo(PolicyGradient):
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    clip_high: float = 0.28
-    """The ratio is clipped above at 1 + clip_high."""
-    dynamic_sampling: bool = True
-    """Sample until enough groups have right answers and wrong ones; the others are recorded and dropped."""
+    surrogate: Surrogate = Surrogate(clip_high=0.28)
+    selection: Selection = Selection(dynamic_sampling=True)
 
     defaults: ClassVar[dict[str, Any]] = {"data.reward": ("auto", "overlong")}

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qed.algorithms.base import Average
+from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.surrogates import Surrogate
 
@@ -22,7 +23,5 @@ class Dppo(PolicyGradient):
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    normalize_std: bool = False
-    """Divide advantages by the group's standard deviation."""
-    surrogate: Surrogate = "dppo"
-    """What is minimised for a token of a known advantage."""
+    advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)
+    surrogate: Surrogate = Surrogate(kind="dppo")

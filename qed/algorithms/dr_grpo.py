@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qed.algorithms.base import Average
+from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 
 
@@ -18,5 +19,4 @@ class DrGrpo(PolicyGradient):
 
     average: Average = "constant"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    normalize_std: bool = False
-    """Divide advantages by the group's standard deviation."""
+    advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)

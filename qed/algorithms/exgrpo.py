@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from qed.algorithms.base import Average, Look, Moment, correct_ones, require
 from qed.algorithms.parts import shaping
+from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.losses import known
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.surrogates import Terms, own_tokens
@@ -44,8 +45,7 @@ class ExGrpo(PolicyGradient):
 
     average: Average = "constant"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    normalize_std: bool = False
-    """Divide advantages by the group's standard deviation."""
+    advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)
     mixed: bool = False
     """Replay from now on; set by the run itself once enough answers are right."""
     mixed_above: float = 0.35
@@ -137,7 +137,8 @@ class ExGrpo(PolicyGradient):
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """The surrogate of fresh tokens, clipped until replay begins, and - A r / (r + gamma) of replayed ones."""
         logps = shaping.filled(logps, batch)
-        bound = replace(self, clip_low=1.0, clip_high=math.inf) if self.mixed else self
+        free = replace(self.surrogate, clip_low=1.0, clip_high=math.inf)
+        bound = replace(self, surrogate=free) if self.mixed else self
         fresh = super(ExGrpo, bound).terms(own_tokens(batch), logps)
         # Without a record, the best guess at who wrote a token is the policy before the update; where that has not
         # been scored either, it is the policy as it is, and what stands there is 0.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qed.algorithms.parts.estimators import Estimator
+from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 
 
@@ -19,7 +19,4 @@ from qed.algorithms.parts.policy_gradient import PolicyGradient
 class Gdpo(PolicyGradient):
     """GRPO for rewards of several parts."""
 
-    estimator: Estimator = "gdpo"
-    """How rewards become advantages."""
-    std_epsilon: float = 1e-4
-    """Added to the standard deviation."""
+    advantage: AdvantageEstimator = AdvantageEstimator(estimator="gdpo", std_epsilon=1e-4)

@@ -18,9 +18,4 @@ from qed.algorithms.parts.surrogates import Surrogate
 class Gmpo(PolicyGradient):
     """GRPO with a geometric mean over a row."""
 
-    surrogate: Surrogate = "gmpo"
-    """What is minimised for a token of a known advantage."""
-    clip_low: float = 0.4
-    """A token's log-ratio is clipped below at -clip_low."""
-    clip_high: float = 0.4
-    """A token's log-ratio is clipped above at clip_high."""
+    surrogate: Surrogate = Surrogate(kind="gmpo", clip_low=0.4, clip_high=0.4)

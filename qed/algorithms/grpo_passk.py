@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qed.algorithms.parts.estimators import Estimator
+from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 
 
@@ -16,5 +16,4 @@ from qed.algorithms.parts.policy_gradient import PolicyGradient
 class GrpoPassk(PolicyGradient):
     """A group is as good as its best answer."""
 
-    estimator: Estimator = "passk"
-    """How rewards become advantages."""
+    advantage: AdvantageEstimator = AdvantageEstimator(estimator="passk")

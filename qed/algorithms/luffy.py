@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from qed.algorithms.base import Average, Moment
 from qed.algorithms.parts import requirements, shaping
+from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.guidance import Guidance
 from qed.algorithms.parts.losses import known
 from qed.algorithms.parts.mixture import Mixture, split_group
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.shaping import Shaping
-from qed.algorithms.parts.surrogates import Terms, own_tokens
+from qed.algorithms.parts.surrogates import Surrogate, Terms, own_tokens
 from qed.types import Advantage, Group, Groups, Problem, Request
 
 if TYPE_CHECKING:
@@ -35,12 +36,8 @@ class Luffy(PolicyGradient):
 
     average: Average = "constant"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    normalize_std: bool = False
-    """Divide advantages by the group's standard deviation."""
-    clip_low: float = 1.0
-    """The ratio of sampled tokens is clipped below at 1 - clip_low; 1 does not clip."""
-    clip_high: float = math.inf
-    """The ratio of sampled tokens is clipped above at 1 + clip_high; infinity does not clip."""
+    advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)
+    surrogate: Surrogate = Surrogate(clip_low=1.0, clip_high=math.inf)
     guidance: Guidance = field(default_factory=Guidance)
     mixture: Mixture = field(default_factory=Mixture)
     shaping: Shaping = field(default_factory=Shaping)
@@ -49,7 +46,7 @@ class Luffy(PolicyGradient):
         """Refuse settings that would not be read."""
         super().__post_init__()
         if self.mixture.statistics == "split":
-            requirements.split(self)
+            requirements.split(self.advantage, self.regularizer)
 
     @property
     def two_pass(self) -> bool:
@@ -74,7 +71,8 @@ class Luffy(PolicyGradient):
         if self.mixture.statistics == "shared":
             advantages = super().credit(groups)
         else:
-            advantages = [split_group(group, self.normalize_std, self.std_epsilon) for group in groups]
+            rule = self.advantage
+            advantages = [split_group(group, rule.normalize_std, rule.std_epsilon) for group in groups]
         return [self.mixture.weighed(group, own) for group, own in zip(groups, advantages, strict=True)]
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
@@ -90,6 +88,6 @@ class Luffy(PolicyGradient):
         else:
             old = known(shaping.filled(batch.old_logps, batch), logps)
             ratio = self.shaping.own(logps, old)
-            own = shaping.clipped(batch, ratio, self.clip_low, self.clip_high)
+            own = shaping.clipped(batch, ratio, self.surrogate.clip_low, self.surrogate.clip_high)
         terms, stats = shaping.joined(batch, own, *self.shaping.given(logps, batch.behaviour_logps))
         return terms, stats | ({"clip/dropped": batch.prepared.sum()} if self.shaping.drop_above else {})

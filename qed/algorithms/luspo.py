@@ -21,9 +21,4 @@ class Luspo(PolicyGradient):
 
     average: Average = "sequence_sum"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    surrogate: Surrogate = "gspo"
-    """What is minimised for a token of a known advantage."""
-    clip_low: float = 3e-4
-    """The row's ratio is clipped below at 1 - clip_low."""
-    clip_high: float = 4e-4
-    """The row's ratio is clipped above at 1 + clip_high."""
+    surrogate: Surrogate = Surrogate(kind="gspo", clip_low=3e-4, clip_high=4e-4)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qed.algorithms.base import Average
-from qed.algorithms.parts.estimators import Estimator
+from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.surrogates import Surrogate
 
@@ -22,7 +22,5 @@ class Opo(PolicyGradient):
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    estimator: Estimator = "opo"
-    """How rewards become advantages."""
-    surrogate: Surrogate = "plain"
-    """What is minimised for a token of a known advantage."""
+    advantage: AdvantageEstimator = AdvantageEstimator(estimator="opo")
+    surrogate: Surrogate = Surrogate(kind="plain")

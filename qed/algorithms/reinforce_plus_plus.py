@@ -11,12 +11,11 @@ is loaded unasked.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from qed.algorithms.base import Average
-from qed.algorithms.parts.divergences import Divergence
-from qed.algorithms.parts.estimators import Estimator
+from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.regularizer import Regularizer
 
 
 @dataclass(frozen=True)
@@ -25,11 +24,5 @@ class ReinforcePlusPlus(PolicyGradient):
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    estimator: Estimator = "returns"
-    """How rewards become advantages."""
-    whiten: bool = True
-    """Give the advantages of all tokens of the step the mean 0 and the variance 1."""
-    kl_estimator: Divergence = "k1"
-    """How a token's KL is estimated; with a plus the value is that estimator's and the gradient that of k2."""
-    kl_place: Literal["loss", "reward"] = "reward"
-    """Whether the KL is a term of the loss, or is taken off the reward of every token before the advantages."""
+    advantage: AdvantageEstimator = AdvantageEstimator(estimator="returns", whiten=True)
+    regularizer: Regularizer = Regularizer(kl_estimator="k1", kl_place="reward")

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qed.algorithms.base import Average
-from qed.algorithms.parts.divergences import Divergence
+from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.regularizer import Regularizer
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,5 @@ class ReinforcePlusPlusBaseline(PolicyGradient):
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    normalize_std: bool = False
-    """Divide advantages by the group's standard deviation."""
-    whiten: bool = True
-    """Give the advantages of all tokens of the step the mean 0 and the variance 1."""
-    kl_estimator: Divergence = "k2"
-    """How a token's KL is estimated; with a plus the value is that estimator's and the gradient that of k2."""
+    advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False, whiten=True)
+    regularizer: Regularizer = Regularizer(kl_estimator="k2")

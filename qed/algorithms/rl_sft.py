@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from qed.algorithms.base import Average, Moment, require
 from qed.algorithms.parts import requirements, shaping
+from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.guidance import Guidance
 from qed.algorithms.parts.mixture import split_group
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.algorithms.parts.surrogates import Terms, own_tokens
+from qed.algorithms.parts.surrogates import Surrogate, Terms, own_tokens
 from qed.types import Advantage, Group, Groups, Problem, Request
 
 if TYPE_CHECKING:
@@ -33,12 +34,8 @@ class RlSft(PolicyGradient):
 
     average: Average = "constant"
     """How own answers are averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    normalize_std: bool = False
-    """Divide advantages by the deviation of the group's own answers."""
-    clip_low: float = 1.0
-    """The ratio of own answers is clipped below at 1 - clip_low; 1 does not clip."""
-    clip_high: float = math.inf
-    """The ratio of own answers is clipped above at 1 + clip_high; infinity does not clip."""
+    advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)
+    surrogate: Surrogate = Surrogate(clip_low=1.0, clip_high=math.inf)
     sft: float = 0.1
     """Weight of the imitation of answers of which something was given, averaged over all of their tokens. The published
     runs have 1 beside a policy gradient that is summed over 64 rows, which is about 0.1 beside its mean."""
@@ -47,7 +44,7 @@ class RlSft(PolicyGradient):
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
         super().__post_init__()
-        requirements.split(self)
+        requirements.split(self.advantage, self.regularizer)
         require(self.sft >= 0, "algorithm.sft must not be negative.")
 
     @property
@@ -65,7 +62,8 @@ class RlSft(PolicyGradient):
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
         """Advantages by the statistics of the group's own answers."""
-        return [split_group(group, self.normalize_std, self.std_epsilon) for group in groups]
+        rule = self.advantage
+        return [split_group(group, rule.normalize_std, rule.std_epsilon) for group in groups]
 
     def weights(self, batch: Batch, length: int) -> Tensor:
         """Own answers averaged among themselves, the others by one mean over all of their tokens."""

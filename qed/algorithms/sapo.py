@@ -17,5 +17,4 @@ from qed.algorithms.parts.surrogates import Surrogate
 class Sapo(PolicyGradient):
     """GRPO with a sigmoid for a clip."""
 
-    surrogate: Surrogate = "sapo"
-    """What is minimised for a token of a known advantage."""
+    surrogate: Surrogate = Surrogate(kind="sapo")

@@ -21,5 +21,4 @@ class Vespo(PolicyGradient):
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
-    surrogate: Surrogate = "vespo"
-    """What is minimised for a token of a known advantage."""
+    surrogate: Surrogate = Surrogate(kind="vespo")

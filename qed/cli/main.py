@@ -23,6 +23,7 @@ from qed.cli.commands.base import training
 from qed.config import plugins
 from qed.config.fields import Table
 from qed.config.help import command_help, overview
+from qed.config.keys import list_paths
 from qed.config.phases import PipelineSettings
 from qed.config.resolve import Resolved, resolve, sources
 from qed.errors import DataError, QedError, UsageError
@@ -136,10 +137,10 @@ def _recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dic
     from qed.loops.warm_start import first_taught
     from qed.runs.run import Launch
 
-    flags = resolved.flags
+    flags, paths = resolved.flags, list_paths(resolved.settings)
     launch = Launch(
         command=("qed", *arguments),
-        origins=resolved.origins,
+        origins={paths.get(key, key): origin for key, origin in resolved.origins.items()},
         resume=_goes_on(resolved),
         requeue=flags.requeue,
         overwrite=flags.overwrite,

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from qed.config.keys import map_names
 from qed.config.values import dump
 from qed.errors import DataError
 from qed.guards.redaction import redact
@@ -21,11 +22,14 @@ SAME_UPDATES = {"adamw", "adamw_offload"}  # they differ in where the state lies
 def changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """The settings that differ from a saved settings.yaml, each as `key: old -> new`: all, and those that are refused
     because they would make another run, and are not allowed by name."""
-    before = dict(_flat(_saved(saved)))
-    after = dict(_flat(yaml.safe_load(redact(dump(settings)))))  # as it was saved
+    names = map_names(settings)
+    before = {names.get(name, name): value for name, value in _flat(_saved(saved))}
+    after = {  # as it was saved
+        names.get(name, name): value for name, value in _flat(yaml.safe_load(redact(dump(settings))))
+    }
     # The steps of the last phase may grow; those of an earlier one would move everything behind them.
     last = "rl.learner.steps" if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner.steps"
-    different = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    different = [key for key in {**before, **after} if not _equal(before.get(key), after.get(key))]
     free = [
         key
         for key in different
@@ -37,6 +41,11 @@ def changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> tuple[
     ]
     said = {key: f"{key}: {before.get(key)} -> {after.get(key)}" for key in different if key != "run.out"}
     return list(said.values()), [said[key] for key in said if key not in free]
+
+
+def _equal(before: Any, after: Any) -> bool:
+    """Whether two values are the same; a text or number is what a list of it alone is, as where a list is read."""
+    return bool(before == after or [before] == after or before == [after])
 
 
 def _saved(file: Path) -> dict[str, Any]:

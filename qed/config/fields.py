@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from qed.config import plugins
+from qed.config.keys import list_other_names
 from qed.config.phases import PipelineSettings, Settings
 from qed.errors import UsageError
 
@@ -34,9 +35,13 @@ SHORTCUTS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: where it stands and what it takes; `default` is MISSING where a value must be given."""
+    """One setting: where it stands and what it takes; `default` is MISSING where a value must be given.
+
+    `path` holds the names of all sections around it; the key may leave out that of an algorithm's part.
+    """
 
     key: str
+    path: str
     kind: Any
     default: Any
     section: str
@@ -48,10 +53,15 @@ class Setting:
         """The last part of the key."""
         return self.key.rpartition(".")[2]
 
+    @property
+    def field(self) -> str:
+        """The name of its field."""
+        return self.path.rpartition(".")[2]
+
 
 @dataclass(frozen=True)
 class Table:
-    """All settings of a command.
+    """All settings of a command by key, and the other names of settings in an algorithm's parts.
 
     `methods` names the algorithm of each phase; outside of pipelines there is one, under an empty name.
     """
@@ -60,6 +70,7 @@ class Table:
     methods: Mapping[str, str]
     settings: Mapping[str, Setting]
     sections: Mapping[str, type]
+    names: Mapping[str, str]
 
     @property
     def pipeline(self) -> bool:
@@ -69,6 +80,7 @@ class Table:
     def full(self, key: str, shortcuts: bool = True) -> tuple[str, ...]:
         """The settings that a key or a shortcut means: one, both phases' in a pipeline, or none."""
         key = SHORTCUTS.get(key, key) if shortcuts else key
+        key = self.names.get(key, key)
         if key in self.settings:
             return (key,)
         # Two phases rarely share a learning rate: SFT's is ten times that of RL.
@@ -86,18 +98,29 @@ def table_of(command: str, methods: Mapping[str, str]) -> Table:
     settings: dict[str, Setting] = {}
     sections: dict[str, type] = {}
     classes = {phase: plugins.load_algorithm(name) for phase, name in methods.items()}
-    _collect(Settings if "" in methods else PipelineSettings, "", classes, (settings, sections))
+    _collect(Settings if "" in methods else PipelineSettings, "", classes, (settings, sections), None)
     for phase in methods:
         # The phase's own algorithm is a default of its own: in settings.py both phases are the same class.
         if phase:
             settings[f"{phase}.method"] = replace(settings[f"{phase}.method"], default=PHASES[phase])
-    return Table(command, dict(methods), settings, sections)
+    names: dict[str, str] = {}
+    for phase in methods:
+        section = f"{phase}.algorithm".lstrip(".")
+        own = [path.removeprefix(f"{section}.") for path in settings if path.startswith(f"{section}.")]
+        names |= list_other_names(section, own)
+    keyed = {names.get(path, path): setting for path, setting in settings.items()}
+    keyed = {key: replace(setting, key=key) for key, setting in keyed.items()}
+    return Table(command, dict(methods), keyed, sections, names)
 
 
 def _collect(
-    owner: type, section: str, classes: Mapping[str, type], found: tuple[dict[str, Setting], dict[str, type]]
+    owner: type,
+    section: str,
+    classes: Mapping[str, type],
+    found: tuple[dict[str, Setting], dict[str, type]],
+    given: Any,
 ) -> None:
-    """Add the settings of a dataclass and of the sections within it."""
+    """Add the settings of a dataclass and of the sections within it; `given` is its own default where it has one."""
     settings, sections = found
     sections[section] = owner
     hints = _hints(owner)
@@ -105,9 +128,10 @@ def _collect(
         key = f"{section}.{part.name}" if section else part.name
         inner = classes[section] if part.name == "algorithm" and section in classes else hints[part.name]
         if is_dataclass(inner) and isinstance(inner, type):
-            _collect(inner, key, classes, found)
+            _collect(inner, key, classes, found, _default_section(owner, part, inner))
         elif part.init and not (part.name == "method" and not section):
-            settings[key] = Setting(key, inner, _default(part), section, owner, part.metadata.get("shelf"))
+            default = _default(part) if given is None else getattr(given, part.name)
+            settings[key] = Setting(key, key, inner, default, section, owner, part.metadata.get("shelf"))
 
 
 def _hints(owner: type) -> dict[str, Any]:
@@ -115,6 +139,17 @@ def _hints(owner: type) -> dict[str, Any]:
         return get_type_hints(owner)
     except NameError as error:
         raise UsageError(f"The types of the fields of {owner.__name__} cannot be read: {error}.") from error
+
+
+def _default_section(owner: type, part: Field[Any], kind: type) -> Any:
+    """The default of a field that is a section, whose values are the defaults of its settings; None for none."""
+    default = _default(part)
+    if default is not MISSING and not isinstance(default, kind):
+        raise UsageError(
+            f"{owner.__name__}.{part.name} is {default!r} by default, but it must be a {kind.__name__}: write "
+            f"{part.name}: {kind.__name__} = {kind.__name__}(...) with the values of its fields."
+        )
+    return None if default is MISSING else default
 
 
 def _default(part: Field[Any]) -> Any:

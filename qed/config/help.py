@@ -53,6 +53,7 @@ def command_help(table: Table, everything: bool = False) -> str:
         + _wrapped(
             "A CONFIG is a YAML file, or a name from ./configs or from those that come with qed. Of several the later "
             "one wins, and the command line wins over all. `section.setting=VALUE` means the same as the option."
+            + _note_on_names(table)
         ),
     ]
     own = [name for name in table.sections if "algorithm" in name.split(".")]
@@ -120,6 +121,14 @@ def _options(title: str, options: Sequence[tuple[str, str]]) -> str:
     return "\n".join(lines)
 
 
+def _note_on_names(table: Table) -> str:
+    """A sentence on settings that have a longer name beside the one shown; empty where there are none."""
+    setting = next((setting for setting in table.settings.values() if setting.key != setting.path), None)
+    if setting is None:
+        return ""
+    return f" A setting may be named with its part of the algorithm: {setting.path} is {setting.key}."
+
+
 def _section(table: Table, name: str, values: dict[str, Value]) -> str:
     inside = [setting for setting in table.settings.values() if setting.section == name]
     title = f"{name}: {_first_line(table.sections[name])}" if name else "Settings"
@@ -156,7 +165,7 @@ def _placeholder(kind: Any) -> str:
 
 def _text(setting: Setting, values: dict[str, Value]) -> str:
     """A setting's documentation and default."""
-    text = documentation(setting.owner, setting.name)
+    text = documentation(setting.owner, setting.field)
     if setting.default is MISSING:
         return f"{text} (must be given)"
     value, origin = values[setting.key].value, values[setting.key].origin

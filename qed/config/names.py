@@ -107,7 +107,12 @@ def spelled(name: str, dashes: str) -> str:
 
 
 def _inside(sections: Iterable[str], table: Table) -> str:
-    return ", ".join(name for section in sections for name in table.settings if name.startswith(f"{section}."))
+    return ", ".join(
+        key
+        for section in sections
+        for key, setting in table.settings.items()
+        if section and setting.path.startswith(f"{section}.")
+    )
 
 
 def _foreign(key: str, table: Table) -> list[str]:
@@ -116,7 +121,8 @@ def _foreign(key: str, table: Table) -> list[str]:
     wanted = FOREIGN.get(parts[-1]) or FOREIGN.get("_".join(parts[-2:]))
     if wanted is None:
         return []
-    return [name for name in (wanted, *(f"{phase}.{wanted}" for phase in table.methods)) if name in table.settings]
+    names = (wanted, *(f"{phase}.{wanted}" for phase in table.methods))
+    return [name for name in names if name in table.settings]
 
 
 def _near(key: str, table: Table, others: Iterable[str]) -> list[str]:
@@ -124,7 +130,8 @@ def _near(key: str, table: Table, others: Iterable[str]) -> list[str]:
     section, _, last = key.rpartition(".")
     if not section and (near := _like(key, others)):
         return near
-    inside = {setting.name for setting in table.settings.values() if setting.section == section}
+    inside = {setting.field for setting in table.settings.values() if setting.section == section}
+    inside |= {setting.name for key, setting in table.settings.items() if key.rpartition(".")[0] == section}
     near = _like(last, inside, 0.6)
     if near:
         return [f"{section}.{near[0]}".lstrip(".")]

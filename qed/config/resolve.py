@@ -132,29 +132,48 @@ def _of_algorithms(table: Table, which: str, note: str = "") -> dict[str, Value]
         for key, value in getattr(table.sections[f"{phase}.algorithm".lstrip(".")], which).items():
             own = key.startswith(("learner.", "algorithm."))
             full = f"{phase}.{key}" if phase and own else key
-            if full not in table.settings:
+            meant = table.full(full, shortcuts=False)
+            if len(meant) != 1:
                 raise UsageError(f"The defaults of {method} name {key}, which is no setting.{suggest(full, table)}")
             # What both phases share follows the second phase, which samples.
             if own or phase != "sft":
-                values[full] = Value(value, f"default of {method}{note}")
+                values[meant[0]] = Value(value, f"default of {method}{note}")
     return values
 
 
 def _spread(layer: Layer, table: Table, problems: dict[str, str]) -> dict[str, Entry]:
     """The entries of a layer by the settings that they mean; names that mean none are added to the problems.
 
-    Of two entries for a setting the last one counts, but one phase's own counts before what is said of both.
+    Of two entries for a setting the last one counts, but one phase's own counts before what is said of both. Two names
+    of one setting with two values are a problem.
     """
     several: dict[str, Entry] = {}
     one: dict[str, Entry] = {}
     for entry in layer:
+        if entry.raw.missing and entry.key in table.sections:
+            continue  # a section in which nothing is said
         names = table.full(entry.key, shortcuts=entry.raw.origin == COMMAND_LINE)
-        if not names and not (entry.raw.missing and entry.key in table.sections):
+        if not names:
             message = _unknown(entry, table)
             # A section of another command is one mistake, however many lines it has: only its first line is named.
             problems.setdefault(message, f"{entry.raw.origin}: {message}")
+        if len(names) == 1 and (before := one.get(names[0])) and _contradict(before, entry, table):
+            both = " and ".join(f"{each.raw.origin}: {each.shown} = {each.raw.shown()}" for each in (before, entry))
+            message = f"{both} are two names of one setting with different values. Keep one of them."
+            problems.setdefault(message, message)
         (one if len(names) == 1 else several).update(dict.fromkeys(names, entry))
     return several | one
+
+
+def _contradict(before: Entry, after: Entry, table: Table) -> bool:
+    """Whether two entries give one setting of an algorithm's part different values under different names."""
+    if before.key == after.key or not {before.key, after.key} & set(table.names):
+        return False
+    kind = table.settings[table.full(after.key)[0]].kind
+    try:
+        return bool(coerce(before.raw, kind) != coerce(after.raw, kind))
+    except ValueError:
+        return False  # whichever is no value at all is reported by itself
 
 
 def _unknown(entry: Entry, table: Table) -> str:
@@ -229,9 +248,10 @@ def _build(table: Table, section: str, values: Mapping[str, Value]) -> Any:
     owner = table.sections[section]
     given: dict[str, Any] = {"method": table.methods[""]} if owner is Settings else {}
     for part in fields(owner):
-        key = f"{section}.{part.name}".lstrip(".")
-        if key in table.sections:
-            given[part.name] = _build(table, key, values)
+        path = f"{section}.{part.name}".lstrip(".")
+        key = table.names.get(path, path)
+        if path in table.sections:
+            given[part.name] = _build(table, path, values)
         elif key in values:
             given[part.name] = values[key].value
         elif key in table.settings:
@@ -239,15 +259,19 @@ def _build(table: Table, section: str, values: Mapping[str, Value]) -> Any:
     try:
         return owner(**given)
     except UsageError as error:
-        raise UsageError(_placed(str(error), section, values)) from error
+        raise UsageError(_placed(str(error), section, table, values)) from error
 
 
-def _placed(message: str, section: str, values: Mapping[str, Value]) -> str:
+def _placed(message: str, section: str, table: Table, values: Mapping[str, Value]) -> str:
     """A message about settings with their origins before it, and their full names where a pipeline has two of them."""
-    last = section.rpartition(".")[2]
-    message = re.sub(rf"\b{last}\.", f"{section}.", message) if last else message
-    inside = [key for key in values if key.rpartition(".")[0] == section]
-    named = [key for key in inside if re.search(rf"\b{re.escape(key)}\b", message)]
-    named = named or [key for key in inside if re.search(rf"\b{key.rpartition('.')[2]}\b", message)]
+    names = section.split(".")
+    # The parts of an algorithm name settings from the algorithm on, each by its key.
+    outer = ".".join(names[: names.index("algorithm") + 1]) if "algorithm" in names else section
+    last = outer.rpartition(".")[2]
+    message = re.sub(rf"\b{last}\.", f"{outer}.", message) if last else message
+    own = [key for key in values if table.settings[key].section == section]
+    near = [key for key in values if key.startswith(f"{outer}.")] if "algorithm" in names else own
+    named = [key for key in near if re.search(rf"\b{re.escape(key)}\b", message)]
+    named = named or [key for key in own if re.search(rf"\b{key.rpartition('.')[2]}\b", message)]
     origins = dict.fromkeys(values[key].origin for key in named if values[key].origin != DEFAULT)
     return f"{', '.join(origins)}: {message}" if origins else message

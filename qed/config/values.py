@@ -18,6 +18,7 @@ TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
 # What an optional setting reads as nothing, and what a YAML file cannot give to any other.
 NOTHING = ("null", "none", "~")
+SHORT_SEQUENCE = "seq_"  # how verl begins what begins with sequence_ here
 YAML_NULLS = ("", "~", "null")
 # Infinity and not-a-number as YAML writes them; Python's own spellings are read as well.
 YAML_FLOATS = {".inf": "inf", "+.inf": "inf", "-.inf": "-inf", ".nan": "nan"}
@@ -121,6 +122,8 @@ def _sequence(raw: Raw, kind: Any) -> Any:
 
 def _choice(raw: Raw, kind: Any) -> Any:
     choices = {str(choice): choice for choice in get_args(kind)}
+    if raw.text.startswith(SHORT_SEQUENCE) and f"sequence_{raw.text.removeprefix(SHORT_SEQUENCE)}" in choices:
+        return choices[f"sequence_{raw.text.removeprefix(SHORT_SEQUENCE)}"]
     if raw.text not in choices:
         raise ValueError(f"must be {describe(kind)}, not {raw.text!r}.{nearest(raw.text, choices)}")
     return choices[raw.text]

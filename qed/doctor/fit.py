@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qed.config.keys import list_values
 from qed.config.resolve import DEFAULT, resolve
 from qed.doctor.rows import Lengths
 from qed.doctor.trial import ROLES, Asked, Measured, Peak, Role, measured, settings_of
@@ -121,8 +122,8 @@ def _too_large(role: Role, one: Measured, limit: int, lengths: Lengths) -> str:
 def _to_write(arguments: Sequence[str], lengths: Lengths, rows: dict[Role, int]) -> dict[str, Any]:
     """What was asked with and what was found; no more rows than a step has, because more would change nothing."""
     settings = settings_of(arguments)
-    origins = resolve("grpo", arguments).origins
-    given = {key: _value(settings, key) for key, origin in origins.items() if not origin.startswith(DEFAULT)}
+    origins, values = resolve("grpo", arguments).origins, list_values(settings)
+    given = {key: values[key] for key, origin in origins.items() if not origin.startswith(DEFAULT)}
     step = settings.sampling.problems_per_step * settings.sampling.group_size
     return given | {
         "sampling.max_tokens": lengths.answer,
@@ -130,9 +131,3 @@ def _to_write(arguments: Sequence[str], lengths: Lengths, rows: dict[Role, int])
         "sampling.rows_per_batch": min(rows["sampler"], step),
         "learner.tokens_per_microbatch": min(rows["learner"], step) * lengths.row,
     }
-
-
-def _value(settings: Any, key: str) -> Any:
-    for name in key.split("."):
-        settings = getattr(settings, name)
-    return settings

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from typing import Any
 
+from qed.config.field_names import changed_fields, replace_fields
 from qed.config.phases import Settings
 from qed.loops.ema_reference import Moving
 from qed.loops.non_finite import Tolerance
@@ -60,7 +60,7 @@ class Checkpointer:
         if self.goes_on:
             tolerance.in_a_row = state.get("skipped_in_a_row", 0)
             learner.load_state(moving.load(tensors, state.get("reference_moves", 0)))
-            learner.algorithm = replace(settings.algorithm, **state.get("algorithm", {}))
+            learner.algorithm = replace_fields(settings.algorithm, state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
         # A phase before this one, or the run before it was resumed, has saved the step that this one begins from.
         self._saved = self.first if checkpoints.has(setup.run.folder, self.first) else -1
@@ -119,5 +119,4 @@ class Checkpointer:
 
     def _adapted_coefficients(self) -> dict[str, Any]:
         """Return the coefficients that the algorithm has set itself since the phase began."""
-        now, begun = asdict(self.learner.algorithm), asdict(self.settings.algorithm)
-        return {name: value for name, value in now.items() if value != begun[name]}
+        return changed_fields(self.learner.algorithm, self.settings.algorithm)

@@ -8,8 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cutting import OFFLINE, ONLINE, SHARED, SMALL, STEPS, assert_same, by_chance, cut, write_data
 
+from qed.algorithms.grpo import Grpo
+from qed.config.field_names import find_short_names, flatten_fields
+from qed.runs import manifest
 from qed.runs.run import read_json, read_lines
 
 CHANGES = {
@@ -122,6 +126,47 @@ def test_a_run_may_go_on_again_and_again(qed: Callable[..., Any], tmp_path: Path
         assert qed(*arguments, "--steps", steps, "--out", longer, *go_on).code == 0
     ends = [read_json(run / "checkpoints/step_000004/MANIFEST.json", {})["files"] for run in (whole, longer)]
     assert ends[0] == ends[1]
+
+
+ADAPTED = ("kl", 0.1), ("kl_target", 1e-4), ("kl_horizon", 1000), ("entropy", 0.01), ("entropy_target", 0.5)
+
+
+def test_a_run_whose_settings_stood_side_by_side_goes_on(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """Before an algorithm had parts, settings.yaml and the coefficients in a checkpoint had short names alone."""
+    problems, _ = write_data(tmp_path)
+    options = [f"--algorithm.{name}={value}" for name, value in (*ADAPTED, ("rejection", "token_k1"))]
+    arguments = ["grpo", "--tasks", problems, *SMALL, *ONLINE, "--learner.batch_size", 10, *options]
+    whole = tmp_path / "whole"
+    assert qed(*arguments, "--out", whole).code == 0
+    former = cut(whole, 2, tmp_path / "former")
+    short = {path: name for name, path in find_short_names(flatten_fields(Grpo())).items()}
+    saved = yaml.safe_load((former / "settings.yaml").read_text(encoding="utf-8"))
+    saved["algorithm"] = {
+        short.get(path, path): value[0] if path.startswith("correction.rejection") else value
+        for path, value in flatten_tree(saved["algorithm"]).items()
+    }
+    assert (saved["algorithm"]["surrogate"], saved["algorithm"]["rejection"]) == ("clip", "token_k1")
+    (former / "settings.yaml").write_text(yaml.safe_dump(saved), encoding="utf-8")
+    checkpoint = former / "checkpoints" / "step_000002"
+    state = read_json(checkpoint / "state.json", {})
+    state["algorithm"] = {short[path]: value for path, value in state["algorithm"].items()}
+    assert set(state["algorithm"]) == {"kl", "entropy", "entropy_on"}
+    (checkpoint / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    manifest.write(checkpoint, 2, former / "settings.yaml")
+    done = qed(*arguments, "--out", former, "--resume")
+    assert done.code == 0, done.err
+    assert "Changed since" not in done.out
+    assert_same(whole, former)
+    done = qed(*arguments, "--algorithm.surrogate.clip_high", 0.9, "--steps", 5, "--out", former, "--resume")
+    assert (done.code, "algorithm.clip_high: 0.2 -> 0.9" in done.err) == (2, True)
+
+
+def flatten_tree(tree: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in tree.items():
+        inner = flatten_tree(value) if isinstance(value, dict) else None
+        found |= {name: value} if inner is None else {f"{name}.{path}": one for path, one in inner.items()}
+    return found
 
 
 @pytest.mark.faults

@@ -70,7 +70,7 @@ def test_texts_in_lists_may_hold_anything_as_json(error: Refused) -> None:
 @pytest.mark.parametrize("number", ["-1", "-.5", "-1e-3", "-inf"])
 def test_negative_numbers_are_values(error: Refused, number: str) -> None:
     assert "learner.weight_decay must not be negative" in error("grpo", "--learner.weight-decay", number)
-    assert resolve("grpo", ["--algorithm.entropy", "-1e-3"]).settings.algorithm.entropy == -1e-3  # type: ignore[union-attr]
+    assert resolve("grpo", ["--algorithm.entropy", "-1e-3"]).settings.algorithm.regularizer.entropy == -1e-3  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("arguments", [["--lr"], ["--lr", "--seed", "1"], ["--lr", "-h"], ["--sweep"]])

@@ -72,11 +72,11 @@ def any_settings(draw: some.DrawFn) -> Settings | PipelineSettings:
     free = [
         s for s in source.table.settings.values() if not s.shelf and s.key not in ("data.tasks", "evaluation.tasks")
     ]
-    chosen = {setting.key: draw(of_type(setting.kind)) for setting in free if draw(some.booleans())}
+    chosen = {setting.path: draw(of_type(setting.kind)) for setting in free if draw(some.booleans())}
     changed = resolve(command, []).settings
-    for key, value in chosen.items():
+    for path, value in chosen.items():
         with suppress(UsageError):  # some settings refuse each other, such as skip_sft and skip_rl
-            changed = with_value(changed, key.split("."), value)
+            changed = with_value(changed, path.split("."), value)
     return changed
 
 

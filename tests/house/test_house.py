@@ -127,6 +127,25 @@ def test_modules_form_no_circle() -> None:
     assert tuple(TopologicalSorter(graph).static_order())
 
 
+def test_algorithms_import_each_other_in_one_direction() -> None:
+    """Those for type checkers count too: a helper takes its own settings, and not those of the whole algorithm."""
+    files = {f"qed.{name(path).removesuffix('.py').replace('/', '.')}": path for path in FILES}
+    known = {
+        module: {
+            inner
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.ImportFrom) and node.module
+            for inner in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+            if inner in files and inner.startswith("qed.algorithms.")
+        }
+        for module, path in files.items()
+        if module.startswith("qed.algorithms.")
+    }
+    while free := {module for module, needs in known.items() if not needs & set(known)}:
+        known = {module: needs for module, needs in known.items() if module not in free}
+    assert not known, f"these import each other in a circle, or what does: {sorted(known)}"
+
+
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_a_foreign_library_has_one_room(path: Path) -> None:
     for module in imports(path):

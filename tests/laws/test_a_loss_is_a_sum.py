@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from making import make_model, make_rollout
 
 from qed.algorithms.base import Algorithm, Average, spread
-from qed.algorithms.parts.corrections import Correction, Rejection
+from qed.algorithms.parts.corrections import CorrectionKind, RejectionKind
 from qed.algorithms.parts.divergences import Divergence
 from qed.algorithms.parts.losses import CispoClip
 from qed.algorithms.parts.pair_losses import FDivergence, Preference
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import Scale
 from qed.algorithms.parts.shaping import Shaping
-from qed.algorithms.parts.surrogates import Surrogate
+from qed.algorithms.parts.surrogates import SurrogateKind
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
@@ -39,14 +39,19 @@ MODEL = make_model()
 BOUNDS: dict[str, Any] = {"correction_low": 1.05, "correction_high": 1.5}
 REJECTED = {"k1": (0.85, 0.95), "k2": (0.0, 0.005), "k3": (0.0, 0.005)}
 SINGLE: list[dict[str, Any]] = [
-    *({"surrogate": surrogate} for surrogate in get_args(Surrogate)),
+    *({"surrogate": surrogate} for surrogate in get_args(SurrogateKind)),
     *({"surrogate": "cispo", "cispo_clip": clip} for clip in get_args(CispoClip)),
-    *({"correction": correction, **BOUNDS} for correction in get_args(Correction)),
+    *({"correction": correction, **BOUNDS} for correction in get_args(CorrectionKind)),
     *(
         {"rejection": kind, "rejection_low": low, "rejection_high": high}
-        for kind in get_args(Rejection)
+        for kind in get_args(RejectionKind)
         for low, high in [REJECTED.get(kind[-2:], (0.5, 2.0))]
     ),
+    {
+        "rejection": ("token_k1", "sequence_mean_k3", "sequence_max_k2"),
+        "rejection_low": (0.85, 0.0, 0.0),
+        "rejection_high": (0.98, 0.02, 0.02),
+    },
     *({"average": "constant", "scale": scale} for scale in get_args(Scale)),
     {"clip_dual": 1.5, "ratio_clamp": 0.5},
     {"offpolicy_limit": 0.1},
@@ -88,9 +93,8 @@ def variants(name: str) -> list[Algorithm]:
     """An algorithm with each average, with KL and entropy or each loss of preference pairs where it has them, and what
     else its family can be set to."""
     kind = load_algorithm(name)
-    names = {field.name for field in fields(kind)}
     extras: list[dict[str, Any]] = [{}]
-    if "kl" in names:
+    if issubclass(kind, PolicyGradient):
         extras += [{"kl": 0.1, "entropy": 0.01}]
     if name == "dpo":  # its leaves differ in where pairs come from alone
         extras += [{"losses": (loss,), "label_smoothing": 0.1} for loss in get_args(Preference)]
@@ -99,17 +103,17 @@ def variants(name: str) -> list[Algorithm]:
         extras += [{"losses": ("sigmoid", "sft"), "weighted": True, "length_alpha": 0.3}]
     extras += SETTINGS.get(name, [])
     if not issubclass(kind, PolicyGradient) or name == "grpo":
-        plain = [kind(average=average, **extra) for average in AVERAGES for extra in extras]
+        plain = [kind.from_settings(average=average, **extra) for average in AVERAGES for extra in extras]
         plain += [kind(average="constant", average_length=3)]
     else:
         # Each average and each setting by itself on one leaf, because the leaves differ in their defaults alone.
-        plain = [kind(**extra) for extra in extras]
+        plain = [kind.from_settings(**extra) for extra in extras]
     if not issubclass(kind, PolicyGradient):
         return plain
     which = ALL.index(name) % len(MIXED)
     chosen = list(zip(AVERAGES, MIXED, strict=True)) if name == "grpo" else [(AVERAGES[which], MIXED[which])]
-    mixed = [kind(**{"average": average, **extra, **BARRED.get(name, {})}) for average, extra in chosen]
-    return plain + mixed + ([kind(**extra) for extra in SINGLE] if name == "grpo" else [])
+    mixed = [kind.from_settings(**{"average": average, **extra, **BARRED.get(name, {})}) for average, extra in chosen]
+    return plain + mixed + ([kind.from_settings(**extra) for extra in SINGLE] if name == "grpo" else [])
 
 
 def bundles(source: random.Random, algorithm: Algorithm, count: int, **options: Any) -> list[list[Rollout]]:
@@ -229,7 +233,9 @@ def test_a_micro_batch_is_computed_beside_the_live_rows_alone(monkeypatch: pytes
 def test_zero_advantage_gives_zero_gradient(name: str) -> None:
     rollouts = [make_rollout(random.Random(seed), advantage=0.0) for seed in range(4)]
     for average in AVERAGES:
-        assert not gradient(load_algorithm(name)(average=average, **PULLED.get(name, {})), rollouts, 40).any()
+        assert not gradient(
+            load_algorithm(name).from_settings(average=average, **PULLED.get(name, {})), rollouts, 40
+        ).any()
 
 
 @settings(max_examples=50, deadline=None)

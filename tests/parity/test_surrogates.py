@@ -17,7 +17,7 @@ from making import make_model, make_rollout, prefix_mask
 from qed.algorithms.parts import corrections, losses, scales
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import factor
-from qed.algorithms.parts.surrogates import Surrogate, policy_loss, sampled
+from qed.algorithms.parts.surrogates import Surrogate, SurrogateKind, policy_loss, sampled, written
 from qed.algorithms.rl_sft import RlSft
 from qed.config.settings import LearnerSettings
 from qed.errors import QedError, UsageError
@@ -37,7 +37,7 @@ def column(*rows: list[float]) -> torch.Tensor:
 def of_token(ratio: float, advantage: float, **settings: Any) -> tuple[float, float]:
     """The loss of a single token of a ratio and an advantage, and its derivative by the token's log-prob."""
     logps = column([math.log(ratio) - 1]).requires_grad_()
-    loss, _ = policy_loss(logps, -ONES, ONES * advantage, ONES, PolicyGradient(**settings))
+    loss, _ = policy_loss(logps, -ONES, ONES * advantage, ONES, PolicyGradient.from_settings(**settings).surrogate)
     (gradient,) = torch.autograd.grad(loss.sum(), logps)
     return float(loss.detach()), float(gradient)
 
@@ -90,19 +90,19 @@ def random_columns() -> tuple[torch.Tensor, ...]:
     return logps, old, advantages, mask
 
 
-@pytest.mark.parametrize("surrogate", [name for name in get_args(Surrogate) if name not in HELD])
+@pytest.mark.parametrize("surrogate", [name for name in get_args(SurrogateKind) if name not in HELD])
 def test_gradients_are_those_of_finite_differences(surrogate: str) -> None:
     logps, old, advantages, mask = random_columns()
-    settings = PolicyGradient(surrogate=surrogate, clip_low=0.3, clip_high=0.3, clip_dual=1.5)
+    settings = Surrogate(kind=surrogate, clip_low=0.3, clip_high=0.3, clip_dual=1.5)
     where = logps.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda x: policy_loss(x, old, advantages, mask, settings)[0], where, eps=1e-7)
 
 
-@pytest.mark.parametrize("surrogate", get_args(Surrogate))
+@pytest.mark.parametrize("surrogate", get_args(SurrogateKind))
 def test_masked_places_reach_nothing(surrogate: str) -> None:
     """A NaN at a masked place changes neither a value nor a gradient, and the loss is 0 there."""
     logps, old, advantages, mask = random_columns()
-    settings = PolicyGradient(surrogate=surrogate)
+    settings = Surrogate(kind=surrogate)
     found = []
     for filling in (0.0, torch.nan):
         columns = [values.masked_fill(mask == 0, filling) for values in (logps, old, advantages)]
@@ -115,12 +115,12 @@ def test_masked_places_reach_nothing(surrogate: str) -> None:
         torch.testing.assert_close(dirty, clean)
 
 
-@pytest.mark.parametrize("surrogate", get_args(Surrogate))
+@pytest.mark.parametrize("surrogate", get_args(SurrogateKind))
 def test_at_ratio_one_all_are_reinforce(surrogate: str) -> None:
     """With equal log-probs, or with old ones that are not known, the gradient of the row mean is that of A log pi."""
     logps, _, advantages, mask = random_columns()
     weights = mask / mask.sum(1, keepdim=True)
-    settings = PolicyGradient(surrogate=surrogate, cispo_clip="above")
+    settings = Surrogate(kind=surrogate, cispo_clip="above")
     for old in (logps, logps * torch.nan):
         where = logps.clone().requires_grad_()
         loss, stats = policy_loss(where, old, advantages, mask, settings)
@@ -134,7 +134,7 @@ def test_a_sequence_has_one_ratio() -> None:
     logps, mask = column([0.1, 0.3]).requires_grad_(), column([1, 1])
     zeros, advantages = torch.zeros(1, 2).double(), column([2, 2])
     for surrogate, share in (("gspo", 1.0), ("gspo_token", 1.0)):
-        settings = PolicyGradient(surrogate=surrogate, clip_high=0.5)
+        settings = Surrogate(kind=surrogate, clip_high=0.5)
         loss, _ = policy_loss(logps, zeros, advantages, mask, settings)
         assert loss[0].tolist() == pytest.approx([-2 * math.exp(0.2)] * 2)
         (gradient,) = torch.autograd.grad(loss.mean(), logps)
@@ -148,9 +148,9 @@ def test_clipped_tokens_are_counted_where_the_clip_is_strictly_larger() -> None:
     logps = column([1, 1.5, 0.5, 1.5]).log()
     mask, advantages = column([1, 1, 1, 0]), column([1, 1, 1, 1])
     for sign, low, high in ((1, 0, 1), (-1, 1, 0)):
-        _, stats = policy_loss(logps, logps * 0, sign * advantages, mask, PolicyGradient())
+        _, stats = policy_loss(logps, logps * 0, sign * advantages, mask, Surrogate())
         assert (int(stats["clip/low"]), int(stats["clip/high"])) == (low, high)
-    _, stats = policy_loss(logps, logps * 0, -advantages, mask, PolicyGradient(clip_dual=1.4))
+    _, stats = policy_loss(logps, logps * 0, -advantages, mask, Surrogate(clip_dual=1.4))
     assert int(stats["clip/dual"]) == 1
 
 
@@ -226,32 +226,89 @@ def answer(logps: tuple[float, ...], old: tuple[float, ...], given: int = 0) -> 
 
 
 def test_only_what_a_sampler_wrote_is_corrected() -> None:
-    """A given token, a demonstration and an unknown log-prob keep their advantage beside one that is weighed."""
+    """A given token and a demonstration keep their advantage beside a token that is weighed."""
     rows = batch_of(answer((0.0, -1.0, math.nan), (-1.0, -0.5, -1.0), given=1), answer((), (-1.0, -2.0)))
     assert sampled(rows).tolist() == [[False, True, False], [False, False, False]]
-    settings = PolicyGradient(correction="sequence_truncate", correction_high=9.0)
+    assert written(rows).tolist() == [[False, True, True], [False, False, False]]
+    settings = PolicyGradient.from_settings(correction="sequence_truncate", correction_high=9.0)
     assert settings.rescored
     corrected = settings.prepare(rows, None, None)
-    assert corrected.advantages.tolist() == [[1, pytest.approx(math.exp(0.5)), 1], [1, 1, 0]]
+    weight = pytest.approx(math.exp(0.5))
+    assert corrected.advantages.tolist() == [[1, weight, weight], [1, 1, 0]]
     told = settings.measured(rows)
     assert told["correction/ratio_mean"] == told["correction/ratio_max"] == pytest.approx(math.exp(0.5))
     assert told["correction/dropped"] == 0
-    dropped = replace(settings, correction="sequence_mask", correction_high=1.5)
-    assert dropped.prepare(rows, None, None).advantages.tolist() == [[1, 0, 1], [1, 1, 0]]
+    dropped = PolicyGradient.from_settings(correction="sequence_mask", correction_high=1.5)
+    assert dropped.prepare(rows, None, None).advantages.tolist() == [[1, 0, 0], [1, 1, 0]]
     assert dropped.measured(rows)["correction/dropped"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # Log-ratios 0.6, unknown and 0.3: 0 for the unknown one, the row's sum 0.9, its mean 0.3, its largest 0.6.
+        ({"correction": "token_truncate", "correction_high": 1.5}, [1.5, 1, math.exp(0.3)]),
+        ({"correction": "token_truncate", "correction_low": 1.2, "correction_high": 9.0}, [math.exp(0.6), 1.2, 1.35]),
+        ({"correction": "sequence_truncate", "correction_high": 9.0}, [math.exp(0.9)] * 3),
+        ({"correction": "sequence_mask", "correction_high": 2.0}, [0, 0, 0]),
+        ({"correction": "geometric_mask", "correction_high": 1.36}, [math.exp(0.6), 1, math.exp(0.3)]),
+        ({"correction": "geometric_mask", "correction_high": 1.34}, [0, 0, 0]),
+        ({"rejection": "token_k2", "rejection_high": 0.1}, [0, 1, 1]),
+        ({"rejection": "token_k1", "rejection_low": 0.1, "rejection_high": 0.9}, [1, 0, 1]),
+        ({"rejection": "sequence_sum_k1", "rejection_low": 0.5}, [0, 0, 0]),
+        ({"rejection": "sequence_mean_k1", "rejection_low": 0.73}, [1, 1, 1]),
+        ({"rejection": "sequence_max_k2", "rejection_high": 0.17}, [0, 0, 0]),
+    ],
+)
+def test_a_token_without_a_log_prob_shares_the_verdict_of_its_row(
+    settings: dict[str, Any], expected: list[float]
+) -> None:
+    """It has the log-ratio 0, as in verl; by itself it would escape what drops the rest of its row."""
+    rows = batch_of(answer((-1.0, math.nan, -1.0), (-0.4, -1.0, -0.7)))
+    method = PolicyGradient.from_settings(**settings)
+    assert method.prepare(rows, None, None).advantages.tolist() == [pytest.approx(expected, abs=2e-4)]
+    dropped = sum(value == 0 for value in expected) / 3
+    assert method.measured(rows)["correction/dropped"] == pytest.approx(dropped)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "low", "high", "expected"),
+    [
+        (("token_k1", "sequence_mean_k3"), (0.5,), (2.0,), [[1, 1, 0], [1, 1, 0]]),
+        # A token that the first drops still counts in the mean of the second.
+        (("token_k1", "sequence_mean_k3"), (0.5,), (2.0, 0.5), [[0, 0, 0], [1, 1, 0]]),
+        (("token_k1", "sequence_mean_k3"), (0.6, 0.5), (2.0, 0.5), [[0, 0, 0], [0, 0, 0]]),
+        (("sequence_mean_k3", "token_k1"), (0.0, 0.2), (9.0, 1.5), [[0, 1, 1], [1, 1, 0]]),
+    ],
+)
+def test_of_several_rejections_each_must_keep_a_token(
+    kinds: tuple[Any, ...], low: tuple[float, ...], high: tuple[float, ...], expected: list[list[float]]
+) -> None:
+    """Ratios and k3 as in the test of single rejections: the row means of k3 are 0.602 and 0.307."""
+    settings = corrections.Correction(rejection=kinds, rejection_low=low, rejection_high=high)
+    alone = [corrections.kept(RATIOS.log(), MASK, kind, least, most) for kind, least, most in settings.bounds]
+    assert torch.stack(alone).all(0).double().tolist() == expected
+    rows = batch_of(
+        answer((0.0,) * 3, tuple(RATIOS[0].log().tolist())), answer((0.0,) * 2, tuple(RATIOS[1, :2].log().tolist()))
+    )
+    # A row whose sampled log-probs are all 0 has no sampler.
+    shift = 0.5 * rows.mask
+    rows = replace(rows, sampled_logps=rows.sampled_logps - shift, old_logps=rows.old_logps - shift)
+    found = corrections.corrected(rows, settings, in_ratio=False)
+    assert found.advantages.tolist() == expected
 
 
 def test_a_correction_of_vespo_is_inside_of_its_weight() -> None:
     """log w of tokens 0.5 and 0, and of the row 0.5 in all: the ratio of the row is e^0.5, and A stays what it is."""
     rows = batch_of(answer((-1.0, -0.5), (-0.5, -0.5)), answer((), (-1.0, -2.0)))
     for kind in ("token_truncate", "sequence_truncate"):
-        method = PolicyGradient(surrogate="vespo", correction=kind, correction_high=9.0)
+        method = PolicyGradient.from_settings(surrogate="vespo", correction=kind, correction_high=9.0)
         found = method.prepare(rows, None, None)
         assert torch.equal(found.advantages, rows.advantages)
         loss, _ = method.terms(found, rows.old_logps)
         weight = math.exp(3 + 2 * 0.5 - 3 * math.exp(0.5))
         assert loss.tolist() == [[pytest.approx(0.5 * weight)] * 2, [pytest.approx(1), pytest.approx(2)]]
-    method = PolicyGradient(surrogate="vespo", rejection="token_k1", rejection_low=0.9)
+    method = PolicyGradient.from_settings(surrogate="vespo", rejection="token_k1", rejection_low=0.9)
     assert method.prepare(rows, None, None).advantages.tolist() == [[0, 1], [1, 1]]
 
 
@@ -263,7 +320,7 @@ def test_a_token_without_an_advantage_stays_in_the_geometric_mean() -> None:
 
 def test_a_bypass_takes_the_sampler_for_the_old_policy_and_weighs_nothing() -> None:
     rows = batch_of(answer((-1.0, math.nan), (-0.5, -0.7)))
-    settings = PolicyGradient(correction="bypass")
+    settings = PolicyGradient.from_settings(correction="bypass")
     assert not settings.rescored
     corrected = settings.prepare(rows, None, None)
     assert corrected.old_logps.tolist() == [[-1.0, -0.7]]
@@ -276,6 +333,10 @@ def test_a_bypass_takes_the_sampler_for_the_old_policy_and_weighs_nothing() -> N
         {"clip_dual": 0.5},
         {"correction_low": 3.0},
         {"rejection": "token_k1", "rejection_low": 3.0},
+        {"rejection": ("token_k1", "token_k2"), "rejection_low": (0.5, 0.5), "rejection_high": (2.0, 1.0, 1.0)},
+        {"rejection": ("token_k1", "sequence_sum_k1"), "rejection_high": 2.0, "rejection_low": (0.5, 3.0)},
+        {"rejection": ("none", "token_k1")},
+        {"rejection": ("token_k1", "token_k1")},
         {"sapo_temperatures": (0.0, 1.0)},
         {"offpolicy_limit": -1.0},
         {"surrogate": "dppo", "correction": "token_mask"},
@@ -283,7 +344,7 @@ def test_a_bypass_takes_the_sampler_for_the_old_policy_and_weighs_nothing() -> N
 )
 def test_settings_that_no_run_can_mean(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(name for name in reversed(wrong))):
-        PolicyGradient(**wrong)
+        PolicyGradient.from_settings(**wrong)
 
 
 # Scales
@@ -351,7 +412,7 @@ def test_a_ratio_that_cannot_move_is_an_error() -> None:
     with pytest.raises(QedError, match="exactly 1"):
         updates(PolicyGradient(), forget=True)
     updates(PolicyGradient(), forget=False)
-    updates(PolicyGradient(surrogate="plain"), forget=True)
+    updates(PolicyGradient.from_settings(surrogate="plain"), forget=True)
     updates(PolicyGradient(), forget=True, lr=0.0)
     updates(PolicyGradient(), forget=True, lr=1e-20)
     learner = Learner(make_model(), RlSft(), LearnerSettings(lr=1e-3))

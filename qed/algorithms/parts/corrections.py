@@ -7,24 +7,25 @@ is proportional to the advantage for a weight that is not negative, it multiplie
 step and before the rows are cut; VESPO weighs a row by a function of its ratio, so there w multiplies the ratio. A
 correction never changes what a token's share in the average is.
 
-Tokens that no sampler wrote and log-probs that are NaN have the log-ratio 0. All columns are [B, T].
+Tokens that no sampler wrote are not corrected. A token that a sampler wrote without a log-prob (NaN) has the log-ratio
+0 and shares the weight and the verdict of its row. All columns are [B, T].
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from qed.algorithms.base import require
 from qed.algorithms.parts.losses import VESPO_FLOOR, row_means, shielded
-from qed.algorithms.parts.surrogates import rolled, sampled
+from qed.algorithms.parts.surrogates import rolled, written
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.algorithms.parts.policy_gradient import PolicyGradient
     from qed.training.batch import Batch
 
-Correction = Literal[
+CorrectionKind = Literal[
     "none",
     "token_truncate",
     "token_mask",
@@ -33,7 +34,7 @@ Correction = Literal[
     "geometric_mask",
     "bypass",
 ]
-Rejection = Literal[
+RejectionKind = Literal[
     "none",
     "token_k1",
     "token_k2",
@@ -49,6 +50,74 @@ Rejection = Literal[
 ]
 # Log-ratios are kept within ± this many nats before they are exponentiated, as in verl.
 SAFE = 20.0
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What is done about a sampler whose probabilities are not the learner's."""
+
+    kind: CorrectionKind = "none"
+    """What exp(old - sampled) does to the policy loss: weigh it, bounded; bypass: the ratio is to the sampler."""
+    low: float = 0.0
+    """The smallest weight of a correction."""
+    high: float = 2.0
+    """The largest weight of a correction."""
+    normalize: bool = False
+    """Divide a correction's weights by their mean over the whole step."""
+    rejection: tuple[RejectionKind, ...] = ("none",)
+    """Drop tokens or rows by a measure of log(old / sampled): k1, k2 or k3 of a token, or a row's sum, mean or max. Of
+    several, with commas between, each must keep a token."""
+    rejection_low: tuple[float, ...] = (0.5,)
+    """The smallest sampled / old that k1 keeps; one number for all rejections, or one for each."""
+    rejection_high: tuple[float, ...] = (2.0,)
+    """The largest sampled / old that k1 keeps; the largest k2 or k3; one number for all rejections, or one for each."""
+    offpolicy_limit: float = 0.0
+    """Drop rows of negative advantage whose mean of sampled - new log-probs is above this; 0 drops none."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        require(
+            0 <= self.low <= self.high and self.high > 0,
+            "algorithm.correction_low must lie in [0, algorithm.correction_high].",
+        )
+        kinds = self.rejection
+        require(
+            len(set(kinds)) == len(kinds) and ("none" not in kinds or len(kinds) == 1),
+            "algorithm.rejection must name each rejection once, and none by itself.",
+        )
+        for name in ("rejection_low", "rejection_high"):
+            count = len(getattr(self, name))
+            require(
+                count == 1 or count == len(kinds),
+                f"algorithm.{name} must hold one number, or one for each of the {len(kinds)} in algorithm.rejection; "
+                f"it holds {count}.",
+            )
+        for kind, low, high in self.bounds:
+            # k2 and k3 have no lower bound.
+            lowest = low if kind.endswith("k1") else 0.0
+            require(
+                0 <= lowest <= high and high > 0,
+                "algorithm.rejection_low must lie in [0, algorithm.rejection_high]"
+                + (f" for {kind}." if len(kinds) > 1 else "."),
+            )
+        require(self.offpolicy_limit >= 0, "algorithm.offpolicy_limit must not be negative.")
+
+    @property
+    def bounds(self) -> list[tuple[RejectionKind, float, float]]:
+        """Each rejection with its bounds."""
+        count = len(self.rejection)
+        low, high = (own * count if len(own) == 1 else own for own in (self.rejection_low, self.rejection_high))
+        return list(zip(self.rejection, low, high, strict=True))
+
+    @property
+    def rejects(self) -> bool:
+        """Whether tokens or rows may be dropped by a rejection."""
+        return any(kind != "none" for kind in self.rejection)
+
+    @property
+    def rescores(self) -> bool:
+        """Whether the learner's own log-probs are compared with the sampler's; a bypass takes the sampler's alone."""
+        return self.kind not in ("none", "bypass") or self.rejects
 
 
 def log_ratios(old_logps: Tensor, sampled_logps: Tensor, mask: Tensor) -> Tensor:
@@ -67,7 +136,7 @@ def raw_weights(log_ratio: Tensor, mask: Tensor, level: str) -> Tensor:
     return shielded(own.clamp(-SAFE, SAFE).exp(), mask)
 
 
-def importance_weights(log_ratio: Tensor, mask: Tensor, kind: Correction, low: float, high: float) -> Tensor:
+def importance_weights(log_ratio: Tensor, mask: Tensor, kind: CorrectionKind, low: float, high: float) -> Tensor:
     """w, [B, T], 0 where the mask is 0.
 
     `…_truncate` keeps w within [low, high] (TRL's and verl's truncation, and OpenRLHF's `tis`), `…_mask` sets it to 0
@@ -85,7 +154,7 @@ def importance_weights(log_ratio: Tensor, mask: Tensor, kind: Correction, low: f
     return weights * ((judged >= low) & (judged <= high))
 
 
-def normalized(weights: Tensor, mask: Tensor, kind: Correction) -> Tensor:
+def normalized(weights: Tensor, mask: Tensor, kind: CorrectionKind) -> Tensor:
     """Weights with mean 1: over the step's tokens, or over its rows where every row has one weight (verl)."""
     if kind.startswith("sequence"):
         rows = mask.any(1)
@@ -95,7 +164,7 @@ def normalized(weights: Tensor, mask: Tensor, kind: Correction) -> Tensor:
     return weights / mean if mean > 1e-8 else weights
 
 
-def kept(log_ratio: Tensor, mask: Tensor, kind: Rejection, low: float, high: float) -> Tensor:
+def kept(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: float, high: float) -> Tensor:
     """The response tokens that a rejection keeps, [B, T] bool.
 
     With d = log(old / sampled): k1 = -d, k2 = d² / 2, k3 = e^d - 1 - d, of a token, or the sum, mean or largest of a
@@ -132,54 +201,56 @@ def on_policy_rows(logps: Tensor, sampled_logps: Tensor, advantages: Tensor, mas
     return (~(behind & (advantages < 0))).to(mask.dtype)
 
 
-def corrected(batch: Batch, settings: PolicyGradient) -> Batch:
-    """A step's rows with their advantages corrected, and with `bypass` the sampler's log-probs as the old ones."""
-    if settings.correction == "none" and settings.rejection == "none":
+def corrected(batch: Batch, settings: Correction, in_ratio: bool) -> Batch:
+    """A step's rows with their advantages corrected, and with `bypass` the sampler's log-probs as the old ones.
+
+    With `in_ratio` the weights multiply the ratio instead, as VESPO wants.
+    """
+    if settings.kind == "none" and not settings.rejects:
         return batch
-    log_ratio, written = _of_step(batch)
+    log_ratio, own = _of_step(batch)
     # What no sampler wrote stays as it is: a row's verdict is about the tokens that were sampled.
-    weights = _bounded(log_ratio, written, settings).where(written != 0, 1.0)
-    stays = _kept(log_ratio, written, settings) | (written == 0)
-    if settings.surrogate == "vespo":
-        # What weighs its rows is a function of the ratio, so the ratio to the sampler belongs inside (as in TRL).
-        tokens = written.sum(1, keepdim=True).clamp(min=1) if settings.correction.startswith("sequence") else 1
+    weights = _bounded(log_ratio, own, settings).where(own != 0, 1.0)
+    stays = _kept(log_ratio, own, settings) | (own == 0)
+    if in_ratio:
+        # What weighs VESPO's rows is a function of the ratio, so the ratio to the sampler belongs inside (as in TRL).
+        tokens = own.sum(1, keepdim=True).clamp(min=1) if settings.kind.startswith("sequence") else 1
         batch = replace(batch, old_logps=batch.old_logps - weights.log().clamp(min=VESPO_FLOOR) / tokens)
     else:
         batch = replace(batch, advantages=batch.advantages * weights)
     batch = replace(batch, advantages=batch.advantages * stays)
-    return replace(batch, old_logps=rolled(batch)) if settings.correction == "bypass" else batch
+    return replace(batch, old_logps=rolled(batch)) if settings.kind == "bypass" else batch
 
 
-def measured(batch: Batch, settings: PolicyGradient) -> dict[str, float]:
+def measured(batch: Batch, settings: Correction) -> dict[str, float]:
     """Figures over all rows of a step: the weights as they are before any bound, and the share of tokens dropped."""
-    log_ratio, written = _of_step(batch)
-    level = settings.correction.partition("_")[0]
-    raw = raw_weights(log_ratio, written, level)
-    tokens = float(written.sum()) or 1.0
-    low, high = settings.correction_low, settings.correction_high
-    weights = _bounded(log_ratio, written, settings) * _kept(log_ratio, written, settings)
+    log_ratio, own = _of_step(batch)
+    raw = raw_weights(log_ratio, own, settings.kind.partition("_")[0])
+    tokens = float(own.sum()) or 1.0
+    weights = _bounded(log_ratio, own, settings) * _kept(log_ratio, own, settings)
     return {
         "correction/ratio_mean": float(raw.sum()) / tokens,
         "correction/ratio_max": float(raw.max()),
-        "correction/outside": float((((raw < low) | (raw > high)) & (written != 0)).sum()) / tokens,
-        "correction/dropped": float(((weights == 0) & (written != 0)).sum()) / tokens,
+        "correction/outside": float((((raw < settings.low) | (raw > settings.high)) & (own != 0)).sum()) / tokens,
+        "correction/dropped": float(((weights == 0) & (own != 0)).sum()) / tokens,
     }
 
 
-def _kept(log_ratio: Tensor, mask: Tensor, settings: PolicyGradient) -> Tensor:
-    return kept(log_ratio, mask, settings.rejection, settings.rejection_low, settings.rejection_high)
+def _kept(log_ratio: Tensor, mask: Tensor, settings: Correction) -> Tensor:
+    """The tokens that every rejection keeps; each judges a row by all of its tokens, as in verl."""
+    stays = mask != 0
+    for kind, low, high in settings.bounds:
+        stays = stays & kept(log_ratio, mask, kind, low, high)
+    return stays
 
 
-def _bounded(log_ratio: Tensor, mask: Tensor, settings: PolicyGradient) -> Tensor:
+def _bounded(log_ratio: Tensor, mask: Tensor, settings: Correction) -> Tensor:
     """The weight of every sampled token, before any rejection."""
-    low, high = settings.correction_low, settings.correction_high
-    weights = importance_weights(log_ratio, mask, settings.correction, low, high)
-    if settings.correction_normalize:
-        weights = normalized(weights, mask, settings.correction)
-    return weights
+    weights = importance_weights(log_ratio, mask, settings.kind, settings.low, settings.high)
+    return normalized(weights, mask, settings.kind) if settings.normalize else weights
 
 
 def _of_step(batch: Batch) -> tuple[Tensor, Tensor]:
     """The log-ratios of a step's tokens, and the mask of those that a sampler wrote."""
-    written = sampled(batch).to(batch.mask.dtype)
-    return log_ratios(batch.old_logps, batch.sampled_logps, written), written
+    own = written(batch).to(batch.mask.dtype)
+    return log_ratios(batch.old_logps, batch.sampled_logps, own), own

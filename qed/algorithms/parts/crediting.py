@@ -8,6 +8,7 @@ by, and in a KL or entropy term, but its policy loss is 0.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import compress
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,11 @@ from qed.types import UNGRADED, Advantage, Group, Groups, Rollout
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.algorithms.parts.policy_gradient import PolicyGradient
+    from qed.algorithms.parts.advantage import AdvantageEstimator
+    from qed.algorithms.parts.regularizer import Regularizer
+
+    # The advantages of one group, [G], where its rewards alone are read.
+    OfGroup = Callable[[Tensor], Tensor]
 
 
 def counts(rollout: Rollout) -> bool:
@@ -36,20 +41,29 @@ def mixed(group: Group) -> bool:
     return len({rollout.grade.correct for rollout in group if rollout.grade is not None and counts(rollout)}) > 1
 
 
-def credit(method: PolicyGradient, groups: Groups) -> list[list[Advantage]]:
-    """The advantage of every rollout of every group of a step."""
+def credit(
+    groups: Groups, settings: AdvantageEstimator, regularizer: Regularizer, of_group: OfGroup
+) -> list[list[Advantage]]:
+    """The advantage of every rollout of every group of a step.
+
+    Args:
+        groups: of the step.
+        settings: the estimator, and how its advantages are normalised.
+        regularizer: of the KL that may be taken off the rewards.
+        of_group: the advantages of one group, [G] float64, where the estimator reads its rewards alone.
+    """
     from torch import cat, split  # noqa: PLC0415 -- the command line reads this file for its help, without torch
 
     standing = [[rollout for rollout in group if counts(rollout)] for group in groups]
     rows = [rollout for group in standing for rollout in group]
     found: list[Advantage] = []
-    if rows and (method.estimator in estimators.TOKEN_LEVEL or method.whiten):
-        values = _of_tokens(method, groups, standing)
-        if method.whiten:
+    if rows and (settings.estimator in estimators.TOKEN_LEVEL or settings.whiten):
+        values = _of_tokens(groups, standing, settings, regularizer, of_group)
+        if settings.whiten:
             values = list(split(estimators.whiten(cat(values)), [len(value) for value in values]))
         found = [_told(value.tolist(), rollout) for value, rollout in zip(values, rows, strict=True)]
     elif rows:
-        found = cat(_of_answers(method, standing)).tolist()
+        found = cat(_of_answers(standing, settings, regularizer, of_group)).tolist()
     advantages = {id(rollout): advantage for rollout, advantage in zip(rows, found, strict=True)}
     return [[advantages.get(id(rollout), 0.0) for rollout in group] for group in groups]
 
@@ -62,14 +76,16 @@ def _told(values: list[float], rollout: Rollout) -> Advantage:
     return tuple(next(own) if trained else 0.0 for trained in rollout.trained)
 
 
-def _of_tokens(method: PolicyGradient, groups: Groups, standing: Groups) -> list[Tensor]:
+def _of_tokens(
+    groups: Groups, standing: Groups, settings: AdvantageEstimator, regularizer: Regularizer, of_group: OfGroup
+) -> list[Tensor]:
     """The advantages of the trained tokens of every answer that stands, one tensor an answer."""
-    if method.estimator == "returns":
+    if settings.estimator == "returns":
         rows = [rollout for group in standing for rollout in group]
-        return [_to_go(method, rollout, method.discount) for rollout in rows]
-    if method.estimator == "remax":
-        return [value for group, own in zip(groups, standing, strict=True) for value in _remax(method, group, own)]
-    pairs = zip(standing, _of_answers(method, standing), strict=True)
+        return [_to_go(rollout, regularizer, settings.discount) for rollout in rows]
+    if settings.estimator == "remax":
+        return [value for group, own in zip(groups, standing, strict=True) for value in _remax(group, own, regularizer)]
+    pairs = zip(standing, _of_answers(standing, settings, regularizer, of_group), strict=True)
     return [
         advantage.expand(rollout.trained_count)
         for group, advantages in pairs
@@ -77,36 +93,38 @@ def _of_tokens(method: PolicyGradient, groups: Groups, standing: Groups) -> list
     ]
 
 
-def _remax(method: PolicyGradient, group: Group, standing: Group) -> list[Tensor]:
+def _remax(group: Group, standing: Group, regularizer: Regularizer) -> list[Tensor]:
     """ReMax: the rewards to come less the reward of the group's greedy answer; 0 where that has no reward."""
     greedy = [one.reward for one in group if one.source == "greedy" and _is_rewarded(one)]
-    rewards = [_to_go(method, rollout, 1.0) for rollout in standing]
+    rewards = [_to_go(rollout, regularizer, 1.0) for rollout in standing]
     return [reward - greedy[0] if greedy else reward * 0 for reward in rewards]
 
 
-def _to_go(method: PolicyGradient, rollout: Rollout, discount: float) -> Tensor:
+def _to_go(rollout: Rollout, regularizer: Regularizer, discount: float) -> Tensor:
     """The discounted rewards to come at each trained token; what others wrote in between takes no step."""
-    return estimators.returns(_rewards(method, rollout), discount)[: rollout.trained_count]
+    return estimators.returns(_rewards(rollout, regularizer), discount)[: rollout.trained_count]
 
 
-def _of_answers(method: PolicyGradient, standing: Groups) -> list[Tensor]:
+def _of_answers(
+    standing: Groups, settings: AdvantageEstimator, regularizer: Regularizer, of_group: OfGroup
+) -> list[Tensor]:
     """The advantages of the answers that stand, one tensor a group."""
     from torch import cat, float64, tensor  # noqa: PLC0415
 
-    if method.estimator == "gdpo":
-        sums = [_gdpo_sum(group, method.std_epsilon) for group in standing]
-        return [estimators.gdpo_scaled(own, cat(sums), method.std_epsilon) for own in sums]
+    if settings.estimator == "gdpo":
+        sums = [_gdpo_sum(group, settings.std_epsilon) for group in standing]
+        return [estimators.gdpo_scaled(own, cat(sums), settings.std_epsilon) for own in sums]
     rewards = [
-        tensor([float(_rewards(method, rollout).sum()) for rollout in group], dtype=float64) for group in standing
+        tensor([float(_rewards(rollout, regularizer).sum()) for rollout in group], dtype=float64) for group in standing
     ]
-    if method.estimator == "opo":
+    if settings.estimator == "opo":
         lengths = [tensor([rollout.trained_count for rollout in group], dtype=float64) for group in standing]
         return [estimators.opo(own, tokens) for own, tokens in zip(rewards, lengths, strict=True)]
-    if method.estimator == "gpg":
+    if settings.estimator == "gpg":
         return [estimators.gpg(own, cat(rewards)) for own in rewards]
-    if method.estimator == "group" and method.normalize_std and method.std_over == "batch":
-        return [estimators.batch_scaled(own, cat(rewards), method.std_epsilon) for own in rewards]
-    return [method.advantages(own) for own in rewards]
+    if settings.estimator == "group" and settings.normalize_std and settings.std_over == "batch":
+        return [estimators.batch_scaled(own, cat(rewards), settings.std_epsilon) for own in rewards]
+    return [of_group(own) for own in rewards]
 
 
 def _gdpo_sum(group: Group, epsilon: float) -> Tensor:
@@ -120,7 +138,7 @@ def _gdpo_sum(group: Group, epsilon: float) -> Tensor:
     return estimators.gdpo_sum([(weight, tensor(column, dtype=float64)) for weight, column in columns], epsilon)
 
 
-def _rewards(method: PolicyGradient, rollout: Rollout) -> Tensor:
+def _rewards(rollout: Rollout, regularizer: Regularizer) -> Tensor:
     """The reward of every trained token, float64: the outcome on the last one, a KL in the reward taken off each.
 
     An answer without a trained token has one entry, its outcome.
@@ -130,15 +148,15 @@ def _rewards(method: PolicyGradient, rollout: Rollout) -> Tensor:
     count, trained = rollout.trained_count, rollout.trained
     rewards = zeros(max(1, count), dtype=float64)
     rewards[-1] = rollout.reward
-    if not method.scored_before_credit:
+    if not regularizer.kl_in_reward:
         return rewards
     old, reference = (
         tensor(list(compress(values or (), trained)), dtype=float64)
         for values in (rollout.old_logps, rollout.ref_logps)
     )
-    penalty = divergence(method.kl_estimator, old - reference)
+    penalty = divergence(regularizer.kl_estimator, old - reference)
     # Of tokens that the policy did not sample it is no estimate.
     given = tensor(list(compress(rollout.off_policy, trained)), dtype=float64)
     penalty = penalty.masked_fill(given != 0, 0)
-    rewards[:count] -= method.kl * penalty
+    rewards[:count] -= regularizer.kl * penalty
     return rewards

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from qed.algorithms.base import Algorithm, Average, require, spread
-from qed.algorithms.parts import pair_losses, requirements
+from qed.algorithms.base import Algorithm, Average, require, require_moves, spread
+from qed.algorithms.parts import pair_losses
 from qed.algorithms.parts.pair_losses import FDivergence, Pairs, Preference
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Preferences(Algorithm):
             len(self.loss_weights) in (0, len(self.losses)),
             f"algorithm.loss_weights must give a weight to each of {len(self.losses)} losses, or be empty.",
         )
-        requirements.moving(*self.reference_moves)
+        require_moves(*self.reference_moves)
         require(
             self.reference or not self.reference_every,
             "algorithm.reference_every moves a reference model, and none is kept: the sft loss alone reads none, and "

@@ -2,21 +2,69 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from qed.algorithms.base import require
 from qed.algorithms.parts import losses
+from qed.algorithms.parts.losses import CispoClip
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.algorithms.parts.policy_gradient import PolicyGradient
     from qed.training.batch import Batch
 
-Surrogate = Literal["clip", "plain", "unclipped", "gspo", "gspo_token", "cispo", "sapo", "gmpo", "vespo", "dppo"]
+SurrogateKind = Literal["clip", "plain", "unclipped", "gspo", "gspo_token", "cispo", "sapo", "gmpo", "vespo", "dppo"]
 Terms = tuple["Tensor", dict[str, "Tensor"]]
 # Those that stop a token by its ratio or its probability; the others have no clip that could bind.
 CLIPPING = ("clip", "gspo", "gspo_token", "cispo", "gmpo", "dppo")
+ROW_RATIOS = ("gspo", "gspo_token")
+
+
+@dataclass(frozen=True)
+class Surrogate:
+    """Which policy loss is minimised, and its bounds."""
+
+    kind: SurrogateKind = "clip"
+    """What is minimised for a token of a known advantage."""
+    clip_low: float = 0.2
+    """The ratio, in gspo that of the row, is clipped below at 1 - clip_low; in gmpo its logarithm, in dppo the
+    probability's change. 1 never clips a ratio."""
+    clip_high: float = 0.2
+    """The ratio, in gspo that of the row, is clipped above at 1 + clip_high; in gmpo its logarithm, in dppo the
+    probability's change. Infinity never clips."""
+    clip_dual: float = 0.0
+    """For a negative advantage A the loss is at most -A times this (dual clip; verl: 3); 0 does not bound it."""
+    ratio_clamp: float = 0.0
+    """Log-ratios are kept within plus or minus this many nats (verl and OpenRLHF: 20); 0 leaves them as they are."""
+    cispo_clip: CispoClip = "both"
+    """Which side cispo clips: both, only above at 1 + clip_high, or as TRL only above at clip_high itself."""
+    sapo_temperatures: tuple[float, float] = (1.0, 1.05)
+    """How fast sapo's gate closes, for positive advantages and for the others."""
+    vespo_shape: tuple[float, float, float, float] = (2.0, 3.0, 3.0, 2.0)
+    """vespo's k and lambda for advantages of 0 or more, then for negative ones."""
+    dppo_square: float = 1e-3
+    """Weight of dppo's squared log-ratio to the sampler, on all tokens."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        require(0 <= self.clip_low <= 1, "algorithm.clip_low must lie in [0, 1].")
+        require(self.clip_high >= 0, "algorithm.clip_high must not be negative.")
+        require(self.clip_dual == 0 or self.clip_dual > 1, "algorithm.clip_dual must be 0, or above 1.")
+        require(self.ratio_clamp >= 0, "algorithm.ratio_clamp must not be negative.")
+        require(min(self.sapo_temperatures) > 0, "algorithm.sapo_temperatures must both be above 0.")
+        require(min(self.vespo_shape) > 0, "algorithm.vespo_shape must hold numbers above 0.")
+        require(self.dppo_square >= 0, "algorithm.dppo_square must not be negative.")
+
+    @property
+    def row_ratios(self) -> bool:
+        """Whether the ratio is of a whole row."""
+        return self.kind in ROW_RATIOS
+
+    @property
+    def pulls_every_row(self) -> bool:
+        """Whether rows without an advantage have a gradient."""
+        return self.kind == "dppo" and self.dppo_square > 0
 
 
 class Tokens(NamedTuple):
@@ -29,35 +77,35 @@ class Tokens(NamedTuple):
     mask: Tensor
 
 
-def terms(batch: Batch, logps: Tensor, settings: PolicyGradient) -> Terms:
+def terms(batch: Batch, logps: Tensor, settings: Surrogate) -> Terms:
     """What each token of a batch adds to the policy loss, [B, T]; DPPO's ratio is to the sampler's log-probs."""
-    old = rolled(batch) if settings.surrogate == "dppo" else batch.old_logps
+    old = rolled(batch) if settings.kind == "dppo" else batch.old_logps
     return policy_loss(logps, old, batch.advantages, batch.mask, settings)
 
 
-def policy_loss(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tensor, settings: PolicyGradient) -> Terms:
-    """The loss of each token by the settings' `surrogate`, and sums for the metrics.
+def policy_loss(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tensor, settings: Surrogate) -> Terms:
+    """The loss of each token by the settings' `kind`, and sums for the metrics.
 
     Args:
         logps: [B, T], of the policy, with its gradient.
         old_logps: [B, T], of the policy that the ratio compares with; NaN where it is not known.
         advantages: [B, T].
         mask: [B, T], 1 on response tokens.
-        settings: of an algorithm of this family.
+        settings: which loss, and its bounds.
 
     Returns:
         the loss of each token, [B, T], to be weighted and summed, and metrics: `clip/low` and `clip/high` count the
         tokens whose clipped branch is strictly larger than the free one, for A < 0 and for A > 0; `kl/old` sums -d, and
         `ratio/log_max` is the largest |d|; both are left out where the mask is 0 everywhere.
     """
-    if settings.surrogate == "plain":
+    if settings.kind == "plain":
         return losses.plain(logps, advantages, mask), {}
     known = losses.known(old_logps, logps)
     log_ratio = losses.log_ratios(logps, known, mask, settings.ratio_clamp)
     # Every choice that is not among these is -A r, with or without a clip.
     chosen = {"cispo": _cispo, "sapo": _sapo, "gmpo": _gmpo, "vespo": _vespo, "dppo": _dppo}
     tokens = Tokens(logps, known, log_ratio, advantages, mask)
-    loss, stats = chosen.get(settings.surrogate, _by_ratio)(tokens, settings)
+    loss, stats = chosen.get(settings.kind, _by_ratio)(tokens, settings)
     if not bool((mask != 0).any()):
         return loss, stats  # all of it was given: there is no ratio, and a largest one of 0 would seem to be stuck
     moved = log_ratio.detach()
@@ -74,12 +122,19 @@ def rolled(batch: Batch) -> Tensor:
     return batch.sampled_logps.where(sampled(batch), batch.old_logps)
 
 
-def sampled(batch: Batch) -> Tensor:
-    """The response tokens that a sampler wrote, with a log-prob that is known, [B, T] bool.
+def written(batch: Batch) -> Tensor:
+    """The response tokens that a sampler wrote, [B, T] bool.
 
     Given tokens are marked; demonstrations have no sampler, so that none of their log-probs is known.
     """
-    return ~batch.sampled_logps.isnan() & (batch.expert == 0) & (batch.mask != 0)
+    own = (batch.expert == 0) & (batch.mask != 0)
+    by_sampler = (own & ~batch.sampled_logps.isnan()).any(1, keepdim=True)
+    return by_sampler & own
+
+
+def sampled(batch: Batch) -> Tensor:
+    """The response tokens that a sampler wrote, with a log-prob that is known, [B, T] bool."""
+    return written(batch) & ~batch.sampled_logps.isnan()
 
 
 def _bound(which: Tensor, tokens: Tokens) -> dict[str, Tensor]:
@@ -88,15 +143,15 @@ def _bound(which: Tensor, tokens: Tokens) -> dict[str, Tensor]:
     return {"clip/low": (which & (tokens.advantages < 0)).sum(), "clip/high": (which & (tokens.advantages > 0)).sum()}
 
 
-def _by_ratio(tokens: Tokens, settings: PolicyGradient) -> Terms:
+def _by_ratio(tokens: Tokens, settings: Surrogate) -> Terms:
     """-A r with or without a clip; r is a token's or, in GSPO, a whole row's."""
     logps, _, log_ratio, advantages, mask = tokens
-    if settings.surrogate == "gspo":
+    if settings.kind == "gspo":
         log_ratio = losses.sequence_log_ratios(log_ratio, mask)
-    elif settings.surrogate == "gspo_token":
+    elif settings.kind == "gspo_token":
         log_ratio = losses.sequence_token_log_ratios(log_ratio, logps, mask)
     free = losses.unclipped(log_ratio, advantages, mask)
-    if settings.surrogate == "unclipped":
+    if settings.kind == "unclipped":
         return free, {}
     low, high, dual = settings.clip_low, settings.clip_high, settings.clip_dual
     loss = losses.clipped(log_ratio, advantages, mask, low, high)
@@ -107,17 +162,17 @@ def _by_ratio(tokens: Tokens, settings: PolicyGradient) -> Terms:
     return loss, stats
 
 
-def _cispo(tokens: Tokens, settings: PolicyGradient) -> Terms:
+def _cispo(tokens: Tokens, settings: Surrogate) -> Terms:
     logps, _, log_ratio, advantages, mask = tokens
     weights = losses.cispo_weights(log_ratio, mask, settings.clip_low, settings.clip_high, settings.cispo_clip)
     return losses.cispo(logps, advantages, mask, weights), _bound(weights != log_ratio.detach().exp(), tokens)
 
 
-def _sapo(tokens: Tokens, settings: PolicyGradient) -> Terms:
+def _sapo(tokens: Tokens, settings: Surrogate) -> Terms:
     return losses.sapo(tokens.log_ratio, tokens.advantages, tokens.mask, settings.sapo_temperatures), {}
 
 
-def _gmpo(tokens: Tokens, settings: PolicyGradient) -> Terms:
+def _gmpo(tokens: Tokens, settings: Surrogate) -> Terms:
     _, _, log_ratio, advantages, mask = tokens
     low, high = settings.clip_low, settings.clip_high
     of_row = losses.gmpo_log_ratios(log_ratio, advantages, mask, low, high)
@@ -125,13 +180,13 @@ def _gmpo(tokens: Tokens, settings: PolicyGradient) -> Terms:
     return losses.unclipped(of_row, advantages, mask), _bound(stopped, tokens)
 
 
-def _vespo(tokens: Tokens, settings: PolicyGradient) -> Terms:
+def _vespo(tokens: Tokens, settings: Surrogate) -> Terms:
     logps, _, log_ratio, advantages, mask = tokens
     weights = losses.vespo_weights(log_ratio, advantages, mask, settings.vespo_shape)
     return weights * losses.plain(logps, advantages, mask), {}
 
 
-def _dppo(tokens: Tokens, settings: PolicyGradient) -> Terms:
+def _dppo(tokens: Tokens, settings: Surrogate) -> Terms:
     logps, sampled_logps, log_ratio, advantages, mask = tokens
     kept = losses.dppo_kept(logps, sampled_logps, advantages, settings.clip_low, settings.clip_high)
     return losses.dppo(log_ratio, advantages, mask, kept, settings.dppo_square), _bound(~kept, tokens)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from qed.algorithms.base import Algorithm
 from qed.algorithms.parts.policy_gradient import PolicyGradient
@@ -14,6 +13,7 @@ from qed.algorithms.parts.scales import factor
 from qed.algorithms.parts.surrogates import CLIPPING
 from qed.cli.commands.base import training
 from qed.config.help import columns
+from qed.config.keys import list_values
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import DEFAULT, Resolved, resolve
 from qed.config.values import shown
@@ -50,7 +50,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _shown(resolved: Resolved) -> str:
     """Every setting with its value and origin, for people or for machines."""
-    values = {key: _value(resolved.settings, key) for key in resolved.origins}
+    values = list_values(resolved.settings)
+    values = {key: values[key] for key in resolved.origins}
     if resolved.flags.json:
         return json.dumps({key: {"value": value, "origin": resolved.origins[key]} for key, value in values.items()})
     settings = resolved.settings
@@ -72,12 +73,13 @@ def _scale(settings: Settings) -> list[str]:
         f"pass{'es' * (learner.passes > 1)} over them",
         f"  one token  {_token(algorithm, rows, sampling.max_tokens)}",
     ]
-    if isinstance(algorithm, PolicyGradient) and algorithm.surrogate != "plain":
+    if isinstance(algorithm, PolicyGradient) and algorithm.surrogate.kind != "plain":
         told.append(f"  the ratio  {_ratio(algorithm, updates)}")
-        if algorithm.surrogate == "cispo" and algorithm.cispo_clip == "trl" and algorithm.clip_high < 1:
+        own = algorithm.surrogate
+        if own.kind == "cispo" and own.cispo_clip == "trl" and own.clip_high < 1:
             told.append(
                 f"  the clip   algorithm.cispo_clip trl bounds the weight at algorithm.clip_high itself, so that every "
-                f"update is scaled down to {algorithm.clip_high:g} at most; TRL recommends 5"
+                f"update is scaled down to {own.clip_high:g} at most; TRL recommends 5"
             )
     return told
 
@@ -102,8 +104,8 @@ def _token(algorithm: Algorithm, rows: int, longest: int) -> str:
 
 def _ratio(algorithm: PolicyGradient, updates: int) -> str:
     """What the probability ratio is, and whether a clip can ever bind."""
-    clip = " and its clip never binds" if algorithm.surrogate in CLIPPING else ""
-    if algorithm.surrogate == "dppo" or algorithm.correction == "bypass":
+    clip = " and its clip never binds" if algorithm.surrogate.kind in CLIPPING else ""
+    if algorithm.surrogate.kind == "dppo" or algorithm.correction.kind == "bypass":
         return "is to the sampler's own log-probs: 1 but for its rounding, its age and earlier updates of the step"
     if updates > 1:
         return (
@@ -116,9 +118,3 @@ def _ratio(algorithm: PolicyGradient, updates: int) -> str:
         f"is 1{clip}, with a single update for each sampling, but for what the sampler's log-probs differ from the "
         "learner's (mismatch/logp) and for answers that a former policy left over"
     )
-
-
-def _value(settings: Any, key: str) -> Any:
-    for name in key.split("."):
-        settings = getattr(settings, name)
-    return settings

@@ -1,0 +1,118 @@
+"""What holds a policy beside its rewards: the KL to a reference model that may move, and an entropy bonus."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from qed.algorithms.base import require, require_moves
+from qed.algorithms.parts import divergences, exploration, losses
+from qed.algorithms.parts.divergences import Divergence
+from qed.algorithms.parts.surrogates import own_tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from qed.training.batch import Batch
+
+
+@dataclass(frozen=True)
+class Regularizer:
+    """The KL to the reference model, and the entropy bonus."""
+
+    kl: float = 0.0
+    """Weight of the KL to the reference model; 0 loads none."""
+    kl_estimator: Divergence = "k3"
+    """How a token's KL is estimated; with a plus the value is that estimator's and the gradient that of k2."""
+    kl_place: Literal["loss", "reward"] = "loss"
+    """Whether the KL is a term of the loss, or is taken off the reward of every token before the advantages."""
+    kl_importance: bool = False
+    """Multiply the KL in the loss by the ratio of the policy to the one that sampled."""
+    kl_target: float = 0.0
+    """The KL per token that its weight is steered to, beginning from `kl`; 0 keeps the weight."""
+    kl_horizon: int = 10000
+    """Answers over which the KL's weight is steered."""
+    reference_every: int = 0
+    """Steps after which the reference model of the KL moves to the policy, as ProRL resets it; 0 never moves it."""
+    reference_mix: float = 1.0
+    """How far it moves: 1 makes it the policy as it is then, less mixes their weights."""
+    entropy: float = 0.0
+    """Weight of the entropy bonus."""
+    entropy_target: float = 0.0
+    """The entropy per token below which the bonus grows by 0.005 a step, and above which it shrinks and rests; 0 keeps
+    the weight."""
+    entropy_on: bool = True
+    """Whether a bonus with a target counts in the coming step; the run sets it by the entropy of each step."""
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no run can mean."""
+        require(self.kl >= 0, "algorithm.kl must not be negative.")
+        require(self.kl_target >= 0, "algorithm.kl_target must not be negative.")
+        require(self.kl_horizon >= 1, "algorithm.kl_horizon must be at least 1.")
+        require(
+            self.kl_target == 0 or self.kl > 0,
+            "algorithm.kl_target steers the weight algorithm.kl, which must be above 0 to begin with.",
+        )
+        require_moves(self.reference_every, self.reference_mix)
+        require(
+            self.reference_every == 0 or self.kl > 0,
+            "algorithm.reference_every moves the reference model of the KL, and there is none without algorithm.kl.",
+        )
+        require(
+            not (self.kl_importance and self.kl_place == "reward"),
+            "algorithm.kl_importance is of the KL in the loss; in the reward there is no ratio to multiply by.",
+        )
+        require(self.entropy_target >= 0, "algorithm.entropy_target must not be negative.")
+
+    @property
+    def kl_in_loss(self) -> bool:
+        """Whether the KL is a term of the loss."""
+        return self.kl > 0 and self.kl_place == "loss"
+
+    @property
+    def kl_in_reward(self) -> bool:
+        """Whether the KL is taken off the rewards."""
+        return self.kl > 0 and self.kl_place == "reward"
+
+    @property
+    def bonus(self) -> float:
+        """The weight of the entropy in this step's loss."""
+        return self.entropy if self.entropy_on or not self.entropy_target else 0.0
+
+    @property
+    def acts_on_every_row(self) -> bool:
+        """Whether rows without an advantage have a gradient, or a KL or entropy that a weight is steered by."""
+        return bool(self.bonus or self.kl_in_loss or self.kl_target or self.entropy_target)
+
+    def adapted(self, stats: Mapping[str, float]) -> Self:
+        """The weights of the KL and of the entropy bonus for the next step, where they have targets."""
+        changes: dict[str, Any] = {}
+        if self.kl_target and "kl/ref" in stats:
+            rows = stats.get("train/rows", 0)
+            changes["kl"] = divergences.controlled(self.kl, stats["kl/ref"], self.kl_target, rows, self.kl_horizon)
+        if self.entropy_target and "policy/entropy" in stats:
+            measured = stats["policy/entropy"]
+            changes["entropy"] = exploration.adapted(self.entropy, measured, self.entropy_target)
+            changes["entropy_on"] = measured <= self.entropy_target
+        return replace(self, **changes) if changes else self
+
+
+def compute_penalty(batch: Batch, logps: Tensor, settings: Regularizer, row_ratios: bool) -> Tensor:
+    """The KL of every token, [B, T]; in the reward it is the old policy's, and here only measured.
+
+    Tokens that others wrote have none: of what the policy did not sample it is no estimate.
+
+    Args:
+        batch: the rows.
+        logps: [B, T], of the policy, with its gradient.
+        settings: of the KL.
+        row_ratios: whether the surrogate's ratio is of a row, as in GSPO; the KL by importance has the same.
+    """
+    policy = logps if settings.kl_place == "loss" else losses.known(batch.old_logps, logps)
+    own = own_tokens(batch).mask
+    penalty = divergences.divergence(settings.kl_estimator, losses.shielded(policy - batch.ref_logps, own))
+    if settings.kl_importance:
+        log_ratio = losses.log_ratios(logps, batch.old_logps, own)
+        penalty = penalty * (losses.sequence_log_ratios(log_ratio, own) if row_ratios else log_ratio).exp()
+    return penalty

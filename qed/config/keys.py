@@ -1,0 +1,50 @@
+"""Keys of settings: every setting has a path of sections, and those of an algorithm's parts have short names too.
+
+One of the names is the setting's key, which stands in help, messages, origins and sweeps; settings.yaml and
+settings.origin.json have paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from qed.config.field_names import find_short_names, find_shown_names, flatten_fields
+from qed.config.phases import PipelineSettings, Settings
+
+
+def list_other_names(section: str, paths: Collection[str]) -> dict[str, str]:
+    """Map every name of an algorithm's settings that is no key to the key that it means.
+
+    Args:
+        section: of the algorithm, such as `rl.algorithm`.
+        paths: of its settings, within the section.
+    """
+    shown = find_shown_names(paths)
+    names = shown | {name: shown[path] for name, path in find_short_names(paths).items()}
+    return {f"{section}.{name}": f"{section}.{key}" for name, key in names.items() if name != key}
+
+
+def map_names(settings: Settings | PipelineSettings) -> dict[str, str]:
+    """Map every name of a setting in a part of an algorithm that is no key to the key that it means."""
+    if isinstance(settings, PipelineSettings):
+        algorithms = {"sft.algorithm": settings.sft.algorithm, "rl.algorithm": settings.rl.algorithm}
+    else:
+        algorithms = {"algorithm": settings.algorithm}
+    return {
+        name: key
+        for section, algorithm in algorithms.items()
+        for name, key in list_other_names(section, flatten_fields(algorithm)).items()
+    }
+
+
+def list_paths(settings: Settings | PipelineSettings) -> dict[str, str]:
+    """Map the key of every setting to its path."""
+    names = map_names(settings)
+    return {names.get(path, path): path for path in flatten_fields(settings)}
+
+
+def list_values(settings: Settings | PipelineSettings) -> dict[str, Any]:
+    """Return the value of every setting by its key."""
+    names = map_names(settings)
+    return {names.get(path, path): value for path, value in flatten_fields(settings).items()}
