@@ -12,10 +12,12 @@ from qed import kernels
 from qed.console import Console
 from qed.model import check_name, pick_device
 from qed.phases import Settings
+from qed.recipes.agreement import require_sampler
 from qed.recipes.policy import load_policy
 from qed.recipes.problems import load_problems, prompt_name, reward_names
 from qed.recipes.setup import load_grader
 from qed.rollouts import flat, grade, sample
+from qed.sampler_check import Options
 from qed.samplers.base import Sampling
 from qed.types import Group, Request, Rollout
 
@@ -43,6 +45,7 @@ def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     policy = load_policy(settings, loaded.problems, pick_device(settings.model.device), None)
     asked = [problem for problem in loaded.problems if problem.answer][: settings.sampling.problems_per_step]
     sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, policy.template.stop)
+    compared = require_sampler(policy, policy.template, asked, sampling, settings, console, Options())
     address = (settings.run.seed, "debug")
     groups = sample(
         [Request(problem, settings.sampling.group_size) for problem in asked],
@@ -66,7 +69,7 @@ def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     )
     for line in advice(groups, figures):
         console.say(line)
-    return {"answers": [as_row(rollout) for rollout in flat(groups)], **figures}
+    return {"answers": [as_row(rollout) for rollout in flat(groups)], **figures, "sampler_check": compared}
 
 
 def as_row(rollout: Rollout) -> dict[str, Any]:

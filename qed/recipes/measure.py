@@ -30,6 +30,7 @@ from qed.model import check_name, pick_device, window
 from qed.phases import Settings
 from qed.prompts.base import Template
 from qed.recipes import benches
+from qed.recipes.agreement import IN_EVALUATION, require_sampler
 from qed.recipes.benches import Bench
 from qed.recipes.environment import environment
 from qed.recipes.evaluate import as_rows
@@ -111,6 +112,7 @@ def _measured(asked: Asked, console: Console, kept: str) -> dict[str, Any]:
         policy = load_policy(replace(settings, data=found[0].data), problems, pick_device(settings.model.device), None)
         # By default half of the window is left for the prompt.
         longest = asked.sampling.max_tokens or min(USUAL_TOKENS, window(policy.model) // 2)
+        checks = {bench.label: _check_sampler(bench, asked, policy, longest, console) for bench in found}
         figures = {bench.label: _bench(bench, asked, policy, longest, console) for bench in found}
     except (Interrupted, KeyboardInterrupt) as stopped:
         code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
@@ -120,11 +122,20 @@ def _measured(asked: Asked, console: Console, kept: str) -> dict[str, Any]:
     summaries = {bench.label: figures[bench.label] for bench in found if bench.judged}
     outputs = {bench.label: figures[bench.label]["outputs"] for bench in found if not bench.judged}
     result: dict[str, Any] = {"folder": str(asked.folder), "step": asked.step, "tasks": summaries, "outputs": outputs}
+    result["sampler_check"] = checks
     if summaries:
         show(console, summaries)
         result["overall"] = overall(list(summaries.values()))
     console.say(f"Every answer is in {asked.folder / step_folder(asked.step)}.")
     return result
+
+
+def _check_sampler(bench: Bench, asked: Asked, policy: Policy, longest: int, console: Console) -> Row:
+    """Whether the sampler answers as the model would, before anything is sampled or written."""
+    enter("preflight", asked.step)
+    template = Template(prompt_leaf(bench.data), policy.tokenizer, (policy.template.end,))
+    sampling = replace(asked.sampling, max_tokens=longest)
+    return require_sampler(policy, template, bench.problems, sampling, asked.settings, console, IN_EVALUATION)
 
 
 def _bench(bench: Bench, asked: Asked, policy: Policy, longest: int, console: Console) -> Row:

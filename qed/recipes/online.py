@@ -14,7 +14,7 @@ from qed.recipes.problems import reward_names
 from qed.recipes.setup import Setup
 from qed.rewards.base import may_judge
 from qed.rollouts import credit, flat, minibatches
-from qed.samplers.base import Sampler
+from qed.samplers.base import Sampler, has_exact_logps
 from qed.types import Problem
 
 
@@ -50,7 +50,8 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
         parts = minibatches(rows, settings.learner.batch_size, algorithm.together) * settings.learner.passes
         if not algorithm.scored_before_credit:
             version = 0 if algorithm.rescored else step - 1
-            learner.score(rows, old=len(parts) > 1 or algorithm.rescored, version=version)
+            inexact = algorithm.has_ratio and not has_exact_logps(sampler)
+            learner.score(rows, old=len(parts) > 1 or algorithm.rescored or inexact, version=version)
         algorithm.remember(gathered.groups, gatherer.pool, version=step - 1)
         counts = {**gathered.counts, **gatherer.pool.sizes()}
         if algorithm.restarts and rows:

@@ -146,6 +146,11 @@ class PolicyGradient(Algorithm):
         return self.correction not in ("none", "bypass") or self.rejection != "none"
 
     @property
+    def has_ratio(self) -> bool:
+        """Every surrogate but the plain one; that of dppo, and a bypass, compare with the sampler on purpose."""
+        return self.surrogate not in ("plain", "dppo") and self.correction != "bypass"
+
+    @property
     def scored_before_credit(self) -> bool:
         """A KL in the reward compares the old policy with the reference."""
         return self.kl > 0 and self.kl_place == "reward"
