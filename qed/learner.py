@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from qed.algorithms.base import Algorithm
 from qed.attention import attending, packs
-from qed.batch import Batch, collate, cut, mismatch
+from qed.batch import Batch, collate, cut, mismatch, split_rows
 from qed.errors import QedError
 from qed.guards import faults
 from qed.guards.finite import of_update, require_finite
@@ -91,9 +91,8 @@ class Learner:
         """Write the log-probs that the loss compares with, before the first of a step's updates.
 
         Its own, `old`, are needed when there are several updates, because only for the first is the policy still the
-        one that sampled, and where the algorithm corrects for a sampler that is not exact. The reference model's are
-        needed when the algorithm asks for them. They are scored as the policy's are: the same tokens, temperature and
-        precision.
+        one that sampled, and where the sampler is not exact. The reference model's are needed when the algorithm asks
+        for them. They are scored as the policy's are: the same tokens, temperature and precision.
 
         Args:
             rollouts: the rows, bundles whole.
@@ -105,8 +104,11 @@ class Learner:
         self.moved = 0.0
         reference = reference or self.reference
         if old:
-            for rollout, logps in zip(rollouts, self._scored(self.model, rollouts), strict=True):
-                rollout.old_logps = None if _is_older(rollout, version) else logps
+            split = self.algorithm.has_ratio and len(rollouts) > 0
+            live = self.algorithm.live(self._collate(rollouts)).tolist() if split else []
+            for some in split_rows(rollouts, live):  # cut as the update cuts them, so that bfloat16 rounds alike
+                for rollout, logps in zip(some, self._scored(self.model, some), strict=True):
+                    rollout.old_logps = None if _is_older(rollout, version) else logps
         if reference is not None:
             for rollout, logps in zip(rollouts, self._scored(reference, rollouts), strict=True):
                 rollout.ref_logps = logps

@@ -26,6 +26,7 @@ from qed.types import Problem, Rollout
 
 ANSWERS, LONG_ANSWERS = 4, 2  # sampled for each prompt, and for the longest one
 TOKENS = 16  # of each answer: about 220 tokens in all
+SHORT = 4  # tokens of the shortest prompt
 PROBLEMS = 64  # whose prompts are looked through for a short, a usual and a long one
 # Sliding windows and scaled rotations show beyond their length only. Most windows hold 4,096 tokens or fewer, and one
 # forward pass over twice as many is cheap beside a step that trains answers of that length.
@@ -66,7 +67,7 @@ class Rounding:
 FLOAT32 = Rounding("float32", Tolerance(1e-3, 1e-4), 2.0**-12)
 TF32 = Rounding("TF32", Tolerance(0.05, 5e-3), 2.0**-2)
 BFLOAT16 = Rounding("bfloat16", Tolerance(0.25, 0.02), 1.0)
-FACTOR = 6.0
+FACTOR = 3.0
 
 
 @dataclass(frozen=True)
@@ -169,8 +170,8 @@ def choose_prompts(prompts: Sequence[PromptTokens], max_tokens: int, window: int
         return []
     ordered = sorted(fitting, key=lambda prompt: (len(prompt), prompt))
     longest = ordered[-1]
-    # Half of the shortest, so that padding is there even where all prompts have one length.
-    short = ordered[0][: max(1, len(ordered[0]) // 2)]
+    # A beginning of one, so that most of its columns are padding even where all prompts have one length.
+    short = ordered[0][: max(1, min(SHORT, len(ordered[0]) // 2))]
     chosen = list(dict.fromkeys([short, ordered[len(ordered) // 2], longest]))
     # As far as the longest prompt and its longest answer reach together.
     wanted = min(len(longest) + max_tokens, window, LONGEST) - answer
