@@ -121,6 +121,11 @@ class Algorithm:
         return False
 
     @property
+    def has_ratio(self) -> bool:
+        """Whether the loss reads `old_logps`: a sampler's that are not exact would be no ratio of two policies."""
+        return False
+
+    @property
     def scored_before_credit(self) -> bool:
         """Whether the advantages read `old_logps` or `ref_logps`, as a KL in the reward does."""
         return False

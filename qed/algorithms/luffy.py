@@ -54,6 +54,11 @@ class Luffy(PolicyGradient):
         return super().two_pass or self.shaping.drop_above > 0
 
     @property
+    def has_ratio(self) -> bool:
+        """A shaping of its own tokens is one of their ratio."""
+        return super().has_ratio or self.shaping.own_kind != "none"
+
+    @property
     def guided(self) -> bool:
         """As the guidance is set."""
         return self.guidance.active

@@ -13,8 +13,10 @@ from qed.console.live import Console
 from qed.data.splits import load_problems, prompt_name, reward_names
 from qed.models import threads
 from qed.models.load import check_name, pick_device
+from qed.rollout.agreement import require_sampler
 from qed.rollout.grader import load_grader
 from qed.rollout.policy import load_policy, tell_handover
+from qed.rollout.sampler_check import Options
 from qed.rollout.stages import flat, grade, sample
 from qed.sampling.base import Sampling
 from qed.types import Group, Request, Rollout
@@ -44,6 +46,7 @@ def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     tell_handover(policy.sampler, console.say)
     asked = [problem for problem in loaded.problems if problem.answer][: settings.sampling.problems_per_step]
     sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, policy.template.stop)
+    compared = require_sampler(policy, policy.template, asked, sampling, settings, console, Options())
     address = (settings.run.seed, "debug")
     groups = sample(
         [Request(problem, settings.sampling.group_size) for problem in asked],
@@ -67,7 +70,7 @@ def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     )
     for line in advice(groups, figures):
         console.say(line)
-    return {"answers": [as_row(rollout) for rollout in flat(groups)], **figures}
+    return {"answers": [as_row(rollout) for rollout in flat(groups)], **figures, "sampler_check": compared}
 
 
 def as_row(rollout: Rollout) -> dict[str, Any]:

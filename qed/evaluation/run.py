@@ -35,6 +35,7 @@ from qed.models import threads
 from qed.models.load import check_name, pick_device, window
 from qed.randomness import seed_of
 from qed.rewards.grader import Grader
+from qed.rollout.agreement import IN_EVALUATION, require_sampler
 from qed.rollout.grader import load_grader
 from qed.rollout.policy import Policy, load_policy, tell_handover
 from qed.rollout.stages import flat, grade, sample
@@ -112,6 +113,7 @@ def _measured(asked: Asked, console: Console, kept: str) -> dict[str, Any]:
         tell_handover(policy.sampler, console.say)
         # By default half of the window is left for the prompt.
         longest = asked.sampling.max_tokens or min(USUAL_TOKENS, window(policy.model) // 2)
+        checks = {bench.label: _check_sampler(bench, asked, policy, longest, console) for bench in found}
         figures = {bench.label: _bench(bench, asked, policy, longest, console) for bench in found}
     except (Interrupted, KeyboardInterrupt) as stopped:
         code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
@@ -121,11 +123,20 @@ def _measured(asked: Asked, console: Console, kept: str) -> dict[str, Any]:
     summaries = {bench.label: figures[bench.label] for bench in found if bench.judged}
     outputs = {bench.label: figures[bench.label]["outputs"] for bench in found if not bench.judged}
     result: dict[str, Any] = {"folder": str(asked.folder), "step": asked.step, "tasks": summaries, "outputs": outputs}
+    result["sampler_check"] = checks
     if summaries:
         show(console, summaries)
         result["overall"] = overall(list(summaries.values()))
     console.say(f"Every answer is in {asked.folder / step_folder(asked.step)}.")
     return result
+
+
+def _check_sampler(bench: Bench, asked: Asked, policy: Policy, longest: int, console: Console) -> Row:
+    """Whether the sampler answers as the model would, before anything is sampled or written."""
+    enter("preflight", asked.step)
+    template = Template(prompt_leaf(bench.data), policy.tokenizer, (policy.template.end,))
+    sampling = replace(asked.sampling, max_tokens=longest)
+    return require_sampler(policy, template, bench.problems, sampling, asked.settings, console, IN_EVALUATION)
 
 
 def _bench(bench: Bench, asked: Asked, policy: Policy, longest: int, console: Console) -> Row:

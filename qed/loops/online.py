@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qed.algorithms.base import Moment
+from qed.algorithms.base import Algorithm, Moment
 from qed.config.phases import Settings
 from qed.data.splits import reward_names
 from qed.errors import DataError, UsageError
@@ -14,7 +14,7 @@ from qed.loops.setup import Setup
 from qed.rewards.base import may_judge
 from qed.rollout.collector import Gathered, Gatherer
 from qed.rollout.stages import credit, flat, minibatches
-from qed.sampling.base import Sampler
+from qed.sampling.base import Sampler, has_exact_logps
 from qed.types import Problem, Rollout
 
 
@@ -51,8 +51,8 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
             rows = algorithm.rows(gathered.groups)
             parts = split_into_updates(rows, settings, algorithm.together, step)
             if not algorithm.scored_before_credit:
-                version = 0 if algorithm.rescored else step - 1
-                learner.score(rows, old=len(parts) > 1 or algorithm.rescored, version=version)
+                score_old = len(parts) > 1 or needs_old_logps(algorithm, sampler)
+                learner.score(rows, old=score_old, version=0 if algorithm.rescored else step - 1)
         algorithm.remember(gathered.groups, gatherer.pool, version=step - 1)
         counts = {**gathered.counts, **gatherer.pool.sizes()}
         with timer("update"):
@@ -68,6 +68,14 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
         phase.save_if_due(step)
         phase.stop_if_asked()
     phase.finish()
+
+
+def needs_old_logps(algorithm: Algorithm, sampler: Sampler) -> bool:
+    """Whether the ratio must be to the learner's own log-probs even in a step's only update.
+
+    Where the sampler's are not exact, a ratio to them would be clipped for their rounding.
+    """
+    return algorithm.rescored or (algorithm.has_ratio and not has_exact_logps(sampler))
 
 
 def split_into_updates(rows: Sequence[Rollout], settings: Settings, together: int, step: int) -> list[list[Rollout]]:

@@ -16,11 +16,16 @@ from qed.guards import preflight_rules as judged
 from qed.guards.preflight_rules import Answers, Finding, Shape
 from qed.guards.watchdog import enter
 from qed.loops.phase import Phase
+from qed.models import load
 from qed.randomness import shuffled
+from qed.rollout.agreement import compare
+from qed.rollout.sampler_check import Options, require_agreement
 from qed.rollout.stages import flat, grade, sample
+from qed.runs.run import read_lines
 from qed.sampling.base import Sampling
 from qed.training.batch import collate
 from qed.training.checkpoint_size import checkpoint_bytes
+from qed.training.scoring import score_with
 from qed.types import Groups, Problem, Request, Rollout
 
 PROBLEMS, ANSWERS = 4, 4  # sampled and graded: about a hundredth of a short run's time
@@ -28,7 +33,7 @@ WRITTEN = 32  # written answers that are looked at
 
 
 def preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Rollout] = ()) -> None:
-    """Look before the first step of a phase; where a phase goes on, it has been looked at.
+    """Look before the first step of a phase; where a phase goes on, at the sampler alone.
 
     Args:
         phase: before its first step.
@@ -39,9 +44,13 @@ def preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Rollout]
         UsageError: the run cannot work; it says which setting to change.
     """
     settings, setup = phase.settings, phase.setup
-    if not settings.run.preflight or phase.first != phase.offset or not settings.learner.steps:
+    if not settings.run.preflight or phase.first == phase.last:
         return
     enter("preflight", phase.first)
+    if settings.algorithm.online or setup.benches or setup.validation:
+        check_sampler(phase, problems)
+    if phase.first != phase.offset:
+        return
     began = time.perf_counter()
     order = shuffled(len(problems), settings.run.seed, "preflight")
     groups = _sampled(phase, [problems[number] for number in order[:PROBLEMS]]) if settings.algorithm.online else []
@@ -67,6 +76,32 @@ def preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Rollout]
     judged.refuse(findings)
     for advice in warned:
         setup.console.say(f"Warning: {advice}")
+
+
+def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
+    """Compare the sampler with the learner, and say and record the difference.
+
+    A run that goes on may do so on another machine, so it compares again; its metrics keep the first comparison.
+
+    Raises:
+        UsageError: they differ by more than rounding explains.
+    """
+    settings, setup = phase.settings, phase.setup
+    sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens)
+    window = load.window(setup.model)
+    score = score_with(setup.model, sampling.temperature, phase.learner.packing)
+    check = compare(setup.sampler, score, setup.template, problems, window, sampling, settings)
+    setup.run.event("sampler_check", phase=phase.name, step=phase.first, **check.fields)
+    setup.console.say(check.describe())
+    require_agreement(check, setup.sampler, Options())
+    if phase.first == phase.offset and not _is_recorded(phase, next(iter(check.metrics))):
+        setup.run.metrics({"step": phase.first, "phase": phase.name, **check.metrics})
+
+
+def _is_recorded(phase: Phase, name: str) -> bool:
+    """Whether the phase has this metric already, from an attempt that was stopped before its first step."""
+    rows = read_lines(phase.setup.run.folder / "metrics.jsonl")
+    return any(name in row and row.get("phase") == phase.name and row["step"] == phase.first for row in rows)
 
 
 def _sampled(phase: Phase, problems: Sequence[Problem]) -> Groups:

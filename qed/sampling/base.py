@@ -37,8 +37,18 @@ class Sampling:
         return self.top_p >= 1 and self.top_k == 0 and self.min_p == 0
 
 
+def has_exact_logps(sampler: Sampler) -> bool:
+    """Whether a sampler says that its log-probs are exact; one that does not say has none."""
+    return bool(getattr(sampler, "exact_logps", False))
+
+
 class Sampler(Protocol):
     """Generates answers to prompts under the weights it has loaded."""
+
+    @property
+    def exact_logps(self) -> bool:
+        """Whether its log-probs are the learner's up to the rounding of float32, so that their ratio is 1."""
+        ...
 
     def generate(
         self,

@@ -53,6 +53,12 @@ class HFSampler:
         self.rows_per_batch = rows_per_batch
         self.precision = precision
 
+    @property
+    def exact_logps(self) -> bool:
+        """In float32 alone: in half precision, or with TF32, a token's rounding depends on the shape of its batch."""
+        exact = torch.get_float32_matmul_precision() == "highest"
+        return exact and self.precision in (torch.float32, torch.float64)
+
     def load(self, weights: nn.Module, version: int) -> None:
         """Answer from these weights from now on; the learner's own model is read where it lies."""
         self.model = weights

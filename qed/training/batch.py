@@ -140,6 +140,13 @@ def has_sampled_logp(batch: Batch) -> Tensor:
     return (batch.mask != 0) & (batch.expert == 0) & ~batch.sampled_logps.isnan()
 
 
+def split_live(rollouts: Sequence[Rollout], live: Sequence[bool]) -> tuple[list[Rollout], list[Rollout]]:
+    """Split rows into those that are live and the others; without `live` all are."""
+    flags = live or [True] * len(rollouts)
+    pairs = list(zip(rollouts, flags, strict=True))
+    return [row for row, flag in pairs if flag], [row for row, flag in pairs if not flag]
+
+
 def mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
     """How far the sampler's log-probs are from the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
 

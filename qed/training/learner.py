@@ -27,7 +27,7 @@ from qed.guards.signals import poll
 from qed.models.families import decoder_and_head, require_known_logits
 from qed.models.lora import Without, switched_off
 from qed.training.attention import attending, packs
-from qed.training.batch import Batch, collate, compute_means, cut, mismatch, split_rows
+from qed.training.batch import Batch, collate, compute_means, cut, mismatch, split_live, split_rows
 from qed.training.logps import response_logps, response_scores
 from qed.training.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
 from qed.training.packing import Layout, arranged, cut_packed
@@ -93,9 +93,8 @@ class Learner:
         """Write the log-probs that the loss compares with, before the first of a step's updates.
 
         Its own, `old`, are needed when there are several updates, because only for the first is the policy still the
-        one that sampled, and where the algorithm corrects for a sampler that is not exact. The reference model's are
-        needed when the algorithm asks for them. They are scored as the policy's are: the same tokens, temperature and
-        precision.
+        one that sampled, and where the sampler is not exact. The reference model's are needed when the algorithm asks
+        for them. They are scored as the policy's are: the same tokens, temperature and precision.
 
         Args:
             rollouts: the rows, bundles whole.
@@ -107,8 +106,11 @@ class Learner:
         self.moved = 0.0
         reference = reference or self.reference
         if old:
-            for rollout, logps in zip(rollouts, self._scored(self.model, rollouts), strict=True):
-                rollout.old_logps = None if _is_older(rollout, version) else logps
+            split = self.algorithm.has_ratio and len(rollouts) > 0
+            live = self.algorithm.live(self._collate(rollouts)).tolist() if split else []
+            for some in split_live(rollouts, live):  # cut as the update cuts them, so that bfloat16 rounds alike
+                for rollout, logps in zip(some, self._scored(self.model, some), strict=True):
+                    rollout.old_logps = None if _is_older(rollout, version) else logps
         if reference is not None:
             for rollout, logps in zip(rollouts, self._scored(reference, rollouts), strict=True):
                 rollout.ref_logps = logps

@@ -80,6 +80,11 @@ class PolicyGradient(Algorithm):
         return self.correction.rescores
 
     @property
+    def has_ratio(self) -> bool:
+        """Every surrogate but the plain one; that of dppo, and a bypass, compare with the sampler on purpose."""
+        return self.surrogate.kind not in ("plain", "dppo") and self.correction.kind != "bypass"
+
+    @property
     def scored_before_credit(self) -> bool:
         """A KL in the reward compares the old policy with the reference."""
         return self.regularizer.kl_in_reward

@@ -44,6 +44,7 @@ PASSED = {
     "threads": "run.threads",
     "sampler": "sampling.sampler",
     "watchdog": "run.watchdog",
+    "preflight": "run.preflight",
 }
 
 
@@ -100,6 +101,7 @@ def _add_model(add: Any) -> None:
     add("--rows-per-batch", metavar="N", help="answers generated side by side (default: 128)")
     add("--threads", metavar="N", help="CPU threads")
     add("--watchdog", metavar="SECONDS", help="without progress end with exit code 75 (default: 1800; 0 never)")
+    add("--preflight", metavar="BOOL", help="false does not compare the sampler with the model's forward pass first")
     add("--resume", action="store_true", help="insist on going on with what --out holds")
     add("--overwrite", action="store_true", help="replace the same tasks' answers in --out")
     add("--allow-user-code", action="store_true", help="let the run's settings name code outside of qed")

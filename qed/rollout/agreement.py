@@ -1,0 +1,71 @@
+"""Whether a policy's sampler and the learner's forward pass agree, asked with the prompts of a run or an evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qed.config.phases import Settings
+from qed.console.live import Console
+from qed.data.prompts.base import Template
+from qed.models import load
+from qed.rollout.policy import Policy
+from qed.rollout.sampler_check import PROBLEMS, Options, SamplerCheck, check_sampler, choose_prompts, require_agreement
+from qed.runs.run import Row
+from qed.sampling.base import Sampler, Sampling
+from qed.training.scoring import Score, score_with
+from qed.types import Problem
+
+IN_EVALUATION = Options("--sampler", "--precision", "--preflight false")
+
+
+def compare(
+    sampler: Sampler,
+    score: Score,
+    template: Template,
+    problems: Sequence[Problem],
+    window: int,
+    sampling: Sampling,
+    settings: Settings,
+) -> SamplerCheck:
+    """Compare a sampler with the learner on some problems' prompts.
+
+    Args:
+        sampler: holds the learner's weights.
+        score: the learner's log-probs, at the temperature of `sampling`.
+        template: puts the problems to the model.
+        problems: of the run or the evaluation; the first are looked through.
+        window: tokens that the model can hold.
+        sampling: of the run or the evaluation.
+        settings: give the precision and the seed.
+    """
+    prompts = [template.tokens(template.prompt(problem)) for problem in problems[:PROBLEMS]]
+    address = (settings.run.seed, "sampler check")
+    batches = choose_prompts(prompts, sampling.max_tokens, window)
+    return check_sampler(sampler, score, batches, sampling, load.precision(settings.model), address)
+
+
+def require_sampler(
+    policy: Policy,
+    template: Template,
+    problems: Sequence[Problem],
+    sampling: Sampling,
+    settings: Settings,
+    console: Console,
+    options: Options,
+) -> Row:
+    """Compare and say the difference, outside of training.
+
+    Returns:
+        what was found; nothing where `run.preflight` is off.
+
+    Raises:
+        UsageError: they differ by more than rounding explains.
+    """
+    if not settings.run.preflight:
+        return {}
+    score = score_with(policy.model, sampling.temperature or 1.0)
+    window = load.window(policy.model)
+    check = compare(policy.sampler, score, template, problems, window, sampling, settings)
+    console.say(check.describe())
+    require_agreement(check, policy.sampler, options)
+    return check.fields
