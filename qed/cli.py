@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows ASCII alone shows ? for a sign, and goes on
     machine.sleep_while_waiting()
+    machine.make_products_reproducible()
     try:
         code = _run(arguments)
         sys.stdout.flush()

@@ -1,7 +1,8 @@
-"""How this process computes: its threads, and the precision of products of float32 matrices."""
+"""How this process computes: its threads, and the precision and reproducibility of products of matrices."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -9,9 +10,15 @@ import torch
 
 from qed import machine
 
+SHIFTS = 16  # elements; 64 bytes, the widest alignment that a kernel asks for, are 16 numbers of float32
+
 
 def use(threads: int, matmul_precision: str) -> None:
-    """Compute in this way from now on; 0 threads stand for the physical cores that this process may use."""
+    """Compute in this way from now on; 0 threads stand for the physical cores that this process may use.
+
+    Products do not depend on memory alignment from now on, unless MKL has computed one before.
+    """
+    machine.make_products_reproducible()
     torch.set_num_threads(threads or machine.threads())
     torch.set_float32_matmul_precision(matmul_precision)
     # Operators are not run beside each other here, so a second pool of threads would only be in the way. Once work has
@@ -28,3 +35,43 @@ def kept() -> Iterator[None]:
         yield
     finally:
         use(*before)
+
+
+def alignment_matters() -> bool:
+    """Whether the bits of a product of float32 matrices depend on where its operands lie in memory.
+
+    It multiplies a few small matrices at every alignment, so True is certain and False is not proven.
+    """
+    shapes = [(rows, inner) for rows in (1, 2) for inner in (64, 100)]
+    return any(len({_bits(*shape, shift) for shift in range(SHIFTS)}) > 1 for shape in shapes)
+
+
+def _bits(rows: int, inner: int, shift: int) -> bytes:
+    """The bytes of a product whose left operand begins so many elements behind an aligned address."""
+    size = rows * inner
+    memory = torch.empty(size + 2 * SHIFTS)
+    start = (-memory.data_ptr() % 64) // memory.element_size() + shift
+    left = memory[start : start + size].view(rows, inner)
+    left.copy_(torch.arange(size).sin().view(rows, inner))
+    right = torch.arange(inner * inner).cos().view(inner, inner)
+    product = torch.nn.functional.linear(left, right)
+    return bytes(product.view(torch.uint8).flatten().tolist())
+
+
+def mkl_mode() -> str | None:
+    """What MKL_CBWR says; None where it is not set or torch computes without MKL."""
+    return os.environ.get(machine.MKL_MODE) if torch.backends.mkl.is_available() else None
+
+
+def explain_alignment() -> str:
+    """What it means that alignment matters, and what helps."""
+    told = "Products of matrices depend on memory alignment here, so a resumed run may differ in the last bits from an "
+    told += "uninterrupted one."
+    if not torch.backends.mkl.is_available():
+        return told
+    if mkl_mode() != machine.REPRODUCIBLE:
+        return f"{told} {machine.MKL_MODE} is {mkl_mode()}: unset it, or set it to {machine.REPRODUCIBLE}."
+    return (
+        f"{told} torch computed a product before qed began: set {machine.MKL_MODE}={machine.REPRODUCIBLE} in the "
+        "environment, or call qed.machine.make_products_reproducible() first."
+    )

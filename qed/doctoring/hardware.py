@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from qed import machine
+from qed import kernels, machine
 from qed.doctoring.card import Finding
 
 GIB = 2**30
@@ -63,6 +63,16 @@ def attention() -> Finding:
     lines = [f"sdpa in {dtype}: {', '.join(names) or 'none'}" for dtype, names in tried.items()]
     lines.append("; ".join(f"{name} {'is there' if there else 'is not installed'}" for name, there in others.items()))
     return Finding(tuple(lines), {"device": kind(), "sdpa": tried, **others})
+
+
+def products() -> Finding:
+    """What multiplies matrices on the processor, and whether the bits depend on where the operands lie in memory."""
+    library, mode = "MKL" if torch.backends.mkl.is_available() else "no MKL", kernels.mkl_mode()
+    matters = kernels.alignment_matters()
+    line = f"{library}{f', {machine.MKL_MODE}={mode}' if mode else ''}: the bits of a product of float32 matrices "
+    line += "depend on memory alignment" if matters else "are the same at every memory alignment"
+    facts = {"library": library, "mkl_cbwr": mode, "alignment_matters": matters}
+    return Finding((line,), facts, (kernels.explain_alignment(),) if matters else ())
 
 
 def kind() -> str:

@@ -15,6 +15,7 @@ import torch
 
 from qed import kernels
 from qed.configuration.resolve import DEFAULT
+from qed.console import Console
 from qed.phases import PipelineSettings, Settings
 from qed.runs import Launch, Run, read_json
 
@@ -33,6 +34,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "cpus": os.cpu_count(),
         **_kernels(),
+        "alignment_matters": kernels.alignment_matters(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
 
@@ -46,18 +48,32 @@ def as_begun(settings: Settings | PipelineSettings, folder: Path, launch: Launch
     return replace(settings, run=replace(settings.run, matmul_precision=before))
 
 
-def set_kernels(settings: Settings | PipelineSettings, run: Run, launch: Launch) -> None:
-    """Compute as the settings say, or as the run did before it was resumed; what has changed since is an event."""
+def set_kernels(
+    settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device, console: Console
+) -> None:
+    """Compute as the settings say, or as the run did before it was resumed; record and say what has changed since, and
+    that the bits of products on a CPU depend on memory alignment."""
     before = read_json(run.folder / RECORD, {}) if launch.resume else {}
     kernels.use(settings.run.threads or before.get("threads", 0), settings.run.matmul_precision)
     for name, now in _kernels().items():
         if name in before and before[name] != now:
             run.event(f"{name}_changed", before=before[name], now=now)
+            console.say(
+                f"This run began with {name} {before[name]} and goes on with {now}: from here on it may differ in the "
+                "last bits from a run that was not interrupted."
+            )
+    if device.type == "cpu" and kernels.alignment_matters():
+        run.event("alignment_matters", mkl_cbwr=kernels.mkl_mode())
+        console.say(kernels.explain_alignment())
 
 
 def _kernels() -> dict[str, Any]:
     """What decides the last bits of a product of matrices, on this machine."""
-    return {"threads": torch.get_num_threads(), "matmul_precision": torch.get_float32_matmul_precision()}
+    return {
+        "threads": torch.get_num_threads(),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "mkl_cbwr": kernels.mkl_mode(),
+    }
 
 
 def _commit() -> str | None:

@@ -100,7 +100,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
         try:
             with _preparing(folder, aside, launch):
                 resumed = find_checkpoint(settings, run, console, launch) if launch.resume else None
-                set_kernels(settings, run, launch)
+                set_kernels(settings, run, launch, device, console)
                 _write_settings(settings, run, launch, device)
                 setup = _prepared(settings, run, console, stop, launch, device, resumed)
             with closing(setup.grader):
