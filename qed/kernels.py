@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 import torch
@@ -58,16 +58,22 @@ def _bits(rows: int, inner: int, shift: int) -> bytes:
     return bytes(product.view(torch.uint8).flatten().tolist())
 
 
+def has_mkl() -> bool:
+    """Whether torch multiplies matrices on the CPU with MKL."""
+    is_available: Callable[[], bool] = torch.backends.mkl.is_available
+    return is_available()
+
+
 def mkl_mode() -> str | None:
     """What MKL_CBWR says; None where it is not set or torch computes without MKL."""
-    return os.environ.get(machine.MKL_MODE) if torch.backends.mkl.is_available() else None
+    return os.environ.get(machine.MKL_MODE) if has_mkl() else None
 
 
 def explain_alignment() -> str:
     """What it means that alignment matters, and what helps."""
     told = "Products of matrices depend on memory alignment here, so a resumed run may differ in the last bits from an "
     told += "uninterrupted one."
-    if not torch.backends.mkl.is_available():
+    if not has_mkl():
         return told
     if mkl_mode() != machine.REPRODUCIBLE:
         return f"{told} {machine.MKL_MODE} is {mkl_mode()}: unset it, or set it to {machine.REPRODUCIBLE}."

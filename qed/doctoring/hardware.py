@@ -67,7 +67,7 @@ def attention() -> Finding:
 
 def products() -> Finding:
     """What multiplies matrices on the processor, and whether the bits depend on where the operands lie in memory."""
-    library, mode = "MKL" if torch.backends.mkl.is_available() else "no MKL", kernels.mkl_mode()
+    library, mode = "MKL" if kernels.has_mkl() else "no MKL", kernels.mkl_mode()
     matters = kernels.alignment_matters()
     line = f"{library}{f', {machine.MKL_MODE}={mode}' if mode else ''}: the bits of a product of float32 matrices "
     line += "depend on memory alignment" if matters else "are the same at every memory alignment"

@@ -36,7 +36,7 @@ from qed.recipes.evaluate import as_rows
 from qed.recipes.figures import show
 from qed.recipes.policy import Policy, load_policy
 from qed.recipes.problems import prompt_leaf, prompt_name, reward_names
-from qed.recipes.setup import load_grader
+from qed.recipes.setup import load_evaluator, load_grader
 from qed.rewards.grader import Grader
 from qed.rollouts import flat, grade, sample
 from qed.runs import Row, step_folder, write_whole
@@ -135,7 +135,11 @@ def _bench(bench: Bench, asked: Asked, policy: Policy, longest: int, console: Co
     ids = [problem.id for problem in bench.problems]
     lengths = dict(zip(ids, template.lengths(bench.problems), strict=True))
     kept = _fitting(bench, lengths, policy.room(longest), console)
+    chosen = load_grader(bench.data, longest)
+    grader = load_evaluator(bench.data, longest, chosen)
     known = _asked(bench, kept, asked, sampling)
+    if chosen.judge is None:
+        known["judged_by"] = grader.judge
     store = Store(asked.folder, asked.step, bench.label, asked.decoding, known, asked.overwrite)
     if store.summary is not None:
         console.say(f"{bench.label}: already evaluated with these settings; nothing is sampled again.")
@@ -147,13 +151,13 @@ def _bench(bench: Bench, asked: Asked, policy: Policy, longest: int, console: Co
         bench,
         BATCHES_A_CHUNK * asked.settings.sampling.rows_per_batch,
     )
-    console.say(bench.describe(kept, sampling, asked.settings))
-    _sample(chunks, store, asked, sampling, policy, load_grader(bench.data, longest), console)
+    console.say(bench.describe(kept, sampling, asked.settings, known.get("judged_by")))
+    _sample(chunks, store, asked, sampling, policy, grader, console)
     left_out = {**bench.left_out, TOO_LONG: len(bench.problems) - len(kept)}
     rows = store.order([problem.id for problem in kept])
     if not bench.judged:
         return _outputs(bench, store, asked, console)
-    figures = {"temperature": sampling.temperature, **summarise(rows)}
+    figures = {"temperature": sampling.temperature, "judged_by": grader.judge, **summarise(rows)}
     return store.finish({**figures, "left_out": {why: count for why, count in left_out.items() if count}})
 
 

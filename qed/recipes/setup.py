@@ -39,6 +39,7 @@ from qed.recipes.problems import (
 )
 from qed.recipes.resuming import boundaries, find_checkpoint, fingerprint, phases_of, require_same_problems
 from qed.rewards import grader
+from qed.rewards.base import AUTO, FINAL_ANSWER
 from qed.rewards.grader import Grader
 from qed.runs import Launch, Run
 from qed.samplers.base import Sampler
@@ -59,6 +60,7 @@ class Setup:
     tokenizer: Any
     template: Template
     grader: Grader
+    evaluator: Grader  # grades evaluations: the grader, with the verdict of another where it judges no answer
     problems: list[Problem]
     benches: dict[str, list[Problem]]
     validation: list[Problem]  # of the training problems, held back to choose the best checkpoint by
@@ -103,7 +105,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
                 set_kernels(settings, run, launch, device, console)
                 _write_settings(settings, run, launch, device)
                 setup = _prepared(settings, run, console, stop, launch, device, resumed)
-            with closing(setup.grader):
+            with closing(setup.evaluator):
                 yield setup
         finally:
             console.end_phase()
@@ -145,6 +147,9 @@ def _prepared(
 ) -> Setup:
     # First, so that a mistake in a reward shows before a model is loaded.
     grade = load_grader(settings.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
+    evaluator = load_evaluator(settings.data, settings.sampling.max_tokens, grade)
+    if grade.judge is None:
+        console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
     poll("load")
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     for reason, count in loaded.left_out.items():
@@ -170,6 +175,7 @@ def _prepared(
         tokenizer=policy.tokenizer,
         template=policy.template,
         grader=grade,
+        evaluator=evaluator,
         problems=loaded.problems,
         benches=loaded.benches,
         validation=loaded.validation,
@@ -227,6 +233,19 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
     options = (*shared, *data.reward_options)
     pool = grader.Pool(data.reward_workers, limits, log)
     return grader.make(names, options, max_tokens, conversational, pool)
+
+
+def load_evaluator(data: DataSettings, max_tokens: int, chosen: Grader) -> Grader:
+    """What grades evaluations: the grader of the chosen reward, with the verdict of the prompt's own reward where the
+    chosen one judges no answer, or of the final answer where that does not either."""
+    if chosen.judge is not None:
+        return chosen
+    for name in (AUTO, FINAL_ANSWER):
+        other = load_grader(replace(data, reward=(name,), reward_options=()), max_tokens)
+        if other.judge is not None:
+            break
+        other.close()
+    return grader.Evaluator(chosen, other)
 
 
 def _write_settings(settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device) -> None:

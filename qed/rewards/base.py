@@ -21,6 +21,7 @@ from qed.rewards.verdicts import by_final_answer
 from qed.types import Grade, Rollout
 
 AUTO = "auto"  # the reward that fits the prompt, whoever that is
+FINAL_ANSWER = "accuracy"  # the leaf that judges the final answer, whatever the format
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Part:
     """One term of a reward.
 
     `function` grades all answers to a problem; None stands for one to which it does not apply. `judges` tells whether
-    it decides correctness, as a penalty on length does not; `batched` whether it must see those answers together.
+    it decides correctness, as a penalty on length does not; `batched` whether it must see those answers together;
+    `checks_format` whether its `format_ok` says something.
     """
 
     weight: float
@@ -51,6 +53,7 @@ class Part:
     judges: bool = True
     batched: bool = False
     users_own: bool = False
+    checks_format: bool = True
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,16 @@ class Reward:
         return any(part.batched for part in self.parts)
 
     @property
+    def judge(self) -> str | None:
+        """The name of the first part that decides correctness; None where none does."""
+        return next((part.name for part in self.parts if part.judges), None)
+
+    @property
+    def checks_format(self) -> bool:
+        """Whether some part says if the format holds."""
+        return any(part.checks_format for part in self.parts)
+
+    @property
     def users_own(self) -> bool:
         """Whether some part is code from outside of qed."""
         return any(part.users_own for part in self.parts)
@@ -76,7 +89,8 @@ class Reward:
         return [self._sum(rollout, row) for rollout, row in zip(rollouts, rows, strict=True)]
 
     def _sum(self, rollout: Rollout, grades: Sequence[Grade | None]) -> Grade:
-        """The weighted sum, with the verdict of the first part that judges; what its parts say is logged by name."""
+        """The weighted sum, with the verdict of the first part that judges, or that checks the format where none does;
+        what its parts say is logged by name."""
         if len(self.parts) == 1 and self.parts[0].weight == 1 and grades[0] is not None:
             return grades[0]
         present = [(part, grade) for part, grade in zip(self.parts, grades, strict=True) if grade is not None]
@@ -93,7 +107,8 @@ class Reward:
         judging = [grade for part, grade in present if part.judges]
         if not judging and any(part.judges for part in self.parts):
             return by_final_answer(rollout)  # every function that judges said that it does not apply
-        return (judging or [grade for _, grade in present])[0]
+        checking = [grade for part, grade in present if part.checks_format]
+        return (judging or checking or [grade for _, grade in present])[0]
 
 
 def parse(text: str) -> Entry:
@@ -149,7 +164,8 @@ def _parts(entry: Entry, options: Sequence[settings.Option], max_tokens: int, co
     target = settings.configured(entry.name, target, options, max_tokens)
     found = find(module, entry.name, entry.function, target, conversational)
     judges = _judges(module)
-    return [Part(entry.weight, one.name, one.judge, judges, one.batched, users_own) for one in found]
+    checks = judges or bool(getattr(module, "CHECKS_FORMAT", False))
+    return [Part(entry.weight, one.name, one.judge, judges, one.batched, users_own, checks) for one in found]
 
 
 def may_judge(name: str) -> bool:
@@ -165,7 +181,8 @@ def _judges(module: ModuleType) -> bool:
 
 def served(
     names: Sequence[str], options: Sequence[str], max_tokens: int, conversational: bool
-) -> tuple[dict[str, bool], Callable[[Any], Any]]:
+) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     """A reward as the workers of a judge load it; see `load`."""
     reward = load(names, options, max_tokens, conversational)
-    return {"batched": reward.batched}, serving(reward.grade)
+    about = {"batched": reward.batched, "judge": reward.judge, "checks_format": reward.checks_format}
+    return about, serving(reward.grade)
