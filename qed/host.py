@@ -1,6 +1,7 @@
 """What this process may use of the machine: cores and memory, by its affinity and by the limits of its control group.
 
-Nothing here imports torch, because how threads wait must be said before torch is loaded.
+Nothing here imports torch, because how threads wait must be said before torch is loaded, and how MKL computes before
+its first product.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 ROOT = Path("/")
 # Any of them says how long a thread of OpenMP turns on the spot before it sleeps.
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+# MKL's conditional numerical reproducibility: which of its code paths it may take.
+MKL_MODE, REPRODUCIBLE = "MKL_CBWR", "AUTO,STRICT"
 
 
 def cores() -> frozenset[int]:
@@ -119,3 +122,14 @@ def sleep_while_waiting() -> None:
     """
     if not any(name in os.environ for name in WAITING):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
+def make_products_reproducible() -> None:
+    """Tell MKL to compute the same product of the same numbers in the same way; must be called before its first one.
+
+    Otherwise MKL may choose its code by the memory alignment of the operands, as it does on AMD's processors: the last
+    bits of a product then depend on where the allocator puts its operands, and a resumed run differs from an
+    uninterrupted one. The command line and every training or evaluation call it; a Python program that computes with
+    torch before that calls it first. A value of MKL_CBWR that the user has set stays.
+    """
+    os.environ.setdefault(MKL_MODE, REPRODUCIBLE)

@@ -1,4 +1,5 @@
-"""What every test relies on: one thread, and the real data beside the checkout where it is there."""
+"""What every test relies on: one thread, products that do not depend on memory alignment, and the real data beside the
+checkout where it is there."""
 
 from __future__ import annotations
 
@@ -7,10 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import settings
 
-from qed.data.tasks import arithmetic
+from qed import host
+
+# The command line says it before torch is loaded; tests call what is below it, and start processes of their own.
+host.make_products_reproducible()
+
+import torch  # noqa: E402 -- see above
+
+from qed.data.tasks import arithmetic  # noqa: E402 -- see above
 
 # Machines are noisy: how long an example takes says nothing about the code.
 settings.register_profile("qed", deadline=None)

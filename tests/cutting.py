@@ -27,15 +27,8 @@ SMALL = [*SHARED, "--steps", STEPS, "--lr", 1e-3]
 ONLINE = ["--sampling.problems_per_step", 5, "--sampling.group_size", 4]
 OFFLINE = ["--learner.batch_size", 10]
 # What only a log says of a run: when and where, how fast, and that it was cut at all.
-ABOUT_ATTEMPTS = {
-    "resumed",
-    "interrupted",
-    "failed",
-    "checkpoint_rejected",
-    "threads_changed",
-    "preflight",
-    "sampler_check",
-}
+ABOUT_ATTEMPTS = {"resumed", "interrupted", "failed", "checkpoint_rejected", "threads_changed", "preflight"}
+ABOUT_ATTEMPTS |= {"mkl_cbwr_changed", "alignment_matters", "sampler_check"}
 TIMES = ("time/", "perf/", "mem/")
 
 

@@ -41,6 +41,7 @@ def main(argv: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows ASCII alone shows ? for a sign, and goes on
     host.sleep_while_waiting()
+    host.make_products_reproducible()
     try:
         code = _run(arguments)
         sys.stdout.flush()

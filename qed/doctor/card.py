@@ -26,6 +26,7 @@ CHECKS = {
     "device": "hardware",
     "dtypes": "hardware",
     "attention": "hardware",
+    "products": "hardware",
     "threads": "surroundings",
     "versions": "surroundings",
     "vllm": "surroundings",

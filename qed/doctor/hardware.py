@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qed import host
 from qed.doctor.card import Finding
+from qed.models import alignment
 
 GIB = 2**30
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")  # of x86 processors, and the last of those of Arm
@@ -63,6 +64,16 @@ def attention() -> Finding:
     lines = [f"sdpa in {dtype}: {', '.join(names) or 'none'}" for dtype, names in tried.items()]
     lines.append("; ".join(f"{name} {'is there' if there else 'is not installed'}" for name, there in others.items()))
     return Finding(tuple(lines), {"device": kind(), "sdpa": tried, **others})
+
+
+def products() -> Finding:
+    """What multiplies matrices on the processor, and whether the bits depend on where the operands lie in memory."""
+    library, mode = "MKL" if alignment.has_mkl() else "no MKL", alignment.mkl_mode()
+    matters = alignment.alignment_matters()
+    line = f"{library}{f', {host.MKL_MODE}={mode}' if mode else ''}: the bits of a product of float32 matrices "
+    line += "depend on memory alignment" if matters else "are the same at every memory alignment"
+    facts = {"library": library, "mkl_cbwr": mode, "alignment_matters": matters}
+    return Finding((line,), facts, (alignment.explain_alignment(),) if matters else ())
 
 
 def kind() -> str:

@@ -58,8 +58,10 @@ class Bench:
                 f"only: {', '.join(self.unreadable[:NAMED])}{more}."
             )
 
-    def describe(self, kept: Sequence[Problem], sampling: Sampling, settings: Settings) -> str:
-        """What is asked and how, in a line."""
+    def describe(
+        self, kept: Sequence[Problem], sampling: Sampling, settings: Settings, judge: str | None = None
+    ) -> str:
+        """What is asked and how, in a line; `judge` is what judges the answers where the reward does not."""
         counts = {self.count(problem) for problem in kept}
         ends = dict.fromkeys((min(counts), max(counts)))
         drawn = (
@@ -72,7 +74,8 @@ class Bench:
         return (
             f"{self.label}: {len(kept)} problems × {' to '.join(map(str, ends))} answers, {drawn}, "
             f"at most {sampling.max_tokens} tokens, prompt {prompt_name(self.data)}, "
-            f"reward {' + '.join(reward_names(self.data))}, seed {settings.run.seed}"
+            f"reward {' + '.join(reward_names(self.data))}"
+            f"{f' (judges no answer: {judge} does)' if judge else ''}, seed {settings.run.seed}"
         )
 
 

@@ -17,7 +17,7 @@ from qed.data.sources.rows import Place, Row, Rows
 from qed.errors import DataError, nearest
 from qed.grading.equal import equal
 from qed.grading.extract import final_answer
-from qed.rewards.grader import Grader
+from qed.rewards.grader import Grader, join
 from qed.rewards.verdicts import CLASSES, four_classes, verdict_on
 from qed.types import Grade, Problem, Rollout
 
@@ -56,6 +56,14 @@ def stored(rollout: Rollout, kind: str, mode: str) -> Grade:
     return Grade(float(verdict.correct), verdict.correct, format_ok, extracted, {}, verdict.tier, verdict.reason)
 
 
+def judged(rollout: Rollout, grader: Grader | None, kind: str, mode: str) -> Grade:
+    """The grade of a stored answer by a reward; its final answer judges where the reward does not, or there is none."""
+    if grader is None:
+        return stored(rollout, kind, mode)
+    grade = grader([[rollout]])[0][0]
+    return grade if grader.judge else join(grade, stored(rollout, kind, mode), grader.checks_format)
+
+
 def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | None, workers: int) -> Iterator[Graded]:
     """The rows with their verdicts, in their order, as they are done.
 
@@ -86,7 +94,7 @@ def _timed(mode: str, grader: Grader | None) -> Callable[[tuple[Row, Rollout, st
     def graded(case: tuple[Row, Rollout, str]) -> Graded:
         row, rollout, kind = case
         began = time.perf_counter()
-        verdict = stored(rollout, kind, mode) if grader is None else grader([[rollout]])[0][0]
+        verdict = judged(rollout, grader, kind, mode)
         seconds = time.perf_counter() - began
         of = four_classes(verdict, rollout) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
         return Graded(row, verdict, seconds, of)

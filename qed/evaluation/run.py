@@ -36,7 +36,7 @@ from qed.models.load import check_name, pick_device, window
 from qed.randomness import seed_of
 from qed.rewards.grader import Grader
 from qed.rollout.agreement import IN_EVALUATION, require_sampler
-from qed.rollout.grader import load_grader
+from qed.rollout.grader import load_evaluator, load_grader
 from qed.rollout.policy import Policy, load_policy, tell_handover
 from qed.rollout.stages import flat, grade, sample
 from qed.runs.environment import environment
@@ -147,7 +147,11 @@ def _bench(bench: Bench, asked: Asked, policy: Policy, longest: int, console: Co
     ids = [problem.id for problem in bench.problems]
     lengths = dict(zip(ids, template.lengths(bench.problems), strict=True))
     kept = _fitting(bench, lengths, policy.room(longest), console)
+    chosen = load_grader(bench.data, longest)
+    grader = load_evaluator(bench.data, longest, chosen)
     known = _asked(bench, kept, asked, sampling)
+    if chosen.judge is None:
+        known["judged_by"] = grader.judge
     store = Store(asked.folder, asked.step, bench.label, asked.decoding, known, asked.overwrite)
     if store.summary is not None:
         console.say(f"{bench.label}: already evaluated with these settings; nothing is sampled again.")
@@ -159,13 +163,13 @@ def _bench(bench: Bench, asked: Asked, policy: Policy, longest: int, console: Co
         bench,
         BATCHES_A_CHUNK * asked.settings.sampling.rows_per_batch,
     )
-    console.say(bench.describe(kept, sampling, asked.settings))
-    _sample(chunks, store, asked, sampling, policy, load_grader(bench.data, longest), console)
+    console.say(bench.describe(kept, sampling, asked.settings, known.get("judged_by")))
+    _sample(chunks, store, asked, sampling, policy, grader, console)
     left_out = {**bench.left_out, TOO_LONG: len(bench.problems) - len(kept)}
     rows = store.order([problem.id for problem in kept])
     if not bench.judged:
         return _outputs(bench, store, asked, console)
-    figures = {"temperature": sampling.temperature, **summarise(rows)}
+    figures = {"temperature": sampling.temperature, "judged_by": grader.judge, **summarise(rows)}
     return store.finish({**figures, "left_out": {why: count for why, count in left_out.items() if count}})
 
 
@@ -294,7 +298,9 @@ def _announce(asked: Asked, policy: Policy) -> None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "env.json").write_text(json.dumps(environment(policy.model.device), indent=1), encoding="utf-8")
+        (folder / "env.json").write_text(
+            json.dumps(environment(policy.model.device, threads.describe_compute()), indent=1), encoding="utf-8"
+        )
         (folder / "command.txt").write_text(redact(shlex.join(asked.command)) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"The folder {folder} cannot be made or written: {error.strerror}.") from error

@@ -14,11 +14,12 @@ from typing import Any
 from qed.data.sources import local
 from qed.data.sources.rows import Place
 from qed.errors import DataError
-from qed.evaluation.grade_files import GOLD, RESPONSE, answer_in, gold_text, stored, text_of, value_of
+from qed.evaluation.grade_files import GOLD, RESPONSE, answer_in, gold_text, judged, text_of, value_of
 from qed.evaluation.per_sample_metrics import marks
 from qed.evaluation.summary import overall, summarise
 from qed.grading import symbolic
 from qed.randomness import seed_of
+from qed.rewards.base import FINAL_ANSWER
 from qed.rewards.grader import Grader
 from qed.runs.run import Row, as_row, write_evaluation
 from qed.types import Problem, Rollout, StopReason
@@ -72,7 +73,7 @@ def _scored(table: Sequence[tuple[Place, Row]], key: str, scoring: Scoring) -> l
         if scoring.mode == LAST_LINE:
             rollout = replace(rollout, text=whole.rstrip().rpartition("\n")[2])
         mode = "flexible" if scoring.mode == LAST_LINE else scoring.mode
-        grade = stored(rollout, "", mode) if scoring.grader is None else scoring.grader([[rollout]])[0][0]
+        grade = judged(rollout, scoring.grader, "", mode)
         graded = replace(rollout, grade=grade)
         # Only who generated an answer knows its tokens.
         tokens = {"n_tokens": row["n_tokens"]} if isinstance(row.get("n_tokens"), int) else {}
@@ -109,9 +110,10 @@ def _meta(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in KEPT if row.get(name) not in (None, "")}
 
 
-def summaries(scored: dict[str, list[Row]]) -> dict[str, Row]:
-    """The figures of each column of answers."""
-    return {name: summarise(rows) for name, rows in scored.items()}
+def summaries(scored: dict[str, list[Row]], grader: Grader | None = None) -> dict[str, Row]:
+    """The figures of each column of answers, and what judged them: a reward's grader, or the final answer."""
+    judged_by = (grader.judge if grader else None) or FINAL_ANSWER
+    return {name: {"judged_by": judged_by, **summarise(rows)} for name, rows in scored.items()}
 
 
 def write(folder: Path, scored: dict[str, list[Row]], figures: dict[str, Row]) -> None:

@@ -34,8 +34,8 @@ class Judge:
     It may be used from any thread; a fork of the caller begins with a pool of its own.
 
     Args:
-        target, arguments: see `Zygote`; the target's description says whether it is `batched`, and its function is
-            made by `serving`.
+        target, arguments: see `Zygote`; the target's description says whether it is `batched`, which part is the
+            `judge` and whether it `checks_format` (see `Reward`), and its function is made by `serving`.
         workers: processes at once; 0 takes one for each core that this process may use, and at most eight.
         limits: for each answer.
         log: the file that takes what rewards print; a model's answers in it would command a terminal.
@@ -70,6 +70,17 @@ class Judge:
             self._about = session.about
             self._idle.append(session)
         return self._about
+
+    @property
+    def judge(self) -> str | None:
+        """What decides correctness; None where nothing does."""
+        name: str | None = self.start().get("judge")
+        return name
+
+    @property
+    def checks_format(self) -> bool:
+        """Whether its grades say if the format holds."""
+        return bool(self.start().get("checks_format"))
 
     def grade(self, groups: Sequence[Group]) -> list[list[Grade]]:
         """The grades of some groups of answers, in their order."""

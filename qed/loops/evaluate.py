@@ -41,10 +41,11 @@ def evaluate(
             address = (settings.run.seed, "evaluation", decoding)
             asked = [Request(problem, count) for problem in problems]
             groups = sample(asked, setup.sampler, setup.template, sampling, address, version=step)
-            grade(groups, setup.grader)
+            grade(groups, setup.evaluator)
             rows = as_rows(groups, decoding, step)
             answered += rows
-            summaries[task][decoding] = {"temperature": temperature, **summarise(rows)}
+            judged_by = setup.evaluator.judge
+            summaries[task][decoding] = {"temperature": temperature, "judged_by": judged_by, **summarise(rows)}
         setup.run.evaluation(step, task, answered, summaries[task])
         setup.console.say(f"  step {step}, {task}: " + "; ".join(say(d, s) for d, s in summaries[task].items()))
     return summaries

@@ -26,9 +26,9 @@ from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watching_run
 from qed.loops.resume import boundaries, find_checkpoint, fingerprint, phases_of, require_same_problems
 from qed.models import load, lora, threads
-from qed.models.threads import as_begun, set_kernels
+from qed.models.threads import as_begun, describe_compute, set_kernels
 from qed.rewards.grader import Grader
-from qed.rollout.grader import load_grader
+from qed.rollout.grader import load_evaluator, load_grader
 from qed.rollout.policy import Policy, load_policy, tell_handover
 from qed.runs import disk
 from qed.runs.environment import environment
@@ -54,6 +54,7 @@ class Setup:
     tokenizer: Any
     template: Template
     grader: Grader
+    evaluator: Grader  # grades evaluations: the grader, with the verdict of another where it judges no answer
     problems: list[Problem]
     benches: dict[str, list[Problem]]
     validation: list[Problem]  # of the training problems, held back to choose the best checkpoint by
@@ -96,10 +97,10 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
         try:
             with _preparing(folder, aside, launch):
                 resumed = find_checkpoint(settings, run, console, launch) if launch.resume else None
-                set_kernels(settings, run, launch)
+                set_kernels(settings, run, launch, device, console)
                 _write_settings(settings, run, launch, device)
                 setup = _prepared(settings, run, console, stop, launch, device, resumed)
-            with closing(setup.grader):
+            with closing(setup.evaluator):
                 yield setup
         finally:
             console.end_phase()
@@ -141,6 +142,9 @@ def _prepared(
 ) -> Setup:
     # First, so that a mistake in a reward shows before a model is loaded.
     grade = load_grader(settings.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
+    evaluator = load_evaluator(settings.data, settings.sampling.max_tokens, grade)
+    if grade.judge is None:
+        console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
     poll("load")
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     for reason, count in loaded.left_out.items():
@@ -166,6 +170,7 @@ def _prepared(
         tokenizer=policy.tokenizer,
         template=policy.template,
         grader=grade,
+        evaluator=evaluator,
         problems=loaded.problems,
         benches=loaded.benches,
         validation=loaded.validation,
@@ -227,7 +232,7 @@ def _write_settings(settings: Settings | PipelineSettings, run: Run, launch: Lau
     files = {
         "settings.yaml": dump(replace(settings, run=replace(settings.run, out=""))),
         "settings.origin.json": json.dumps(dict(launch.origins), indent=1),
-        "env.json": json.dumps(environment(device), indent=1),
+        "env.json": json.dumps(environment(device, describe_compute()), indent=1),
         "command.txt": shlex.join(launch.command) + "\n",
     }
     for name, text in files.items():

@@ -19,6 +19,8 @@ from qed.rewards.adapters import Judge, find
 from qed.rewards.verdicts import by_final_answer
 from qed.types import Grade, Rollout
 
+FINAL_ANSWER = "accuracy"  # the leaf that judges the final answer, whatever the format
+
 
 @dataclass(frozen=True)
 class Part:
@@ -26,7 +28,7 @@ class Part:
 
     `function` grades all answers to a problem; None, or a grade without a reward, stands for one to which it does not
     apply. `judges` tells whether it decides correctness, as a penalty on length does not; `batched` whether it must see
-    those answers together.
+    those answers together; `checks_format` whether its `format_ok` says something.
     """
 
     weight: float
@@ -35,6 +37,7 @@ class Part:
     judges: bool = True
     batched: bool = False
     users_own: bool = False
+    checks_format: bool = True
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,16 @@ class Reward:
         return any(part.batched for part in self.parts)
 
     @property
+    def judge(self) -> str | None:
+        """The name of the first part that decides correctness; None where none does."""
+        return next((part.name for part in self.parts if part.judges), None)
+
+    @property
+    def checks_format(self) -> bool:
+        """Whether some part says if the format holds."""
+        return any(part.checks_format for part in self.parts)
+
+    @property
     def users_own(self) -> bool:
         """Whether some part is code from outside of qed."""
         return any(part.users_own for part in self.parts)
@@ -60,7 +73,8 @@ class Reward:
         return [self._sum(rollout, row) for rollout, row in zip(rollouts, rows, strict=True)]
 
     def _sum(self, rollout: Rollout, grades: Sequence[Grade | None]) -> Grade:
-        """The weighted sum, with the verdict of the first part that judges; what its parts say is logged by name.
+        """The weighted sum, with the verdict of the first part that judges, or that checks the format where none does;
+        what its parts say is logged by name.
 
         Without a part that applies there is no reward; a part of weight 0 that applies makes it 0 (as in TRL).
         """
@@ -82,7 +96,8 @@ class Reward:
         judging = [grade for part, grade in told if part.judges]
         if not judging and any(part.judges for part in self.parts):
             return by_final_answer(rollout)  # every function that judges said that it does not apply
-        return (judging or [grade for _, grade in told] or [Grade(0.0, False, True, None)])[0]
+        checking = [grade for part, grade in told if part.checks_format]
+        return (judging or checking or [grade for _, grade in told] or [Grade(0.0, False, True, None)])[0]
 
 
 def load(
@@ -116,7 +131,8 @@ def _parts(entry: RewardEntry, options: Sequence[settings.Option], max_tokens: i
     target = settings.configured(entry.name, target, options, max_tokens)
     found = find(module, entry.name, entry.function, target, conversational)
     judges = _judges(module)
-    return [Part(entry.weight, one.name, one.judge, judges, one.batched, users_own) for one in found]
+    checks = judges or bool(getattr(module, "CHECKS_FORMAT", False))
+    return [Part(entry.weight, one.name, one.judge, judges, one.batched, users_own, checks) for one in found]
 
 
 def may_judge(name: str) -> bool:
@@ -132,7 +148,8 @@ def _judges(module: ModuleType) -> bool:
 
 def served(
     names: Sequence[str], options: Sequence[str], max_tokens: int, conversational: bool
-) -> tuple[dict[str, bool], Callable[[Any], Any]]:
+) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     """A reward as the workers of a judge load it; see `load`."""
     reward = load(names, options, max_tokens, conversational)
-    return {"batched": reward.batched}, serving(reward.grade)
+    about = {"batched": reward.batched, "judge": reward.judge, "checks_format": reward.checks_format}
+    return about, serving(reward.grade)

@@ -11,6 +11,7 @@ from qed.rewards.think_answer import well_formed
 from qed.types import Grade, Rollout
 
 JUDGES = False
+CHECKS_FORMAT = True
 FORMATS: dict[str, Callable[[str], bool]] = {
     "think_answer": lambda text: well_formed(text.strip()),
     "r1_zero": lambda text: "</think> <answer>" in text and "</answer>" in text,

@@ -16,7 +16,7 @@ from qed.grading.session import LIMITS, Limits, NotLoadedError
 from qed.guards import faults
 from qed.guards.signals import poll
 from qed.rewards.base import Reward, load
-from qed.types import Grade, Group, Rollout
+from qed.types import UNGRADED, Grade, Group, Rollout
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,16 @@ POOL = Pool()
 class Grader(Protocol):
     """Grades groups of answers, in their order; raises nothing whatever an answer says."""
 
+    @property
+    def judge(self) -> str | None:
+        """The name of what decides correctness; None where the reward judges no answer."""
+        ...
+
+    @property
+    def checks_format(self) -> bool:
+        """Whether the grades say if the format holds."""
+        ...
+
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
         """The grades of each group's answers."""
         ...
@@ -49,6 +59,16 @@ class Here:
 
     reward: Reward
 
+    @property
+    def judge(self) -> str | None:
+        """The part of the reward that decides correctness."""
+        return self.reward.judge
+
+    @property
+    def checks_format(self) -> bool:
+        """Whether some part of the reward checks the format."""
+        return self.reward.checks_format
+
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
         return [[self._graded(rollout) for rollout in group] for group in groups]
 
@@ -62,6 +82,54 @@ class Here:
 
     def close(self) -> None:
         """Nothing runs."""
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Grades by a reward that judges no answer, and takes the verdict of another."""
+
+    reward: Grader
+    verdict: Grader
+
+    @property
+    def judge(self) -> str | None:
+        """What decides correctness."""
+        return self.verdict.judge
+
+    @property
+    def checks_format(self) -> bool:
+        """Whether either of them checks the format."""
+        return self.reward.checks_format or self.verdict.checks_format
+
+    def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
+        columns = zip(self.reward(groups), self.verdict(groups), strict=True)
+        keep = self.reward.checks_format
+        return [[join(*both, keep_format=keep) for both in zip(*grades, strict=True)] for grades in columns]
+
+    def close(self) -> None:
+        """End both."""
+        self.reward.close()
+        self.verdict.close()
+
+
+def join(grade: Grade, verdict: Grade, keep_format: bool) -> Grade:
+    """A reward's grade with the verdict of another on the same answer.
+
+    Args:
+        grade: of a reward that judges no answer; one that failed stays as it is.
+        verdict: of what decides whether the answer is right.
+        keep_format: the reward says itself whether the format holds.
+    """
+    if grade.tier in UNGRADED:
+        return grade
+    return replace(
+        grade,
+        correct=verdict.correct,
+        extracted=verdict.extracted,
+        tier=verdict.tier,
+        reason=verdict.reason,
+        format_ok=grade.format_ok if keep_format else verdict.format_ok,
+    )
 
 
 def make(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from qed.config.reward_names import AUTO
 from qed.config.settings import DataSettings
 from qed.data.splits import prompt_leaf, reward_names
 from qed.grading.session import Limits
 from qed.rewards import grader
+from qed.rewards.base import FINAL_ANSWER
 from qed.rewards.grader import Grader
 
 
@@ -22,3 +25,16 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
     options = (*shared, *data.reward_options)
     pool = grader.Pool(data.reward_workers, limits, log)
     return grader.make(names, options, max_tokens, conversational, pool)
+
+
+def load_evaluator(data: DataSettings, max_tokens: int, chosen: Grader) -> Grader:
+    """What grades evaluations: the grader of the chosen reward, with the verdict of the prompt's own reward where the
+    chosen one judges no answer, or of the final answer where that does not either."""
+    if chosen.judge is not None:
+        return chosen
+    for name in (AUTO, FINAL_ANSWER):
+        other = load_grader(replace(data, reward=(name,), reward_options=()), max_tokens)
+        if other.judge is not None:
+            break
+        other.close()
+    return grader.Evaluator(chosen, other)

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,8 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "
 RECORD = "env.json"
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    """What the run stands on: versions, commit, hardware."""
+def environment(device: torch.device, compute: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe what the run stands on: versions, commit, hardware, and how it computes."""
     return {
         "qed": version("qed"),
         "python": sys.version.split()[0],
@@ -26,14 +27,9 @@ def environment(device: torch.device) -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cpus": os.cpu_count(),
-        **kernel_settings(),
+        **compute,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
-
-
-def kernel_settings() -> dict[str, Any]:
-    """What decides the last bits of a product of matrices, on this machine."""
-    return {"threads": torch.get_num_threads(), "matmul_precision": torch.get_float32_matmul_precision()}
 
 
 def _commit() -> str | None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from qed.evaluation import run as evaluation_run
+from qed.loops import evaluate
+from qed.rollout.stages import flat
 from qed.runs.run import read_lines
 
 SMALL = ("--max-tokens", 8, "--rows-per-batch", 2)
@@ -98,6 +100,73 @@ def test_an_interrupted_evaluation_equals_one_that_was_not(
 
 
 @pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The problems of level 0 are answered right and the others wrong, all in the format of r1_zero."""
+    for module in (run, evaluate):
+        real = module.sample
+
+        def write(*arguments: Any, real: Any = real, **options: Any) -> Any:
+            groups = real(*arguments, **options)
+            for rollout in flat(groups):
+                said = rollout.problem.answer if rollout.problem.meta["level"] == 0 else "1000"
+                rollout.text = f"I add. </think> <answer> {said} </answer>"
+            return groups
+
+        monkeypatch.setattr(module, "sample", write)
+
+
+MINE = """
+JUDGES = False
+
+def reward(rollout):
+    from qed.types import Grade
+    return Grade(0.25, False, False, None)
+"""
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_reward_that_judges_nothing_does_not_hide_what_is_right(qed: Qed, problems: Path, tmp_path: Path) -> None:
+    """The prompt's own reward judges; the reward, and the format where the reward checks it, are the chosen one's."""
+    (tmp_path / "mine.py").write_text(MINE)
+    ours = ("--reward-options", "format_only.format=r1_zero")
+    asked: dict[str, tuple[tuple[object, ...], float, float]] = {
+        "auto": ((), 0.5, 1.0),
+        "think": (("--reward", "format_only"), 0.0, 0.0),
+        "r1": (("--reward", "format_only", *ours), 1.0, 1.0),
+        "mine": (("--reward", tmp_path / "mine.py"), 0.25, 1.0),
+    }
+    command = ("evaluate", "--model", "new:tiny", "--tasks", problems, "--greedy", "--json", *SMALL)
+    for name, (options, reward, format_ok) in asked.items():
+        done = qed(*command, *options, "--out", tmp_path / name)
+        assert done.code == 0, done.err
+        figures = done.result["tasks"]["sums"]
+        assert (figures["accuracy"], figures["reward"], figures["format"]) == (0.5, reward, format_ok), name
+        assert figures["judged_by"] == "r1_zero"
+        assert ("judges no answer: r1_zero does" in done.err) == (name != "auto")
+        rows = answers(tmp_path / name)
+        assert [row["correct"] for row in rows] == [row["level"] == 0 for row in rows]
+    again = qed(*command, "--reward", "format_only", "--out", tmp_path / "think")
+    assert "nothing is sampled again" in again.err
+
+
+@pytest.mark.usefixtures("answered")
+def test_training_on_a_reward_that_judges_nothing_is_measured_all_the_same(
+    qed: Qed, problems: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    done = qed(
+        *("sft", "--model", "new:tiny", "--out", out, "--learner.steps", 1, "--learner.batch_size", 4),
+        *("--sampling.max_tokens", 8, "--evaluation.tasks", problems, "--evaluation.samples", 0, "--prompt", "r1_zero"),
+        *("--reward", "0.5*length,0*repetition"),
+    )
+    assert done.code == 0, done.err
+    assert "data.reward judges no answer: evaluations take the verdict of r1_zero." in done.out
+    figures = json.loads((out / "eval/step_000001/summary.json").read_text())["sums"]["greedy"]
+    assert (figures["accuracy"], figures["format"], figures["judged_by"]) == (0.5, 1.0, "r1_zero")
+    assert figures["reward"] < 0
+
+
+@pytest.fixture
 def run(qed: Qed, problems: Path, tmp_path: Path) -> Path:
     """A run of one step of SFT."""
     folder = tmp_path / "run"
@@ -182,6 +251,11 @@ def test_stored_answers_are_scored(qed: Qed, tmp_path: Path) -> None:
     )
     by_reward = qed("evaluate", "--responses", file, "--reward", "boxed", "--json")
     assert by_reward.result["tasks"]["answers"]["accuracy"] == 0.25
+    assert by_reward.result["tasks"]["answers"]["judged_by"] == "boxed"
+    unjudged = qed("evaluate", "--responses", file, "--reward", "format_only", "--json")
+    told = unjudged.result["tasks"]["answers"]
+    assert (told["accuracy"], told["reward"], told["judged_by"]) == (0.5, 0.0, "accuracy")
+    assert "format_only judges no answer" in unjudged.err
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from qed import host
+from qed.models.alignment import alignment_matters
 from qed.runs.run import read_json, read_lines
 
 SMALL = [
@@ -46,3 +49,26 @@ def test_a_precision_that_is_none_is_refused(qed: Callable[..., Any], tmp_path: 
     done = qed("sft", *SMALL, "--out", tmp_path / "run", "--run.matmul_precision", "lowest")
     assert done.code == 2
     assert "highest" in done.err
+
+
+def test_what_a_product_of_matrices_depends_on_is_recorded_and_a_change_is_said(
+    qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MKL has read the variable by now, so that what is set here changes what is recorded alone."""
+    monkeypatch.setattr("torch.backends.mkl.is_available", lambda: True)
+    arguments = ["sft", *SMALL, "--sampling.max_tokens", 4, "--out", tmp_path / "run"]
+    monkeypatch.setenv(host.MKL_MODE, "AVX2")
+    assert qed(*arguments, "--steps", 1).code == 0
+    known = read_json(tmp_path / "run" / "env.json", {})
+    assert known["mkl_cbwr"] == "AVX2"
+    assert known["alignment_matters"] is alignment_matters()
+    monkeypatch.setenv(host.MKL_MODE, host.REPRODUCIBLE)
+    monkeypatch.setattr("qed.models.alignment.alignment_matters", lambda: True)
+    again = qed(*arguments, "--steps", 2, "--resume")
+    assert again.code == 0, again.err
+    assert "began with mkl_cbwr AVX2 and goes on with AUTO,STRICT" in again.out
+    assert "depend on memory alignment here" in again.out
+    events = {row["event"]: row for row in read_lines(tmp_path / "run" / "events.jsonl")}
+    told = events["mkl_cbwr_changed"]
+    assert (told["before"], told["now"]) == ("AVX2", "AUTO,STRICT")
+    assert events["alignment_matters"]["mkl_cbwr"] == "AUTO,STRICT"

@@ -75,7 +75,7 @@ def test_torch_that_cannot_be_loaded_costs_only_its_own_checks(monkeypatch: pyte
 
     monkeypatch.setattr(card, "import_module", loads)
     told = card.looked().as_object()
-    assert [name for name in card.CHECKS if "failed" in told[name]] == ["device", "dtypes", "attention"]
+    assert [name for name in card.CHECKS if "failed" in told[name]] == ["device", "dtypes", "attention", "products"]
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,20 @@ def test_settings_of_threads_that_hurt_are_named(
     assert len(advice) == len(words)
     for word, line in zip(words, advice, strict=True):
         assert word in line
+
+
+@pytest.mark.parametrize(
+    ("mode", "advice"),
+    [("OFF", "MKL_CBWR is OFF: unset it"), (host.REPRODUCIBLE, "torch computed a product before")],
+)
+def test_products_that_depend_on_alignment_are_said(monkeypatch: pytest.MonkeyPatch, mode: str, advice: str) -> None:
+    monkeypatch.setenv(host.MKL_MODE, mode)
+    monkeypatch.setattr("torch.backends.mkl.is_available", lambda: True)
+    for matters in (False, True):
+        monkeypatch.setattr("qed.models.alignment.alignment_matters", lambda matters=matters: matters)
+        found = hardware.products()
+        assert found.facts == {"library": "MKL", "mkl_cbwr": mode, "alignment_matters": matters}
+        assert [advice in line for line in found.advice] == [True] * matters
 
 
 def test_a_busy_machine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,19 @@ def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(
     assert done.stdout.splitlines()[-1] == f"False {expected}"
 
 
+@pytest.mark.parametrize("given", [None, "COMPATIBLE"])
+def test_the_command_line_makes_products_reproducible_unless_the_user_says_otherwise(given: str | None) -> None:
+    """Before torch is loaded, so before MKL's first product, when it reads the variable."""
+    code = (
+        "import os, sys\nfrom qed.cli.main import main\ntry:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
+        "print('torch' in sys.modules, os.environ['MKL_CBWR'])"
+    )
+    kept = {name: value for name, value in os.environ.items() if name != host.MKL_MODE}
+    told = {host.MKL_MODE: given} if given else {}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=kept | told)
+    assert done.stdout.splitlines()[-1] == f"False {given or host.REPRODUCIBLE}"
+
+
 @pytest.mark.parametrize("sealed", [False, True])
 def test_what_grades_has_one_thread_and_stands_behind_the_step(monkeypatch: pytest.MonkeyPatch, sealed: bool) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "8")

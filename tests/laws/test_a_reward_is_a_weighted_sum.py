@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from qed.config import plugins
 from qed.config.reward_names import parse_reward
 from qed.errors import UsageError
+from qed.grading.judge import failed
 from qed.rewards.base import load
+from qed.rewards.grader import Evaluator, join, make
 from qed.types import Problem, Rollout
 
 LEAVES = sorted(plugins.shelf("rewards"))
@@ -92,6 +94,34 @@ def test_a_sum_logs_its_parts_and_takes_the_verdict_of_the_first_judge() -> None
 def test_parts_that_judge_nothing_leave_the_answer_unjudged() -> None:
     (grade,) = load(["length", "repetition"], max_tokens=100).grade(rollouts(["12"], [50]))
     assert (grade.reward, grade.correct, grade.tier) == (-0.5, False, "")
+
+
+@pytest.mark.parametrize("names", [["length", "format_only"], ["format_only", "length"]])
+def test_where_no_part_judges_the_format_is_that_of_the_part_that_checks_it(names: list[str]) -> None:
+    reward = load(names, max_tokens=100)
+    assert (reward.judge, reward.checks_format) == (None, True)
+    grades = reward.grade(rollouts(["12", "<think>a</think><answer>12</answer>"]))
+    assert [grade.format_ok for grade in grades] == [False, True]
+    assert load(["length", "boxed"], max_tokens=100).judge == "boxed"
+    assert not load(["length"], max_tokens=100).checks_format
+
+
+def test_a_reward_that_judges_nothing_is_evaluated_by_another() -> None:
+    """The reward and its parts stay; the verdict is the other's, and so is the format unless the reward checks it."""
+    answers = rollouts(["<think>a</think><answer>12</answer>", "so \\boxed{12}", "\\boxed{13}"])
+    verdict = make(["boxed"])
+    for name, format_ok in (("length", [False, True, True]), ("format_only", [True, False, False])):
+        own = make([name], max_tokens=100)
+        evaluator = Evaluator(own, verdict)
+        assert evaluator.judge == "boxed"
+        (grades,) = evaluator([answers])
+        assert [grade.reward for grade in grades] == [grade.reward for grade in own([answers])[0]]
+        assert [grade.correct for grade in grades] == [False, True, False]
+        assert [grade.extracted for grade in grades] == [None, "12", "13"]
+        assert [grade.format_ok for grade in grades] == format_ok
+        assert all(grade.reason for grade in grades)
+    broken = failed("error", "no memory")
+    assert join(broken, verdict([answers])[0][1], keep_format=False) == broken
 
 
 @pytest.mark.parametrize(

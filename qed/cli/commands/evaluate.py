@@ -242,8 +242,10 @@ def _responses(asked: argparse.Namespace) -> dict[str, Any]:
     keys = tuple(key.strip() for key in asked.response_key.split(","))
     scoring = stored.Scoring(asked.gold_key, keys, asked.id_key, asked.extract, _grader(asked))
     scored = stored.score(asked.responses, scoring)
-    figures = stored.summaries(scored)
+    figures = stored.summaries(scored, scoring.grader)
     console = Console(asked.json)
+    if scoring.grader is not None and scoring.grader.judge is None:
+        console.say(f"{asked.reward} judges no answer: right is what the final answer says.")
     show(console, figures)
     if asked.out:
         stored.write(asked.out, scored, figures)
