@@ -8,7 +8,7 @@ keeps `qed grpo --help` instant: leaves use the methods of the tensors that they
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from qed.config.field_names import replace_fields
@@ -50,8 +50,24 @@ class Moment:
     seed: int
 
 
+class BuiltByAnyName(type):
+    """Lets an algorithm be built with the short names of its parts' settings too: `Grpo(clip_high=0.28)`."""
+
+    def __call__(cls, *parts: Any, **settings: Any) -> Any:
+        own = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+        if all(name in own and (is_dataclass(value) or not _is_part(own[name])) for name, value in settings.items()):
+            return super().__call__(*parts, **settings)
+        return replace_fields(super().__call__(*parts), settings)
+
+
+def _is_part(field: Field[Any]) -> bool:
+    return is_dataclass(field.default) or (
+        isinstance(field.default_factory, type) and is_dataclass(field.default_factory)
+    )
+
+
 @dataclass(frozen=True)
-class Algorithm:
+class Algorithm(metaclass=BuiltByAnyName):
     """The default of every stage: one group a problem, all rows count, the token mean."""
 
     average: Average = "token"
@@ -74,11 +90,6 @@ class Algorithm:
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
         require(self.average_length >= 0, "algorithm.average_length must not be negative.")
-
-    @classmethod
-    def from_settings(cls, **settings: Any) -> Self:
-        """Build the algorithm with some settings, those of its parts by path (with `**`) or by short name."""
-        return replace_fields(cls(), settings)
 
     @property
     def reference(self) -> bool:

@@ -23,6 +23,8 @@ Stats = dict[str, float]
 class MetricsWriter:
     """Writes the metrics of a phase, and warns when they are alarming.
 
+    `pending` holds metrics of what comes before the first row; the next row has them.
+
     Args:
         setup: of the run.
         phase: its name.
@@ -33,12 +35,14 @@ class MetricsWriter:
         self.setup = setup
         self.phase = phase
         self.alarms = Alarms()
+        self.pending: dict[str, float] = {}
         for row in recorded:
             self.alarms.look(row)
 
     def write(self, step: int, figures: Mapping[str, float]) -> Row:
-        """Write a row, and warn of each alarm once; returns the row."""
-        row: Row = {"step": step, "phase": self.phase, **figures}
+        """Write a row with what is pending, and warn of each alarm once; returns the row."""
+        row: Row = {"step": step, "phase": self.phase, **self.pending, **figures}
+        self.pending = {}
         self.setup.run.metrics(row)
         for alarm in self.alarms.look(row):
             self.setup.run.event("alarm", name=alarm.name, step=step, phase=self.phase, told=alarm.told)

@@ -95,7 +95,7 @@ def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
     setup.console.say(check.describe())
     require_agreement(check, setup.sampler, Options())
     if phase.first == phase.offset and not _is_recorded(phase, next(iter(check.metrics))):
-        setup.run.metrics({"step": phase.first, "phase": phase.name, **check.metrics})
+        phase.metrics.pending |= check.metrics
 
 
 def _is_recorded(phase: Phase, name: str) -> bool:

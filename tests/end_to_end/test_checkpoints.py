@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from qed.runs import disk, manifest
-from qed.training import checkpoints
+from qed.runs import manifest
+from qed.training import checkpoint_size, checkpoints
 
 TINY = ["--steps", 5, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01, "--run.save_every", 1]
@@ -73,7 +73,7 @@ def test_a_run_begins_and_saves_only_where_there_is_room(
 ) -> None:
     run = tmp_path / "run"
     arguments = ["grpo", "--out", run, *TINY]
-    free = iter([disk.MARGIN])
+    free = iter([checkpoint_size.MARGIN])
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(2**40, 0, next(free)))
     done = qed(*arguments)
     assert done.code == 1

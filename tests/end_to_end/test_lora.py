@@ -67,11 +67,9 @@ def test_switched_off_a_model_is_its_own_reference() -> None:
     assert all(p.requires_grad for name, p in model.named_parameters() if ".lora_" in name)
     # The learner scores the reference so, and one with a second model gives the same log-probs.
     rollouts = [make_rollout(random.Random(seed)) for seed in range(3)]
-    Learner(model, Grpo.from_settings(kl=0.1), LearnerSettings(), reference=lora.Without(model)).score(
-        rollouts, old=False
-    )
+    Learner(model, Grpo(kl=0.1), LearnerSettings(), reference=lora.Without(model)).score(rollouts, old=False)
     alone = [rollout.ref_logps for rollout in rollouts]
-    Learner(model, Grpo.from_settings(kl=0.1), LearnerSettings(), reference=plain).score(rollouts, old=False)
+    Learner(model, Grpo(kl=0.1), LearnerSettings(), reference=plain).score(rollouts, old=False)
     assert alone == [rollout.ref_logps for rollout in rollouts]
 
 

@@ -81,7 +81,7 @@ def test_adapters_over_four_bits_learn_and_are_saved_in_full(tmp_path: Path) -> 
     network = lora.add(network, SETTINGS, 0)
     packed = [weight for weight in network.parameters() if hasattr(weight, "quant_state")]
     assert len(packed) == 14, "seven layers in each of two blocks"
-    learner = Learner(network, Grpo.from_settings(kl=0.1), LearnerSettings(lr=0.1), reference=lora.Without(network))
+    learner = Learner(network, Grpo(kl=0.1), LearnerSettings(lr=0.1), reference=lora.Without(network))
     rollouts = [make_rollout(random.Random(seed), advantage=1.0) for seed in range(3)]
     learner.score(rollouts, old=False)
     before = [weight.clone() for weight in packed]

@@ -214,7 +214,7 @@ def test_a_users_own_algorithm_sets_defaults_of_parts(write: Write) -> None:
 def test_flat_settings_of_former_runs_load_and_are_the_same_run(write: Write, elsewhere: Any) -> None:
     saved = yaml.dump({"method": "grpo", "algorithm": FLAT})
     found = resolve("grpo", [write(saved)]).settings
-    assert found.algorithm == Grpo.from_settings(**FLAT)  # type: ignore[union-attr]
+    assert found.algorithm == Grpo(**FLAT)  # type: ignore[union-attr]
     # As a former run has written it: every setting, those of the algorithm side by side.
     whole = yaml.safe_load(dump(found))
     whole["algorithm"] = {"average": "sequence", "average_length": 0, "scale": "qed"} | {
@@ -251,7 +251,7 @@ def test_a_sweep_names_a_setting_by_its_key(run: Run, recipes: Any) -> None:
 
 
 def test_coefficients_that_a_run_adapted_are_saved_by_path_and_read_by_any_name() -> None:
-    begun = Grpo.from_settings(kl=0.1, kl_target=0.1, entropy=0.01, entropy_target=0.5)
+    begun = Grpo(kl=0.1, kl_target=0.1, entropy=0.01, entropy_target=0.5)
     now = begun.adapted({"kl/ref": 0.3, "train/rows": 100, "policy/entropy": 0.9})
     saved = changed_fields(now, begun)
     assert set(saved) == {"regularizer.kl", "regularizer.entropy", "regularizer.entropy_on"}
@@ -262,14 +262,14 @@ def test_coefficients_that_a_run_adapted_are_saved_by_path_and_read_by_any_name(
 
 
 def test_settings_by_any_name_in_python() -> None:
-    built = Dapo.from_settings(**{"surrogate.clip_low": 0.1}, correction="token_mask", max_rounds=4)
+    built = Dapo(**{"surrogate.clip_low": 0.1}, correction="token_mask", max_rounds=4)
     assert (built.surrogate.clip_low, built.surrogate.clip_high) == (0.1, 0.28), "the others are those of the leaf"
     assert (built.selection.dynamic_sampling, built.selection.max_rounds) == (True, 4)
     assert built.correction.kind == "token_mask"
-    mixed = Luffy.from_settings(guidance=Guidance(traces=2), **{"guidance.least": 0.5}, vespo_shape=[1, 2, 3, 4])
+    mixed = Luffy(guidance=Guidance(traces=2), **{"guidance.least": 0.5}, vespo_shape=[1, 2, 3, 4])
     assert (mixed.guidance, mixed.surrogate.vespo_shape) == (Guidance(traces=2, least=0.5), (1, 2, 3, 4))
     with pytest.raises(TypeError, match="clip_hihg"):
-        Grpo.from_settings(clip_hihg=0.1)
+        Grpo(clip_hihg=0.1)
 
 
 def test_the_table_of_aliases_names_settings() -> None:

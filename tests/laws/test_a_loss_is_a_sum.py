@@ -103,17 +103,17 @@ def variants(name: str) -> list[Algorithm]:
         extras += [{"losses": ("sigmoid", "sft"), "weighted": True, "length_alpha": 0.3}]
     extras += SETTINGS.get(name, [])
     if not issubclass(kind, PolicyGradient) or name == "grpo":
-        plain = [kind.from_settings(average=average, **extra) for average in AVERAGES for extra in extras]
+        plain = [kind(average=average, **extra) for average in AVERAGES for extra in extras]
         plain += [kind(average="constant", average_length=3)]
     else:
         # Each average and each setting by itself on one leaf, because the leaves differ in their defaults alone.
-        plain = [kind.from_settings(**extra) for extra in extras]
+        plain = [kind(**extra) for extra in extras]
     if not issubclass(kind, PolicyGradient):
         return plain
     which = ALL.index(name) % len(MIXED)
     chosen = list(zip(AVERAGES, MIXED, strict=True)) if name == "grpo" else [(AVERAGES[which], MIXED[which])]
-    mixed = [kind.from_settings(**{"average": average, **extra, **BARRED.get(name, {})}) for average, extra in chosen]
-    return plain + mixed + ([kind.from_settings(**extra) for extra in SINGLE] if name == "grpo" else [])
+    mixed = [kind(**{"average": average, **extra, **BARRED.get(name, {})}) for average, extra in chosen]
+    return plain + mixed + ([kind(**extra) for extra in SINGLE] if name == "grpo" else [])
 
 
 def bundles(source: random.Random, algorithm: Algorithm, count: int, **options: Any) -> list[list[Rollout]]:
@@ -233,9 +233,7 @@ def test_a_micro_batch_is_computed_beside_the_live_rows_alone(monkeypatch: pytes
 def test_zero_advantage_gives_zero_gradient(name: str) -> None:
     rollouts = [make_rollout(random.Random(seed), advantage=0.0) for seed in range(4)]
     for average in AVERAGES:
-        assert not gradient(
-            load_algorithm(name).from_settings(average=average, **PULLED.get(name, {})), rollouts, 40
-        ).any()
+        assert not gradient(load_algorithm(name)(average=average, **PULLED.get(name, {})), rollouts, 40).any()
 
 
 @settings(max_examples=50, deadline=None)

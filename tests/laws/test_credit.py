@@ -56,7 +56,7 @@ def step(rewards: Sequence[Sequence[float]], greedy: float = 0.2) -> list[Group]
 
 
 def earned(settings: dict[str, Any], groups: list[Group]) -> list[list[Advantage]]:
-    credit(groups, PolicyGradient.from_settings(**settings))
+    credit(groups, PolicyGradient(**settings))
     return [[rollout.advantage for rollout in group if rollout.source != "greedy"] for group in groups]
 
 
@@ -195,7 +195,7 @@ def test_a_greedy_answer_that_could_not_be_graded_is_no_baseline() -> None:
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_group_of_one_is_refused_where_answers_are_compared(name: Estimator) -> None:
-    method = PolicyGradient.from_settings(estimator=name)
+    method = PolicyGradient(estimator=name)
     method.check(2)
     if name not in COMPARING:
         method.check(1)
@@ -211,14 +211,14 @@ def test_dynamic_sampling_looks_at_correctness_and_not_at_shaped_rewards(
 ) -> None:
     group = [answer(reward, correct=right) for reward, right in zip(rewards, correct, strict=False)]
     assert PolicyGradient().kept([group]) == [group]
-    kept = PolicyGradient.from_settings(dynamic_sampling=True).kept([group])
+    kept = PolicyGradient(dynamic_sampling=True).kept([group])
     assert bool(kept) == (len(set(correct[: len(rewards)])) == 2)
 
 
 def test_truncated_answers_leave_the_rows_but_not_the_statistics() -> None:
     groups = step([[0.0, 1.0, 1.0]])
     groups[0][0].stop_reason = "length"
-    method = PolicyGradient.from_settings(mask_truncated=True, normalize_std=False)
+    method = PolicyGradient(mask_truncated=True, normalize_std=False)
     credit(groups, method)
     assert [rollout.advantage for rollout in groups[0][:3]] == pytest.approx([-2 / 3, 1 / 3, 1 / 3])
     assert method.rows(groups) == groups[0][1:3]

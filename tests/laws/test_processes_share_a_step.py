@@ -55,7 +55,7 @@ def rollout(source: random.Random) -> Rollout:
 
 def gradients(rank: int, world: int) -> Tensor:
     """What `accumulate` adds up over the same rollouts everywhere, all parameters in one vector."""
-    algorithm = Grpo.from_settings(kl=0.1, entropy=0.01, correction="token_truncate", correction_normalize=True)
+    algorithm = Grpo(kl=0.1, entropy=0.01, correction="token_truncate", correction_normalize=True)
     # The reference's log-probs are given with the rollouts, so there is no reference to score.
     learner = Learner(Model(), algorithm, LearnerSettings(tokens_per_microbatch=30), length=11)
     learner.accumulate([rollout(random.Random(seed)) for seed in range(6)], rank, world)

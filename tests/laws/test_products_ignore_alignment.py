@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from qed import host
+from qed.models import alignment
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkl.is_available(), reason="torch computes without MKL here: MKL_CBWR says nothing"

@@ -97,7 +97,7 @@ def small_run(out: Path, steps: int = 4, **changes: object) -> Settings:
     settings = Settings(
         method="grpo",
         # A fresh model's rewards are all 0, so the KL gives every row a gradient.
-        algorithm=Grpo.from_settings(kl=0.1, entropy=0.01),
+        algorithm=Grpo(kl=0.1, entropy=0.01),
         sampling=SamplingSettings(problems_per_step=2, group_size=3, max_tokens=6),
         learner=LearnerSettings(steps=steps, batch_size=3, lr=1e-2, schedule="cosine"),
         evaluation=EvaluationSettings(problems=3, every=2),

@@ -69,9 +69,7 @@ def test_scoring_writes_one_log_prob_for_each_token_whatever_the_cut() -> None:
         rollout.old_logps = None
     scores = []
     for budget in (1, 10**6):
-        learner = Learner(
-            model, Grpo.from_settings(kl=0.1), LearnerSettings(tokens_per_microbatch=budget), temperature=0.7
-        )
+        learner = Learner(model, Grpo(kl=0.1), LearnerSettings(tokens_per_microbatch=budget), temperature=0.7)
         learner.score(rollouts, old=True)
         assert all(len(rollout.old_logps or ()) == len(rollout.output) for rollout in rollouts)
         # The reference is a copy of the policy as it stood, so before any update the two agree.

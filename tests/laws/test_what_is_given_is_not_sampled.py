@@ -237,12 +237,10 @@ def test_figures_are_of_the_policys_own_answers() -> None:
 
 def test_a_greedy_baseline_is_asked_for_beside_what_is_given() -> None:
     """Without its baseline no answer of ReMax would earn an advantage, beside a trace and beside a replayed answer."""
-    (request,) = asked(Luffy.from_settings(estimator="remax"), [Problem("p", "?", "1")])
+    (request,) = asked(Luffy(estimator="remax"), [Problem("p", "?", "1")])
     assert (request.greedy, request.shares, request.count) == (True, (1.0,), 4)
     pool, moment = Pool(), Moment(1, 10, seed=5)
     answers = [Rollout(Problem("p", "?", "1"), (0,), (token,), (-1.0,), "", "stop") for token in range(4)]
     pool.keep(answers, answers[:2])
-    (replayed,) = ExGrpo.from_settings(estimator="remax", mixed=True, choice="newest").recall(
-        pool, 2, 4, moment, lambda rows: []
-    )
+    (replayed,) = ExGrpo(estimator="remax", mixed=True, choice="newest").recall(pool, 2, 4, moment, lambda rows: [])
     assert (replayed.greedy, len(replayed.beside), replayed.count) == (True, 1, 4)

@@ -171,7 +171,7 @@ def test_crediting_a_step_gives_what_verl_gives(shared: Path) -> None:
             expected = {"advantages": whitened(to_go(rewards, mask, arguments["gamma"]), mask)}
         index = columns.get("index", torch.zeros(len(mask)))
         groups = [[answer(rewards[row], mask[row]) for row in (index == number).nonzero()] for number in index.unique()]
-        credit(groups, PolicyGradient.from_settings(**settings))
+        credit(groups, PolicyGradient(**settings))
         for number, group in zip(index.unique(), groups, strict=True):
             for row, rollout in zip((index == number).nonzero().flatten(), group, strict=True):
                 own = torch.tensor(rollout.advantage, dtype=torch.float64).expand(int(mask[row].sum()))

@@ -104,7 +104,7 @@ def test_grpo_at_ratio_one_is_reinforce(kind: type[Grpo]) -> None:
 )
 def test_the_clip_binds_on_the_far_side_only(advantage: float, ratio: float, expected: float, moves: bool) -> None:
     rows = batch([[1]], [advantage])
-    loss, gradient = loss_and_gradient(Grpo.from_settings(clip_high=0.28), rows, torch.tensor([[math.log(ratio)]]))
+    loss, gradient = loss_and_gradient(Grpo(clip_high=0.28), rows, torch.tensor([[math.log(ratio)]]))
     assert loss == pytest.approx(expected)
     assert bool(gradient.any()) is moves
     if moves:
@@ -114,7 +114,7 @@ def test_the_clip_binds_on_the_far_side_only(advantage: float, ratio: float, exp
 def test_kl_and_entropy_are_averaged_as_the_policy_loss_is() -> None:
     """k3 at ref - logp = log 2 is 2 - log 2 - 1; two rows of one token, so each weighs 1/2; entropy 0.7 and 0.1."""
     rows = batch([[1], [1]], [0, 0], ref_logps=torch.tensor([[math.log(2)], [0.0]], dtype=torch.float64))
-    algorithm = Grpo.from_settings(kl=0.5, entropy=0.1)
+    algorithm = Grpo(kl=0.5, entropy=0.1)
     rows = rows.weighted(algorithm.weights(rows, 4))
     assert algorithm.live(rows).all()
     entropy = torch.tensor([[0.7], [0.1]], dtype=torch.float64)
@@ -130,7 +130,7 @@ def test_advantages_by_hand() -> None:
     assert Grpo().advantages(rewards).tolist() == pytest.approx([expected, -expected, -expected, expected])
     assert DrGrpo().advantages(rewards).tolist() == [0.5, -0.5, -0.5, 0.5]
     assert Reinforce().advantages(rewards).tolist() == [0.5, -0.5, -0.5, 0.5]
-    assert Reinforce.from_settings(estimator="none").advantages(rewards).tolist() == rewards.tolist()
+    assert Reinforce(estimator="none").advantages(rewards).tolist() == rewards.tolist()
     equal = torch.full((7,), 0.1, dtype=torch.float64)  # its mean is not exactly 0.1
     for algorithm in (Grpo(), DrGrpo(), Reinforce()):
         assert not algorithm.advantages(equal).any()
@@ -196,7 +196,7 @@ def test_intervals() -> None:
     ("case", "algorithm"),
     [
         ("grpo_binary_std1", Grpo()),
-        ("grpo_binary_std0", Grpo.from_settings(normalize_std=False)),
+        ("grpo_binary_std0", Grpo(normalize_std=False)),
     ],
 )
 def test_recorded_advantages(shared: Path, case: str, algorithm: Algorithm) -> None:
@@ -218,7 +218,7 @@ def test_recorded_clipped_losses(shared: Path, case: str) -> None:
     logps, old = (torch.tensor(vectors[f"{case}::in::{name}_log_probs"]).double() for name in ("policy", "old"))
     advantages = torch.tensor(vectors[f"{case}::in::advantages"]).double().flatten()
     wide = {"grpo_clip_loss_large": 10.0, "grpo_clip_loss_small": 0.1}[case]
-    algorithm = Grpo.from_settings(clip_low=min(1.0, wide), clip_high=wide)
+    algorithm = Grpo(clip_low=min(1.0, wide), clip_high=wide)
     expected = vectors[f"{case}::out::loss"]
     for row in range(logps.shape[0]):
         for column in range(logps.shape[1]):

@@ -28,7 +28,7 @@ def test_a_compiled_body_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     found = []
     for compiled in (False, True):
         model = make_model()
-        learner = Learner(model, Grpo.from_settings(kl=0.1), LearnerSettings(lr=0.1, compile=compiled))
+        learner = Learner(model, Grpo(kl=0.1), LearnerSettings(lr=0.1, compile=compiled))
         for step in range(2):
             rollouts = [make_rollout(random.Random(9 * step + seed), advantage=1.0) for seed in range(2 + step)]
             learner.score(rollouts, old=True)

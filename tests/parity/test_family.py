@@ -39,7 +39,7 @@ def answer(reward: float, tokens: int = 2, **changes: Any) -> Rollout:
 def test_std_over_the_batch() -> None:
     """Rewards 0, 1 and 0, 2: the mean is the group's, the deviation sqrt(11/12) that of all four."""
     groups = [[answer(0.0), answer(1.0)], [answer(0.0), answer(2.0)]]
-    credit(groups, Grpo.from_settings(std_over="batch", std_epsilon=1e-4))
+    credit(groups, Grpo(std_over="batch", std_epsilon=1e-4))
     scale = math.sqrt(11 / 12) + 1e-4
     assert [r.advantage for group in groups for r in group] == pytest.approx([x / scale for x in (-0.5, 0.5, -1, 1)])
 
@@ -48,7 +48,7 @@ def test_a_kl_in_the_reward_enters_the_statistics_of_the_group() -> None:
     """k1 of 0.5 on both tokens of the second answer, weight 0.1: its reward is 1 - 0.1, that of the first stays 0."""
     apart = {"old_logps": (-1.0, -1.0), "ref_logps": (-1.5, -1.5)}
     group = [answer(0.0, old_logps=(-1.0, -1.0), ref_logps=(-1.0, -1.0)), answer(1.0, **apart)]
-    method = Grpo.from_settings(kl=0.1, kl_place="reward", kl_estimator="k1", normalize_std=False)
+    method = Grpo(kl=0.1, kl_place="reward", kl_estimator="k1", normalize_std=False)
     assert method.scored_before_credit
     assert method.reference
     credit([group], method)
@@ -58,13 +58,13 @@ def test_a_kl_in_the_reward_enters_the_statistics_of_the_group() -> None:
 def test_a_kl_in_the_reward_is_token_by_token_for_returns() -> None:
     """k1 of 1 on the first token and 3 on the second, weight 0.1: rewards -0.1 and 0.7, to come 0.25 and 0.7."""
     group = [answer(1.0, old_logps=(-1.0, -1.0), ref_logps=(-2.0, -4.0))]
-    credit([group], ReinforcePlusPlus.from_settings(kl=0.1, discount=0.5, whiten=False))
+    credit([group], ReinforcePlusPlus(kl=0.1, discount=0.5, whiten=False))
     assert group[0].advantage == pytest.approx((0.25, 0.7))
 
 
 def test_a_kl_in_the_reward_is_of_sampled_tokens_alone() -> None:
     one = answer(1.0, old_logps=(-1.0, -2.0), ref_logps=(-9.0, -2.5), sampled_mask=(False, True))
-    method = ReinforcePlusPlus.from_settings(kl=0.1, whiten=False)
+    method = ReinforcePlusPlus(kl=0.1, whiten=False)
     assert method.credit([[one]])[0][0] == pytest.approx(1 - 0.1 * 0.5)
 
 
@@ -82,18 +82,16 @@ def test_a_kl_in_the_reward_is_of_sampled_tokens_alone() -> None:
 def test_kl_in_the_loss_by_hand(name: Any, value: float, slope: float) -> None:
     """d = log 2 on one token, weight 0.5; with the ratio, which is 2 here, value and slope follow the product rule."""
     columns = {"ref_logps": torch.full((1, 1), -LOG2).double(), "old_logps": torch.full((1, 1), -LOG2).double()}
-    loss, gradient = loss_and_gradient(
-        Grpo.from_settings(kl=0.5, kl_estimator=name), batch([[1]], [0], **columns), torch.zeros(1, 1)
-    )
+    loss, gradient = loss_and_gradient(Grpo(kl=0.5, kl_estimator=name), batch([[1]], [0], **columns), torch.zeros(1, 1))
     assert (loss, float(gradient)) == (pytest.approx(0.5 * value), pytest.approx(0.5 * slope))
-    weighed = Grpo.from_settings(kl=0.5, kl_estimator=name, kl_importance=True)
+    weighed = Grpo(kl=0.5, kl_estimator=name, kl_importance=True)
     loss, gradient = loss_and_gradient(weighed, batch([[1]], [0], **columns), torch.zeros(1, 1))
     assert (loss, float(gradient)) == (pytest.approx(value), pytest.approx(slope + value))
 
 
 def test_what_stands_at_masked_places_reaches_neither_kl_nor_entropy() -> None:
     rows = batch([[1, 0]], [0], ref_logps=torch.tensor([[-1.0, math.nan]], dtype=torch.float64))
-    algorithm = Grpo.from_settings(kl=0.5, entropy=0.1)
+    algorithm = Grpo(kl=0.5, entropy=0.1)
     rows = rows.weighted(algorithm.weights(rows, 4))
     loss, _ = algorithm.loss(rows, torch.zeros(1, 2).double(), torch.tensor([[0.3, math.nan]]).double())
     assert float(loss) == pytest.approx(0.5 * (math.exp(-1) + 1 - 1) - 0.1 * 0.3)
@@ -101,7 +99,7 @@ def test_what_stands_at_masked_places_reaches_neither_kl_nor_entropy() -> None:
 
 def test_entropy_of_tokens_that_others_wrote_is_no_exploration() -> None:
     rows = batch([[1, 1]], [0], expert=torch.tensor([[1.0, 0.0]], dtype=torch.float64))
-    algorithm = Grpo.from_settings(entropy=0.1)
+    algorithm = Grpo(entropy=0.1)
     rows = rows.weighted(algorithm.weights(rows, 4))
     loss, _ = algorithm.loss(rows, torch.zeros(1, 2).double(), torch.tensor([[5.0, 0.3]]).double())
     assert float(loss) == pytest.approx(-0.1 * 0.3 / 2)
@@ -112,7 +110,7 @@ def test_the_kl_by_importance_has_the_ratio_of_the_surrogate() -> None:
     old = torch.tensor([[-0.1, -0.3, math.nan]], dtype=torch.float64)
     rows = batch([[1, 1, 1]], [0], ref_logps=torch.full((1, 3), -1.0, dtype=torch.float64), old_logps=old)
     for surrogate, ratios in (("clip", (0.1, 0.3, 0.0)), ("gspo", (0.4 / 3,) * 3)):
-        method = Grpo.from_settings(kl=1.0, kl_importance=True, surrogate=surrogate)
+        method = Grpo(kl=1.0, kl_importance=True, surrogate=surrogate)
         loss, gradient = loss_and_gradient(method, rows, torch.zeros(1, 3, dtype=torch.float64))
         factors = [math.exp(ratio) for ratio in ratios]
         assert loss == pytest.approx(sum(factors) / math.e / 3)
@@ -123,14 +121,14 @@ def test_the_kl_by_importance_has_the_ratio_of_the_surrogate() -> None:
 @pytest.mark.parametrize(("measured", "expected"), [(0.3, 0.1 * 1.02), (0.11, 0.1 * 1.01), (0.0, 0.1 * 0.98)])
 def test_the_kl_is_steered_to_its_target(measured: float, expected: float) -> None:
     """Target 0.1, 100 answers, horizon 1000: an error of at most a fifth changes the weight by at most a fiftieth."""
-    method = Grpo.from_settings(kl=0.1, kl_target=0.1, kl_horizon=1000)
+    method = Grpo(kl=0.1, kl_target=0.1, kl_horizon=1000)
     assert method.adapted({"kl/ref": measured, "train/rows": 100}).regularizer.kl == pytest.approx(expected)
     assert method.adapted({}) is method
-    assert Grpo.from_settings(kl=0.1).adapted({"kl/ref": measured, "train/rows": 100}).regularizer.kl == 0.1
+    assert Grpo(kl=0.1).adapted({"kl/ref": measured, "train/rows": 100}).regularizer.kl == 0.1
 
 
 def test_the_entropy_bonus_grows_below_its_target_and_rests_above() -> None:
-    method = Grpo.from_settings(entropy=0.01, entropy_target=0.5)
+    method = Grpo(entropy=0.01, entropy_target=0.5)
     low = method.adapted({"policy/entropy": 0.4})
     assert (low.regularizer.entropy, low.regularizer.bonus) == (pytest.approx(0.015), pytest.approx(0.015))
     high = low.adapted({"policy/entropy": 0.6})
@@ -138,14 +136,14 @@ def test_the_entropy_bonus_grows_below_its_target_and_rests_above() -> None:
     assert high.adapted({"policy/entropy": 0.6}).adapted({"policy/entropy": 0.6}).regularizer.entropy == 0
     back = high.adapted({"policy/entropy": 0.5})
     assert (back.regularizer.entropy, back.regularizer.bonus) == (pytest.approx(0.005), pytest.approx(0.005))
-    assert Grpo.from_settings(entropy=0.01).adapted({"policy/entropy": 0.4}).regularizer.bonus == 0.01
+    assert Grpo(entropy=0.01).adapted({"policy/entropy": 0.4}).regularizer.bonus == 0.01
 
 
 def test_only_tokens_of_high_entropy_keep_the_policy_loss() -> None:
     """Entropies 1 to 5 over two rows, share 0.4: the 0.6-quantile is 3.4, so 4 and 5 stay; weights are untouched."""
     rows = batch([[1, 1, 1], [1, 1, 0]], [2, -1])
     entropy = torch.tensor([[1.0, 5.0, 2.0], [4.0, 3.0, 99.0]], dtype=torch.float64)
-    method = Grpo.from_settings(top_entropy=0.4)
+    method = Grpo(top_entropy=0.4)
     rows = rows.weighted(method.weights(rows, 4))
     found = method.prepare(rows, entropy, entropy)
     assert found.advantages.tolist() == [[0, 2, 0], [-1, 0, 0]]
@@ -166,7 +164,7 @@ def test_gdpo_normalises_each_part_by_itself() -> None:
     weights = {"a": 1.0, "b": 2.0, "c": 0.0}
     group = [gdpo_answer({"a": 0, "b": 0, "c": 7}, weights), gdpo_answer({"a": 1, "b": 100, "c": 0}, weights)]
     equal = [gdpo_answer({"a": 1, "b": 1, "c": 7}, weights), gdpo_answer({"a": 1, "b": 1, "c": 0}, weights)]
-    credit([group, equal], Gdpo.from_settings(std_epsilon=0.0))
+    credit([group, equal], Gdpo(std_epsilon=0.0))
     expected = 3 / math.sqrt(2) / math.sqrt(3)
     assert [r.advantage for r in group + equal] == pytest.approx([-expected, expected, 0, 0])
     assert [r.advantage for r in equal] == [0, 0]
@@ -197,7 +195,7 @@ def test_gdpo_reads_the_weights_of_a_sum_of_rewards() -> None:
 )
 def test_settings_that_no_run_can_mean(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        Grpo.from_settings(**settings)
+        Grpo(**settings)
 
 
 def test_a_lone_answer_is_refused_at_the_start() -> None:
@@ -280,10 +278,10 @@ def test_dynamic_sampling_goes_on_until_the_step_is_full_and_keeps_the_surplus()
 
 
 def test_dynamic_sampling_stops_at_its_cap() -> None:
-    gathered = gatherer([1, 3, 5]).gather(Dapo.from_settings(max_rounds=4), Moment(1, 9, 0))
+    gathered = gatherer([1, 3, 5]).gather(Dapo(max_rounds=4), Moment(1, 9, 0))
     assert gathered.groups == []
     assert gathered.counts == {"groups/rounds": 4, "groups/kept": 0, "groups/dropped": 12}
-    plain = gatherer([1, 3, 5]).gather(Dapo.from_settings(dynamic_sampling=False), Moment(1, 9, 0))
+    plain = gatherer([1, 3, 5]).gather(Dapo(dynamic_sampling=False), Moment(1, 9, 0))
     assert plain.counts == {"groups/rounds": 1, "groups/kept": 3, "groups/dropped": 0}
 
 

@@ -237,7 +237,7 @@ def test_a_run_notes_once_why_it_makes_no_graphs(tmp_path: Path, monkeypatch: py
     )
     settings = Settings(
         method="grpo",
-        algorithm=Grpo.from_settings(kl=0.1),
+        algorithm=Grpo(kl=0.1),
         sampling=SamplingSettings(problems_per_step=2, group_size=2, max_tokens=4),
         learner=LearnerSettings(steps=2),
         evaluation=EvaluationSettings(problems=1),

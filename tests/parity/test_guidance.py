@@ -68,7 +68,7 @@ def algorithm_of(args: Mapping[str, Any], behaviour: bool) -> Luffy:
     clip = args["cliprange"]
     bounds = {"clip_low": clip, "clip_high": max(args["clip_upper_bound"] - 1, clip)}
     average = "constant" if args["loss_remove_token_mean"] else "token"
-    return Luffy.from_settings(average=average, shaping=shaped, **({} if args["loss_remove_clip"] else bounds))
+    return Luffy(average=average, shaping=shaped, **({} if args["loss_remove_clip"] else bounds))
 
 
 def rows_of(found: Mapping[str, torch.Tensor]) -> Batch:
@@ -127,7 +127,7 @@ def advantages_of(
         if rule == "split" or len(members) == 1:
             values = mixture.split(rewards, own[members], normalize, 1e-6)
         else:
-            values = Luffy.from_settings(normalize_std=normalize).advantages(rewards)
+            values = Luffy(normalize_std=normalize).advantages(rewards)
         group = [rollout(int(mask[row].sum()), given=int(given[row].sum())) for row in members.tolist()]
         weighed = (mixed or Mixture()).weighed(group, values.tolist())
         for row, value in zip(members.tolist(), weighed, strict=True):
@@ -163,7 +163,7 @@ def test_recorded_advantages_with_a_single_own_answer(shared: Path) -> None:
 def test_recorded_plain_rewards(shared: Path) -> None:
     vectors = np.load(shared / "vectors" / "luffy_advantages.npz")
     found = inputs(vectors, "reinforce")
-    rewards = Luffy.from_settings(estimator="none").advantages(found["token_level_rewards"].double().sum(1))
+    rewards = Luffy(estimator="none").advantages(found["token_level_rewards"].double().sum(1))
     ours = rewards[:, None] * found["eos_mask"]
     np.testing.assert_allclose(ours, vectors["reinforce::out::advantages"], rtol=1e-4, atol=1e-6)
 
@@ -260,7 +260,7 @@ def test_given_tokens_add_nothing_to_the_kl_and_to_the_entropy_bonus() -> None:
     for name, value in (("k3", 1 - math.log(2)), ("k1", -math.log(2)), ("abs", math.log(2))):
         for kind in (Luffy, ExGrpo):
             logps = torch.zeros(1, 2, dtype=torch.float64, requires_grad=True)
-            loss, _ = kind.from_settings(kl=1.0, entropy=1.0, kl_estimator=name).loss(rows, logps, entropy)
+            loss, _ = kind(kl=1.0, entropy=1.0, kl_estimator=name).loss(rows, logps, entropy)
             assert float(loss.detach()) == pytest.approx(value - 0.25)
             assert torch.autograd.grad(loss, logps)[0][0, 0] == 0
 
@@ -273,7 +273,7 @@ def test_what_could_not_be_graded_is_in_no_statistic_of_own_answers() -> None:
 
 @pytest.mark.parametrize("settings", [{"estimator": "opo"}, {"whiten": True}, {"kl": 0.1, "kl_place": "reward"}])
 def test_settings_that_own_statistics_do_not_read(settings: dict[str, Any]) -> None:
-    for make in (RlSft.from_settings, lambda **own: Luffy.from_settings(mixture=Mixture(statistics="split"), **own)):
+    for make in (RlSft.from_settings, lambda **own: Luffy(mixture=Mixture(statistics="split"), **own)):
         with pytest.raises(UsageError, match="own answers"):
             make(**settings)
 

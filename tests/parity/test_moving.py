@@ -82,4 +82,4 @@ def test_its_state_is_whole() -> None:
 )
 def test_what_has_no_reference_to_move_is_refused(method: str, settings: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        load_algorithm(method).from_settings(**settings)
+        load_algorithm(method)(**settings)

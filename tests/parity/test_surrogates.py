@@ -37,7 +37,7 @@ def column(*rows: list[float]) -> torch.Tensor:
 def of_token(ratio: float, advantage: float, **settings: Any) -> tuple[float, float]:
     """The loss of a single token of a ratio and an advantage, and its derivative by the token's log-prob."""
     logps = column([math.log(ratio) - 1]).requires_grad_()
-    loss, _ = policy_loss(logps, -ONES, ONES * advantage, ONES, PolicyGradient.from_settings(**settings).surrogate)
+    loss, _ = policy_loss(logps, -ONES, ONES * advantage, ONES, PolicyGradient(**settings).surrogate)
     (gradient,) = torch.autograd.grad(loss.sum(), logps)
     return float(loss.detach()), float(gradient)
 
@@ -230,7 +230,7 @@ def test_only_what_a_sampler_wrote_is_corrected() -> None:
     rows = batch_of(answer((0.0, -1.0, math.nan), (-1.0, -0.5, -1.0), given=1), answer((), (-1.0, -2.0)))
     assert sampled(rows).tolist() == [[False, True, False], [False, False, False]]
     assert written(rows).tolist() == [[False, True, True], [False, False, False]]
-    settings = PolicyGradient.from_settings(correction="sequence_truncate", correction_high=9.0)
+    settings = PolicyGradient(correction="sequence_truncate", correction_high=9.0)
     assert settings.rescored
     corrected = settings.prepare(rows, None, None)
     weight = pytest.approx(math.exp(0.5))
@@ -238,7 +238,7 @@ def test_only_what_a_sampler_wrote_is_corrected() -> None:
     told = settings.measured(rows)
     assert told["correction/ratio_mean"] == told["correction/ratio_max"] == pytest.approx(math.exp(0.5))
     assert told["correction/dropped"] == 0
-    dropped = PolicyGradient.from_settings(correction="sequence_mask", correction_high=1.5)
+    dropped = PolicyGradient(correction="sequence_mask", correction_high=1.5)
     assert dropped.prepare(rows, None, None).advantages.tolist() == [[1, 0, 0], [1, 1, 0]]
     assert dropped.measured(rows)["correction/dropped"] == 1
 
@@ -265,7 +265,7 @@ def test_a_token_without_a_log_prob_shares_the_verdict_of_its_row(
 ) -> None:
     """It has the log-ratio 0, as in verl; by itself it would escape what drops the rest of its row."""
     rows = batch_of(answer((-1.0, math.nan, -1.0), (-0.4, -1.0, -0.7)))
-    method = PolicyGradient.from_settings(**settings)
+    method = PolicyGradient(**settings)
     assert method.prepare(rows, None, None).advantages.tolist() == [pytest.approx(expected, abs=2e-4)]
     dropped = sum(value == 0 for value in expected) / 3
     assert method.measured(rows)["correction/dropped"] == pytest.approx(dropped)
@@ -302,13 +302,13 @@ def test_a_correction_of_vespo_is_inside_of_its_weight() -> None:
     """log w of tokens 0.5 and 0, and of the row 0.5 in all: the ratio of the row is e^0.5, and A stays what it is."""
     rows = batch_of(answer((-1.0, -0.5), (-0.5, -0.5)), answer((), (-1.0, -2.0)))
     for kind in ("token_truncate", "sequence_truncate"):
-        method = PolicyGradient.from_settings(surrogate="vespo", correction=kind, correction_high=9.0)
+        method = PolicyGradient(surrogate="vespo", correction=kind, correction_high=9.0)
         found = method.prepare(rows, None, None)
         assert torch.equal(found.advantages, rows.advantages)
         loss, _ = method.terms(found, rows.old_logps)
         weight = math.exp(3 + 2 * 0.5 - 3 * math.exp(0.5))
         assert loss.tolist() == [[pytest.approx(0.5 * weight)] * 2, [pytest.approx(1), pytest.approx(2)]]
-    method = PolicyGradient.from_settings(surrogate="vespo", rejection="token_k1", rejection_low=0.9)
+    method = PolicyGradient(surrogate="vespo", rejection="token_k1", rejection_low=0.9)
     assert method.prepare(rows, None, None).advantages.tolist() == [[0, 1], [1, 1]]
 
 
@@ -320,7 +320,7 @@ def test_a_token_without_an_advantage_stays_in_the_geometric_mean() -> None:
 
 def test_a_bypass_takes_the_sampler_for_the_old_policy_and_weighs_nothing() -> None:
     rows = batch_of(answer((-1.0, math.nan), (-0.5, -0.7)))
-    settings = PolicyGradient.from_settings(correction="bypass")
+    settings = PolicyGradient(correction="bypass")
     assert not settings.rescored
     corrected = settings.prepare(rows, None, None)
     assert corrected.old_logps.tolist() == [[-1.0, -0.7]]
@@ -344,7 +344,7 @@ def test_a_bypass_takes_the_sampler_for_the_old_policy_and_weighs_nothing() -> N
 )
 def test_settings_that_no_run_can_mean(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=next(name for name in reversed(wrong))):
-        PolicyGradient.from_settings(**wrong)
+        PolicyGradient(**wrong)
 
 
 # Scales
@@ -412,7 +412,7 @@ def test_a_ratio_that_cannot_move_is_an_error() -> None:
     with pytest.raises(QedError, match="exactly 1"):
         updates(PolicyGradient(), forget=True)
     updates(PolicyGradient(), forget=False)
-    updates(PolicyGradient.from_settings(surrogate="plain"), forget=True)
+    updates(PolicyGradient(surrogate="plain"), forget=True)
     updates(PolicyGradient(), forget=True, lr=0.0)
     updates(PolicyGradient(), forget=True, lr=1e-20)
     learner = Learner(make_model(), RlSft(), LearnerSettings(lr=1e-3))
