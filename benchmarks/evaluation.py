@@ -29,8 +29,8 @@ from math_verify import parse, verify
 
 from qed.data import tasks
 from qed.data.prompts.r1_zero import TEXT
-from qed.evaluation.stored import Scoring, score, summaries
-from qed.models.load import build
+from qed.evaluation.stored import Scoring, score_responses, summarize_columns
+from qed.models.load import build_model
 
 DATA = Path("../shared/data/gsm8k")
 PUBLISHED = "example_model_solutions.jsonl"
@@ -97,7 +97,7 @@ def _scoring(asked: argparse.Namespace) -> dict[str, Any]:
         file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
 
         def ours() -> float:
-            return float(summaries(score(file, Scoring()))["answers"]["accuracy"])
+            return float(summarize_columns(score_responses(file, Scoring()))["answers"]["accuracy"])
 
         right = {"qed": ours(), "math-verify": theirs()}  # also warms both up
         seconds = _timed(asked.rounds, {"qed": ours, "math-verify": theirs})
@@ -110,8 +110,8 @@ def _scoring(asked: argparse.Namespace) -> dict[str, Any]:
 def _sampling(asked: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        problems = tasks.load(str(asked.tasks), "test", {})
-        network, tokenizer = build("new:small", [f"{each.question}\n{each.solution}" for each in problems], 0)
+        problems = tasks.load_task(str(asked.tasks), "test", {})
+        network, tokenizer = build_model("new:small", [f"{each.question}\n{each.solution}" for each in problems], 0)
         network.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
         _write_task(folder, asked.tasks.resolve(), TEXT)

@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from qed.evaluation.intervals import wilson
+from qed.evaluation.intervals import compute_wilson_interval
 from qed.report.write import write_report
-from qed.runs.run import evaluations
+from qed.runs.run import read_evaluations
 
 CONFIG, TASK, EASY = "luffy-tiny", "withheld", "withheld-cued"
 # Imitation has 64 answers to learn from: more steps only learn them by heart.
@@ -45,7 +45,7 @@ def made(arm: str, seed: int, out: Path) -> dict[str, Any]:
         done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
         if done.returncode:
             raise SystemExit(f"{arm}, seed {seed}: {done.stderr.strip().splitlines()[-1]}")
-    found = list(evaluations(folder))
+    found = list(read_evaluations(folder))
     return {"arm": arm, "seed": seed, "before": found[0][1], "after": found[-1][1]}
 
 
@@ -60,7 +60,9 @@ def card(rows: Sequence[dict[str, Any]]) -> list[str]:
     arms |= {arm: [row["after"] for row in rows if row["arm"] == arm] for arm in dict.fromkeys(r["arm"] for r in rows)}
     for arm, found in arms.items():
         greedy = [one[TASK]["greedy"] for one in found]
-        low, high = wilson(round(sum(one["accuracy"] * one["n"] for one in greedy)), sum(one["n"] for one in greedy))
+        low, high = compute_wilson_interval(
+            round(sum(one["accuracy"] * one["n"] for one in greedy)), sum(one["n"] for one in greedy)
+        )
         each = ", ".join(format(100 * one["accuracy"], ".0f") for one in greedy)
         sampled = fmean(one[TASK]["sampled"]["accuracy"] for one in found)
         easy = fmean(one[EASY]["greedy"]["accuracy"] for one in found)

@@ -113,7 +113,7 @@ def measured(folder: Path, method: str, kills: int, source: random.Random) -> di
 
 def way_on(run: Path) -> Sequence[str]:
     """How to go on with what a killed process left: from a checkpoint, or from the start where it had none."""
-    if manifest.checkpoints(run):
+    if manifest.list_checkpoints(run):
         return ["--resume"]
     return ["--overwrite"] if (run / "settings.yaml").is_file() else []
 
@@ -149,7 +149,7 @@ def _become(command: Sequence[Any], log: Path) -> None:
 def steps_lost(run: Path) -> int:
     """The steps that were recorded behind the newest checkpoint."""
     made = [row["step"] for row in read_lines(run / "metrics.jsonl")]
-    return max(made, default=0) - max(manifest.checkpoints(run), default=0)
+    return max(made, default=0) - max(manifest.list_checkpoints(run), default=0)
 
 
 def everything(run: Path, steps: int = STEPS) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def everything(run: Path, steps: int = STEPS) -> dict[str, Any]:
     metrics = read_lines(run / "metrics.jsonl")
     answers = sorted([*run.glob("rollouts/*"), *run.glob("eval/*/*.jsonl")])
     return {
-        "damage": manifest.damage(last),
+        "damage": manifest.list_damage(last),
         "files": json.loads((last / manifest.NAME).read_text(encoding="utf-8"))["files"],
         "metrics": [{k: v for k, v in row.items() if not k.startswith(TIMES)} for row in metrics],
         "answers": {str(path.relative_to(run)): read_lines(path) for path in answers},

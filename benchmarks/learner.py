@@ -22,7 +22,7 @@ from speed_parts import figures, floor, options, places
 from speed_parts.process import Worker, in_turns
 from speed_parts.step_ours import settings_of
 
-from qed.randomness import seed_of
+from qed.randomness import derive_seed
 from qed.rollout.policy import load_policy
 from qed.sampling.base import Sampling
 from qed.types import Problem
@@ -82,7 +82,7 @@ def _rollouts(told: dict[str, Any]) -> list[dict[str, Any]]:
     lines = Path(told["folder"], places.DATA).read_text(encoding="utf-8").splitlines()[: told["problems"]]
     problems = [Problem(str(number), json.loads(line)["question"], "") for number, line in enumerate(lines)]
     prompts = [policy.template.tokens(policy.template.prompt(problem)) for problem in problems]
-    seeds = [[seed_of(problem.id, place) for place in range(told["group"])] for problem in problems]
+    seeds = [[derive_seed(problem.id, place) for place in range(told["group"])] for problem in problems]
     groups = policy.sampler.generate(prompts, seeds, Sampling(1.0, told["tokens"]))
     chance, rows = random.Random(0), []
     for number, (prompt, group) in enumerate(zip(prompts, groups, strict=True)):

@@ -21,8 +21,8 @@ from typing import Any
 
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
-from qed.evaluation.intervals import wilson
-from qed.runs.run import evaluations
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.runs.run import read_evaluations
 
 CONFIG, START, TASK = "arithmetic-rl", "sft:arithmetic-sft", "arithmetic"
 # These are asked for with three seeds, the rest of the shelf with the first of them.
@@ -44,7 +44,7 @@ def command(algorithm: str, seed: int, steps: int, folder: Path) -> list[str]:
 
 def measured(folder: Path) -> dict[str, Any] | None:
     """The first and the last evaluation of a finished run."""
-    found = list(evaluations(folder))
+    found = list(read_evaluations(folder))
     if not (folder / "report.html").is_file() or len(found) < 2:
         return None
     return {"before": found[0][1][TASK], "after": found[-1][1][TASK]}
@@ -75,7 +75,7 @@ def card(rows: Sequence[dict[str, Any]], steps: int) -> list[str]:
         if broken := [row["error"] for row in own if "error" in row]:
             lines.append(f"| `{algorithm}` | {len(own)} | – | {broken[0]} | | | |")
             continue
-        low, high = wilson(
+        low, high = compute_wilson_interval(
             sum(round(row["after"]["sampled"]["accuracy"] * row["after"]["sampled"]["n"]) for row in own),
             sum(row["after"]["sampled"]["n"] for row in own),
         )
@@ -96,7 +96,7 @@ def mean(rows: Sequence[dict[str, Any]], when: str, decoding: str) -> float:
 def main() -> None:
     """Run what is asked and print the card."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    shelf = [name for name in plugins.shelf("algorithms") if load_algorithm(name).online]
+    shelf = [name for name in plugins.list_leaves("algorithms") if load_algorithm(name).online]
     parser.add_argument("--algorithms", default=",".join(sorted(shelf, key=lambda name: (name not in THREE, name))))
     parser.add_argument("--seeds", default="0,1,2", help="for those that are asked for with three; others take one")
     parser.add_argument("--steps", type=int, default=60)

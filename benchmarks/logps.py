@@ -26,7 +26,7 @@ from grading_parts.card import machine
 from torch import Tensor
 from torch.nn.functional import linear
 
-from qed.training.fused_logps import linear_scores
+from qed.training.fused_logps import compute_linear_scores
 
 Way = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 MIB = 2**20
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 def _ours(hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """As the learner has it: the weight's gradient is added where it lies."""
     hidden = hidden.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else hidden
-    logps, entropy, _ = linear_scores(hidden, weight, labels, into_grad=True)
+    logps, entropy, _ = compute_linear_scores(hidden, weight, labels, into_grad=True)
     return logps, entropy
 
 

@@ -29,7 +29,7 @@ from qed.cli.main import main as main_of_qed
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.guards import faults
-from qed.randomness import seed_of
+from qed.randomness import derive_seed
 from qed.types import Grade, Groups
 
 STEPS, PROBLEMS, FAULTS = 4, 14, 5
@@ -93,7 +93,7 @@ def warm(folder: Path) -> None:
 def by_chance(groups: Groups, _: Any) -> None:
     """Stands in for grading: what an answer says decides, as good as chance."""
     for rollout in (rollout for group in groups for rollout in group):
-        right = seed_of(*rollout.output) % 2 == 0
+        right = derive_seed(*rollout.output) % 2 == 0
         rollout.grade = Grade(float(right), right, True, None)
 
 
@@ -130,7 +130,7 @@ def fault(source: random.Random) -> str:
 
 def drawn(folder: Path, source: random.Random) -> list[Any]:
     """The command of a run, less its folder."""
-    name = source.choice(list(plugins.shelf("algorithms")))
+    name = source.choice(list(plugins.list_leaves("algorithms")))
     algorithm = load_algorithm(name)
     settings = SETTINGS | (ONLINE if algorithm.online else {})
     command: list[Any] = [name, "--tasks", data(folder, name == "dpo"), *SHARED]

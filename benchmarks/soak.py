@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from qed.cli.main import main as qed
-from qed.rewards.base import load
+from qed.rewards.base import load_reward
 from qed.types import Problem, Rollout
 
 MEBIBYTES = os.sysconf("SC_PAGE_SIZE") / 2**20  # of a page
@@ -120,7 +120,7 @@ def make_saves(count: int, progress: Path) -> None:
 
 def grade(count: int, progress: Path) -> None:
     """So many answers, graded, a line for each."""
-    reward = load(["r1_zero"], max_tokens=100)
+    reward = load_reward(["r1_zero"], max_tokens=100)
     progress.parent.mkdir()
     with progress.open("w", buffering=1) as written:
         for number in range(count):

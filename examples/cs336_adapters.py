@@ -19,12 +19,12 @@ from torch.utils.data import DataLoader, Dataset
 from qed.algorithms.parts import estimators, losses, pair_losses
 from qed.data.prompts import alpaca
 from qed.data.sources import local
-from qed.grading.extract import last_number
+from qed.grading.extract import find_last_number
 from qed.rewards import multiple_choice
 from qed.training.batch import collate
-from qed.training.logits import entropy, label_logps
+from qed.training.logits import compute_entropy, compute_label_logps
 from qed.training.masked import masked_mean, masked_normalize
-from qed.training.packing import windows
+from qed.training.packing import cut_windows
 from qed.types import Problem, Rollout
 
 LossType = Literal["no_baseline", "reinforce_with_baseline", "grpo_clip"]
@@ -52,7 +52,10 @@ def run_compute_group_normalized_rewards(
     graded = [reward_fn(*pair) for pair in zip(rollout_responses, repeated_ground_truths, strict=True)]
     rewards = torch.tensor([grade["reward"] for grade in graded], dtype=torch.float32)
     # The statistics are taken in double precision, where equal rewards leave no deviation that rounding makes.
-    groups = [estimators.group(group, normalize_by_std, advantage_eps) for group in rewards.double().split(group_size)]
+    groups = [
+        estimators.normalize_group(group, normalize_by_std, advantage_eps)
+        for group in rewards.double().split(group_size)
+    ]
     parts = {f"{name}_mean": sum(grade[name] for grade in graded) / len(graded) for name in graded[0]}
     spread = {"reward_std": float(rewards.std(correction=0)), "reward_min": float(rewards.min())}
     return torch.cat(groups).float(), rewards, {**parts, **spread, "reward_max": float(rewards.max())}
@@ -60,7 +63,7 @@ def run_compute_group_normalized_rewards(
 
 def run_compute_entropy(logits: Tensor) -> Tensor:
     """The entropy of each next token, (B, T) from (B, T, V)."""
-    return entropy(logits)
+    return compute_entropy(logits)
 
 
 def run_get_response_log_probs(
@@ -68,13 +71,13 @@ def run_get_response_log_probs(
 ) -> dict[str, Tensor]:
     """`log_probs` (B, T) of the labels and, if asked, `token_entropy` (B, T)."""
     logits = model(input_ids).logits
-    found = {"log_probs": label_logps(logits, labels)}
-    return {**found, "token_entropy": entropy(logits)} if return_token_entropy else found
+    found = {"log_probs": compute_label_logps(logits, labels)}
+    return {**found, "token_entropy": compute_entropy(logits)} if return_token_entropy else found
 
 
 def run_compute_naive_policy_gradient_loss(raw_rewards_or_advantages: Tensor, policy_log_probs: Tensor) -> Tensor:
     """-A log pi, (B, T)."""
-    return losses.plain(policy_log_probs, raw_rewards_or_advantages, torch.ones_like(policy_log_probs))
+    return losses.compute_reinforce(policy_log_probs, raw_rewards_or_advantages, torch.ones_like(policy_log_probs))
 
 
 def run_compute_grpo_clip_loss(
@@ -82,9 +85,9 @@ def run_compute_grpo_clip_loss(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The clipped loss (B, T), and which tokens were clipped."""
     everywhere = torch.ones_like(policy_log_probs)
-    log_ratio = losses.log_ratios(policy_log_probs, old_log_probs, everywhere)
-    loss = losses.clipped(log_ratio, advantages, everywhere, cliprange, cliprange)
-    bound = loss.detach() > losses.unclipped(log_ratio.detach(), advantages, everywhere)
+    log_ratio = losses.compute_log_ratios(policy_log_probs, old_log_probs, everywhere)
+    loss = losses.compute_clipped(log_ratio, advantages, everywhere, cliprange, cliprange)
+    bound = loss.detach() > losses.compute_unclipped(log_ratio.detach(), advantages, everywhere)
     return loss, {"clipped": bound, "clip_fraction": bound.float().mean()}
 
 
@@ -176,10 +179,12 @@ def get_packed_sft_dataset(
     tokenizer: Any, dataset_path: str | os.PathLike[str], seq_length: int, shuffle: bool
 ) -> PackedDataset:
     """The documents of a file of prompts and responses in windows; their order is drawn by `random`."""
-    rows = [row for _, row in local.rows(str(Path(dataset_path)), "train")]
+    rows = [row for _, row in local.read_rows(str(Path(dataset_path)), "train")]
     if shuffle:
         random.shuffle(rows)
-    return PackedDataset(windows((_document(tokenizer, row["prompt"], row["response"]) for row in rows), seq_length))
+    return PackedDataset(
+        cut_windows((_document(tokenizer, row["prompt"], row["response"]) for row in rows), seq_length)
+    )
 
 
 def run_iterate_batches(dataset: Dataset[Any], batch_size: int, shuffle: bool) -> Iterable[Any]:
@@ -189,13 +194,13 @@ def run_iterate_batches(dataset: Dataset[Any], batch_size: int, shuffle: bool) -
 
 def run_parse_mmlu_response(mmlu_example: dict[str, Any], model_output: str) -> str | None:
     """The letter that a response names; None where it names none of the example's."""
-    letter = multiple_choice.letter(model_output)
+    letter = multiple_choice.find_letter(model_output)
     return letter if letter in tuple(multiple_choice.LETTERS[: len(mmlu_example["options"])]) else None
 
 
 def run_parse_gsm8k_response(model_output: str) -> str | None:
     """The last number of a response; None without one."""
-    return last_number(model_output)
+    return find_last_number(model_output)
 
 
 def run_compute_per_instance_dpo_loss(
@@ -225,4 +230,4 @@ def _document(tokenizer: Any, prompt: str, response: str) -> list[int]:
 def _log_prob(model: torch.nn.Module, ids: Tensor) -> Tensor:
     """The log-prob of a text under a model, a scalar on its device."""
     ids = ids.to(next(model.parameters()).device)
-    return label_logps(model(ids[None, :-1]).logits[0], ids[1:]).sum()
+    return compute_label_logps(model(ids[None, :-1]).logits[0], ids[1:]).sum()

@@ -64,7 +64,7 @@ class Interrupted(QedError):
         self.exit_code = exit_code
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def suggest_nearest(name: str, known: Iterable[str]) -> str:
     """A sentence proposing the known name nearest to a mistyped one, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f" Did you mean '{near[0]}'?" if near else ""

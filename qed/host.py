@@ -18,29 +18,29 @@ WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
 MKL_MODE, REPRODUCIBLE = "MKL_CBWR", "AUTO,STRICT"
 
 
-def cores() -> frozenset[int]:
+def list_cores() -> frozenset[int]:
     """The logical cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
-def physical(root: Path = ROOT) -> int:
+def count_physical_cores(root: Path = ROOT) -> int:
     """How many physical cores those are; the logical ones where the system does not tell which share one."""
     siblings = set()
-    for core in cores():
+    for core in list_cores():
         try:
             told = (root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text("ascii")
         except OSError:
-            return len(cores())
+            return len(list_cores())
         siblings.add(told.strip())
     return len(siblings)
 
 
-def quota(root: Path = ROOT) -> float | None:
+def read_cpu_quota(root: Path = ROOT) -> float | None:
     """The processor time that the control group grants, in cores; None where it sets no limit."""
     granted = []
-    for folder in _groups("cpu", root):
+    for folder in _list_control_groups("cpu", root):
         with suppress(OSError, ValueError):
             told = (folder / "cpu.max").read_text("ascii").split()
             granted.append(int(told[0]) / int(told[1]))
@@ -51,10 +51,10 @@ def quota(root: Path = ROOT) -> float | None:
     return min(granted, default=None)
 
 
-def memory_limit(root: Path = ROOT) -> int | None:
+def read_memory_limit(root: Path = ROOT) -> int | None:
     """The bytes that the control group grants; None where it sets no limit."""
     granted = []
-    for folder in _groups("memory", root):
+    for folder in _list_control_groups("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):
             with suppress(OSError, ValueError):
                 granted.append(int((folder / name).read_text("ascii")))
@@ -62,13 +62,13 @@ def memory_limit(root: Path = ROOT) -> int | None:
     return min((limit for limit in granted if limit < 1 << 60), default=None)
 
 
-def whole_memory(root: Path = ROOT) -> int:
+def total_memory(root: Path = ROOT) -> int:
     """The bytes of memory that there are for this process, on systems without /proc too."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(whole, memory_limit(root) or whole)
+    return min(whole, read_memory_limit(root) or whole)
 
 
-def memory(root: Path = ROOT) -> tuple[int, int]:
+def read_memory(root: Path = ROOT) -> tuple[int, int]:
     """The bytes of memory that there are for this process, and those of them that are free.
 
     Raises:
@@ -76,11 +76,11 @@ def memory(root: Path = ROOT) -> tuple[int, int]:
     """
     told = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text("ascii").splitlines() if ":" in line)
     whole, free = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    limit = memory_limit(root)
+    limit = read_memory_limit(root)
     return (whole, free) if limit is None else (min(whole, limit), min(free, limit))
 
 
-def _groups(controller: str, root: Path) -> Iterator[Path]:
+def _list_control_groups(controller: str, root: Path) -> Iterator[Path]:
     """The folders of this process's control group and of those around it, of both kinds of hierarchy."""
     try:
         lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
@@ -97,24 +97,24 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
             yield top / around
 
 
-def usable(root: Path = ROOT) -> int:
+def count_usable_cores(root: Path = ROOT) -> int:
     """How many cores this process can keep busy."""
-    return _within_quota(len(cores()), root)
+    return _limit_to_quota(len(list_cores()), root)
 
 
-def threads(root: Path = ROOT) -> int:
+def choose_threads(root: Path = ROOT) -> int:
     """The threads that numeric kernels should take: what OMP_NUM_THREADS says, else the physical cores of this
     process."""
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(first) if first.isdecimal() and int(first) else _within_quota(physical(root), root)
+    return int(first) if first.isdecimal() and int(first) else _limit_to_quota(count_physical_cores(root), root)
 
 
-def _within_quota(count: int, root: Path) -> int:
-    granted = quota(root)
+def _limit_to_quota(count: int, root: Path) -> int:
+    granted = read_cpu_quota(root)
     return count if granted is None else max(1, min(count, int(granted)))
 
 
-def sleep_while_waiting() -> None:
+def set_passive_waiting() -> None:
     """Let OpenMP's threads sleep while they wait; must be called before torch is imported.
 
     One that turns on the spot holds a core which the thread that it waits for may need, and on a busy machine that

@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def seed_of(*address: int | str) -> int:
+def derive_seed(*address: int | str) -> int:
     """A 63-bit seed for an address, for example `seed_of(run_seed, "order", epoch)`."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in address)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def shuffled(count: int, *address: int | str) -> list[int]:
+def shuffle_indices(count: int, *address: int | str) -> list[int]:
     """The numbers 0 … count-1 in the order that belongs to the address."""
     order = list(range(count))
-    random.Random(seed_of(*address)).shuffle(order)
+    random.Random(derive_seed(*address)).shuffle(order)
     return order
 
 
-def uniform(*address: int | str) -> float:
+def draw_uniform(*address: int | str) -> float:
     """A uniform number in [0, 1) that belongs to the address."""
-    return random.Random(seed_of(*address)).random()
+    return random.Random(derive_seed(*address)).random()
 
 
-def uniforms(seeds: Tensor, positions: int) -> Tensor:
+def draw_uniforms(seeds: Tensor, positions: int) -> Tensor:
     """Uniform numbers in [0, 1) for every seed and position, by a counter-based hash (SplitMix64, Steele et al. 2014).
 
     Args:
@@ -44,18 +44,18 @@ def uniforms(seeds: Tensor, positions: int) -> Tensor:
     """
     # Methods of the tensor alone: algorithms draw by address too, and their help must not wait for torch.
     counter = seeds.new_ones(positions).cumsum(0)
-    z = seeds[:, None] + counter[None, :] * _signed(0x9E3779B97F4A7C15)
-    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
-    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
-    z = z ^ _shift(z, 31)
-    return _shift(z, 11).double() * 2.0**-53
+    z = seeds[:, None] + counter[None, :] * _as_signed(0x9E3779B97F4A7C15)
+    z = (z ^ _shift_right(z, 30)) * _as_signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift_right(z, 27)) * _as_signed(0x94D049BB133111EB)
+    z = z ^ _shift_right(z, 31)
+    return _shift_right(z, 11).double() * 2.0**-53
 
 
-def _shift(z: Tensor, bits: int) -> Tensor:
+def _shift_right(z: Tensor, bits: int) -> Tensor:
     """A logical right shift; torch's own keeps the sign."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _signed(value: int) -> int:
+def _as_signed(value: int) -> int:
     """The 64-bit pattern of an unsigned constant as the signed number that torch takes."""
     return value - (1 << 64) if value >= 1 << 63 else value

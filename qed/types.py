@@ -54,7 +54,7 @@ class Request:
     problem: Problem
     count: int
     shares: tuple[float, ...] = ()
-    beside: tuple[Rollout, ...] = ()
+    extra_completions: tuple[Rollout, ...] = ()
     greedy: bool = False
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from qed.cli.main import main
 from qed.guards import faults
-from qed.randomness import seed_of
+from qed.randomness import derive_seed
 from qed.runs import manifest
 from qed.runs.run import read_lines
 from qed.types import Grade, Groups
@@ -35,7 +35,7 @@ TIMES = ("time/", "perf/", "mem/")
 def by_chance(groups: Groups, _: Any) -> None:
     """Stands in for grading: a fresh model is never right, so chance decides, by what an answer says."""
     for rollout in (rollout for some in groups for rollout in some):
-        right = seed_of(*rollout.output) % 2 == 0
+        right = derive_seed(*rollout.output) % 2 == 0
         rollout.grade = Grade(float(right), right, True, None)
 
 
@@ -58,7 +58,7 @@ def write_data(folder: Path) -> tuple[Path, Path]:
 def cut(run: Path, at: int, to: Path) -> Path:
     """A copy of a run as if it had been killed right before the checkpoint behind step `at`."""
     shutil.copytree(run, to, symlinks=True)
-    for step, folder in manifest.checkpoints(to).items():
+    for step, folder in manifest.list_checkpoints(to).items():
         if step > at:
             shutil.rmtree(folder)
     for pointer in ("final", "best", "report.html"):
@@ -75,7 +75,7 @@ def assert_same(one: Path, other: Path) -> None:
         assert found[0] == found[1]
         for path in found[0]:
             assert read_lines(one / path) == read_lines(other / path), path
-    ends = [max(manifest.checkpoints(run)) for run in (one, other)]
+    ends = [max(manifest.list_checkpoints(run)) for run in (one, other)]
     assert ends[0] == ends[1]
     # Of every file, its checksum: the weights, the optimizer, the answers that are held, the tokenizer and the counts.
     assert _files(one, ends[0]) == _files(other, ends[0])
@@ -92,8 +92,8 @@ def _events(run: Path) -> list[str]:
 
 
 def _files(run: Path, step: int) -> dict[str, Any]:
-    folder = manifest.checkpoints(run)[step]
-    assert manifest.damage(folder) == []
+    folder = manifest.list_checkpoints(run)[step]
+    assert manifest.list_damage(folder) == []
     found: dict[str, Any] = json.loads((folder / manifest.NAME).read_text())["files"]
     return found
 

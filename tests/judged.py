@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from qed.grading.judge import serving
+from qed.grading.judge import serve
 from qed.types import Grade, Rollout
 
 MEBIBYTE = 1 << 20
@@ -19,7 +19,7 @@ MEBIBYTE = 1 << 20
 
 def prepare(batched: bool = False) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     """A reward that does what the answer's text says."""
-    return {"batched": batched}, serving(lambda rollouts: [_graded(rollout, len(rollouts)) for rollout in rollouts])
+    return {"batched": batched}, serve(lambda rollouts: [_graded(rollout, len(rollouts)) for rollout in rollouts])
 
 
 def broken() -> None:

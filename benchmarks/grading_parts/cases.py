@@ -14,7 +14,7 @@ from typing import Any
 
 from pyarrow import parquet  # datasets brings it
 
-from qed.grading.extract import last_boxed
+from qed.grading.extract import find_last_boxed
 
 Case = dict[str, Any]
 HOSTILE = {"adversarial_hang", "injection"}
@@ -68,7 +68,7 @@ def _rows(file: Path) -> Iterator[Case]:
 def _gold(row: Case) -> str:
     value = next((row[name] for name in ANSWERS if name in row), None)
     if value is None:  # Minerva's answers stand in the box of the solution
-        return last_boxed(row["solution"]) or ""
+        return find_last_boxed(row["solution"]) or ""
     if isinstance(value, str) and value.startswith("['"):
         value = ast.literal_eval(value)
     value = value[0] if isinstance(value, list) else value

@@ -48,7 +48,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
 def ours(symbolic: bool = True) -> Grader:
     """qed as a training run uses it, its symbolic tier loaded."""
     from qed.grading.equal import equal
-    from qed.grading.extract import final_answer
+    from qed.grading.extract import extract_final_answer
     from qed.grading.policy import Policy
 
     policy = Policy(symbolic=symbolic)
@@ -56,7 +56,7 @@ def ours(symbolic: bool = True) -> Grader:
     def graded(case: Case) -> tuple[bool, str]:
         answer = case["prediction"]
         if case.get("kind") == "response":
-            found = final_answer(answer)
+            found = extract_final_answer(answer)
             if found is None:
                 return False, "extract"
             answer = found.answer

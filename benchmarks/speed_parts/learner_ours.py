@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from qed.models.load import precision
+from qed.models.load import read_precision
 from qed.rollout.policy import load_policy
 from qed.training.learner import Learner
 from qed.types import Problem, Rollout
@@ -27,7 +27,7 @@ def main() -> None:
         settings.algorithm,
         settings.learner,
         length=settings.sampling.max_tokens,
-        precision=precision(settings.model),
+        precision=read_precision(settings.model),
     )
     rollouts = [
         Rollout(

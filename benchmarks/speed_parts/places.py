@@ -21,12 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from qed.config.phases import Settings
-from qed.config.resolve import resolve
+from qed.config.resolve import resolve_settings
 from qed.data.prompts import think_answer
-from qed.data.splits import training_text
+from qed.data.splits import list_training_texts
 from qed.data.tasks import arithmetic
 from qed.loops.train import train
-from qed.models.load import SIZES, build
+from qed.models.load import SIZES, build_model
 from qed.runs.run import Launch
 from qed.types import Problem
 
@@ -79,7 +79,9 @@ def prepared(place: Path, kind: Kind) -> Path:
 def _fresh(hf: Path, kind: Kind, problems: Sequence[Problem]) -> None:
     """A model from nothing, whose answers end as asked unless it is to be taught."""
     vocabulary = SIZES[kind.model.removeprefix("new:")].vocabulary
-    network, tokenizer = build(kind.model, [words(vocabulary, 0), *training_text(problems, think_answer)], 0)
+    network, tokenizer = build_model(
+        kind.model, [words(vocabulary, 0), *list_training_texts(problems, think_answer)], 0
+    )
     if kind.lengths != NATURAL:
         set_ends(network, tokenizer.eos_token_id, HAZARD / kind.budget if kind.lengths == UNEVEN else NEVER)
     network.save_pretrained(hf)
@@ -97,7 +99,7 @@ def _trained(folder: Path, method: str, steps: int) -> None:
     out, hf = folder / method, folder / "hf"
     config = {"sft": "arithmetic-sft", "grpo": "arithmetic-rl"}[method]
     told = ["--model", str(hf), "--steps", str(steps), "--evaluation.problems", "1", "--out", str(out)]
-    settings = resolve(method, [config, *told, "--evaluation.every", "0"]).settings
+    settings = resolve_settings(method, [config, *told, "--evaluation.every", "0"]).settings
     assert isinstance(settings, Settings)
     train(settings, Launch(json=True))
     shutil.rmtree(hf)

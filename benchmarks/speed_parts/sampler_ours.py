@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from qed.randomness import seed_of
+from qed.randomness import derive_seed
 from qed.rollout.policy import load_policy
 from qed.sampling.base import Sampling
 from speed_parts.floor import ceilings
@@ -25,7 +25,7 @@ def main() -> None:
     pace.ready(**ceilings(told["precision"]))
     number = 0
     while True:
-        seeds = [[seed_of(number, which, place) for place in range(told["group"])] for which in range(len(prompts))]
+        seeds = [[derive_seed(number, which, place) for place in range(told["group"])] for which in range(len(prompts))]
         answers = policy.sampler.generate(prompts, seeds, Sampling(1.0, told["tokens"], policy.template.stop))
         lengths = [len(answer.tokens) for group in answers for answer in group]
         pace.done(tokens=sum(lengths), rows=len(lengths), longest=max(lengths))

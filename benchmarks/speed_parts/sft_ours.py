@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from qed.config.phases import Settings
-from qed.config.resolve import resolve
-from qed.loops.setup import opened
-from qed.loops.sft import offline
+from qed.config.resolve import resolve_settings
+from qed.loops.setup import open_run
+from qed.loops.sft import train_sft
 from qed.runs.run import Launch
 from speed_parts.floor import ceilings
 from speed_parts.pace import Pace, PacedConsole
@@ -31,7 +31,7 @@ def main() -> None:
         "run.out": told["out"],
         **told["extra"],
     }
-    settings = resolve("sft", [f"{name}={value}" for name, value in given.items()]).settings
+    settings = resolve_settings("sft", [f"{name}={value}" for name, value in given.items()]).settings
     assert isinstance(settings, Settings)
 
     def figures(metrics: dict[str, float]) -> dict[str, float]:
@@ -39,10 +39,10 @@ def main() -> None:
         tokens = metrics["train/computed_tokens"] + metrics["train/live_rows"]
         return {"tokens": int(tokens), "rows": metrics["train/rows"], "labels": metrics["train/tokens"]}
 
-    with opened(settings, Launch(json=True), "sft") as setup:
+    with open_run(settings, Launch(json=True), "sft") as setup:
         setup.console = PacedConsole(pace, figures)
         pace.ready(**ceilings(pace.settings["precision"]))
-        offline(setup, settings, "sft")
+        train_sft(setup, settings, "sft")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from qed.config.phases import Settings
-from qed.config.resolve import resolve
-from qed.loops.online import online
-from qed.loops.setup import opened
+from qed.config.resolve import resolve_settings
+from qed.loops.online import train_online
+from qed.loops.setup import open_run
 from qed.runs.run import Launch
 from qed.types import Grade, Group
 from speed_parts.floor import ceilings
@@ -53,7 +53,7 @@ def settings_of(told: dict[str, Any]) -> Settings:
         "run.out": told["out"],
         **told.get("extra", {}),
     }
-    settings = resolve("grpo", [f"{name}={value}" for name, value in given.items()]).settings
+    settings = resolve_settings("grpo", [f"{name}={value}" for name, value in given.items()]).settings
     assert isinstance(settings, Settings)
     return settings
 
@@ -62,7 +62,7 @@ def main() -> None:
     """Open a run and make its steps when told."""
     pace = Pace()
     settings = settings_of(pace.settings)
-    with opened(settings, Launch(json=True), "grpo") as setup:
+    with open_run(settings, Launch(json=True), "grpo") as setup:
         grader = Watching(setup.grader, pace.settings["noise"], pace)
         setup.grader = grader
 
@@ -78,7 +78,7 @@ def main() -> None:
 
         setup.console = PacedConsole(pace, figures)
         pace.ready(**ceilings(pace.settings["precision"]))
-        online(setup, settings, "grpo")
+        train_online(setup, settings, "grpo")
 
 
 if __name__ == "__main__":

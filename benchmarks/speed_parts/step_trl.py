@@ -25,7 +25,7 @@ class Rewarding:
 
     def __init__(self, pace: Pace) -> None:
         self.pace, self.group = pace, pace.settings["group"]
-        self.grader = NoisyGrader(grader.make([think_answer.REWARD]), pace.settings["noise"])
+        self.grader = NoisyGrader(grader.make_grader([think_answer.REWARD]), pace.settings["noise"])
         self.tokens = 0
 
     def __call__(self, completions: Any, answer: Any, completion_ids: Any, **_: Any) -> list[float]:

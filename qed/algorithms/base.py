@@ -18,15 +18,15 @@ from qed.types import Advantage, Group, Groups, Problem, Request, Rollout
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.rollout.replay import Pool
+    from qed.rollout.replay import ReplayBuffer
     from qed.training.batch import Batch
 
 # The mean entropy and the mean log-prob of each of some answers, over their tokens, under the policy as it is.
-Look = Callable[[Sequence[Rollout]], list[tuple[float, float]]]
+ScoreFn = Callable[[Sequence[Rollout]], list[tuple[float, float]]]
 Average = Literal["token", "sequence", "constant", "sequence_sum"]
 
 
-def spread(mask: Tensor, average: Average, length: int) -> Tensor:
+def compute_token_weights(mask: Tensor, average: Average, length: int) -> Tensor:
     """The weight of every token in the step's loss, [B, T]; the rows of `mask` are all rows of the optimizer step.
 
     `token` is DAPO's mean over all tokens, `sequence` is GRPO's mean over rows of each row's mean, `constant` is Dr.
@@ -42,7 +42,7 @@ def spread(mask: Tensor, average: Average, length: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepContext:
     """Where in a run an algorithm is asked: the phase's step, from 1, of `steps`, and the run's seed for its draws."""
 
     step: int
@@ -112,7 +112,7 @@ class Algorithm(metaclass=BuiltByAnyName):
         return False
 
     @property
-    def restarts(self) -> bool:
+    def restarts_each_step(self) -> bool:
         """Whether every step begins from the weights that the phase began with."""
         return False
 
@@ -122,12 +122,12 @@ class Algorithm(metaclass=BuiltByAnyName):
         return False
 
     @property
-    def judged(self) -> bool:
+    def needs_correctness(self) -> bool:
         """Whether it reads which answers are right, which only a reward that judges can say."""
         return False
 
     @property
-    def rescored(self) -> bool:
+    def needs_old_logps(self) -> bool:
         """Whether `old_logps` must be the learner's own even where there is a single update for a sampling."""
         return False
 
@@ -149,11 +149,13 @@ class Algorithm(metaclass=BuiltByAnyName):
     def check(self, group_size: int) -> None:
         """Refuse groups, of so many answers, that the algorithm could learn nothing from."""
 
-    def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
+    def plan(self, problems: Sequence[Problem], group_size: int, moment: StepContext) -> list[Request]:
         """What to ask of the sampler in this step."""
         return [Request(problem, group_size) for problem in problems]
 
-    def recall(self, pool: Pool, wanted: int, group_size: int, moment: Moment, look: Look) -> list[Request]:
+    def recall(
+        self, pool: ReplayBuffer, wanted: int, group_size: int, moment: StepContext, look: ScoreFn
+    ) -> list[Request]:
         """What to ask again with earlier answers beside it; it counts among the `wanted` problems of the step.
 
         Args:
@@ -165,7 +167,7 @@ class Algorithm(metaclass=BuiltByAnyName):
         """
         return []
 
-    def remember(self, groups: Groups, pool: Pool, version: int) -> None:
+    def remember(self, groups: Groups, pool: ReplayBuffer, version: int) -> None:
         """Keep what later steps may recall from the step's groups, graded, credited and scored.
 
         Args:
@@ -174,7 +176,7 @@ class Algorithm(metaclass=BuiltByAnyName):
             version: of the policy that sampled.
         """
 
-    def kept(self, groups: Groups) -> list[Group]:
+    def filter_groups(self, groups: Groups) -> list[Group]:
         """The graded groups that may count, of those just sampled; the others are recorded and dropped."""
         return list(groups)
 
@@ -207,7 +209,7 @@ class Algorithm(metaclass=BuiltByAnyName):
 
     def weights(self, batch: Batch, length: int) -> Tensor:
         """The weight of every token, [B, T], over all rows of the optimizer step; `length` is the generation budget."""
-        return spread(batch.mask, self.average, self.average_length or length)
+        return compute_token_weights(batch.mask, self.average, self.average_length or length)
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
         """What has to be worked out over all rows of the optimizer step before they are cut, in the weighted batch.
@@ -219,11 +221,11 @@ class Algorithm(metaclass=BuiltByAnyName):
         """
         return batch
 
-    def measured(self, batch: Batch) -> dict[str, float]:
+    def compute_metrics(self, batch: Batch) -> dict[str, float]:
         """Metrics over all rows of the optimizer step, those without a gradient too, before `prepare` changes them."""
         return {}
 
-    def live(self, batch: Batch) -> Tensor:
+    def has_gradient(self, batch: Batch) -> Tensor:
         """The rows that have a gradient, [B] bool; the others count in the average but are not computed."""
         return (batch.advantages != 0).any(1) if self.by_advantage else batch.mask.any(1)
 
@@ -237,7 +239,7 @@ class Algorithm(metaclass=BuiltByAnyName):
         """
         raise NotImplementedError
 
-    def adapted(self, stats: Mapping[str, float]) -> Self:
+    def adapt(self, stats: Mapping[str, float]) -> Self:
         """The algorithm for the next step, given this step's metrics: itself, or a copy with adapted coefficients."""
         return self
 
@@ -254,6 +256,6 @@ def require_moves(every: int, mix: float) -> None:
     require(0 < mix <= 1, "algorithm.reference_mix must lie in (0, 1].")
 
 
-def correct_ones(group: Group) -> list[Rollout]:
+def select_correct(group: Group) -> list[Rollout]:
     """The answers of a group that the grader found right and that have a reward."""
     return [one for one in group if one.grade is not None and one.grade.correct and one.grade.has_reward]

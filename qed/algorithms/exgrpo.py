@@ -15,19 +15,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from qed.algorithms.base import Average, Look, Moment, correct_ones, require
+from qed.algorithms.base import Average, ScoreFn, StepContext, require, select_correct
 from qed.algorithms.parts import shaping
 from qed.algorithms.parts.advantage import AdvantageEstimator
-from qed.algorithms.parts.losses import known
+from qed.algorithms.parts.losses import fill_old_logps
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.algorithms.parts.surrogates import Terms, own_tokens
-from qed.randomness import uniform
+from qed.algorithms.parts.surrogates import Terms, mask_given
+from qed.randomness import draw_uniform
 from qed.types import Groups, Request, Rollout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from qed.rollout.replay import Pool
+    from qed.rollout.replay import ReplayBuffer
     from qed.training.batch import Batch
 
 # The weight of a problem of whose n answers k were right; in units of k where the density has a deviation of 1.
@@ -81,32 +81,34 @@ class ExGrpo(PolicyGradient):
             require(getattr(self, name) >= 0, f"algorithm.{name} must not be negative.")
 
     @property
-    def rescored(self) -> bool:
+    def needs_old_logps(self) -> bool:
         """Replayed tokens have no log-probs of the policy before the update but the learner's own."""
-        return super().rescored or not self.corrected
+        return super().needs_old_logps or not self.corrected
 
     @property
-    def judged(self) -> bool:
+    def needs_correctness(self) -> bool:
         """Right answers are what it replays."""
         return True
 
-    def recall(self, pool: Pool, wanted: int, group_size: int, moment: Moment, look: Look) -> list[Request]:
+    def recall(
+        self, pool: ReplayBuffer, wanted: int, group_size: int, moment: StepContext, look: ScoreFn
+    ) -> list[Request]:
         """Problems from the pool, an earlier answer first in each group."""
         if not self.mixed:
             return []
         address = (moment.seed, "replay", moment.step)
         weight = BUCKETS[self.bucket_weight]
         drawn = pool.draw(int(self.replay_share * wanted), lambda k: weight(k, group_size), (*address, "problems"))
-        chosen = self._chosen([pool.answers[problem] for problem in drawn], address, look)
+        chosen = self._choose([pool.answers[problem] for problem in drawn], address, look)
         asked = self.plan([answer.problem for answer in chosen], group_size, moment)
-        return [replace(request, beside=(answer,)) for request, answer in zip(asked, chosen, strict=True)]
+        return [replace(request, extra_completions=(answer,)) for request, answer in zip(asked, chosen, strict=True)]
 
-    def _chosen(self, kept: Sequence[list[Rollout]], address: tuple[int | str, ...], look: Look) -> list[Rollout]:
+    def _choose(self, kept: Sequence[list[Rollout]], address: tuple[int | str, ...], look: ScoreFn) -> list[Rollout]:
         """One of the answers to each problem."""
         if self.choice == "newest":
             return [max(answers, key=lambda answer: answer.version) for answers in kept]
         if self.choice == "random":
-            return [answers[int(uniform(*address, answers[0].problem.id) * len(answers))] for answers in kept]
+            return [answers[int(draw_uniform(*address, answers[0].problem.id) * len(answers))] for answers in kept]
         several = [answer for answers in kept if len(answers) > 1 for answer in answers]
         looks = look(several) if several else []
         # The lowest perplexity is the highest mean log-prob.
@@ -116,33 +118,33 @@ class ExGrpo(PolicyGradient):
         }
         return [min(answers, key=lambda answer: figures.get(id(answer), 0.0)) for answers in kept]
 
-    def remember(self, groups: Groups, pool: Pool, version: int) -> None:
+    def remember(self, groups: Groups, pool: ReplayBuffer, version: int) -> None:
         """Keep the right answers of groups of which some were wrong; a group without a wrong one is solved."""
         if not self.mixed:
             return
         for whole in groups:
             group = [rollout for rollout in whole if rollout.has_reward]
-            right = correct_ones(group)
+            right = select_correct(group)
             if 0 < len(right) < len(group):
                 pool.keep(group, right)
             elif right and self.retire:
                 pool.solved.add(group[0].problem.id)
         pool.trim(version, self.max_age, self.pool_per_problem, self.pool_size)
 
-    def adapted(self, stats: Mapping[str, float]) -> Self:
+    def adapt(self, stats: Mapping[str, float]) -> Self:
         """Replay begins for good when enough of the answers were right."""
-        adapted = super().adapted(stats)
+        adapted = super().adapt(stats)
         return replace(adapted, mixed=True) if stats.get("accuracy", 0.0) > self.mixed_above else adapted
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """The surrogate of fresh tokens, clipped until replay begins, and - A r / (r + gamma) of replayed ones."""
-        logps = shaping.filled(logps, batch)
+        logps = shaping.fill_masked(logps, batch)
         free = replace(self.surrogate, clip_low=1.0, clip_high=math.inf)
         bound = replace(self, surrogate=free) if self.mixed else self
-        fresh = super(ExGrpo, bound).terms(own_tokens(batch), logps)
+        fresh = super(ExGrpo, bound).terms(mask_given(batch), logps)
         # Without a record, the best guess at who wrote a token is the policy before the update; where that has not
         # been scored either, it is the policy as it is, and what stands there is 0.
-        old = known(shaping.filled(batch.old_logps, batch), logps)
+        old = fill_old_logps(shaping.fill_masked(batch.old_logps, batch), logps)
         old = logps.detach().where((batch.expert == 1) & (old == 0), old)
-        recorded = known(batch.behaviour_logps, old) if self.corrected else old
-        return shaping.joined(batch, fresh, shaping.regularized(logps - recorded, self.gamma), {})
+        recorded = fill_old_logps(batch.behaviour_logps, old) if self.corrected else old
+        return shaping.join_terms(batch, fresh, shaping.shape_probability(logps - recorded, self.gamma), {})

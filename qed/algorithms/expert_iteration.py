@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qed.algorithms.base import Algorithm, correct_ones, require
+from qed.algorithms.base import Algorithm, require, select_correct
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,12 +39,12 @@ class ExpertIteration(Algorithm):
         require(self.keep >= 0, "algorithm.keep must not be negative.")
 
     @property
-    def restarts(self) -> bool:
+    def restarts_each_step(self) -> bool:
         """As set."""
         return self.restart
 
     @property
-    def judged(self) -> bool:
+    def needs_correctness(self) -> bool:
         """Right answers are what it learns from."""
         return True
 
@@ -52,7 +52,7 @@ class ExpertIteration(Algorithm):
         """The correct answers, each once, at most `keep` of a problem."""
         kept: list[Rollout] = []
         for group in groups:
-            right = correct_ones(group)
+            right = select_correct(group)
             if self.deduplicate:
                 right = list({rollout.output: rollout for rollout in right}.values())
             kept += right[: self.keep or None]

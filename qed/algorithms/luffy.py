@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Average, Moment
+from qed.algorithms.base import Average, StepContext
 from qed.algorithms.parts import requirements, shaping
 from qed.algorithms.parts.advantage import AdvantageEstimator
-from qed.algorithms.parts.guidance import Guidance
-from qed.algorithms.parts.losses import known
-from qed.algorithms.parts.mixture import Mixture, split_group
+from qed.algorithms.parts.guidance import ExpertPrefix
+from qed.algorithms.parts.losses import fill_old_logps
+from qed.algorithms.parts.mixture import OffPolicyAdvantages, split_group
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.shaping import Shaping
-from qed.algorithms.parts.surrogates import Surrogate, Terms, own_tokens
+from qed.algorithms.parts.surrogates import Surrogate, Terms, mask_given
 from qed.types import Advantage, Group, Groups, Problem, Request
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ class Luffy(PolicyGradient):
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
     advantage: AdvantageEstimator = AdvantageEstimator(normalize_std=False)
     surrogate: Surrogate = Surrogate(clip_low=1.0, clip_high=math.inf)
-    guidance: Guidance = field(default_factory=Guidance)
-    mixture: Mixture = field(default_factory=Mixture)
+    guidance: ExpertPrefix = field(default_factory=ExpertPrefix)
+    mixture: OffPolicyAdvantages = field(default_factory=OffPolicyAdvantages)
     shaping: Shaping = field(default_factory=Shaping)
 
     def __post_init__(self) -> None:
         """Refuse settings that would not be read."""
         super().__post_init__()
         if self.mixture.statistics == "split":
-            requirements.split(self.advantage, self.regularizer)
+            requirements.require_split_statistics(self.advantage, self.regularizer)
 
     @property
     def two_pass(self) -> bool:
@@ -63,13 +63,13 @@ class Luffy(PolicyGradient):
         """As the guidance is set."""
         return self.guidance.active
 
-    def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
+    def plan(self, problems: Sequence[Problem], group_size: int, moment: StepContext) -> list[Request]:
         """The first answers of each group go on from a written one."""
         return self.guidance.plan(super().plan(problems, group_size, moment), moment)
 
-    def kept(self, groups: Groups) -> list[Group]:
+    def filter_groups(self, groups: Groups) -> list[Group]:
         """Without the written answers that the grader found wrong."""
-        return super().kept(self.guidance.trusted(groups))
+        return super().filter_groups(self.guidance.drop_wrong_traces(groups))
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
         """The group's advantages, weighed by who wrote a token."""
@@ -78,21 +78,21 @@ class Luffy(PolicyGradient):
         else:
             rule = self.advantage
             advantages = [split_group(group, rule.normalize_std, rule.std_epsilon) for group in groups]
-        return [self.mixture.weighed(group, own) for group, own in zip(groups, advantages, strict=True)]
+        return [self.mixture.weigh(group, own) for group, own in zip(groups, advantages, strict=True)]
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
         """The rows without the tokens that are too likely, where there is a bound."""
         batch = super().prepare(batch, logps, entropy)
-        return self.shaping.kept(batch, logps, self.average) if self.shaping.drop_above else batch
+        return self.shaping.filter_groups(batch, logps, self.average) if self.shaping.drop_above else batch
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """The surrogate of the policy's own tokens, and - A f(p) for given ones."""
-        logps = shaping.filled(logps, batch)
+        logps = shaping.fill_masked(logps, batch)
         if self.shaping.own_kind == "none":
-            own = super().terms(own_tokens(batch), logps)
+            own = super().terms(mask_given(batch), logps)
         else:
-            old = known(shaping.filled(batch.old_logps, batch), logps)
+            old = fill_old_logps(shaping.fill_masked(batch.old_logps, batch), logps)
             ratio = self.shaping.own(logps, old)
-            own = shaping.clipped(batch, ratio, self.surrogate.clip_low, self.surrogate.clip_high)
-        terms, stats = shaping.joined(batch, own, *self.shaping.given(logps, batch.behaviour_logps))
+            own = shaping.clip_ratio(batch, ratio, self.surrogate.clip_low, self.surrogate.clip_high)
+        terms, stats = shaping.join_terms(batch, own, *self.shaping.given(logps, batch.behaviour_logps))
         return terms, stats | ({"clip/dropped": batch.prepared.sum()} if self.shaping.drop_above else {})

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from qed.algorithms.base import correct_ones, require
+from qed.algorithms.base import require, select_correct
 from qed.algorithms.parts.preferences import Preferences
 from qed.types import UNGRADED
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from qed.types import Groups, Rollout
 
 
-def known_wrong(rollout: Rollout) -> bool:
+def is_known_wrong(rollout: Rollout) -> bool:
     """Whether the grader found an answer with a reward wrong, and did not merely fail on it."""
     grade = rollout.grade
     return grade is not None and not grade.correct and grade.has_reward and grade.tier not in UNGRADED
@@ -42,7 +42,7 @@ class OnlineDpo(Preferences):
         require(self.pairs_per_problem >= 0, "algorithm.pairs_per_problem must not be negative.")
 
     @property
-    def judged(self) -> bool:
+    def needs_correctness(self) -> bool:
         """Right answers are paired with wrong ones."""
         return True
 
@@ -50,8 +50,8 @@ class OnlineDpo(Preferences):
         """Right and wrong answers by turns, each text once."""
         kept: list[Rollout] = []
         for group in groups:
-            right = {rollout.output: rollout for rollout in correct_ones(group)}
-            wrong = {rollout.output: rollout for rollout in group if known_wrong(rollout)}
+            right = {rollout.output: rollout for rollout in select_correct(group)}
+            wrong = {rollout.output: rollout for rollout in group if is_known_wrong(rollout)}
             pairs = list(zip(right.values(), wrong.values(), strict=False))
             kept += [rollout for pair in pairs[: self.pairs_per_problem or None] for rollout in pair]
         return kept

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Average, Moment, require
+from qed.algorithms.base import Average, StepContext, require
 from qed.algorithms.parts import requirements, shaping
 from qed.algorithms.parts.advantage import AdvantageEstimator
-from qed.algorithms.parts.guidance import Guidance
+from qed.algorithms.parts.guidance import ExpertPrefix
 from qed.algorithms.parts.mixture import split_group
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.algorithms.parts.surrogates import Surrogate, Terms, own_tokens
+from qed.algorithms.parts.surrogates import Surrogate, Terms, mask_given
 from qed.types import Advantage, Group, Groups, Problem, Request
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ class RlSft(PolicyGradient):
     sft: float = 0.1
     """Weight of the imitation of answers of which something was given, averaged over all of their tokens. The published
     runs have 1 beside a policy gradient that is summed over 64 rows, which is about 0.1 beside its mean."""
-    guidance: Guidance = field(default_factory=Guidance)
+    guidance: ExpertPrefix = field(default_factory=ExpertPrefix)
 
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
         super().__post_init__()
-        requirements.split(self.advantage, self.regularizer)
+        requirements.require_split_statistics(self.advantage, self.regularizer)
         require(self.sft >= 0, "algorithm.sft must not be negative.")
 
     @property
@@ -52,13 +52,13 @@ class RlSft(PolicyGradient):
         """As the guidance is set."""
         return self.guidance.active
 
-    def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
+    def plan(self, problems: Sequence[Problem], group_size: int, moment: StepContext) -> list[Request]:
         """The first answers of each group go on from a written one."""
         return self.guidance.plan(super().plan(problems, group_size, moment), moment)
 
-    def kept(self, groups: Groups) -> list[Group]:
+    def filter_groups(self, groups: Groups) -> list[Group]:
         """Without the written answers that the grader found wrong."""
-        return super().kept(self.guidance.trusted(groups))
+        return super().filter_groups(self.guidance.drop_wrong_traces(groups))
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
         """Advantages by the statistics of the group's own answers."""
@@ -76,21 +76,21 @@ class RlSft(PolicyGradient):
             weights[own, : part.shape[1]] = part
         return weights
 
-    def live(self, batch: Batch) -> Tensor:
+    def has_gradient(self, batch: Batch) -> Tensor:
         """What is imitated has a gradient whatever it earned."""
-        return super().live(batch) | (batch.expert.any(1) if self.sft else False)
+        return super().has_gradient(batch) | (batch.expert.any(1) if self.sft else False)
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """The surrogate of own answers, - log pi of the others, all of whose tokens `loss` has marked as given."""
-        logps = shaping.filled(logps, batch)
-        terms, stats = super().terms(own_tokens(batch), logps)
+        logps = shaping.fill_masked(logps, batch)
+        terms, stats = super().terms(mask_given(batch), logps)
         return -logps.where(batch.expert.bool(), -terms), stats | {"guidance/token_share": batch.expert.sum()}
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """As the policy gradient's; imitated answers add nothing to the KL and to the entropy bonus."""
-        return super().loss(_by_row(batch), logps, entropy)
+        return super().loss(_mark_rows(batch), logps, entropy)
 
 
-def _by_row(batch: Batch) -> Batch:
+def _mark_rows(batch: Batch) -> Batch:
     """Every token of an answer of which something was given counts as given."""
     return replace(batch, expert=batch.mask * batch.expert.any(1, keepdim=True))

@@ -19,15 +19,15 @@ from typing import Any
 
 import qed
 from qed import host
-from qed.cli.commands.base import training
+from qed.cli.commands.base import resolve_training_command
 from qed.config import plugins
 from qed.config.fields import Table
-from qed.config.help import command_help, overview
+from qed.config.help import format_command_help, format_overview
 from qed.config.keys import list_paths
 from qed.config.phases import PipelineSettings
-from qed.config.resolve import Resolved, resolve, sources
+from qed.config.resolve import Resolved, read_sources, resolve_settings
 from qed.errors import DataError, QedError, UsageError
-from qed.guards.redaction import clean, redact
+from qed.guards.redaction import redact, strip_control
 
 INTERRUPTED = 130
 LONGEST_NAME = 200  # characters of a path that are shown
@@ -40,43 +40,43 @@ def main(argv: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows ASCII alone shows ? for a sign, and goes on
-    host.sleep_while_waiting()
+    host.set_passive_waiting()
     host.make_products_reproducible()
     try:
         code = _run(arguments)
         sys.stdout.flush()
     except Exception as error:  # noqa: BLE001 -- the last line of defence: nobody gets a traceback without asking
-        code = _explain(error, debug="--debug" in arguments)
+        code = _report_error(error, debug="--debug" in arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = INTERRUPTED
     raise SystemExit(code)
 
 
-def _explain(error: Exception, debug: bool) -> int:
+def _report_error(error: Exception, debug: bool) -> int:
     """Say what went wrong on one screen, and return the exit code."""
-    if isinstance(error, BrokenPipeError) and _nobody_reads():
+    if isinstance(error, BrokenPipeError) and _is_reader_gone():
         return BROKEN_PIPE
     if debug:
         traceback.print_exception(error)
     if isinstance(error, QedError):
-        print(clean(redact(f"error: {error}")), file=sys.stderr)
+        print(strip_control(redact(f"error: {error}")), file=sys.stderr)
         return error.exit_code
     if isinstance(error, OSError) and error.filename is not None:
         # A path of the user's own that the system refuses, in whatever command.
         name = str(error.filename)
         shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
-        print(clean(redact(f"error: {shown!r} cannot be used: {error.strerror}.")), file=sys.stderr)
+        print(strip_control(redact(f"error: {shown!r} cannot be used: {error.strerror}.")), file=sys.stderr)
         return DataError.exit_code
     log = getattr(error, "qed_log", None)
     where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
     text = " ".join(str(error).split())
     told = f"error: {type(error).__name__}: {text} (a bug in qed, or an unusual environment; {where})"
-    print(clean(redact(told)), file=sys.stderr)
+    print(strip_control(redact(told)), file=sys.stderr)
     return 1
 
 
-def _nobody_reads() -> bool:
+def _is_reader_gone() -> bool:
     """Whether it is our stdout whose reader has gone, as in `qed … | head`, rather than some other pipe."""
     poll = select.poll()
     try:
@@ -92,57 +92,57 @@ def _nobody_reads() -> bool:
 
 def _run(arguments: Sequence[str]) -> int:
     if not arguments:
-        print(overview(), file=sys.stderr)
+        print(format_overview(), file=sys.stderr)
         return UsageError.exit_code
     command, rest = arguments[0], list(arguments[1:])
     if command in ("-h", "--help", "--help-all"):
-        print(overview())
+        print(format_overview())
     elif command == "--version":
         print(f"qed {qed.__version__}")
-    elif (name := command.replace("-", "_")) in plugins.shelf("commands"):
+    elif (name := command.replace("-", "_")) in plugins.list_leaves("commands"):
         return int(importlib.import_module(f"qed.cli.commands.{name}").run(rest))
     else:
-        return _train(training(command), rest, arguments)
+        return _train(resolve_training_command(command), rest, arguments)
     return 0
 
 
 def _train(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
     """Run a training command, or each run of its sweep."""
     if {"-h", "--help", "--help-all"} & set(rest):
-        print(command_help(_help_table(command, rest), everything="--help-all" in rest))
+        print(format_command_help(_find_help_table(command, rest), everything="--help-all" in rest))
         return 0
-    resolved = resolve(command, rest)
+    resolved = resolve_settings(command, rest)
     if resolved.flags.sweep:
-        return _sweep(command, rest, arguments)
-    result = _recipe(resolved, arguments)
+        return _run_sweep(command, rest, arguments)
+    result = _run_recipe(resolved, arguments)
     if resolved.flags.json:
         print(json.dumps(result, default=str))
     return 0
 
 
-def _help_table(command: str, rest: Sequence[str]) -> Table:
+def _find_help_table(command: str, rest: Sequence[str]) -> Table:
     """The settings to explain: those of the algorithms chosen, or of the usual ones where the rest cannot be read."""
     try:
-        return sources(command, rest).table
+        return read_sources(command, rest).table
     except UsageError:
-        return sources(command, []).table
+        return read_sources(command, []).table
 
 
-def _recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dict[str, Any]:
+def _run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dict[str, Any]:
     """Hand the settings to the recipe of their command; `home` is what --out names, where a run has a folder in it."""
     if resolved.flags.dry_run:
-        from qed.loops.dry_run import dry_run
+        from qed.loops.dry_run import run_dry
 
-        dry_run(resolved.settings)
+        run_dry(resolved.settings)
         return {}
-    from qed.loops.warm_start import first_taught
+    from qed.loops.warm_start import warm_start
     from qed.runs.run import Launch
 
     flags, paths = resolved.flags, list_paths(resolved.settings)
     launch = Launch(
         command=("qed", *arguments),
         origins={paths.get(key, key): origin for key, origin in resolved.origins.items()},
-        resume=_goes_on(resolved),
+        resume=_should_resume(resolved),
         requeue=flags.requeue,
         overwrite=flags.overwrite,
         home=home,
@@ -153,11 +153,11 @@ def _recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dic
     if not isinstance(resolved.settings, PipelineSettings):
         from qed.loops.train import train
 
-        return train(first_taught(resolved.settings, launch), launch)
-    return _pipeline(resolved.command)(first_taught(resolved.settings, launch), launch)
+        return train(warm_start(resolved.settings, launch), launch)
+    return _load_pipeline(resolved.command)(warm_start(resolved.settings, launch), launch)
 
 
-def _goes_on(resolved: Resolved) -> bool:
+def _should_resume(resolved: Resolved) -> bool:
     """Whether a run is resumed: as it is said, or as its folder says."""
     out = resolved.settings.run.out
     if resolved.flags.requeue and not out:
@@ -165,24 +165,27 @@ def _goes_on(resolved: Resolved) -> bool:
     return resolved.flags.resume or (resolved.flags.requeue and (Path(out) / "settings.yaml").is_file())
 
 
-def _pipeline(command: str) -> Callable[[PipelineSettings, Any], dict[str, Any]]:
+def _load_pipeline(command: str) -> Callable[[PipelineSettings, Any], dict[str, Any]]:
     if command == "quickstart":
-        from qed.loops.quickstart import quickstart
+        from qed.loops.quickstart import run_quickstart
 
-        return quickstart
-    from qed.loops.train import pipeline
+        return run_quickstart
+    from qed.loops.train import run_pipeline
 
-    return pipeline
+    return run_pipeline
 
 
-def _home(point: Resolved) -> str:
+def _find_sweep_folder(point: Resolved) -> str:
     """The folder of the sweep that a run is of."""
     return str(Path(point.settings.run.out).parent)
 
 
-def _sweep(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
+def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
     from qed.config import sweep
 
-    outcomes = sweep.run(sweep.points(command, rest), lambda resolved: _recipe(resolved, arguments, _home(resolved)))
-    print(sweep.as_json(outcomes) if "--json" in rest else sweep.table(outcomes))
+    outcomes = sweep.run_points(
+        sweep.list_points(command, rest),
+        lambda resolved: _run_recipe(resolved, arguments, _find_sweep_folder(resolved)),
+    )
+    print(sweep.format_json(outcomes) if "--json" in rest else sweep.format_table(outcomes))
     return 1 if any(outcome.error for outcome in outcomes) else 0

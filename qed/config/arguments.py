@@ -51,7 +51,7 @@ FLAGS = tuple(flag.name for flag in fields(Flags))
 
 
 @dataclass
-class Line:
+class ParsedLine:
     """A command line taken apart, in the order of its arguments."""
 
     configs: list[str] = field(default_factory=list)
@@ -61,20 +61,20 @@ class Line:
     allow_change: list[str] = field(default_factory=list)
 
 
-def scan(arguments: Sequence[str], table: Table) -> tuple[list[str], list[Entry], Flags]:
+def parse_arguments(arguments: Sequence[str], table: Table) -> tuple[list[str], list[Entry], Flags]:
     """The configurations, settings and flags of a command line; names of settings are not checked here."""
-    line, rest = Line(), list(arguments)
+    line, rest = ParsedLine(), list(arguments)
     while rest:
         argument = rest.pop(0)
         if argument == "-h":
             line.flags.add("help")
         elif argument.startswith("--"):
-            _option(argument, rest, table, line)
+            _take_option(argument, rest, table, line)
         elif argument.startswith(("-", "+")):
-            raise UsageError(_misplaced_sign(argument, table))
+            raise UsageError(_explain_misplaced_sign(argument, table))
         elif ASSIGNMENT.match(argument) and not _is_file(argument):
             name, _, value = argument.partition("=")
-            line.entries.append(Entry(_key(name), Raw(value), name))
+            line.entries.append(Entry(_normalize_key(name), Raw(value), name))
         else:
             line.configs.append(argument)
     if len({"resume", "requeue", "overwrite"} & line.flags) > 1:
@@ -82,27 +82,29 @@ def scan(arguments: Sequence[str], table: Table) -> tuple[list[str], list[Entry]
     if not {"resume", "requeue"} & line.flags and ("fast" in line.flags or line.allow_change):
         raise UsageError("--allow-change and --fast say how a run is resumed. Add --resume, or leave them out.")
     flags = Flags(**dict.fromkeys(line.flags, True))  # type: ignore[arg-type]
-    flags = replace(flags, sweep=tuple(line.sweep), allow_change=_settings(line.allow_change, table))
+    flags = replace(flags, sweep=tuple(line.sweep), allow_change=_expand_names(line.allow_change, table))
     return line.configs, line.entries, flags
 
 
-def _settings(names: Sequence[str], table: Table) -> tuple[str, ...]:
+def _expand_names(names: Sequence[str], table: Table) -> tuple[str, ...]:
     """The full names of settings that are given by any of their names, several of them with commas between."""
     found: dict[str, None] = {}
     for name in ",".join(names).split(",") if names else ():
-        full = table.full(_key(name.strip()))
+        full = table.expand_key(_normalize_key(name.strip()))
         if not full:
-            raise UsageError(f"--allow-change {name} is no setting of qed {table.command}.{suggest(_key(name), table)}")
+            raise UsageError(
+                f"--allow-change {name} is no setting of qed {table.command}.{suggest(_normalize_key(name), table)}"
+            )
         found |= dict.fromkeys(full)
     return tuple(found)
 
 
-def _option(argument: str, rest: list[str], table: Table, line: Line) -> None:
+def _take_option(argument: str, rest: list[str], table: Table, line: ParsedLine) -> None:
     """Take an argument that begins with two dashes, and its value from those that follow."""
     name, equals, value = argument.partition("=")
-    key = _key(name[2:])
+    key = _normalize_key(name[2:])
     if key in ("sweep", "allow_change"):
-        getattr(line, key).append(value if equals else _value(name, rest))
+        getattr(line, key).append(value if equals else _take_value(name, rest))
     elif key in FLAGS:
         if equals:
             raise UsageError(f"{name} takes no value.")
@@ -116,11 +118,11 @@ def _option(argument: str, rest: list[str], table: Table, line: Line) -> None:
         line.entries.append(Entry(key, Raw(word), name))
     else:
         # A name that is no setting is reported as such later, whatever follows it.
-        value = _value(name, rest) if table.full(key) or (rest and _is_value(rest[0])) else ""
+        value = _take_value(name, rest) if table.expand_key(key) or (rest and _is_value(rest[0])) else ""
         line.entries.append(Entry(key, Raw(value), name))
 
 
-def _value(name: str, rest: list[str]) -> str:
+def _take_value(name: str, rest: list[str]) -> str:
     if not rest or (rest[0].startswith("-") and not NUMBER.match(rest[0])):
         raise UsageError(f"{name} needs a value after it.")
     return rest.pop(0)
@@ -136,20 +138,20 @@ def _is_file(argument: str) -> bool:
     return argument.endswith(SUFFIXES) and Path(argument).is_file()
 
 
-def _key(name: str) -> str:
+def _normalize_key(name: str) -> str:
     return name.replace("-", "_")
 
 
-def proposals(table: Table) -> list[str]:
+def list_proposals(table: Table) -> list[str]:
     """The names beside those of settings that a mistyped option may have meant."""
-    return [name.replace("_", "-") for name in FLAGS] + [name for name in SHORTCUTS if table.full(name)]
+    return [name.replace("_", "-") for name in FLAGS] + [name for name in SHORTCUTS if table.expand_key(name)]
 
 
-def _misplaced_sign(argument: str, table: Table) -> str:
+def _explain_misplaced_sign(argument: str, table: Table) -> str:
     name = argument.lstrip("-+")
     if argument.startswith("+"):
         return f"{argument}: leave the plus out and write {name}; every setting of qed exists already."
-    key = _key(name.partition("=")[0])
-    known = table.full(key) or key in FLAGS
-    hint = f" Did you mean '--{name}'?" if known else suggest(key, table, proposals(table), "--")
+    key = _normalize_key(name.partition("=")[0])
+    known = table.expand_key(key) or key in FLAGS
+    hint = f" Did you mean '--{name}'?" if known else suggest(key, table, list_proposals(table), "--")
     return f"{argument} is no option; options begin with two dashes.{hint}"

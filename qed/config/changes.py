@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from qed.config.keys import map_names
-from qed.config.values import dump
+from qed.config.values import dump_settings
 from qed.errors import DataError
 from qed.guards.redaction import redact
 
@@ -19,13 +19,13 @@ FREE = ("sampling.rows_per_batch", "learner.tokens_per_microbatch", "model.devic
 SAME_UPDATES = {"adamw", "adamw_offload"}  # they differ in where the state lies, and read each other's
 
 
-def changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> tuple[list[str], list[str]]:
+def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> tuple[list[str], list[str]]:
     """The settings that differ from a saved settings.yaml, each as `key: old -> new`: all, and those that are refused
     because they would make another run, and are not allowed by name."""
     names = map_names(settings)
-    before = {names.get(name, name): value for name, value in _flat(_saved(saved))}
+    before = {names.get(name, name): value for name, value in _flatten(_read_saved(saved))}
     after = {  # as it was saved
-        names.get(name, name): value for name, value in _flat(yaml.safe_load(redact(dump(settings))))
+        names.get(name, name): value for name, value in _flatten(yaml.safe_load(redact(dump_settings(settings))))
     }
     # The steps of the last phase may grow; those of an earlier one would move everything behind them.
     last = "rl.learner.steps" if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner.steps"
@@ -48,7 +48,7 @@ def _equal(before: Any, after: Any) -> bool:
     return bool(before == after or [before] == after or before == [after])
 
 
-def _saved(file: Path) -> dict[str, Any]:
+def _read_saved(file: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:
@@ -58,9 +58,9 @@ def _saved(file: Path) -> dict[str, Any]:
     return found
 
 
-def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in tree.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value

@@ -77,7 +77,7 @@ class Table:
         """Whether the settings are those of two phases."""
         return "" not in self.methods
 
-    def full(self, key: str, shortcuts: bool = True) -> tuple[str, ...]:
+    def expand_key(self, key: str, shortcuts: bool = True) -> tuple[str, ...]:
         """The settings that a key or a shortcut means: one, both phases' in a pipeline, or none."""
         key = SHORTCUTS.get(key, key) if shortcuts else key
         key = self.names.get(key, key)
@@ -89,11 +89,11 @@ class Table:
 
     def is_switch(self, key: str) -> bool:
         """Whether a key may stand on the command line without a value."""
-        names = self.full(key)
+        names = self.expand_key(key)
         return bool(names) and all(self.settings[name].kind is bool for name in names)
 
 
-def table_of(command: str, methods: Mapping[str, str]) -> Table:
+def build_table(command: str, methods: Mapping[str, str]) -> Table:
     """The settings of a command whose phases train with the algorithms named; this imports the algorithms."""
     settings: dict[str, Setting] = {}
     sections: dict[str, type] = {}
@@ -123,18 +123,18 @@ def _collect(
     """Add the settings of a dataclass and of the sections within it; `given` is its own default where it has one."""
     settings, sections = found
     sections[section] = owner
-    hints = _hints(owner)
+    hints = _read_type_hints(owner)
     for part in fields(owner):
         key = f"{section}.{part.name}" if section else part.name
         inner = classes[section] if part.name == "algorithm" and section in classes else hints[part.name]
         if is_dataclass(inner) and isinstance(inner, type):
             _collect(inner, key, classes, found, _default_section(owner, part, inner))
         elif part.init and not (part.name == "method" and not section):
-            default = _default(part) if given is None else getattr(given, part.name)
+            default = _read_default(part) if given is None else getattr(given, part.name)
             settings[key] = Setting(key, key, inner, default, section, owner, part.metadata.get("shelf"))
 
 
-def _hints(owner: type) -> dict[str, Any]:
+def _read_type_hints(owner: type) -> dict[str, Any]:
     try:
         return get_type_hints(owner)
     except NameError as error:
@@ -143,7 +143,7 @@ def _hints(owner: type) -> dict[str, Any]:
 
 def _default_section(owner: type, part: Field[Any], kind: type) -> Any:
     """The default of a field that is a section, whose values are the defaults of its settings; None for none."""
-    default = _default(part)
+    default = _read_default(part)
     if default is not MISSING and not isinstance(default, kind):
         raise UsageError(
             f"{owner.__name__}.{part.name} is {default!r} by default, but it must be a {kind.__name__}: write "
@@ -152,18 +152,18 @@ def _default_section(owner: type, part: Field[Any], kind: type) -> Any:
     return None if default is MISSING else default
 
 
-def _default(part: Field[Any]) -> Any:
+def _read_default(part: Field[Any]) -> Any:
     return part.default_factory() if part.default_factory is not MISSING else part.default
 
 
-def documentation(owner: type, name: str) -> str:
+def find_documentation(owner: type, name: str) -> str:
     """The string under a field of a dataclass, from the nearest class that has one."""
-    found = (_documents(base.__module__).get((base.__name__, name), "") for base in owner.__mro__)
+    found = (_read_documentation(base.__module__).get((base.__name__, name), "") for base in owner.__mro__)
     return next(filter(None, found), "")
 
 
 @functools.cache
-def _documents(module: str) -> dict[tuple[str, str], str]:
+def _read_documentation(module: str) -> dict[tuple[str, str], str]:
     """The strings under the fields of every class in a module, read without importing anything."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not file.endswith(".py"):
@@ -180,7 +180,7 @@ def _documents(module: str) -> dict[tuple[str, str], str]:
     return found
 
 
-def algorithm_of(command: str) -> str:
+def resolve_algorithm_name(command: str) -> str:
     """The algorithm that a command names, in the spelling of its file; a UsageError when there is none."""
-    plugins.check("algorithms", command)
+    plugins.check_leaf("algorithms", command)
     return command if plugins.is_users_own(command) else command.replace("-", "_")

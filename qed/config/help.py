@@ -14,9 +14,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 import qed
 from qed.config import plugins
 from qed.config.arguments import Flags
-from qed.config.fields import SHORTCUTS, Setting, Table, documentation
-from qed.config.resolve import DEFAULT, Value, defaults
-from qed.config.values import shown
+from qed.config.fields import SHORTCUTS, Setting, Table, find_documentation
+from qed.config.resolve import DEFAULT, Value, list_defaults
+from qed.config.values import format_value
 
 COMMANDS = {
     "quickstart": "Train a small model by SFT and RL on this machine, from nothing to a report.",
@@ -30,27 +30,29 @@ EXAMPLES = (
 MARGIN = 36  # Where the documentation of options begins at the latest; longer options have it below.
 
 
-def overview() -> str:
+def format_overview() -> str:
     """The help of qed as a whole, on one screen."""
-    methods = {name.replace("_", "-"): line for name, line in plugins.shelf("algorithms").items()}
+    methods = {name.replace("_", "-"): line for name, line in plugins.list_leaves("algorithms").items()}
     parts = [
         f"qed {qed.__version__}: teaches language models to reason, and proves that they got better.",
-        _heading("Usage") + "\n  qed COMMAND [CONFIG…] [--section.setting VALUE …]",
-        _listing("Train", COMMANDS | methods),
-        _listing("Look", {name.replace("_", "-"): line for name, line in plugins.shelf("commands").items()}),
-        _heading("Examples") + "".join(f"\n  {example}" for example in EXAMPLES),
+        _format_heading("Usage") + "\n  qed COMMAND [CONFIG…] [--section.setting VALUE …]",
+        _format_listing("Train", COMMANDS | methods),
+        _format_listing(
+            "Look", {name.replace("_", "-"): line for name, line in plugins.list_leaves("commands").items()}
+        ),
+        _format_heading("Examples") + "".join(f"\n  {example}" for example in EXAMPLES),
         "`qed COMMAND --help` explains a command, `qed COMMAND --help-all` lists all of its settings.",
     ]
     return "\n\n".join(parts)
 
 
-def command_help(table: Table, everything: bool = False) -> str:
+def format_command_help(table: Table, everything: bool = False) -> str:
     """The help of a training command: what is used most, or every setting."""
-    values = defaults(table)
+    values = list_defaults(table)
     parts = [
-        textwrap.fill(f"qed {table.command}: {_about(table)}", _width(), subsequent_indent="  "),
-        f"{_heading('Usage')}\n  qed {table.command} [CONFIG…] [--section.setting VALUE …]\n"
-        + _wrapped(
+        textwrap.fill(f"qed {table.command}: {_describe_command(table)}", _read_width(), subsequent_indent="  "),
+        f"{_format_heading('Usage')}\n  qed {table.command} [CONFIG…] [--section.setting VALUE …]\n"
+        + _wrap(
             "A CONFIG is a YAML file, or a name from ./configs or from those that come with qed. Of several the later "
             "one wins, and the command line wins over all. `section.setting=VALUE` means the same as the option."
             + _note_on_names(table)
@@ -58,17 +60,21 @@ def command_help(table: Table, everything: bool = False) -> str:
     ]
     own = [name for name in table.sections if "algorithm" in name.split(".")]
     if everything:
-        parts += [_section(table, name, values) for name in table.sections]
+        parts += [_format_section(table, name, values) for name in table.sections]
     else:
-        parts.append(_options("Shortcuts", [_shortcut(name, table, values) for name in SHORTCUTS if table.full(name)]))
-        parts += [_section(table, name, values) for name in ("", *own)]
-        others = {name: _first_line(owner) for name, owner in table.sections.items() if name and name not in own}
-        parts.append(_listing("Sections, listed by --help-all", others))
-    parts.append(_options("Flags", [_flag(part.name) for part in fields(Flags)]))
+        parts.append(
+            _format_options(
+                "Shortcuts", [_describe_shortcut(name, table, values) for name in SHORTCUTS if table.expand_key(name)]
+            )
+        )
+        parts += [_format_section(table, name, values) for name in ("", *own)]
+        others = {name: _read_first_line(owner) for name, owner in table.sections.items() if name and name not in own}
+        parts.append(_format_listing("Sections, listed by --help-all", others))
+    parts.append(_format_options("Flags", [_describe_flag(part.name) for part in fields(Flags)]))
     return "\n\n".join(filter(None, parts))
 
 
-def columns(rows: Iterable[Sequence[str]]) -> str:
+def format_columns(rows: Iterable[Sequence[str]]) -> str:
     """Rows of cells as aligned text; the last cell is not padded."""
     table = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
@@ -76,46 +82,46 @@ def columns(rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _width() -> int:
+def _read_width() -> int:
     return max(60, min(shutil.get_terminal_size().columns, 110))
 
 
-def _heading(text: str) -> str:
+def _format_heading(text: str) -> str:
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not sys.stdout.isatty()
     return text if plain else f"\x1b[1m{text}\x1b[0m"
 
 
-def _first_line(owner: type) -> str:
+def _read_first_line(owner: type) -> str:
     return (owner.__doc__ or "").strip().split("\n", 1)[0]
 
 
-def _about(table: Table) -> str:
+def _describe_command(table: Table) -> str:
     if table.pipeline:
         return COMMANDS[table.command]
-    shelf = plugins.shelf("algorithms")
-    return shelf.get(table.methods[""]) or _first_line(table.sections["algorithm"])
+    shelf = plugins.list_leaves("algorithms")
+    return shelf.get(table.methods[""]) or _read_first_line(table.sections["algorithm"])
 
 
-def _wrapped(text: str, margin: int = 2) -> str:
-    return textwrap.fill(text, _width(), initial_indent=" " * margin, subsequent_indent=" " * margin)
+def _wrap(text: str, margin: int = 2) -> str:
+    return textwrap.fill(text, _read_width(), initial_indent=" " * margin, subsequent_indent=" " * margin)
 
 
-def _listing(title: str, lines: dict[str, str]) -> str:
+def _format_listing(title: str, lines: dict[str, str]) -> str:
     """Names with a line each, cut where the terminal ends."""
     margin = max(len(name) for name in lines) + 4
     rows = (
-        f"  {name:{margin - 2}}{textwrap.shorten(line, _width() - margin, placeholder=' …')}"
+        f"  {name:{margin - 2}}{textwrap.shorten(line, _read_width() - margin, placeholder=' …')}"
         for name, line in lines.items()
     )
-    return "\n".join([_heading(title), *rows])
+    return "\n".join([_format_heading(title), *rows])
 
 
-def _options(title: str, options: Sequence[tuple[str, str]]) -> str:
+def _format_options(title: str, options: Sequence[tuple[str, str]]) -> str:
     """Options with their documentation beside them, or below where the option itself is long."""
-    lines = [_heading(title)] if options else []
+    lines = [_format_heading(title)] if options else []
     margin = max((len(option) + 4 for option, _ in options if len(option) + 4 <= MARGIN), default=MARGIN)
     for option, text in options:
-        block = _wrapped(text, margin)
+        block = _wrap(text, margin)
         beside = len(option) + 4 <= margin
         lines.append(f"  {option:{margin - 2}}{block[margin:]}" if beside else f"  {option}\n{block}")
     return "\n".join(lines)
@@ -129,45 +135,47 @@ def _note_on_names(table: Table) -> str:
     return f" A setting may be named with its part of the algorithm: {setting.path} is {setting.key}."
 
 
-def _section(table: Table, name: str, values: dict[str, Value]) -> str:
+def _format_section(table: Table, name: str, values: dict[str, Value]) -> str:
     inside = [setting for setting in table.settings.values() if setting.section == name]
-    title = f"{name}: {_first_line(table.sections[name])}" if name else "Settings"
-    return _options(title, [(_option(setting.key, setting), _text(setting, values)) for setting in inside])
+    title = f"{name}: {_read_first_line(table.sections[name])}" if name else "Settings"
+    return _format_options(
+        title, [(_format_option(setting.key, setting), _format_documentation(setting, values)) for setting in inside]
+    )
 
 
-def _shortcut(name: str, table: Table, values: dict[str, Value]) -> tuple[str, str]:
-    keys = table.full(name)
+def _describe_shortcut(name: str, table: Table, values: dict[str, Value]) -> tuple[str, str]:
+    keys = table.expand_key(name)
     setting = table.settings[keys[-1]]
-    return _option(name, setting), f"{' and '.join(keys)}: {_text(setting, values)}"
+    return _format_option(name, setting), f"{' and '.join(keys)}: {_format_documentation(setting, values)}"
 
 
-def _flag(name: str) -> tuple[str, str]:
+def _describe_flag(name: str) -> tuple[str, str]:
     placeholder = {"sweep": " KEY=V1,V2", "allow_change": " KEY,…"}.get(name, "")
-    return f"--{name.replace('_', '-')}{placeholder}", documentation(Flags, name)
+    return f"--{name.replace('_', '-')}{placeholder}", find_documentation(Flags, name)
 
 
-def _option(name: str, setting: Setting) -> str:
+def _format_option(name: str, setting: Setting) -> str:
     name = name.replace("_", "-")
-    return f"--[no-]{name}" if setting.kind is bool else f"--{name} {_placeholder(setting.kind)}"
+    return f"--[no-]{name}" if setting.kind is bool else f"--{name} {_choose_placeholder(setting.kind)}"
 
 
-def _placeholder(kind: Any) -> str:
+def _choose_placeholder(kind: Any) -> str:
     """What stands for a value in a usage line."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
         return "|".join(map(str, arguments))
     if origin in (Union, types.UnionType):
-        return "|".join("null" if part is type(None) else _placeholder(part) for part in arguments)
+        return "|".join("null" if part is type(None) else _choose_placeholder(part) for part in arguments)
     if origin in (tuple, list):
-        return ",".join(_placeholder(part) if part is not ... else "…" for part in arguments)
+        return ",".join(_choose_placeholder(part) if part is not ... else "…" for part in arguments)
     return {bool: "true|false", int: "COUNT", float: "NUMBER"}.get(kind, "TEXT")
 
 
-def _text(setting: Setting, values: dict[str, Value]) -> str:
+def _format_documentation(setting: Setting, values: dict[str, Value]) -> str:
     """A setting's documentation and default."""
-    text = documentation(setting.owner, setting.field)
+    text = find_documentation(setting.owner, setting.field)
     if setting.default is MISSING:
         return f"{text} (must be given)"
     value, origin = values[setting.key].value, values[setting.key].origin
-    default = shown(value) + (f", by {origin.removeprefix(DEFAULT + ' of ')}" if origin != DEFAULT else "")
+    default = format_value(value) + (f", by {origin.removeprefix(DEFAULT + ' of ')}" if origin != DEFAULT else "")
     return f"{text} (default: {default})"

@@ -13,8 +13,8 @@ from pathlib import Path
 import yaml
 
 import qed
-from qed.config.values import Raw, from_node
-from qed.errors import UsageError, nearest
+from qed.config.values import Raw, read_node
+from qed.errors import UsageError, suggest_nearest
 
 SUFFIXES = (".yaml", ".yml")
 MERGE = "tag:yaml.org,2002:merge"
@@ -32,7 +32,7 @@ class Entry:
 Layer = list[Entry]
 
 
-def shipped() -> Path:
+def find_shipped_configs() -> Path:
     """The folder of the configurations that come with qed: inside the installed package, or beside it in a checkout."""
     inside = Path(qed.__file__).parent / "configs"
     return inside if inside.is_dir() else inside.parent.parent / "configs"
@@ -44,7 +44,7 @@ def find_config(name: str, folders: tuple[Path, ...] = ()) -> Path:
     With `folders` given, only those are searched, and not the current folder.
     """
     path, bare = Path(name), os.path.basename(name) == name
-    places = folders or ((Path("configs"), shipped()) if bare else (path.parent,))
+    places = folders or ((Path("configs"), find_shipped_configs()) if bare else (path.parent,))
     # A bare word is a name before it is a file: a folder may well hold a file called like a configuration.
     files = [path] if not folders and (not bare or path.suffix in SUFFIXES) else []
     files += [place / f"{path.name}{suffix}" for place in places for suffix in ("", *SUFFIXES)]
@@ -53,81 +53,87 @@ def find_config(name: str, folders: tuple[Path, ...] = ()) -> Path:
             return file
     if (path / "settings.yaml").is_file():
         raise UsageError(f"{name} is a folder. Did you mean {path / 'settings.yaml'}?")
-    raise UsageError(_missing(name, places))
+    raise UsageError(_explain_missing(name, places))
 
 
-def _missing(name: str, folders: tuple[Path, ...]) -> str:
+def _explain_missing(name: str, folders: tuple[Path, ...]) -> str:
     files = {file.stem: file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES}
     there = f" There are: {', '.join(files)}." if files else ""
-    return f"There is no configuration {name}.{nearest(Path(name).stem, files)}{there}"
+    return f"There is no configuration {name}.{suggest_nearest(Path(name).stem, files)}{there}"
 
 
-def read(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
+def read_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
     """The layers of a YAML file: those that it extends, the furthest first, and then its own."""
     chain = (*chain, path)
     if path.resolve() in [before.resolve() for before in chain[:-1]]:
-        raise UsageError(f"{path} extends itself: {' extends '.join(map(_name, chain))}.")
+        raise UsageError(f"{path} extends itself: {' extends '.join(map(_shorten_path, chain))}.")
     entries: dict[str, Entry] = {}
-    for entry in _entries(path):
+    for entry in _read_entries(path):
         before = entries.setdefault(entry.key, entry)
         if before is not entry:
             raise UsageError(
                 f"{entry.raw.origin}: {entry.shown} already stands at {before.raw.origin}. Keep one of them."
             )
     extends = entries.pop("extends", None)
-    bases = [_base(path, raw) for raw in _texts(extends.raw)] if extends else []
-    return [layer for base in bases for layer in read(base, chain)] + [list(entries.values())]
+    bases = [_find_base(path, raw) for raw in _list_texts(extends.raw)] if extends else []
+    return [layer for base in bases for layer in read_layers(base, chain)] + [list(entries.values())]
 
 
-def method_of(path: Path) -> str:
+def read_method(path: Path) -> str:
     """The command that repeats the run of a saved configuration: its method, or `pipeline` where there are two."""
-    named = [entry.raw.text for layer in read(path) for entry in layer if entry.key == "method"]
+    named = [entry.raw.text for layer in read_layers(path) for entry in layer if entry.key == "method"]
     return named[-1] if named else "pipeline"
 
 
-def _texts(raw: Raw) -> tuple[Raw, ...]:
+def _list_texts(raw: Raw) -> tuple[Raw, ...]:
     return raw.items if raw.items is not None else (raw,)
 
 
-def _base(path: Path, raw: Raw) -> Path:
+def _find_base(path: Path, raw: Raw) -> Path:
     """The file that another one extends, seen from that one's folder."""
     for suffix in ("", *SUFFIXES):
         base = path.parent / f"{raw.text}{suffix}"
         if base.is_file():
             return base
-    raise UsageError(f"{raw.origin}: extends names {raw.text!r}, but there is no file {_name(path.parent / raw.text)}.")
+    raise UsageError(
+        f"{raw.origin}: extends names {raw.text!r}, but there is no file {_shorten_path(path.parent / raw.text)}."
+    )
 
 
-def _name(path: Path) -> str:
+def _shorten_path(path: Path) -> str:
     """A file as somebody here would call it, without detours through parent folders."""
     full, here = os.path.normpath(path.absolute()), os.getcwd()
     return os.path.relpath(full) if Path(full).is_relative_to(here) else full
 
 
-def _entries(path: Path) -> Iterator[Entry]:
+def _read_entries(path: Path) -> Iterator[Entry]:
     """All settings in a YAML file, under dotted keys."""
-    node = _compose(path)
+    node = _parse_yaml(path)
     if node is None:
         return
     if not isinstance(node, yaml.MappingNode):
-        raise UsageError(f"{_name(path)}:1: a configuration is made of `key: value` lines; this is something else.")
-    yield from _walk(node, _name(path), "", ())
+        raise UsageError(
+            f"{_shorten_path(path)}:1: a configuration is made of `key: value` lines; this is something else."
+        )
+    yield from _walk_mapping(node, _shorten_path(path), "", ())
 
 
-def _compose(path: Path) -> yaml.Node | None:
+def _parse_yaml(path: Path) -> yaml.Node | None:
     try:
         return yaml.compose(path.read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader)
     except OSError as error:
-        raise UsageError(f"{_name(path)} cannot be read: {error.strerror}.") from error
+        raise UsageError(f"{_shorten_path(path)} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{_name(path)} cannot be read: it is not UTF-8 text.") from error
+        raise UsageError(f"{_shorten_path(path)} cannot be read: it is not UTF-8 text.") from error
     except yaml.MarkedYAMLError as error:
-        raise UsageError(_syntax(error, _name(path))) from error
+        raise UsageError(_explain_syntax(error, _shorten_path(path))) from error
     except yaml.reader.ReaderError as error:
-        raise UsageError(f"{_name(path)} cannot be read: it holds the character {error.character!r}.") from error
+        raise UsageError(
+            f"{_shorten_path(path)} cannot be read: it holds the character {error.character!r}."
+        ) from error
 
 
-def _syntax(error: yaml.MarkedYAMLError, file: str) -> str:
+def _explain_syntax(error: yaml.MarkedYAMLError, file: str) -> str:
     """A syntax error of YAML as one sentence with file and line."""
     mark = error.problem_mark or error.context_mark
     where = f"{file}:{mark.line + 1}" if mark else file
@@ -137,27 +143,29 @@ def _syntax(error: yaml.MarkedYAMLError, file: str) -> str:
     return f"{where}: this is not YAML: {' '.join(problem.split())}."
 
 
-def _walk(node: yaml.MappingNode, file: str, prefix: str, above: tuple[yaml.Node, ...]) -> Iterator[Entry]:
+def _walk_mapping(node: yaml.MappingNode, file: str, prefix: str, above: tuple[yaml.Node, ...]) -> Iterator[Entry]:
     """The settings of a mapping and of those within it; `above` are the mappings around it."""
     if node in above:
         raise UsageError(f"{file}:{node.start_mark.line + 1}: an alias here contains itself.")
-    for key, value in _pairs(node, file, above):
+    for key, value in _list_pairs(node, file, above):
         line = key.start_mark.line + 1
         shown = prefix + key.value
         if isinstance(value, yaml.MappingNode) and value.value:
-            yield from _walk(value, file, f"{shown}.", (*above, node))
+            yield from _walk_mapping(value, file, f"{shown}.", (*above, node))
         elif isinstance(value, yaml.MappingNode):
             # A section with nothing in it reads like one whose lines are all commented out.
-            yield Entry(_snake(shown), Raw(missing=True, origin=f"{file}:{line}"), shown)
+            yield Entry(_convert_to_snake(shown), Raw(missing=True, origin=f"{file}:{line}"), shown)
         else:
-            yield Entry(_snake(shown), from_node(value, file, line), shown)
+            yield Entry(_convert_to_snake(shown), read_node(value, file, line), shown)
 
 
-def _snake(key: str) -> str:
+def _convert_to_snake(key: str) -> str:
     return key.replace("-", "_")
 
 
-def _pairs(node: yaml.MappingNode, file: str, above: tuple[yaml.Node, ...]) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
+def _list_pairs(
+    node: yaml.MappingNode, file: str, above: tuple[yaml.Node, ...]
+) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
     """The keys of a mapping with their values, those merged in by `<<` last and only where it has no own."""
     own: list[tuple[yaml.ScalarNode, yaml.Node]] = []
     merged: list[tuple[yaml.ScalarNode, yaml.Node]] = []
@@ -173,6 +181,6 @@ def _pairs(node: yaml.MappingNode, file: str, above: tuple[yaml.Node, ...]) -> l
                     f"{file}:{key.start_mark.line + 1}: << merges mappings from elsewhere, and this is none."
                 )
             known = {key.value for key, _ in own + merged}
-            merged += [pair for pair in _pairs(source, file, (*above, node)) if pair[0].value not in known]
+            merged += [pair for pair in _list_pairs(source, file, (*above, node)) if pair[0].value not in known]
     names = {key.value for key, _ in own}
     return own + [pair for pair in merged if pair[0].value not in names]

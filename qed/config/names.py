@@ -91,22 +91,22 @@ def suggest(key: str, table: Table, others: Iterable[str] = (), dashes: str = ""
         return INSTEAD[last].format(command=table.command, name=last)
     sections = [name for name in table.sections if name and name in (key, f"sft.{key}", f"rl.{key}")]
     if sections:
-        return f" It is a section, with the settings {_inside(sections, table)}."
-    known = _foreign(key, table) or [name for name in table.settings if name.rpartition(".")[2] == last]
-    known = known or _near(key, table, others)
+        return f" It is a section, with the settings {_explain_section(sections, table)}."
+    known = _find_foreign(key, table) or [name for name in table.settings if name.rpartition(".")[2] == last]
+    known = known or _find_near(key, table, others)
     if known:
-        return f" Did you mean {' or '.join(repr(spelled(name, dashes)) for name in known)}?"
+        return f" Did you mean {' or '.join(repr(format_name(name, dashes)) for name in known)}?"
     section = key.rpartition(".")[0]
-    inside = _inside([section], table)
+    inside = _explain_section([section], table)
     return f" The settings of that section are {inside}." if inside else ""
 
 
-def spelled(name: str, dashes: str) -> str:
+def format_name(name: str, dashes: str) -> str:
     """A name as the command line writes it where there are dashes before it, and as a file writes it elsewhere."""
     return dashes + name.replace("_", "-") if dashes else name
 
 
-def _inside(sections: Iterable[str], table: Table) -> str:
+def _explain_section(sections: Iterable[str], table: Table) -> str:
     return ", ".join(
         key
         for section in sections
@@ -115,7 +115,7 @@ def _inside(sections: Iterable[str], table: Table) -> str:
     )
 
 
-def _foreign(key: str, table: Table) -> list[str]:
+def _find_foreign(key: str, table: Table) -> list[str]:
     """The settings that another library's word stands for, where this command has them."""
     parts = key.split(".")
     wanted = FOREIGN.get(parts[-1]) or FOREIGN.get("_".join(parts[-2:]))
@@ -125,22 +125,22 @@ def _foreign(key: str, table: Table) -> list[str]:
     return [name for name in names if name in table.settings]
 
 
-def _near(key: str, table: Table, others: Iterable[str]) -> list[str]:
+def _find_near(key: str, table: Table, others: Iterable[str]) -> list[str]:
     """The names most like a mistyped one: among shortcuts and flags, in its own section, in any, and as a whole."""
     section, _, last = key.rpartition(".")
-    if not section and (near := _like(key, others)):
+    if not section and (near := _find_like(key, others)):
         return near
     inside = {setting.field for setting in table.settings.values() if setting.section == section}
     inside |= {setting.name for key, setting in table.settings.items() if key.rpartition(".")[0] == section}
-    near = _like(last, inside, 0.6)
+    near = _find_like(last, inside, 0.6)
     if near:
         return [f"{section}.{near[0]}".lstrip(".")]
-    near = _like(last, {setting.name for setting in table.settings.values()})
+    near = _find_like(last, {setting.name for setting in table.settings.values()})
     if near:
         return [name for name, setting in table.settings.items() if setting.name == near[0]]
     # Within a section that exists, the long common beginning would make any two names look alike.
-    return [] if section in table.sections and section else _like(key, table.settings)
+    return [] if section in table.sections and section else _find_like(key, table.settings)
 
 
-def _like(name: str, known: Iterable[str], cutoff: float = 0.7) -> list[str]:
+def _find_like(name: str, known: Iterable[str], cutoff: float = 0.7) -> list[str]:
     return difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)

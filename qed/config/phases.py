@@ -12,8 +12,8 @@ from qed.config.settings import (
     ModelSettings,
     RunSettings,
     SamplingSettings,
-    named,
     require,
+    shelf_field,
 )
 
 
@@ -48,7 +48,7 @@ class PhaseSettings:
 
     algorithm: Any
     """The algorithm's own settings."""
-    method: str = named("algorithms", "sft")
+    method: str = shelf_field("algorithms", "sft")
     """The algorithm's name on its shelf."""
     learner: LearnerSettings = field(default_factory=LearnerSettings)
 

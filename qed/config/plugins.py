@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from qed.errors import UsageError, nearest
+from qed.errors import UsageError, suggest_nearest
 
 HOME = Path(__file__).parents[1]
 # Where the leaves of a shelf lie, and what each must define to be one; an algorithm is known by its dataclass.
@@ -28,7 +28,7 @@ SHELVES = {
 }
 
 
-def shelf(name: str) -> dict[str, str]:
+def list_leaves(name: str) -> dict[str, str]:
     """List the leaves of a shelf, such as `rewards`, each with the first line of its docstring.
 
     A leaf is a file or a package that defines what the shelf asks for; helpers beside it define something else.
@@ -70,23 +70,25 @@ def is_users_own(name: str) -> bool:
     return name.endswith(".py") or ("." in name and "/" not in name and all(p.isidentifier() for p in name.split(".")))
 
 
-def check(shelf_name: str, name: str) -> None:
+def check_leaf(shelf_name: str, name: str) -> None:
     """Raise a UsageError when the name is neither a leaf of the shelf nor somebody's own code."""
     if is_users_own(name):
         if name.endswith(".py") and not Path(name).is_file():
             raise UsageError(f"There is no file {name} to take as one of the {shelf_name}.")
         return
-    leaves = shelf(shelf_name)
+    leaves = list_leaves(shelf_name)
     if name.replace("-", "_") not in leaves:
         known = ", ".join(leaves)
-        raise UsageError(f"There is no '{name}' among the {shelf_name}.{nearest(name, leaves)} There are: {known}.")
+        raise UsageError(
+            f"There is no '{name}' among the {shelf_name}.{suggest_nearest(name, leaves)} There are: {known}."
+        )
 
 
-def load(shelf_name: str, name: str) -> ModuleType:
+def load_leaf(shelf_name: str, name: str) -> ModuleType:
     """Import a leaf by its name, or the user's own module by dotted name or path."""
-    check(shelf_name, name)
+    check_leaf(shelf_name, name)
     if name.endswith(".py"):
-        return _from_path(Path(name))
+        return _load_file(Path(name))
     if is_users_own(name):
         try:
             return importlib.import_module(name)
@@ -96,7 +98,7 @@ def load(shelf_name: str, name: str) -> ModuleType:
     return importlib.import_module(f"qed.{folder.replace('/', '.')}.{name.replace('-', '_')}")
 
 
-def _from_path(path: Path) -> ModuleType:
+def _load_file(path: Path) -> ModuleType:
     # Two files of the same name in different folders are two modules.
     address = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(f"qed_user_{path.stem}_{address}", path)
@@ -120,7 +122,7 @@ def load_algorithm(name: str) -> type[Any]:
     Raises:
         UsageError: the file defines none, or several.
     """
-    module = load("algorithms", name)
+    module = load_leaf("algorithms", name)
     classes = [
         thing
         for thing in vars(module).values()

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from qed.config import plugins
-from qed.config.arguments import Flags, proposals, scan
-from qed.config.fields import PHASES, PIPELINES, Setting, Table, algorithm_of, table_of
-from qed.config.layers import Entry, Layer, find_config, read, shipped
-from qed.config.names import spelled, suggest
+from qed.config.arguments import Flags, list_proposals, parse_arguments
+from qed.config.fields import PHASES, PIPELINES, Setting, Table, build_table, resolve_algorithm_name
+from qed.config.layers import Entry, Layer, find_config, find_shipped_configs, read_layers
+from qed.config.names import format_name, suggest
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.reward_names import AUTO, parse_reward
 from qed.config.task_names import parse_task
-from qed.config.values import COMMAND_LINE, Raw, coerce, dump
+from qed.config.values import COMMAND_LINE, Raw, coerce_value
 from qed.errors import UsageError
 
-__all__ = ["Resolved", "Source", "Value", "defaults", "dump", "resolve", "sources"]
+__all__ = ["Resolved", "Source", "Value", "list_defaults", "read_sources", "resolve_settings"]
 
 DEFAULT = "default"
 # The settings that only a pipeline has.
@@ -58,46 +58,46 @@ class Value:
     origin: str
 
 
-def resolve(command: str, arguments: Sequence[str]) -> Resolved:
+def resolve_settings(command: str, arguments: Sequence[str]) -> Resolved:
     """The settings that a command line means; a UsageError names whatever it cannot mean."""
-    source = sources(command, arguments)
-    values = defaults(source.table)
+    source = read_sources(command, arguments)
+    values = list_defaults(source.table)
     problems: dict[str, str] = {}
     for layer in source.layers:
-        for key, entry in _spread(layer, source.table, problems).items():
+        for key, entry in _spread_entries(layer, source.table, problems).items():
             try:
-                values[key] = Value(_read(entry, source.table.settings[key], source.flags), entry.raw.origin)
+                values[key] = Value(_read_value(entry, source.table.settings[key], source.flags), entry.raw.origin)
             except UsageError as error:
                 problems[str(error)] = str(error)
     if problems:
         raise UsageError("\n".join(problems.values()))
     if values["model.name"].value.startswith("new:"):
         # Only what nobody has given follows from the model.
-        fresh = _of_algorithms(source.table, "fresh_defaults", " for new models")
+        fresh = _list_algorithm_defaults(source.table, "fresh_defaults", " for new models")
         values |= {key: value for key, value in fresh.items() if values[key].origin.startswith(DEFAULT)}
     settings = _build(source.table, "", values)
     return Resolved(command, settings, {key: value.origin for key, value in values.items()}, source.flags)
 
 
-def sources(command: str, arguments: Sequence[str]) -> Source:
+def read_sources(command: str, arguments: Sequence[str]) -> Source:
     """The layers and flags of a command line, and the table of settings that its algorithms make."""
-    methods = dict(PHASES) if command in PIPELINES else {"": algorithm_of(command)}
+    methods = dict(PHASES) if command in PIPELINES else {"": resolve_algorithm_name(command)}
     # The algorithms of a pipeline are settings themselves and decide which other settings there are. A second look
     # suffices for every command line that can be meant; the others must not keep us looking for ever.
     for _ in range(3):
-        table = table_of(command, methods)
-        configs, entries, flags = scan(arguments, table)
-        files = [find_config("quickstart", (shipped(),))] if command == "quickstart" else []
+        table = build_table(command, methods)
+        configs, entries, flags = parse_arguments(arguments, table)
+        files = [find_config("quickstart", (find_shipped_configs(),))] if command == "quickstart" else []
         files += [find_config(config) for config in configs]
-        layers = [_without_method(layer, table) for file in files for layer in read(file)] + [entries]
-        found = {phase: _method(phase, name, layers, flags) for phase, name in methods.items()}
+        layers = [_drop_method(layer, table) for file in files for layer in read_layers(file)] + [entries]
+        found = {phase: _choose_method(phase, name, layers, flags) for phase, name in methods.items()}
         if found == methods:
             break
         methods = found
     return Source(table, layers, flags)
 
 
-def _method(phase: str, name: str, layers: Sequence[Layer], flags: Flags) -> str:
+def _choose_method(phase: str, name: str, layers: Sequence[Layer], flags: Flags) -> str:
     """The algorithm that the last layer to name one names for a phase of a pipeline; the name given if none does."""
     entries = [entry for layer in layers for entry in layer if phase and entry.key == f"{phase}.method"]
     if not entries:
@@ -105,12 +105,12 @@ def _method(phase: str, name: str, layers: Sequence[Layer], flags: Flags) -> str
     raw = entries[-1].raw
     _check_user_code(raw.text, raw.origin, entries[-1].key, flags)
     try:
-        return algorithm_of(raw.text)
+        return resolve_algorithm_name(raw.text)
     except UsageError as error:
         raise UsageError(f"{raw.origin}: {entries[-1].key}: {error}") from error
 
 
-def _without_method(layer: Layer, table: Table) -> Layer:
+def _drop_method(layer: Layer, table: Table) -> Layer:
     """A layer less its `method:`, which a saved run carries and which must be the command's own."""
     for entry in layer:
         other = entry.raw.text.replace("-", "_")
@@ -119,20 +119,22 @@ def _without_method(layer: Layer, table: Table) -> Layer:
     return [entry for entry in layer if entry.key != "method"]
 
 
-def defaults(table: Table) -> dict[str, Value]:
+def list_defaults(table: Table) -> dict[str, Value]:
     """The lowest layers: the defaults of the dataclasses, then those of the algorithms' classes."""
     given = {key: setting for key, setting in table.settings.items() if setting.default is not MISSING}
-    return {key: Value(setting.default, DEFAULT) for key, setting in given.items()} | _of_algorithms(table, "defaults")
+    return {key: Value(setting.default, DEFAULT) for key, setting in given.items()} | _list_algorithm_defaults(
+        table, "defaults"
+    )
 
 
-def _of_algorithms(table: Table, which: str, note: str = "") -> dict[str, Value]:
+def _list_algorithm_defaults(table: Table, which: str, note: str = "") -> dict[str, Value]:
     """What the algorithms' classes set in place of the defaults of the dataclasses."""
     values: dict[str, Value] = {}
     for phase, method in table.methods.items():
         for key, value in getattr(table.sections[f"{phase}.algorithm".lstrip(".")], which).items():
             own = key.startswith(("learner.", "algorithm."))
             full = f"{phase}.{key}" if phase and own else key
-            meant = table.full(full, shortcuts=False)
+            meant = table.expand_key(full, shortcuts=False)
             if len(meant) != 1:
                 raise UsageError(f"The defaults of {method} name {key}, which is no setting.{suggest(full, table)}")
             # What both phases share follows the second phase, which samples.
@@ -141,7 +143,7 @@ def _of_algorithms(table: Table, which: str, note: str = "") -> dict[str, Value]
     return values
 
 
-def _spread(layer: Layer, table: Table, problems: dict[str, str]) -> dict[str, Entry]:
+def _spread_entries(layer: Layer, table: Table, problems: dict[str, str]) -> dict[str, Entry]:
     """The entries of a layer by the settings that they mean; names that mean none are added to the problems.
 
     Of two entries for a setting the last one counts, but one phase's own counts before what is said of both. Two names
@@ -152,9 +154,9 @@ def _spread(layer: Layer, table: Table, problems: dict[str, str]) -> dict[str, E
     for entry in layer:
         if entry.raw.missing and entry.key in table.sections:
             continue  # a section in which nothing is said
-        names = table.full(entry.key, shortcuts=entry.raw.origin == COMMAND_LINE)
+        names = table.expand_key(entry.key, shortcuts=entry.raw.origin == COMMAND_LINE)
         if not names:
-            message = _unknown(entry, table)
+            message = _explain_unknown(entry, table)
             # A section of another command is one mistake, however many lines it has: only its first line is named.
             problems.setdefault(message, f"{entry.raw.origin}: {message}")
         if len(names) == 1 and (before := one.get(names[0])) and _contradict(before, entry, table):
@@ -169,31 +171,33 @@ def _contradict(before: Entry, after: Entry, table: Table) -> bool:
     """Whether two entries give one setting of an algorithm's part different values under different names."""
     if before.key == after.key or not {before.key, after.key} & set(table.names):
         return False
-    kind = table.settings[table.full(after.key)[0]].kind
+    kind = table.settings[table.expand_key(after.key)[0]].kind
     try:
-        return bool(coerce(before.raw, kind) != coerce(after.raw, kind))
+        return bool(coerce_value(before.raw, kind) != coerce_value(after.raw, kind))
     except ValueError:
         return False  # whichever is no value at all is reported by itself
 
 
-def _unknown(entry: Entry, table: Table) -> str:
+def _explain_unknown(entry: Entry, table: Table) -> str:
     dashes = "--" if entry.shown.startswith("--") else ""
     section = entry.key.partition(".")[0]
     if not table.pipeline and section in OF_PIPELINES:
-        return f"{spelled(section, dashes)} belongs to the settings of two phases, which are those of `qed pipeline`."
-    others = proposals(table) if entry.raw.origin == COMMAND_LINE else ()
+        return (
+            f"{format_name(section, dashes)} belongs to the settings of two phases, which are those of `qed pipeline`."
+        )
+    others = list_proposals(table) if entry.raw.origin == COMMAND_LINE else ()
     return f"{entry.shown} is not a setting of qed {table.command}.{suggest(entry.key, table, others, dashes)}"
 
 
-def _read(entry: Entry, setting: Setting, flags: Flags) -> Any:
+def _read_value(entry: Entry, setting: Setting, flags: Flags) -> Any:
     """The value of an entry by the type of its setting, checked against shelves and files."""
     raw = entry.raw
     try:
-        value = coerce(raw, setting.kind)
+        value = coerce_value(raw, setting.kind)
     except ValueError as error:
         raise UsageError(f"{raw.origin}: {setting.key} {error}") from error
     if setting.shelf and setting.key != REWARD and value != setting.default:
-        value = _leaf(value, setting, raw, flags)
+        value = _read_leaf(value, setting, raw, flags)
     check = {REWARD: _check_reward, **dict.fromkeys(TASKS, _check_task)}.get(setting.key)
     if check is not None and value != setting.default:
         origins = [item.origin for item in raw.items] if raw.items else [raw.origin] * len(value)
@@ -202,11 +206,11 @@ def _read(entry: Entry, setting: Setting, flags: Flags) -> Any:
     return value
 
 
-def _leaf(name: str, setting: Setting, raw: Raw, flags: Flags) -> str:
+def _read_leaf(name: str, setting: Setting, raw: Raw, flags: Flags) -> str:
     """A leaf's name in the spelling of its file, or the user's own code."""
     _check_user_code(name, raw.origin, setting.key, flags)
     try:
-        plugins.check(str(setting.shelf), name)
+        plugins.check_leaf(str(setting.shelf), name)
     except UsageError as error:
         raise UsageError(f"{raw.origin}: {setting.key}: {error}") from error
     return name if plugins.is_users_own(name) else name.replace("-", "_")
@@ -226,7 +230,7 @@ def _check_reward(text: str, origin: str, key: str, flags: Flags) -> None:
         source = parse_reward(text).source
         _check_user_code(source, origin, key, flags)
         if source != AUTO:
-            plugins.check("rewards", source)
+            plugins.check_leaf("rewards", source)
     except UsageError as error:
         raise UsageError(str(error) if str(error).startswith(origin) else f"{origin}: {key}: {error}") from error
 
@@ -236,7 +240,7 @@ def _check_task(text: str, origin: str, key: str, flags: Flags) -> None:
     task = parse_task(text)
     _check_user_code(task.leaf, origin, key, flags)
     try:
-        plugins.check("tasks", task.leaf)
+        plugins.check_leaf("tasks", task.leaf)
     except UsageError as error:
         raise UsageError(f"{origin}: {key}: {error}") from error
     if task.path and not Path(task.path).exists():
@@ -259,10 +263,10 @@ def _build(table: Table, section: str, values: Mapping[str, Value]) -> Any:
     try:
         return owner(**given)
     except UsageError as error:
-        raise UsageError(_placed(str(error), section, table, values)) from error
+        raise UsageError(_add_origins(str(error), section, table, values)) from error
 
 
-def _placed(message: str, section: str, table: Table, values: Mapping[str, Value]) -> str:
+def _add_origins(message: str, section: str, table: Table, values: Mapping[str, Value]) -> str:
     """A message about settings with their origins before it, and their full names where a pipeline has two of them."""
     names = section.split(".")
     # The parts of an algorithm name settings from the algorithm on, each by its key.

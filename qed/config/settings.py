@@ -11,7 +11,7 @@ from typing import Any, Literal
 from qed.errors import UsageError
 
 
-def named(shelf: str, default: str | tuple[str, ...]) -> Any:
+def shelf_field(shelf: str, default: str | tuple[str, ...]) -> Any:
     """A field that holds the name of a leaf on a shelf, or several."""
     return field(default=default, metadata={"shelf": shelf})
 
@@ -73,11 +73,11 @@ class DataSettings:
     """SFT alone: train on windows of so many tokens of all demonstrations written one after the other; 0 does not."""
     validation_split: float = 0.0
     """The share of the training problems that is held back to choose the best checkpoint by."""
-    prompt: str = named("prompts", "auto")
+    prompt: str = shelf_field("prompts", "auto")
     """A prompt by name; auto takes the task's own."""
     prompt_options: tuple[str, ...] = ()
     """Settings of the prompt, for example working_out.reasoning_start=<think>; a reward of its name has them too."""
-    reward: tuple[str, ...] = named("rewards", ("auto",))
+    reward: tuple[str, ...] = shelf_field("rewards", ("auto",))
     """NAME or WEIGHT*NAME, several are added up: a reward by name, or a .py file; auto stands for the prompt's own."""
     reward_options: tuple[str, ...] = ()
     """Settings of a reward, for example working_out.preset=notebook."""
@@ -115,7 +115,7 @@ class SamplingSettings:
     """An answer's longest length in tokens, end token included."""
     rows_per_batch: int = 128
     """Answers generated side by side; bounds the memory of the sampler."""
-    sampler: str = named("samplers", "native")
+    sampler: str = shelf_field("samplers", "native")
     """What generates: native is the fast one, hf the reference, which takes any model."""
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 
-from qed.errors import UsageError, nearest
+from qed.errors import UsageError, suggest_nearest
 
 COMMAND_LINE = "command line"
 TRUE = ("true", "yes", "on", "1")
@@ -39,18 +39,18 @@ class Raw:
         return repr(self.text) if self.items is None else "a list"
 
 
-def from_node(node: yaml.Node, file: str = "", line: int | None = None) -> Raw:
+def read_node(node: yaml.Node, file: str = "", line: int | None = None) -> Raw:
     """A YAML scalar or list as it was written; the line is that of its key where it has one."""
     origin = f"{file}:{line or node.start_mark.line + 1}" if file else COMMAND_LINE
     if isinstance(node, yaml.ScalarNode):
         plain = node.style is None
         return Raw(node.value, plain=plain, missing=plain and node.value.lower() in YAML_NULLS, origin=origin)
     if isinstance(node, yaml.SequenceNode):
-        return Raw(items=tuple(from_node(item, file) for item in node.value), origin=origin)
+        return Raw(items=tuple(read_node(item, file) for item in node.value), origin=origin)
     raise UsageError(f"{origin}: a list may hold texts and numbers only, not further settings.")
 
 
-def split(text: str) -> tuple[Raw, ...]:
+def split_items(text: str) -> tuple[Raw, ...]:
     """A list on a command line: JSON in brackets, or texts between commas."""
     if not text.startswith("["):
         return tuple(Raw(part.strip()) for part in text.split(",")) if text else ()
@@ -60,42 +60,42 @@ def split(text: str) -> tuple[Raw, ...]:
         node = None
     if not isinstance(node, yaml.SequenceNode):
         raise UsageError(f"{text} is not a list: a bracket, a comma or a quotation mark is missing.")
-    return from_node(node).items or ()
+    return read_node(node).items or ()
 
 
-def describe(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """A type in words: what a setting must be."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))
     if origin in (Union, types.UnionType):
-        return " or ".join("null" if part is type(None) else describe(part) for part in arguments)
+        return " or ".join("null" if part is type(None) else describe_type(part) for part in arguments)
     if origin in (tuple, list):
         several = {str: "texts", int: "whole numbers", float: "numbers"}.get(arguments[0], "values")
-        return f"a list of {several}" if _open_ended(kind) else f"{len(arguments)} {several}"
+        return f"a list of {several}" if _is_open_ended(kind) else f"{len(arguments)} {several}"
     return {bool: "true or false", int: "a whole number", float: "a number"}.get(kind, "a text")
 
 
-def _open_ended(kind: Any) -> bool:
+def _is_open_ended(kind: Any) -> bool:
     """Whether a list type takes any number of entries."""
     return get_origin(kind) is list or get_args(kind)[-1] is ...
 
 
-def coerce(raw: Raw, kind: Any) -> Any:
+def coerce_value(raw: Raw, kind: Any) -> Any:
     """The value that a text means for a type; a ValueError carries what the setting must be instead."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
-        return _optional(raw, kind)
+        return _coerce_optional(raw, kind)
     if raw.missing:
-        raise ValueError(f'must be {describe(kind)}; for none at all write [] or "".')
+        raise ValueError(f'must be {describe_type(kind)}; for none at all write [] or "".')
     if origin in (tuple, list):
-        return _sequence(raw, kind)
+        return _coerce_sequence(raw, kind)
     if raw.items is not None:
-        raise ValueError(f"must be {describe(kind)}, not a list.")
-    return _choice(raw, kind) if origin is Literal else _scalar(raw, kind)
+        raise ValueError(f"must be {describe_type(kind)}, not a list.")
+    return _coerce_choice(raw, kind) if origin is Literal else _coerce_scalar(raw, kind)
 
 
-def _optional(raw: Raw, kind: Any) -> Any:
+def _coerce_optional(raw: Raw, kind: Any) -> Any:
     parts = get_args(kind)
     nothing = raw.missing or (raw.items is None and raw.plain and raw.text.lower() in NOTHING)
     if nothing and type(None) in parts:
@@ -103,33 +103,33 @@ def _optional(raw: Raw, kind: Any) -> Any:
     # A text takes everything, so it is tried last.
     for part in sorted((part for part in parts if part is not type(None)), key=lambda part: part is str):
         try:
-            return coerce(raw, part)
+            return coerce_value(raw, part)
         except ValueError:
             continue
-    raise ValueError(f"must be {describe(kind)}, not {raw.shown()}.")
+    raise ValueError(f"must be {describe_type(kind)}, not {raw.shown()}.")
 
 
-def _sequence(raw: Raw, kind: Any) -> Any:
+def _coerce_sequence(raw: Raw, kind: Any) -> Any:
     arguments = get_args(kind)
     # One quoted text in a YAML file is one entry, even if it holds a comma.
-    items = raw.items if raw.items is not None else split(raw.text) if raw.plain else (raw,)
-    if _open_ended(kind):
-        return (get_origin(kind) or tuple)(coerce(item, arguments[0]) for item in items)
+    items = raw.items if raw.items is not None else split_items(raw.text) if raw.plain else (raw,)
+    if _is_open_ended(kind):
+        return (get_origin(kind) or tuple)(coerce_value(item, arguments[0]) for item in items)
     if len(items) != len(arguments):
-        raise ValueError(f"must be {describe(kind)}, not {len(items)}.")
-    return tuple(coerce(item, part) for item, part in zip(items, arguments, strict=True))
+        raise ValueError(f"must be {describe_type(kind)}, not {len(items)}.")
+    return tuple(coerce_value(item, part) for item, part in zip(items, arguments, strict=True))
 
 
-def _choice(raw: Raw, kind: Any) -> Any:
+def _coerce_choice(raw: Raw, kind: Any) -> Any:
     choices = {str(choice): choice for choice in get_args(kind)}
     if raw.text.startswith(SHORT_SEQUENCE) and f"sequence_{raw.text.removeprefix(SHORT_SEQUENCE)}" in choices:
         return choices[f"sequence_{raw.text.removeprefix(SHORT_SEQUENCE)}"]
     if raw.text not in choices:
-        raise ValueError(f"must be {describe(kind)}, not {raw.text!r}.{nearest(raw.text, choices)}")
+        raise ValueError(f"must be {describe_type(kind)}, not {raw.text!r}.{suggest_nearest(raw.text, choices)}")
     return choices[raw.text]
 
 
-def _scalar(raw: Raw, kind: Any) -> Any:
+def _coerce_scalar(raw: Raw, kind: Any) -> Any:
     text = raw.text.strip()
     try:
         if kind is bool:
@@ -139,12 +139,12 @@ def _scalar(raw: Raw, kind: Any) -> Any:
         if kind is float:
             return float(YAML_FLOATS.get(text.lower(), text))
     except ValueError as error:
-        hint = _as_whole(text) if kind is int else ""
-        raise ValueError(f"must be {describe(kind)}, not {raw.text!r}.{hint}") from error
+        hint = _coerce_integer(text) if kind is int else ""
+        raise ValueError(f"must be {describe_type(kind)}, not {raw.text!r}.{hint}") from error
     return raw.text
 
 
-def _as_whole(text: str) -> str:
+def _coerce_integer(text: str) -> str:
     """A hint for a whole number that was written like 1e5 or 8.0."""
     try:
         number = float(text)
@@ -153,10 +153,10 @@ def _as_whole(text: str) -> str:
     return f" Did you mean {int(number)}?" if number.is_integer() else ""
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value on one line, as a configuration would write it."""
     if isinstance(value, (tuple, list)):
-        return "[" + ", ".join(map(shown, value)) + "]"
+        return "[" + ", ".join(map(format_value, value)) + "]"
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -183,13 +183,13 @@ _Dumper.add_representer(list, _write_list)
 _Dumper.add_representer(str, _write_text)
 
 
-def dump(settings: Any) -> str:
+def dump_settings(settings: Any) -> str:
     """Settings as the text of a YAML file; reading it gives equal settings."""
     # An unlimited width keeps a long text on the line of its key.
-    return yaml.dump(tree(settings), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000_000)
+    return yaml.dump(build_tree(settings), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000_000)
 
 
-def tree(settings: Any) -> dict[str, Any]:
+def build_tree(settings: Any) -> dict[str, Any]:
     """Settings as nested dicts, in the order of their fields."""
     parts = {part.name: getattr(settings, part.name) for part in fields(settings)}
-    return {name: tree(value) if is_dataclass(value) else value for name, value in parts.items()}
+    return {name: build_tree(value) if is_dataclass(value) else value for name, value in parts.items()}

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from qed.guards.redaction import clean, redact
+from qed.guards.redaction import redact, strip_control
 
 LINES_A_PHASE = 20
 PIPE_WIDTH = 140  # columns
@@ -34,7 +34,7 @@ class Console:
 
     def say(self, text: str = "") -> None:
         """A line of its own; model text in it is shown as it is, without control characters."""
-        self.rich.print(escape(clean(redact(text))))
+        self.rich.print(escape(strip_control(redact(text))))
 
     def phase(self, title: str, first: int, unit: str = "step") -> None:
         """Begin a phase that counts steps or other units: the time left is reckoned from here."""
@@ -68,12 +68,12 @@ class Console:
         for number, column in enumerate(columns):
             table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
         for row in rows:
-            table.add_row(*(escape(clean(cell)) for cell in row))
+            table.add_row(*(escape(strip_control(cell)) for cell in row))
         self.rich.print(table)
 
     def marked(self, given: str, trained: str) -> None:
         """A text of which the end is trained: in bold on a terminal, between brackets elsewhere."""
-        given, trained = clean(given), clean(trained)
+        given, trained = strip_control(given), strip_control(trained)
         if self.rich.is_terminal:
             self.rich.print(Text.assemble((given, "dim"), (trained, "bold")))
         else:
@@ -93,10 +93,10 @@ class Console:
         ]
         done = step - self.first
         left = (time.perf_counter() - self.began) / max(1, done) * (last - step)
-        return "  ".join([f"{self.unit} {step}/{last}", *parts, f"left {duration(left)}"])
+        return "  ".join([f"{self.unit} {step}/{last}", *parts, f"left {format_duration(left)}"])
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds as a person says them."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

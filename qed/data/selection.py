@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from qed.config.settings import DataSettings
 from qed.errors import DataError
 from qed.grading.equal import equal
-from qed.grading.extract import final_answer
-from qed.randomness import shuffled
-from qed.rewards.verdicts import by_final_answer
+from qed.grading.extract import extract_final_answer
+from qed.randomness import shuffle_indices
+from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Problem, Rollout
 
 
-def select(problems: Sequence[Problem], data: DataSettings, seed: int, left_out: Counter[str]) -> list[Problem]:
+def select_problems(
+    problems: Sequence[Problem], data: DataSettings, seed: int, left_out: Counter[str]
+) -> list[Problem]:
     """The problems that the settings ask for, in their order.
 
     Raises:
@@ -26,11 +28,11 @@ def select(problems: Sequence[Problem], data: DataSettings, seed: int, left_out:
     """
     kept = list(problems)
     if data.correct_only:
-        kept = [problem for problem in kept if solved(problem)]
+        kept = [problem for problem in kept if has_right_solution(problem)]
         left_out["problems whose worked solution is missing or wrong"] += len(problems) - len(kept)
     if 0 < data.unique_examples < len(kept):
         # A part drawn by the seed, so that 128 of them are among the 256 of the same seed.
-        chosen = set(shuffled(len(kept), seed, "unique examples")[: data.unique_examples])
+        chosen = set(shuffle_indices(len(kept), seed, "unique examples")[: data.unique_examples])
         left_out["problems beyond data.unique_examples"] += len(kept) - len(chosen)
         kept = [problem for number, problem in enumerate(kept) if number in chosen]
     if not kept:
@@ -38,19 +40,21 @@ def select(problems: Sequence[Problem], data: DataSettings, seed: int, left_out:
     return kept
 
 
-def solved(problem: Problem) -> bool:
+def has_right_solution(problem: Problem) -> bool:
     """Whether a problem's demonstration ends in the right answer.
 
     A solution that states no answer of its own is right: the prompt writes the known answer behind it.
     """
     completion = problem.meta.get("completion") or ""
     if completion:
-        return by_final_answer(Rollout(problem, (), (), (), completion, "stop")).correct
-    stated = final_answer(problem.solution, "strict")
+        return grade_by_final_answer(Rollout(problem, (), (), (), completion, "stop")).correct
+    stated = extract_final_answer(problem.solution, "strict")
     return bool(problem.solution) and (stated is None or equal(problem.answer, stated.answer).correct)
 
 
-def split_off(problems: Sequence[Problem], share: float, most: int, seed: int) -> tuple[list[Problem], list[Problem]]:
+def split_validation(
+    problems: Sequence[Problem], share: float, most: int, seed: int
+) -> tuple[list[Problem], list[Problem]]:
     """The training problems, and a part of them held back for validation: problems with an answer or a preference,
     drawn by the seed.
 
@@ -62,12 +66,12 @@ def split_off(problems: Sequence[Problem], share: float, most: int, seed: int) -
         {problem.question: problem for problem in problems if problem.answer or problem.is_preference}.values()
     )
     count = min(most, math.ceil(share * len(answered)))
-    drawn = [answered[index] for index in shuffled(len(answered), seed, "validation")[:count]]
+    drawn = [answered[index] for index in shuffle_indices(len(answered), seed, "validation")[:count]]
     asked = {problem.question for problem in drawn}
     return [problem for problem in problems if problem.question not in asked], drawn
 
 
-def within_percentile(lengths: Sequence[int], percentile: float) -> int:
+def compute_percentile_length(lengths: Sequence[int], percentile: float) -> int:
     """The length of the prompt at a percentile: the longest that is kept."""
     ordered = sorted(lengths)
     return ordered[max(0, math.ceil(percentile / 100 * len(ordered)) - 1)]

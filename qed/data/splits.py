@@ -13,11 +13,11 @@ from qed.config.settings import DataSettings, EvaluationSettings
 from qed.config.task_names import parse_task
 from qed.console.live import Console
 from qed.data import tasks
-from qed.data.prompts.base import Template, shown
-from qed.data.prompts.base import find as find_prompt
-from qed.data.selection import select, split_off, within_percentile
+from qed.data.prompts.base import PromptTemplate, find_demonstration
+from qed.data.prompts.base import load_leaf as find_prompt
+from qed.data.selection import compute_percentile_length, select_problems, split_validation
 from qed.errors import DataError, UsageError
-from qed.randomness import shuffled
+from qed.randomness import shuffle_indices
 from qed.runs.run import Run
 from qed.types import Problem
 
@@ -26,61 +26,65 @@ HELD_OUT_SHARE = 10  # one in so many problems, where the training data brings n
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedProblems:
     """The training problems, the held-out ones by the name of their task, a part of the training problems that is held
     back for validation, and how many were left out for which reason."""
 
     problems: list[Problem]
-    benches: dict[str, list[Problem]]
+    benchmarks: dict[str, list[Problem]]
     validation: list[Problem]
     left_out: dict[str, int]
 
 
-def load_problems(data: DataSettings, evaluation: EvaluationSettings, seed: int) -> Loaded:
+def load_problems(data: DataSettings, evaluation: EvaluationSettings, seed: int) -> LoadedProblems:
     """Load everything that a run asks; no held-out question is trained on.
 
     Raises:
         DataError: the data cannot be used, or nothing is left to train on or to measure with.
     """
-    load = partial(tasks.load, mapping=pairs(data.map, "data.map"), revisions=pairs(data.revisions, "data.revisions"))
+    load = partial(
+        tasks.load_task,
+        mapping=parse_pairs(data.map, "data.map"),
+        revisions=parse_pairs(data.revisions, "data.revisions"),
+    )
     left_out: Counter[str] = Counter()
     training: list[Problem] = []
     benches: dict[str, list[Problem]] = {}
     for name in data.tasks:
-        problems = _distinct(load(name, "train", left_out=left_out), left_out)
+        problems = _drop_duplicates(load(name, "train", left_out=left_out), left_out)
         training += problems
         # Preferences have no answer to measure with; a validation part of them is measured by what the policy prefers.
         if not evaluation.tasks and any(problem.answer or not problem.is_preference for problem in problems):
             held_out = (
                 load(name, "test", left_out=left_out)
                 if tasks.has_test_split(name)
-                else _held_out(name, problems, evaluation.problems, seed)
+                else _hold_out(name, problems, evaluation.problems, seed)
             )
-            _add_bench(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
+            _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
     for name in evaluation.tasks:
         held_out = load(name, "test", left_out=left_out)
-        _add_bench(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
+        _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
     asked = {problem.question for some in benches.values() for problem in some}
     kept = [problem for problem in training if problem.question not in asked]
     left_out["training problems that are held out"] = len(training) - len(kept)
     if not kept:
         raise DataError("No training problem is left: every one of them is among the held-out problems.")
-    kept, validation = split_off(kept, data.validation_split, evaluation.problems, seed)
-    kept = select(kept, data, seed, left_out)
-    return Loaded(kept, benches, validation, {reason: count for reason, count in left_out.items() if count})
+    kept, validation = split_validation(kept, data.validation_split, evaluation.problems, seed)
+    kept = select_problems(kept, data, seed, left_out)
+    return LoadedProblems(kept, benches, validation, {reason: count for reason, count in left_out.items() if count})
 
 
-def _distinct(problems: Sequence[Problem], left_out: Counter[str]) -> list[Problem]:
+def _drop_duplicates(problems: Sequence[Problem], left_out: Counter[str]) -> list[Problem]:
     """Each problem once; rows that stand twice are counted."""
     distinct = list({problem.id: problem for problem in problems}.values())
     left_out["rows that stand twice"] += len(problems) - len(distinct)
     return distinct
 
 
-def _held_out(name: str, problems: Sequence[Problem], most: int, seed: int) -> list[Problem]:
+def _hold_out(name: str, problems: Sequence[Problem], most: int, seed: int) -> list[Problem]:
     """A part of a task's own training problems, where it brings no test split."""
     answered = [problem for problem in problems if problem.answer]
-    order = shuffled(len(answered), seed, "held out")
+    order = shuffle_indices(len(answered), seed, "held out")
     count = min(most, len(answered) // HELD_OUT_SHARE)
     if count == 0:
         raise DataError(
@@ -90,11 +94,11 @@ def _held_out(name: str, problems: Sequence[Problem], most: int, seed: int) -> l
     return [answered[index] for index in order[:count]]
 
 
-def _add_bench(
-    benches: dict[str, list[Problem]], label: str, problems: Sequence[Problem], most: int, left_out: Counter[str]
+def _add_benchmark(
+    benchmarks: dict[str, list[Problem]], label: str, problems: Sequence[Problem], most: int, left_out: Counter[str]
 ) -> None:
     """Held-out problems under their task's name; what has no answer cannot be measured with, and is counted."""
-    if label in benches:
+    if label in benchmarks:
         raise UsageError(f"Two tasks to evaluate would both be called '{label}'; rename a file, or name one only.")
     answered = [problem for problem in problems if problem.answer]
     left_out["held-out rows without an answer"] += len(problems) - len(answered)
@@ -102,36 +106,36 @@ def _add_bench(
         raise DataError(f"No held-out problem of {label} has an answer, so nothing can be measured with it.")
     # Spread over the task: the first ones would be of a single subject where it is sorted by subjects.
     count = min(most, len(answered))
-    benches[label] = [answered[number * len(answered) // count] for number in range(count)]
+    benchmarks[label] = [answered[number * len(answered) // count] for number in range(count)]
 
 
-def prompt_name(data: DataSettings) -> str:
+def resolve_prompt_name(data: DataSettings) -> str:
     """The prompt of a run: the one named, or the one that its first task is meant to be asked with."""
-    return tasks.suggested_prompt(data.tasks[0]) if data.prompt == "auto" else data.prompt
+    return tasks.suggest_prompt(data.tasks[0]) if data.prompt == "auto" else data.prompt
 
 
-def prompt_leaf(data: DataSettings) -> Any:
+def load_prompt(data: DataSettings) -> Any:
     """The prompt with its settings."""
-    return find_prompt(prompt_name(data), data.prompt_options)
+    return find_prompt(resolve_prompt_name(data), data.prompt_options)
 
 
-def training_text(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:
+def list_training_texts(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:
     """The text that a fresh tokenizer is trained on: questions and demonstrations, and a plain prompt's own words."""
     for problem in problems:
         yield problem.question if leaf.CHAT else leaf.render(problem, None)
-        yield shown(leaf, problem) or problem.answer
+        yield find_demonstration(leaf, problem) or problem.answer
 
 
-def reward_names(data: DataSettings) -> tuple[str, ...]:
+def resolve_reward_names(data: DataSettings) -> tuple[str, ...]:
     """The parts of a run's reward: those named, with the one that fits its prompt in the place of `auto`."""
-    own = prompt_leaf(data).REWARD
+    own = load_prompt(data).REWARD
     return tuple(
         f"{text.strip().removesuffix(AUTO)}{own}" if parse_reward(text).source == AUTO else text for text in data.reward
     )
 
 
-def fitting(
-    problems: list[Problem], template: Template, limit: int, name: str, run: Run, console: Console
+def drop_long_prompts(
+    problems: list[Problem], template: PromptTemplate, limit: int, name: str, run: Run, console: Console
 ) -> list[Problem]:
     """The problems whose prompt leaves room for an answer in the model's window; the others are counted and said."""
     kept = [one for one, length in zip(problems, template.lengths(problems), strict=True) if length <= limit]
@@ -149,14 +153,14 @@ def fitting(
     return kept
 
 
-def shortest(
-    problems: list[Problem], template: Template, percentile: float, run: Run, console: Console
+def drop_beyond_percentile(
+    problems: list[Problem], template: PromptTemplate, percentile: float, run: Run, console: Console
 ) -> list[Problem]:
     """The training problems whose prompt is no longer than the percentile of all prompts; the others are counted."""
     if percentile == 100:
         return problems
     lengths = template.lengths(problems)
-    longest = within_percentile(lengths, percentile)
+    longest = compute_percentile_length(lengths, percentile)
     kept = [problem for problem, length in zip(problems, lengths, strict=True) if length <= longest]
     left_out = len(problems) - len(kept)
     run.event("prompts_beyond_percentile", left_out=left_out, percentile=percentile, longest=longest)
@@ -167,7 +171,7 @@ def shortest(
     return kept
 
 
-def pairs(entries: Sequence[str], setting: str) -> dict[str, str]:
+def parse_pairs(entries: Sequence[str], setting: str) -> dict[str, str]:
     """Entries NAME=VALUE of a setting."""
     for entry in entries:
         name, _, value = entry.partition("=")

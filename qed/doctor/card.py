@@ -45,9 +45,9 @@ class Card:
         """For people: a line or more for each check, and behind a `!` what had better be changed."""
         lines = []
         for name, finding in self.findings.items():
-            lines += _block(name, finding.lines)
+            lines += _format_block(name, finding.lines)
             for advice in finding.advice:
-                lines += _block("!".rjust(MARGIN - 2), (advice,))
+                lines += _format_block("!".rjust(MARGIN - 2), (advice,))
         return "\n".join(lines)
 
     def as_object(self) -> dict[str, Any]:
@@ -56,12 +56,12 @@ class Card:
         return {**facts, "advice": [advice for finding in self.findings.values() for advice in finding.advice]}
 
 
-def looked() -> Card:
+def run_checks() -> Card:
     """The findings of all checks; one that fails says so and keeps none of the others from looking."""
-    return Card({name: _found(name, module) for name, module in CHECKS.items()})
+    return Card({name: _run_check(name, module) for name, module in CHECKS.items()})
 
 
-def _found(name: str, module: str) -> Finding:
+def _run_check(name: str, module: str) -> Finding:
     try:
         # Imported here, because what is broken on this machine may be torch itself.
         found: Finding = getattr(import_module(f"qed.doctor.{module}"), name)()
@@ -71,6 +71,6 @@ def _found(name: str, module: str) -> Finding:
     return found
 
 
-def _block(name: str, lines: tuple[str, ...]) -> list[str]:
+def _format_block(name: str, lines: tuple[str, ...]) -> list[str]:
     wrapped = [part for line in lines for part in textwrap.wrap(line, WIDTH - MARGIN) or [""]]
     return [f"{name if not number else '':<{MARGIN}}{line}" for number, line in enumerate(wrapped)]

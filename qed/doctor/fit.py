@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from qed.config.keys import list_values
-from qed.config.resolve import DEFAULT, resolve
+from qed.config.resolve import DEFAULT, resolve_settings
 from qed.doctor.rows import Lengths
-from qed.doctor.trial import ROLES, Asked, Measured, Peak, Role, measured, settings_of
+from qed.doctor.trial import ROLES, Peak, Role, TrialRequest, TrialResult, resolve_trial_settings, run_trial
 from qed.errors import ModelError
 
 MARGIN = 0.1  # of the memory that is left free: fragments, longer steps, whatever else the process holds
@@ -25,7 +25,7 @@ class Line:
     row: float
 
 
-def line(peaks: Sequence[Peak]) -> Line:
+def fit_line(peaks: Sequence[Peak]) -> Line:
     """The line through the two largest sizes that could be computed; through one, a row is taken to cost all of it."""
     known = [(peak.rows, peak.bytes) for peak in peaks if peak.bytes is not None]
     if len(known) < 2:
@@ -35,12 +35,12 @@ def line(peaks: Sequence[Peak]) -> Line:
     return Line(much - row * more, row)
 
 
-def largest(peaks: Sequence[Peak], budget: float) -> int:
+def find_largest(peaks: Sequence[Peak], budget: float) -> int:
     """The most rows that stay within so many bytes; 0 where not even one does."""
     known = [peak for peak in peaks if peak.bytes is not None]
     if not known:
         return 0
-    along = line(peaks)
+    along = fit_line(peaks)
     # A peak that was measured counts for more than the line, and what ran out of memory does so again.
     seen = max((peak.rows for peak in known if peak.bytes is not None and peak.bytes <= budget), default=0)
     reckoned = int((budget - along.base) / along.row) if along.row else seen
@@ -55,14 +55,14 @@ class Fit:
 
     settings: dict[str, Any]  # to write down, by their full names
     rows: dict[Role, int]
-    found: Measured
+    found: TrialResult
     memory: int
 
     def text(self) -> str:
         """For people: what was measured, and a YAML fragment that `qed grpo` takes."""
         told = [f"# {self.found.device}, {self.memory / GIB:.2f} GiB, of which {MARGIN:.0%} are left free"]
         for role, rows in self.rows.items():
-            along, peaks = line(self.found.peaks[role]), self.found.peaks[role]
+            along, peaks = fit_line(self.found.peaks[role]), self.found.peaks[role]
             sizes = " and ".join(str(peak.rows) for peak in peaks[-2:] if peak.bytes is not None)
             told.append(
                 f"# {role}: {along.base / GIB:.2f} GiB and {along.row / 2**20:.2f} MiB a row, measured at {sizes} "
@@ -72,7 +72,7 @@ class Fit:
 
     def as_object(self) -> dict[str, Any]:
         """For programs."""
-        lines = {role: line(peaks) for role, peaks in self.found.peaks.items()}
+        lines = {role: fit_line(peaks) for role, peaks in self.found.peaks.items()}
         return {
             "device": self.found.device,
             "memory_gib": self.memory / GIB,
@@ -85,7 +85,7 @@ class Fit:
         }
 
 
-def fit(arguments: Sequence[str], lengths: Lengths, memory: float, say: Callable[[str], None]) -> Fit:
+def measure_fit(arguments: Sequence[str], lengths: Lengths, memory: float, say: Callable[[str], None]) -> Fit:
     """Measure a learner and a sampler, and reckon what fits.
 
     Args:
@@ -98,17 +98,17 @@ def fit(arguments: Sequence[str], lengths: Lengths, memory: float, say: Callable
         ModelError: not even one row fits.
     """
     say(f"Measuring a sampler and a learner, rows of {lengths.prompt} + {lengths.answer} tokens.")
-    found = measured(Asked(tuple(arguments), lengths.prompt, lengths.answer))
+    found = run_trial(TrialRequest(tuple(arguments), lengths.prompt, lengths.answer))
     # A limit above what there is would promise what nobody can hold.
     limit = min(found.room, int(memory * GIB)) if memory else found.room
-    rows = {role: largest(peaks, limit * (1 - MARGIN)) for role, peaks in found.peaks.items()}
+    rows = {role: find_largest(peaks, limit * (1 - MARGIN)) for role, peaks in found.peaks.items()}
     for role in ROLES:
         if not rows[role]:
-            raise ModelError(_too_large(role, found, limit, lengths))
-    return Fit(_to_write(arguments, lengths, rows), rows, found, limit)
+            raise ModelError(_explain_too_large(role, found, limit, lengths))
+    return Fit(_list_settings(arguments, lengths, rows), rows, found, limit)
 
 
-def _too_large(role: Role, one: Measured, limit: int, lengths: Lengths) -> str:
+def _explain_too_large(role: Role, one: TrialResult, limit: int, lengths: Lengths) -> str:
     first = one.peaks[role][0].bytes
     took = "ran out of memory" if first is None else f"took {first / GIB:.2f} GiB"
     return (
@@ -119,10 +119,10 @@ def _too_large(role: Role, one: Measured, limit: int, lengths: Lengths) -> str:
     )
 
 
-def _to_write(arguments: Sequence[str], lengths: Lengths, rows: dict[Role, int]) -> dict[str, Any]:
+def _list_settings(arguments: Sequence[str], lengths: Lengths, rows: dict[Role, int]) -> dict[str, Any]:
     """What was asked with and what was found; no more rows than a step has, because more would change nothing."""
-    settings = settings_of(arguments)
-    origins, values = resolve("grpo", arguments).origins, list_values(settings)
+    settings = resolve_trial_settings(arguments)
+    origins, values = resolve_settings("grpo", arguments).origins, list_values(settings)
     given = {key: values[key] for key, origin in origins.items() if not origin.startswith(DEFAULT)}
     step = settings.sampling.problems_per_step * settings.sampling.group_size
     return given | {

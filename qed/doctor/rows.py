@@ -13,7 +13,7 @@ from qed.data.splits import load_problems
 from qed.errors import UsageError
 from qed.loops.memory import reserve_training
 from qed.models import lora
-from qed.models.load import check_name, end_ids, is_new, pick_device, precision, window
+from qed.models.load import check_name, find_end_ids, is_new, pick_device, read_precision, read_window
 from qed.rollout.policy import Policy, load_policy
 from qed.sampling.base import Sampler, Sampling
 from qed.training.learner import Learner
@@ -45,14 +45,14 @@ class Work:
     def __init__(self, settings: Settings, lengths: Lengths) -> None:
         check_name(settings.model.name)
         self.settings, self.lengths = settings, lengths
-        self.policy = _policy(settings)
-        room = window(self.policy.model)
+        self.policy = _load_policy(settings)
+        room = read_window(self.policy.model)
         if lengths.prompt + lengths.answer > room:
             raise UsageError(
                 f"{lengths.prompt} tokens of prompt and {lengths.answer} of answer do not fit the window of "
                 f"{settings.model.name}, which holds {room}. Ask with smaller --lengths."
             )
-        ends = end_ids(self.policy.model, self.policy.tokenizer, chat=False)
+        ends = find_end_ids(self.policy.model, self.policy.tokenizer, chat=False)
         self.choice = [token for token in range(min(len(self.policy.tokenizer), 1000)) if token not in ends]
         moves = settings.algorithm.reference_moves[0] > 0  # then the reference is a model of its own
         adapted = settings.algorithm.reference and not moves and lora.has_adapters(self.policy.model)
@@ -62,8 +62,8 @@ class Work:
             settings.learner,
             temperature=settings.sampling.temperature,
             length=lengths.answer,
-            precision=precision(settings.model),
-            reference=lora.Without(self.policy.model) if adapted else None,
+            precision=read_precision(settings.model),
+            reference=lora.AdapterDisabled(self.policy.model) if adapted else None,
         )
 
     @property
@@ -79,7 +79,7 @@ class Work:
 
     def answer(self, rows: int, tokens: int = 0) -> list[list[Completion]]:
         """Sample so many answers side by side, of the full length or of fewer tokens."""
-        return self._generate(_shared(rows, self.group), [0] * -(-rows // self.group), rows, tokens)
+        return self._generate(_deal_rows(rows, self.group), [0] * -(-rows // self.group), rows, tokens)
 
     def answer_and_refill(self, rows: int) -> None:
         """Sample so many answers side by side, with the costliest moment of it: some are done a token before the
@@ -87,8 +87,8 @@ class Work:
         some = max(1, rows // 4)
         begun = 1 if self.lengths.answer > 1 else 0
         last = min(self.lengths.prompt, self.lengths.answer) - 1
-        blocks = [(_shared(some, self.group), begun), (_shared(rows - some, self.group), 0)]
-        blocks.append((_shared(some, self.group), last))
+        blocks = [(_deal_rows(some, self.group), begun), (_deal_rows(rows - some, self.group), 0)]
+        blocks.append((_deal_rows(some, self.group), last))
         counts = [count for shares, _ in blocks for count in shares]
         self._generate(counts, [given for shares, given in blocks for _ in shares], rows, 0)
 
@@ -99,9 +99,9 @@ class Work:
         return self._sampler(rows).generate(prompts, seeds, sampling, given)
 
     def _sampler(self, rows: int) -> Sampler:
-        make: Any = plugins.load("samplers", self.settings.sampling.sampler).make
+        make: Any = plugins.load_leaf("samplers", self.settings.sampling.sampler).make
         model = self.policy.model
-        sampler: Sampler = make(model, self.policy.tokenizer, (NEVER,), rows, precision(self.settings.model))
+        sampler: Sampler = make(model, self.policy.tokenizer, (NEVER,), rows, read_precision(self.settings.model))
         reserve_training(sampler, self.learner)
         return sampler
 
@@ -123,13 +123,13 @@ class Work:
         return tuple(random.Random(str(address)).choices(self.choice, k=length))
 
 
-def _policy(settings: Settings) -> Policy:
+def _load_policy(settings: Settings) -> Policy:
     """The policy as a run makes it; only a model from nothing is made of the run's own problems."""
     fresh = is_new(settings.model.name)
     problems = load_problems(settings.data, settings.evaluation, settings.run.seed).problems if fresh else []
     return load_policy(settings, problems, pick_device(settings.model.device), None)
 
 
-def _shared(rows: int, group: int) -> list[int]:
+def _deal_rows(rows: int, group: int) -> list[int]:
     """Rows dealt to prompts, at most a group each."""
     return [min(group, rows - first) for first in range(0, rows, group)]

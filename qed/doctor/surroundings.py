@@ -25,33 +25,38 @@ TRUE = ("1", "on", "yes", "true")
 OPENMP = (*host.WAITING, "OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 
 
-def threads() -> Finding:
+def check_threads() -> Finding:
     """The cores that this process may use, the threads that it takes, and settings that make them slow."""
-    cores, physical, quota = len(host.cores()), host.physical(), host.quota()
+    cores, physical, quota = len(host.list_cores()), host.count_physical_cores(), host.read_cpu_quota()
     load = os.getloadavg()[0]
     told = {name: os.environ[name] for name in OPENMP if name in os.environ}
     lines = (
         f"{physical} physical of {cores} logical cores by affinity (the machine has {os.cpu_count()}), "
-        f"{'no quota' if quota is None else f'a quota of {quota:g} cores'}: run.threads 0 takes {host.threads()}",
+        f"{'no quota' if quota is None else f'a quota of {quota:g} cores'}: run.threads 0 takes "
+        f"{host.choose_threads()}",
         ("OpenMP is told " + ", ".join(f"{name}={value}" for name, value in told.items())) if told else "",
-        f"load average {load:.1f} on {host.usable()} usable cores",
+        f"load average {load:.1f} on {host.count_usable_cores()} usable cores",
     )
     facts = {
         "logical": cores,
         "physical": physical,
         "quota": quota,
-        "usable": host.usable(),
-        "taken": host.threads(),
+        "usable": host.count_usable_cores(),
+        "taken": host.choose_threads(),
         "load": load,
         "openmp": told,
     }
-    return Finding(tuple(filter(None, lines)), facts, (*hurting(told, host.usable()), *_crowded(load)))
+    return Finding(
+        tuple(filter(None, lines)),
+        facts,
+        (*find_harmful_settings(told, host.count_usable_cores()), *_find_crowding(load)),
+    )
 
 
-def hurting(told: Mapping[str, str], usable: int) -> tuple[str, ...]:
+def find_harmful_settings(told: Mapping[str, str], usable: int) -> tuple[str, ...]:
     """What is wrong with OpenMP's variables where so many cores can be used."""
     advice = []
-    if "OMP_NUM_THREADS" in told and host.threads() > usable:
+    if "OMP_NUM_THREADS" in told and host.choose_threads() > usable:
         advice.append(
             f"OMP_NUM_THREADS={told['OMP_NUM_THREADS']} asks for more threads than the {usable} cores that this "
             f"process may use: they wait for each other, many times slower. Unset it, or set at most {usable}."
@@ -73,18 +78,19 @@ def hurting(told: Mapping[str, str], usable: int) -> tuple[str, ...]:
     return tuple(advice)
 
 
-def _crowded(load: float) -> tuple[str, ...]:
-    if load < BUSY_SHARE * host.usable():
+def _find_crowding(load: float) -> tuple[str, ...]:
+    if load < BUSY_SHARE * host.count_usable_cores():
         return ()
     return (
-        f"Other processes hold about {load:.1f} of the {host.usable()} cores: times measured now say little, and "
+        f"Other processes hold about {load:.1f} of the {host.count_usable_cores()} cores: times measured now say "
+        "little, and "
         "fewer threads (--run.threads) may be faster.",
     )
 
 
-def versions() -> Finding:
+def check_versions() -> Finding:
     """Python and the packages that matter; one that is needed and absent is said."""
-    found = {name: _version(name) for name in ("qed", *NEEDED, *OPTIONAL)}
+    found = {name: _read_version(name) for name in ("qed", *NEEDED, *OPTIONAL)}
     there = [f"{name} {number}" for name, number in found.items() if number]
     absent = [name for name, number in found.items() if number is None]
     lines = [f"python {platform.python_version()}, {', '.join(there)}"]
@@ -94,14 +100,14 @@ def versions() -> Finding:
     return Finding(tuple(lines), {"python": platform.python_version(), **found}, tuple(advice))
 
 
-def _version(name: str) -> str | None:
+def _read_version(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:
         return None
 
 
-def vllm() -> Finding:
+def check_vllm() -> Finding:
     """Whether the package vLLM is here, or the address of a server; nobody is asked."""
     package, address = importlib.util.find_spec("vllm") is not None, os.environ.get("VLLM_URL", "")
     # A password in an address is nobody's business.
@@ -117,7 +123,7 @@ def vllm() -> Finding:
     return Finding((line,), {"package": package, "url": shown}, advice)
 
 
-def disk(folder: Path = Path("runs")) -> Finding:
+def check_disk(folder: Path = Path("runs")) -> Finding:
     """The room where runs are written."""
     place = folder.absolute()
     while not place.exists():
@@ -129,7 +135,7 @@ def disk(folder: Path = Path("runs")) -> Finding:
     return Finding((line,), facts, (little,) if usage.free < LITTLE_DISK else ())
 
 
-def hub() -> Finding:
+def check_hub() -> Finding:
     """Where models and data from the hub are kept, how many are there, and whether the network may be asked."""
     home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()

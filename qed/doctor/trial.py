@@ -21,7 +21,7 @@ import torch
 
 from qed import host
 from qed.config.phases import Settings
-from qed.config.resolve import resolve
+from qed.config.resolve import resolve_settings
 from qed.doctor.rows import Lengths, Work
 from qed.errors import ModelError, QedError, UsageError
 from qed.models import threads
@@ -40,7 +40,7 @@ MOST_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
-class Asked:
+class TrialRequest:
     """What to measure: a command line of `qed grpo`, the lengths of a row, and, in place of growing sizes, one."""
 
     arguments: tuple[str, ...]
@@ -58,7 +58,7 @@ class Peak:
 
 
 @dataclass(frozen=True)
-class Measured:
+class TrialResult:
     """Peaks by size, the device that they are of, and the bytes that it had for all of this."""
 
     device: str
@@ -66,14 +66,14 @@ class Measured:
     peaks: dict[Role, list[Peak]]
 
 
-def settings_of(arguments: Sequence[str]) -> Settings:
+def resolve_trial_settings(arguments: Sequence[str]) -> Settings:
     """The settings of a command line of `qed grpo`."""
-    settings = resolve("grpo", arguments).settings
+    settings = resolve_settings("grpo", arguments).settings
     assert isinstance(settings, Settings)
     return settings
 
 
-def measured(asked: Asked) -> Measured:
+def run_trial(asked: TrialRequest) -> TrialResult:
     """Measure in a process of its own.
 
     Raises:
@@ -93,7 +93,7 @@ def measured(asked: Asked) -> Measured:
         broken = next((role for role in reversed(ROLES) if peaks[role]), ROLES[0])
         for role in ROLES[ROLES.index(broken) :]:
             peaks[role].append(Peak(1 + max((peak.rows for peak in peaks[role]), default=0), None))
-    return Measured(told[0]["device"], told[0]["room"], peaks)
+    return TrialResult(told[0]["device"], told[0]["room"], peaks)
 
 
 def main(asked: str) -> None:
@@ -106,14 +106,14 @@ def main(asked: str) -> None:
 
         try:
             told = json.loads(asked)
-            _measure(Asked(**told), tell)
+            _measure(TrialRequest(**told), tell)
         except QedError as error:
             tell({"error": str(error), "code": error.exit_code})
 
 
-def _measure(asked: Asked, tell: Callable[[object], None]) -> None:
-    settings = settings_of(asked.arguments)
-    threads.use(settings.run.threads, settings.run.matmul_precision)
+def _measure(asked: TrialRequest, tell: Callable[[object], None]) -> None:
+    settings = resolve_trial_settings(asked.arguments)
+    threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     work = Work(settings, Lengths(asked.prompt, asked.answer))
     meter = Meter(work.policy.model.device)
     tell({"device": meter.device.type, "room": meter.room})
@@ -124,11 +124,11 @@ def _measure(asked: Asked, tell: Callable[[object], None]) -> None:
         "learner": lambda rows: work.update(2 * rows, rows),
     }
     for role, deed in deeds.items():
-        for peak in _growing(deed, meter, asked.rows) if there else [Peak(1, None)]:
+        for peak in _measure_growing(deed, meter, asked.rows) if there else [Peak(1, None)]:
             tell({role: asdict(peak)})
 
 
-def _growing(deed: Callable[[int], None], meter: Meter, rows: int) -> Iterator[Peak]:
+def _measure_growing(deed: Callable[[int], None], meter: Meter, rows: int) -> Iterator[Peak]:
     """The peak of the size given, or of growing ones until the last two differ clearly or memory comes to its end."""
     if rows:
         yield meter.peak(deed, rows)
@@ -168,7 +168,7 @@ class Meter:
         if device.type == "cuda":
             self.room = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
         else:
-            self.room = host.memory()[1] + _status("VmRSS")
+            self.room = host.read_memory()[1] + _read_status("VmRSS")
         # Where the peak cannot be forgotten, that of loading may hide the first rise of those that follow.
         self.rises = 1 if self._forget() else 2
 
@@ -190,12 +190,12 @@ class Meter:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         with suppress(OSError):
-            return _status("VmHWM")
+            return _read_status("VmHWM")
         # Apple counts in bytes, everybody else in kibibytes; and there is no way to forget.
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _status(name: str) -> int:
+def _read_status(name: str) -> int:
     """A figure of this process's memory in bytes."""
     lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     (line,) = (line for line in lines if line.startswith(f"{name}:"))

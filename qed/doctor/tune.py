@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from qed import host
-from qed.config.help import columns
+from qed.config.help import format_columns
 from qed.config.phases import Settings
-from qed.doctor.hardware import flags
+from qed.doctor.hardware import read_cpu_flags
 from qed.doctor.rows import Lengths, Work
 from qed.models import threads as kernel_threads
 
@@ -27,7 +27,7 @@ WORTH = 0.95  # of the time of what is exact and usual: from here on something e
 
 
 @dataclass(frozen=True, order=True)
-class Way:
+class ComputeMode:
     """A way to compute."""
 
     threads: int
@@ -48,12 +48,12 @@ class Seconds:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuneResult:
     """What was timed, and which way is proposed."""
 
-    usual: Way
-    chosen: Way
-    rounds: dict[Way, list[Seconds]]
+    usual: ComputeMode
+    chosen: ComputeMode
+    rounds: dict[ComputeMode, list[Seconds]]
     device: str
 
     @property
@@ -70,11 +70,11 @@ class Tuned:
             parts = [median(one.update for one in taken), median(one.sample for one in taken), median(steps)]
             note = "proposed" if way == self.chosen else "given up after one round" if len(taken) < ROUNDS else ""
             rows.append(
-                [f"# {way.threads}", way.precision, library(way.precision, self.device)]
+                [f"# {way.threads}", way.precision, name_library(way.precision, self.device)]
                 + [f"{seconds:.4f}" for seconds in parts]
                 + [f"{min(steps):.4f} to {max(steps):.4f}", note]
             )
-        return "\n".join([columns(rows), *(f"{key}: {value}" for key, value in self.settings.items())])
+        return "\n".join([format_columns(rows), *(f"{key}: {value}" for key, value in self.settings.items())])
 
     def as_object(self) -> dict[str, Any]:
         """For programs."""
@@ -82,7 +82,7 @@ class Tuned:
             {
                 "threads": way.threads,
                 "matmul_precision": way.precision,
-                "products_by": library(way.precision, self.device),
+                "products_by": name_library(way.precision, self.device),
                 "step_s": [one.step for one in taken],
                 "update_s": [one.update for one in taken],
             }
@@ -91,7 +91,7 @@ class Tuned:
         return {"device": self.device, "timed": timed, "settings": self.settings}
 
 
-def library(precision: str, device: str) -> str:
+def name_library(precision: str, device: str) -> str:
     """Which library multiplies float32 matrices."""
     if device != "cpu":
         return {"cuda": "cuBLAS" if precision == "highest" else "cuBLAS, TF32"}.get(device, device)
@@ -100,22 +100,22 @@ def library(precision: str, device: str) -> str:
     return "oneDNN" if torch.backends.mkldnn.is_available() else "torch"  # type: ignore[no-untyped-call]
 
 
-def ways(device: str) -> list[Way]:
+def list_modes(device: str) -> list[ComputeMode]:
     """The ways to try that differ here: each precision with 1, 2, 4, … threads and all cores; a GPU asks for none."""
-    cores = host.usable()
-    counts = {cores, host.threads(), *(1 << power for power in range(cores.bit_length()) if 1 << power <= cores)}
-    threads = sorted(counts) if device == "cpu" else [host.threads()]
-    return [Way(count, precision) for count in threads for precision in _precisions(device)]
+    cores = host.count_usable_cores()
+    counts = {cores, host.choose_threads(), *(1 << power for power in range(cores.bit_length()) if 1 << power <= cores)}
+    threads = sorted(counts) if device == "cpu" else [host.choose_threads()]
+    return [ComputeMode(count, precision) for count in threads for precision in _list_precisions(device)]
 
 
-def _precisions(device: str) -> tuple[str, ...]:
+def _list_precisions(device: str) -> tuple[str, ...]:
     """Those that compute differently: `medium` is `high` on a GPU, and `high` is `highest` on most processors."""
     if device != "cpu":
         return "highest", "high"
-    return ("highest", "high", "medium") if TF32_FLAG in flags() else ("highest", "medium")
+    return ("highest", "high", "medium") if TF32_FLAG in read_cpu_flags() else ("highest", "medium")
 
 
-def proposed(rounds: dict[Way, list[Seconds]], usual: Way) -> Way:
+def choose_mode(rounds: dict[ComputeMode, list[Seconds]], usual: ComputeMode) -> ComputeMode:
     """The usual way unless an exact one is clearly faster, and an exact one unless another is."""
     taken = {way: median(one.step for one in each) for way, each in rounds.items()}
     exact = [way for way in taken if way.precision == "highest"]
@@ -127,36 +127,36 @@ def proposed(rounds: dict[Way, list[Seconds]], usual: Way) -> Way:
     return best
 
 
-@kernel_threads.kept()
-def tune(settings: Settings, lengths: Lengths, say: Callable[[str], None]) -> Tuned:
+@kernel_threads.restore_threads()
+def tune(settings: Settings, lengths: Lengths, say: Callable[[str], None]) -> TuneResult:
     """Time every way in turn, round after round, so that what else the machine does meets all of them alike."""
     work = Work(settings, lengths)
     device = work.policy.model.device.type
-    usual = Way(host.threads(), "highest")
-    tried = ways(device)
+    usual = ComputeMode(host.choose_threads(), "highest")
+    tried = list_modes(device)
     say(f"Timing {len(tried)} ways to compute, {ROUNDS} rounds of each that is not hopeless.")
-    _round(work, tried)  # the first one pays for what is prepared once
-    rounds: dict[Way, list[Seconds]] = defaultdict(list)
+    _time_round(work, tried)  # the first one pays for what is prepared once
+    rounds: dict[ComputeMode, list[Seconds]] = defaultdict(list)
     for number in range(ROUNDS):
-        for way, seconds in _round(work, tried).items():
+        for way, seconds in _time_round(work, tried).items():
             rounds[way].append(seconds)
         if number == 0:
             least = min(one.step for (one,) in rounds.values())
             tried = [way for way in tried if way == usual or rounds[way][0].step <= HOPELESS * least]
-    return Tuned(usual, proposed(rounds, usual), dict(rounds), device)
+    return TuneResult(usual, choose_mode(rounds, usual), dict(rounds), device)
 
 
-def _round(work: Work, tried: Sequence[Way]) -> dict[Way, Seconds]:
+def _time_round(work: Work, tried: Sequence[ComputeMode]) -> dict[ComputeMode, Seconds]:
     rows, tokens = PROMPTS * work.group, min(TOKENS, work.lengths.answer)
     found = {}
     for way in tried:
-        kernel_threads.use(way.threads, way.precision)
-        sampling = _seconds(lambda: work.answer(rows, tokens))
-        found[way] = Seconds(_seconds(lambda: work.update(rows, rows)), sampling * work.lengths.answer / tokens)
+        kernel_threads.set_threads(way.threads, way.precision)
+        sampling = _time_call(lambda: work.answer(rows, tokens))
+        found[way] = Seconds(_time_call(lambda: work.update(rows, rows)), sampling * work.lengths.answer / tokens)
     return found
 
 
-def _seconds(deed: Callable[[], object]) -> float:
+def _time_call(deed: Callable[[], object]) -> float:
     began = time.perf_counter()
     deed()
     if torch.cuda.is_available():

@@ -10,9 +10,9 @@ from typing import Any
 from qed.console.live import Console
 from qed.errors import DataError
 from qed.evaluation import stored
-from qed.evaluation.paired import Change, Paired, paired
-from qed.evaluation.summary import by_problem
-from qed.runs.run import Row, evaluations, read_lines, step_folder
+from qed.evaluation.paired import Change, PairedTest, compare_paired
+from qed.evaluation.summary import group_by_problem
+from qed.runs.run import Row, name_step_folder, read_evaluations, read_lines
 
 SHOWN = 3  # problems of each kind of change
 LONGEST = 200  # characters of a question or an answer
@@ -20,14 +20,14 @@ Answers = dict[str, dict[str, list[Row]]]  # by task and decoding
 
 
 @dataclass(frozen=True)
-class Compared:
+class TaskPair:
     """One task of both evaluations; `decodings` are those of the first and of the second."""
 
     task: str
     decodings: tuple[str, str]
     before: list[Row]
     after: list[Row]
-    found: Paired
+    found: PairedTest
 
 
 def compare(before: Path, after: Path, scoring: stored.Scoring, console: Console) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def compare(before: Path, after: Path, scoring: stored.Scoring, console: Console
     Raises:
         DataError: one of them holds no evaluation, or they have no problem in common.
     """
-    compared = list(_compared(load(before, scoring), load(after, scoring)))
+    compared = list(_pair_tasks(load_answers(before, scoring), load_answers(after, scoring)))
     if not compared:
         raise DataError(
             f"{before} and {after} have no problem in common, so there is nothing to compare: a problem is the same "
@@ -48,35 +48,35 @@ def compare(before: Path, after: Path, scoring: stored.Scoring, console: Console
     console.table(
         "Right, %, and the difference in points [95 %]",
         ("task", "n", "before", "after", "difference", "p"),
-        [_figures(each) for each in compared],
+        [_format_figures(each) for each in compared],
     )
     for each in compared:
         _show_changes(console, each)
-    return {_name(each): {**asdict(each.found), "difference": each.found.difference} for each in compared}
+    return {_name_pair(each): {**asdict(each.found), "difference": each.found.difference} for each in compared}
 
 
-def load(place: Path, scoring: stored.Scoring) -> Answers:
+def load_answers(place: Path, scoring: stored.Scoring) -> Answers:
     """The answers of a run's last evaluation, of one evaluation's folder, or of a file."""
     if place.is_file():
-        return _file(place, scoring)
+        return _load_file(place, scoring)
     if not place.is_dir():
         raise DataError(f"There is no run, evaluation or file {place} to compare.")
-    steps = [step for step, _ in evaluations(place)]
-    home = place / step_folder(steps[-1]) if steps else place
+    steps = [step for step, _ in read_evaluations(place)]
+    home = place / name_step_folder(steps[-1]) if steps else place
     files = sorted(home.glob("*.jsonl"))
     if not files:
         raise DataError(f"{place} holds no evaluation: there is no eval/step_N/TASK.jsonl in it.")
-    return {file.stem: by_decoding for file in files for by_decoding in [_by_decoding(file)] if by_decoding}
+    return {file.stem: by_decoding for file in files for by_decoding in [_group_by_decoding(file)] if by_decoding}
 
 
-def _file(file: Path, scoring: stored.Scoring) -> Answers:
+def _load_file(file: Path, scoring: stored.Scoring) -> Answers:
     """Answers that an evaluation has written, or any others, which are scored first."""
-    if file.name.endswith(".jsonl") and (found := _by_decoding(file)):
+    if file.name.endswith(".jsonl") and (found := _group_by_decoding(file)):
         return {file.stem: found}
-    return {name: {stored.DECODING: rows} for name, rows in stored.score(file, scoring).items()}
+    return {name: {stored.DECODING: rows} for name, rows in stored.score_responses(file, scoring).items()}
 
 
-def _by_decoding(file: Path) -> dict[str, list[Row]]:
+def _group_by_decoding(file: Path) -> dict[str, list[Row]]:
     """The rows of an evaluation by their decoding; nothing where these are no rows of an evaluation."""
     try:
         rows = read_lines(file)
@@ -90,7 +90,7 @@ def _by_decoding(file: Path) -> dict[str, list[Row]]:
     return found
 
 
-def _compared(before: Answers, after: Answers) -> Iterator[Compared]:
+def _pair_tasks(before: Answers, after: Answers) -> Iterator[TaskPair]:
     """The tasks that both have. A file alone may have another name on the other side."""
     alone = len(before) == len(after) == 1
     for task, one in before.items():
@@ -100,34 +100,35 @@ def _compared(before: Answers, after: Answers) -> Iterator[Compared]:
             shared = [(next(iter(one)), next(iter(other)))]
         for names in shared:
             rows = one[names[0]], other[names[1]]
-            if found := paired(*rows):
-                yield Compared(task, names, *rows, found)
+            if found := compare_paired(*rows):
+                yield TaskPair(task, names, *rows, found)
 
 
-def _name(each: Compared) -> str:
+def _name_pair(each: TaskPair) -> str:
     one, other = each.decodings
     if one == other:
         return each.task if one == stored.DECODING else f"{each.task}, {one}"
     return f"{each.task}, {one} against {other}"
 
 
-def _figures(each: Compared) -> Sequence[str]:
+def _format_figures(each: TaskPair) -> Sequence[str]:
     found = each.found
     bounds = f"[{100 * found.ci_lo:+.1f}, {100 * found.ci_hi:+.1f}]"
     shares = (f"{100 * share:.1f}" for share in (found.before, found.after))
     chance = f"{found.p_value:.1e}" if found.p_value < 1e-3 else f"{found.p_value:.3f}"
-    return _name(each), f"{found.n:,}", *shares, f"{100 * found.difference:+.1f} {bounds}", chance
+    return _name_pair(each), f"{found.n:,}", *shares, f"{100 * found.difference:+.1f} {bounds}", chance
 
 
-def _show_changes(console: Console, each: Compared) -> None:
+def _show_changes(console: Console, each: TaskPair) -> None:
     found = each.found
     console.say(
-        f"{_name(each)}: of {found.n:,} problems {len(found.gained):,} are answered better and {len(found.lost):,} "
+        f"{_name_pair(each)}: of {found.n:,} problems {len(found.gained):,} are answered better and "
+        f"{len(found.lost):,} "
         f"worse ({found.test})."
     )
     if found.unpaired:
         console.say(f"  {found.unpaired:,} problems stand on one side only and are left out.")
-    before, after = by_problem(each.before), by_problem(each.after)
+    before, after = group_by_problem(each.before), group_by_problem(each.after)
     for word, changes in (("gained", found.gained), ("lost", found.lost)):
         for change in changes[:SHOWN]:
             _show_change(console, word, change, before[change.problem], after[change.problem])
@@ -137,16 +138,16 @@ def _show_change(
     console: Console, word: str, change: Change, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> None:
     """A problem that changed, with the first answer of either side that shows it."""
-    console.say(f"  {word}: {_short(before[0].get('question'))}  (gold {_short(before[0].get('gold'))})")
+    console.say(f"  {word}: {_shorten(before[0].get('question'))}  (gold {_shorten(before[0].get('gold'))})")
     better = change.after > change.before
     for name, rows, share, right in (
         ("before", before, change.before, not better),
         ("after", after, change.after, better),
     ):
         shown = next((row for row in rows if bool(row["correct"]) == right), rows[0])
-        console.say(f"    {name} {100 * share:.0f} %: {_short(shown.get('extracted') or shown.get('text'))}")
+        console.say(f"    {name} {100 * share:.0f} %: {_shorten(shown.get('extracted') or shown.get('text'))}")
 
 
-def _short(text: Any) -> str:
+def _shorten(text: Any) -> str:
     words = " ".join(str(text).split())
     return words if len(words) <= LONGEST else f"{words[:LONGEST]}…"

@@ -10,14 +10,14 @@ from typing import Any
 
 from qed.config.phases import Settings
 from qed.console.live import Console
-from qed.data.splits import load_problems, prompt_name, reward_names
+from qed.data.splits import load_problems, resolve_prompt_name, resolve_reward_names
 from qed.models import threads
 from qed.models.load import check_name, pick_device
 from qed.rollout.agreement import require_sampler
 from qed.rollout.grader import load_grader
-from qed.rollout.policy import load_policy, tell_handover
+from qed.rollout.policy import load_policy, report_handover
 from qed.rollout.sampler_check import Options
-from qed.rollout.stages import flat, grade, sample
+from qed.rollout.stages import flatten, grade, sample
 from qed.sampling.base import Sampling
 from qed.types import Group, Request, Rollout
 
@@ -26,8 +26,8 @@ SHOWN = 600  # characters of an answer, from its beginning and its end
 TRUNCATED_SHARE, SAME_SHARE = 0.5, 0.5  # from here on said to be a likely cause
 
 
-@threads.kept()
-def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
+@threads.restore_threads()
+def debug_generations(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     """Sample answers to a few held-out problems as training would, grade and print them.
 
     Args:
@@ -40,10 +40,10 @@ def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     """
     check_name(settings.model.name)
     console = Console(json)
-    threads.use(settings.run.threads, settings.run.matmul_precision)
+    threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     policy = load_policy(settings, loaded.problems, pick_device(settings.model.device), None)
-    tell_handover(policy.sampler, console.say)
+    report_handover(policy.sampler, console.say)
     asked = [problem for problem in loaded.problems if problem.answer][: settings.sampling.problems_per_step]
     sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, policy.template.stop)
     compared = require_sampler(policy, policy.template, asked, sampling, settings, console, Options())
@@ -57,23 +57,25 @@ def debug(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
     )
     grade(groups, load_grader(settings.data, settings.sampling.max_tokens))
     console.say(
-        f"{settings.model.name}, prompt {prompt_name(settings.data)}, "
-        f"reward {' + '.join(reward_names(settings.data))}, "
+        f"{settings.model.name}, prompt {resolve_prompt_name(settings.data)}, "
+        f"reward {' + '.join(resolve_reward_names(settings.data))}, "
         f"temperature {sampling.temperature:g}, at most {sampling.max_tokens} tokens"
     )
     for group in groups:
-        show(console, group, whole)
+        show_group(console, group, whole)
     console.say()
-    figures = diversity(groups)
+    figures = compute_diversity(groups)
     console.table(
-        "Over all answers", ("", "value"), [(name.replace("_", " "), _number(value)) for name, value in figures.items()]
+        "Over all answers",
+        ("", "value"),
+        [(name.replace("_", " "), _format_number(value)) for name, value in figures.items()],
     )
-    for line in advice(groups, figures):
+    for line in list_advice(groups, figures):
         console.say(line)
-    return {"answers": [as_row(rollout) for rollout in flat(groups)], **figures, "sampler_check": compared}
+    return {"answers": [build_row(rollout) for rollout in flatten(groups)], **figures, "sampler_check": compared}
 
 
-def as_row(rollout: Rollout) -> dict[str, Any]:
+def build_row(rollout: Rollout) -> dict[str, Any]:
     """An answer with what was found in it."""
     verdict = rollout.grade
     return {
@@ -83,7 +85,7 @@ def as_row(rollout: Rollout) -> dict[str, Any]:
         "text": rollout.text,
         "tokens": len(rollout.output),
         "stop_reason": rollout.stop_reason,
-        "tags": tags(rollout.text),
+        "tags": count_tags(rollout.text),
         "extracted": verdict.extracted if verdict else None,
         "reward": rollout.reward if rollout.has_reward else None,
         "parts": dict(verdict.parts) if verdict else {},
@@ -94,16 +96,16 @@ def as_row(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def tags(text: str) -> dict[str, int]:
+def count_tags(text: str) -> dict[str, int]:
     """The tags and boxes in a text, each with how often it stands there."""
     return dict(Counter(TAG.findall(text)))
 
 
-def show(console: Console, group: Group, whole: bool) -> None:
+def show_group(console: Console, group: Group, whole: bool) -> None:
     """A problem and its answers."""
     problem = group[0].problem
-    console.say(f"\n── {problem.id}, gold {problem.answer}\n{_shortened(problem.question, whole)}")
-    for row in map(as_row, group):
+    console.say(f"\n── {problem.id}, gold {problem.answer}\n{_shorten(problem.question, whole)}")
+    for row in map(build_row, group):
         parts = "  ".join(f"{name} {value:g}" for name, value in row["parts"].items())
         found = " ".join(f"{name}×{count}" if count > 1 else name for name, count in row["tags"].items())
         console.say(
@@ -113,12 +115,12 @@ def show(console: Console, group: Group, whole: bool) -> None:
             f"    parts {parts or 'none'}\n    tags {found or 'none'}\n"
             f"    extracted {row['extracted']!r}: {row['reason']}"
         )
-        console.say("    " + _shortened(row["text"], whole).replace("\n", "\n    "))
+        console.say("    " + _shorten(row["text"], whole).replace("\n", "\n    "))
 
 
-def diversity(groups: Sequence[Group]) -> dict[str, float]:
+def compute_diversity(groups: Sequence[Group]) -> dict[str, float]:
     """How much the answers of a group differ, in what they say and in what they earn."""
-    rollouts = flat(groups)
+    rollouts = flatten(groups)
     rewards = [[rollout.reward for rollout in group if rollout.has_reward] for group in groups]
     earned = [reward for own in rewards for reward in own]
     return {
@@ -133,11 +135,13 @@ def diversity(groups: Sequence[Group]) -> dict[str, float]:
         "reward_std_in_a_group": fmean(pstdev(own) if own else 0.0 for own in rewards),
         "groups_without_signal": fmean(len(set(own)) < 2 for own in rewards),
         "distinct_texts": fmean(len({rollout.text for rollout in group}) / len(group) for group in groups),
-        "distinct_answers": fmean(len({_extracted(rollout) for rollout in group}) / len(group) for group in groups),
+        "distinct_answers": fmean(
+            len({_find_extracted(rollout) for rollout in group}) / len(group) for group in groups
+        ),
     }
 
 
-def advice(groups: Sequence[Group], figures: dict[str, float]) -> list[str]:
+def list_advice(groups: Sequence[Group], figures: dict[str, float]) -> list[str]:
     """Why the answers of a group earn the same, in words, where many do."""
     if not figures["groups_without_signal"]:
         return ["Every group has answers that earn differently: there is something to learn from."]
@@ -149,7 +153,7 @@ def advice(groups: Sequence[Group], figures: dict[str, float]) -> list[str]:
             f"{figures['without_reward']:,} answers have no reward: every reward function returned None or NaN."
         )
     if not figures["in_format"]:
-        found = Counter(tag for rollout in flat(groups) for tag in tags(rollout.text))
+        found = Counter(tag for rollout in flatten(groups) for tag in count_tags(rollout.text))
         common = ", ".join(f"{tag} ({count})" for tag, count in found.most_common(4)) or "none at all"
         said.append(f"No answer has the reward's format; tags found: {common}. Another --prompt, or SFT on it first.")
     elif not figures["right"]:
@@ -165,15 +169,15 @@ def _earned(reward: float | None) -> str:
     return "none" if reward is None else f"{reward:g}"
 
 
-def _extracted(rollout: Rollout) -> str | None:
+def _find_extracted(rollout: Rollout) -> str | None:
     return rollout.grade.extracted if rollout.grade else None
 
 
-def _shortened(text: str, whole: bool) -> str:
+def _shorten(text: str, whole: bool) -> str:
     if whole or len(text) <= 2 * SHOWN:
         return text
     return f"{text[:SHOWN]}\n… {len(text) - 2 * SHOWN:,} characters …\n{text[-SHOWN:]}"
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:,.3f}".rstrip("0").rstrip(".")

@@ -12,13 +12,13 @@ MOST_EXACT = 128
 Counts = tuple[int, ...]
 
 
-def budgets(count: int) -> list[int]:
+def list_budgets(count: int) -> list[int]:
     """The k that are reported for so many answers to a problem: 1, 2, 4, … and the count itself."""
     powers = [1 << power for power in range(count.bit_length()) if 1 << power <= count]
     return powers if powers[-1:] == [count] else [*powers, count]
 
 
-def pass_at_k(count: int, right: int, k: int) -> float:
+def compute_pass_at_k(count: int, right: int, k: int) -> float:
     """The chance that at least one of k answers is right: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374).
 
     Unbiased for k answers drawn anew, unlike 1 - (1 - c/n)^k.
@@ -26,7 +26,7 @@ def pass_at_k(count: int, right: int, k: int) -> float:
     return 1.0 - comb(count - right, k) / comb(count, k)
 
 
-def maj_at_k(clusters: Sequence[int], right: Sequence[bool], silent: int, k: int) -> float:
+def compute_maj_at_k(clusters: Sequence[int], right: Sequence[bool], silent: int, k: int) -> float:
     """The chance that a vote of k answers is right, ties split evenly, averaged over all subsets of k answers.
 
     Args:
@@ -39,18 +39,18 @@ def maj_at_k(clusters: Sequence[int], right: Sequence[bool], silent: int, k: int
     for place, correct in enumerate(right):
         if correct:
             others = sorted(size for other, size in enumerate(clusters) if other != place)
-            found += _winning(clusters[place], tuple(others), silent, k)
+            found += _compute_win_share(clusters[place], tuple(others), silent, k)
     return found
 
 
 @lru_cache(maxsize=4096)
-def _winning(own: int, others: Counts, silent: int, k: int) -> float:
+def _compute_win_share(own: int, others: Counts, silent: int, k: int) -> float:
     """The expected share of a vote that a cluster wins: over how many of the k answers are its own."""
-    ways = sum(comb(own, votes) * _shares(votes, others, silent, k) for votes in range(1, min(own, k) + 1))
+    ways = sum(comb(own, votes) * _count_tie_shares(votes, others, silent, k) for votes in range(1, min(own, k) + 1))
     return ways / comb(own + sum(others) + silent, k)
 
 
-def _shares(votes: int, others: Counts, silent: int, k: int) -> float:
+def _count_tie_shares(votes: int, others: Counts, silent: int, k: int) -> float:
     """The ways to draw the remaining answers in which no other cluster has more votes, each divided by those that lead.
 
     The ways are counted by (answers drawn, clusters that tie), one cluster after another.

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from qed.data.sources.rows import Place, Row, Rows
-from qed.errors import DataError, nearest
+from qed.errors import DataError, suggest_nearest
 from qed.grading.equal import equal
-from qed.grading.extract import final_answer
+from qed.grading.extract import extract_final_answer
 from qed.rewards.grader import Grader, join
-from qed.rewards.verdicts import CLASSES, four_classes, verdict_on
+from qed.rewards.verdicts import CLASSES, classify, judge_answer
 from qed.types import Grade, Problem, Rollout
 
 GOLD = ("gold", "answer", "ground_truth", "expected_answer", "reward_model.ground_truth", "gts", "target", "solution")
@@ -43,15 +43,15 @@ class Graded:
         return {**self.row, **dict(zip(ADDED, values, strict=True)), **more}
 
 
-def stored(rollout: Rollout, kind: str, mode: str) -> Grade:
+def grade_stored(rollout: Rollout, kind: str, mode: str) -> Grade:
     """The grade of a stored answer by its final answer; the format holds where a strict look finds one too."""
     gold = rollout.problem.answer
     if kind == "answer":
         verdict = equal(gold, rollout.text)
         return Grade(float(verdict.correct), verdict.correct, True, rollout.text, {}, verdict.tier, verdict.reason)
-    found = final_answer(rollout.text, mode)
-    verdict = verdict_on(gold, found.answer if found else None)
-    format_ok = found is not None and (mode == "strict" or final_answer(rollout.text, "strict") is not None)
+    found = extract_final_answer(rollout.text, mode)
+    verdict = judge_answer(gold, found.answer if found else None)
+    format_ok = found is not None and (mode == "strict" or extract_final_answer(rollout.text, "strict") is not None)
     extracted = found.answer if found else None
     return Grade(float(verdict.correct), verdict.correct, format_ok, extracted, {}, verdict.tier, verdict.reason)
 
@@ -59,9 +59,9 @@ def stored(rollout: Rollout, kind: str, mode: str) -> Grade:
 def judged(rollout: Rollout, grader: Grader | None, kind: str, mode: str) -> Grade:
     """The grade of a stored answer by a reward; its final answer judges where the reward does not, or there is none."""
     if grader is None:
-        return stored(rollout, kind, mode)
+        return grade_stored(rollout, kind, mode)
     grade = grader([[rollout]])[0][0]
-    return grade if grader.judge else join(grade, stored(rollout, kind, mode), grader.checks_format)
+    return grade if grader.judge else join(grade, grade_stored(rollout, kind, mode), grader.checks_format)
 
 
 def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | None, workers: int) -> Iterator[Graded]:
@@ -74,8 +74,8 @@ def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | No
         grader: of a reward, where one was asked for.
         workers: answers graded at once, for rewards that run in processes of their own.
     """
-    grade = _timed(mode, grader)
-    cases = (_case(place, row, keys) for place, row in rows)
+    grade = _build_timed_grader(mode, grader)
+    cases = (_read_case(place, row, keys) for place, row in rows)
     if workers == 1:
         yield from map(grade, cases)
         return
@@ -90,35 +90,35 @@ def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | No
     threads.shutdown()
 
 
-def _timed(mode: str, grader: Grader | None) -> Callable[[tuple[Row, Rollout, str]], Graded]:
+def _build_timed_grader(mode: str, grader: Grader | None) -> Callable[[tuple[Row, Rollout, str]], Graded]:
     def graded(case: tuple[Row, Rollout, str]) -> Graded:
         row, rollout, kind = case
         began = time.perf_counter()
         verdict = judged(rollout, grader, kind, mode)
         seconds = time.perf_counter() - began
-        of = four_classes(verdict, rollout) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
+        of = classify(verdict, rollout) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
         return Graded(row, verdict, seconds, of)
 
     return graded
 
 
-def _case(place: Place, row: Row, keys: tuple[str, str]) -> tuple[Row, Rollout, str]:
-    gold = value_of(place, row, keys[0], GOLD, "--gold-key")
-    response = value_of(place, row, keys[1], RESPONSE, "--response-key")
+def _read_case(place: Place, row: Row, keys: tuple[str, str]) -> tuple[Row, Rollout, str]:
+    gold = read_value(place, row, keys[0], GOLD, "--gold-key")
+    response = read_value(place, row, keys[1], RESPONSE, "--response-key")
     question = row.get("question") or row.get("problem") or ""
     meta = {key: value for key, value in row.items() if key not in (keys[0], keys[1])}
-    problem = Problem(str(row.get("id", place.number)), str(question), answer_in(gold_text(gold)), meta=meta)
-    return row, Rollout(problem, (), (), (), text_of(response), "stop"), str(row.get("kind", ""))
+    problem = Problem(str(row.get("id", place.number)), str(question), extract_gold(convert_gold(gold)), meta=meta)
+    return row, Rollout(problem, (), (), (), convert_to_text(response), "stop"), str(row.get("kind", ""))
 
 
-def answer_in(gold: str) -> str:
+def extract_gold(gold: str) -> str:
     """The gold itself, where it stands behind its worked solution: in GSM8K after ####, in its file of model solutions
     after `A:` on the last line."""
     behind = gold.rpartition("####")[2] if "####" in gold else gold.rpartition("\nA:")[2]
     return gold.strip() if "\n" in behind.strip() else behind.strip()
 
 
-def value_of(place: Place, row: Row, key: str, known: Sequence[str], option: str) -> Any:
+def read_value(place: Place, row: Row, key: str, known: Sequence[str], option: str) -> Any:
     """What stands in a column, or in the first known one; a dot goes into a column that holds columns.
 
     Raises:
@@ -133,18 +133,18 @@ def value_of(place: Place, row: Row, key: str, known: Sequence[str], option: str
     wanted = key or known[0]
     raise DataError(
         f"{place}: there is no column {wanted}; the columns are {', '.join(map(str, row))}. Name yours with {option}."
-        + nearest(wanted, map(str, row))
+        + suggest_nearest(wanted, map(str, row))
     )
 
 
-def gold_text(value: Any) -> str:
+def convert_gold(value: Any) -> str:
     """A gold as text: of several plain values all are wanted."""
     if isinstance(value, list) and not any(isinstance(one, dict | list) for one in value):
-        return ", ".join(map(text_of, value))
-    return text_of(value)
+        return ", ".join(map(convert_to_text, value))
+    return convert_to_text(value)
 
 
-def text_of(value: Any) -> str:
+def convert_to_text(value: Any) -> str:
     """An answer as text: of messages the last one counts, of one choice its text; nothing and NaN are empty."""
     while isinstance(value, dict | list):
         value = value.get("content", value.get("text")) if isinstance(value, dict) else next(reversed(value), None)

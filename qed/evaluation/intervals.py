@@ -7,7 +7,7 @@ import math
 Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 
-def wilson(right: int, count: int) -> tuple[float, float]:
+def compute_wilson_interval(right: int, count: int) -> tuple[float, float]:
     """The score interval of a proportion (Wilson 1927): honest for small counts and near 0 and 1."""
     if count == 0:
         return 0.0, 1.0
@@ -18,7 +18,7 @@ def wilson(right: int, count: int) -> tuple[float, float]:
     return min(share, max(0.0, middle - half)), max(share, min(1.0, middle + half))
 
 
-def mcnemar(gained: int, lost: int) -> float:
+def compute_mcnemar_p(gained: int, lost: int) -> float:
     """The exact two-sided p-value that answers changed as often for the better as for the worse (McNemar 1947).
 
     Under the null each of the changed answers is a fair coin, so the tail of a binomial with one half is counted in

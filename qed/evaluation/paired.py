@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from qed.evaluation.intervals import Z, mcnemar
-from qed.evaluation.resampling import difference
-from qed.evaluation.summary import Row, by_problem
+from qed.evaluation.intervals import Z, compute_mcnemar_p
+from qed.evaluation.resampling import bootstrap_difference
+from qed.evaluation.summary import Row, group_by_problem
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedTest:
     """What a paired test says; shares are means over the `n` problems that both evaluations asked."""
 
     n: int
@@ -42,13 +42,13 @@ class Paired:
         return self.after - self.before
 
 
-def paired(before: Sequence[Row], after: Sequence[Row]) -> Paired | None:
+def compare_paired(before: Sequence[Row], after: Sequence[Row]) -> PairedTest | None:
     """The answers of two evaluations, problem by problem; None where they have no problem in common.
 
     A problem is the same when its id and its gold are.
     """
-    one, other = by_problem(before), by_problem(after)
-    shared = [problem for problem in one if problem in other and _gold(one[problem]) == _gold(other[problem])]
+    one, other = group_by_problem(before), group_by_problem(after)
+    shared = [problem for problem in one if problem in other and _read_gold(one[problem]) == _read_gold(other[problem])]
     if not shared:
         return None
     old, new = ([fmean(bool(row["correct"]) for row in side[problem]) for problem in shared] for side in (one, other))
@@ -61,16 +61,16 @@ def paired(before: Sequence[Row], after: Sequence[Row]) -> Paired | None:
     once = all(len(side[problem]) == 1 for side in (one, other) for problem in shared)
     # Equal differences have no spread to resample; how many problems there are still bounds what can be claimed.
     if once or len({round(now - was, 12) for was, now in zip(old, new, strict=True)}) == 1:
-        low, high = adjusted_wald(len(gained), len(lost), len(shared))
-        chance, test = mcnemar(len(gained), len(lost)), "exact McNemar"
+        low, high = compute_adjusted_wald(len(gained), len(lost), len(shared))
+        chance, test = compute_mcnemar_p(len(gained), len(lost)), "exact McNemar"
     else:
-        low, high, chance = difference(old, new)
+        low, high, chance = bootstrap_difference(old, new)
         test = "bootstrap over problems"
     unpaired = len(one) + len(other) - 2 * len(shared)
-    return Paired(len(shared), unpaired, fmean(old), fmean(new), low, high, chance, test, gained, lost)
+    return PairedTest(len(shared), unpaired, fmean(old), fmean(new), low, high, chance, test, gained, lost)
 
 
-def adjusted_wald(gained: int, lost: int, count: int) -> tuple[float, float]:
+def compute_adjusted_wald(gained: int, lost: int, count: int) -> tuple[float, float]:
     """The 95 % interval of a difference of paired proportions (Bonett and Price 2012, "Adjusted Wald confidence
     interval for a difference of binomial proportions based on paired data")."""
     up, down = (gained + 1) / (count + 2), (lost + 1) / (count + 2)
@@ -78,5 +78,5 @@ def adjusted_wald(gained: int, lost: int, count: int) -> tuple[float, float]:
     return max(-1.0, up - down - half), min(1.0, up - down + half)
 
 
-def _gold(rows: Sequence[Row]) -> str:
+def _read_gold(rows: Sequence[Row]) -> str:
     return str(rows[0].get("gold"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.grading.extract import final_answer
-from qed.rewards.verdicts import four_classes, verdict_on
+from qed.grading.extract import extract_final_answer
+from qed.rewards.verdicts import classify, judge_answer
 from qed.types import Rollout
 
 # How prompts and models mark a thought; a prompt may have opened it before the answer began.
@@ -18,27 +18,27 @@ THOUGHTS = (
 )
 
 
-def marks(rollout: Rollout) -> dict[str, Any]:
+def compute_sample_metrics(rollout: Rollout) -> dict[str, Any]:
     """The columns that an evaluation adds to the row of a graded answer.
 
     `strict` and `flexible`: whether the answer that such an extraction finds is right; `string`: whether the flexible
     one is right by its characters alone; `class`: of format × answer; `reasoning_chars`: the length of its thought.
     """
     gold, text = rollout.problem.answer, rollout.text
-    strict, flexible = (final_answer(text, mode) for mode in ("strict", "flexible"))
-    loose = verdict_on(gold, flexible.answer if flexible else None)
+    strict, flexible = (extract_final_answer(text, mode) for mode in ("strict", "flexible"))
+    loose = judge_answer(gold, flexible.answer if flexible else None)
     # What the strict search finds, the flexible one finds first.
-    exact = loose if strict == flexible else verdict_on(gold, strict.answer if strict else None)
+    exact = loose if strict == flexible else judge_answer(gold, strict.answer if strict else None)
     return {
         "strict": exact.correct,
         "flexible": loose.correct,
         "string": loose.correct and loose.tier == "string",
-        "class": four_classes(rollout.grade, rollout) if rollout.grade else None,
-        "reasoning_chars": len(thought(text)),
+        "class": classify(rollout.grade, rollout) if rollout.grade else None,
+        "reasoning_chars": len(extract_thought(text)),
     }
 
 
-def thought(text: str) -> str:
+def extract_thought(text: str) -> str:
     """The reasoning before the answer, without its tags: empty where there is none; the rest of a text that never ends
     it."""
     for opening, closing in THOUGHTS:

@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from qed.evaluation.intervals import Z, wilson
+from qed.evaluation.intervals import Z, compute_wilson_interval
 
 RESAMPLES = 2_000
 CELLS = 4_000_000  # numbers held at once
@@ -25,7 +25,7 @@ LEAST_SLOPE = 1 / 3  # a correction for skewness that stretches a quantile furth
 Floats = NDArray[np.float64]
 
 
-def intervals(values: Floats) -> list[tuple[float, float]]:
+def bootstrap_intervals(values: Floats) -> list[tuple[float, float]]:
     """The interval of the mean of each column over problems.
 
     Args:
@@ -35,11 +35,11 @@ def intervals(values: Floats) -> list[tuple[float, float]]:
         for each measure the bounds. Equal values say nothing of their spread; there the number of problems bounds what
         can be claimed, as if each had been answered once (Wilson).
     """
-    means = resampled(values)
-    return [_bounds(values[:, column], np.sort(means[:, column])) for column in range(values.shape[1])]
+    means = resample_means(values)
+    return [_compute_bounds(values[:, column], np.sort(means[:, column])) for column in range(values.shape[1])]
 
 
-def resampled(values: Floats) -> Floats:
+def resample_means(values: Floats) -> Floats:
     """[RESAMPLES, measures]: the means over problems drawn with replacement, the same draws for all measures."""
     count = len(values)
     source = np.random.default_rng(SEED)
@@ -51,16 +51,16 @@ def resampled(values: Floats) -> Floats:
     return np.concatenate(found)
 
 
-def _bounds(values: Floats, means: Floats) -> tuple[float, float]:
+def _compute_bounds(values: Floats, means: Floats) -> tuple[float, float]:
     mean = float(values.mean())
     if np.ptp(values) < 1e-12:
-        return wilson(round(mean * len(values)), len(values)) if len(values) > 1 else (0.0, 1.0)
+        return compute_wilson_interval(round(mean * len(values)), len(values)) if len(values) > 1 else (0.0, 1.0)
     widened = Z * math.sqrt(len(values) / (len(values) - 1))
-    low, high = (_corrected(values, means, side * widened) for side in (-1, 1))
+    low, high = (_correct_quantile(values, means, side * widened) for side in (-1, 1))
     return min(mean, low), max(mean, high)
 
 
-def _corrected(values: Floats, means: Floats, quantile: float) -> float:
+def _correct_quantile(values: Floats, means: Floats, quantile: float) -> float:
     """The resampled mean at a normal quantile, corrected for bias and skewness."""
     mean = values.mean()
     tolerance = 1e-12
@@ -74,15 +74,15 @@ def _corrected(values: Floats, means: Floats, quantile: float) -> float:
     return float(means[min(len(means) - 1, max(0, place))])
 
 
-def difference(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
+def bootstrap_difference(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
     """The interval of the mean difference of pairs, and the two-sided p-value of its being zero.
 
     Problems are resampled with both of their values. The p-value is the share of resamples whose mean lies as far from
     the measured one as that lies from zero.
     """
     values = (np.array(after, dtype=np.float64) - np.array(before, dtype=np.float64))[:, None]
-    means = np.sort(resampled(values)[:, 0])
+    means = np.sort(resample_means(values)[:, 0])
     mean = float(values.mean())
     far = float((np.abs(means - mean) >= abs(mean) - 1e-12).sum())
-    low, high = _bounds(values[:, 0], means)
+    low, high = _compute_bounds(values[:, 0], means)
     return low, high, (far + 1) / (len(means) + 1)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.evaluation.per_sample_metrics import marks
-from qed.rollout.stages import flat
-from qed.runs.run import Row, as_row
+from qed.evaluation.per_sample_metrics import compute_sample_metrics
+from qed.rollout.stages import flatten
+from qed.runs.run import Row, build_row
 from qed.types import Groups
 
 # What metrics.jsonl says of one decoding; the rest stands in summary.json.
@@ -22,23 +22,26 @@ METRICS = {
 }
 
 
-def as_rows(groups: Groups, decoding: str, step: int) -> list[Row]:
+def build_rows(groups: Groups, decoding: str, step: int) -> list[Row]:
     """Graded answers as the rows of an evaluation."""
-    return [{"decoding": decoding, **as_row(rollout, step), **marks(rollout)} for rollout in flat(groups)]
+    return [
+        {"decoding": decoding, **build_row(rollout, step), **compute_sample_metrics(rollout)}
+        for rollout in flatten(groups)
+    ]
 
 
-def as_metrics(summaries: dict[str, dict[str, dict[str, Any]]]) -> dict[str, float]:
+def build_metrics(summaries: dict[str, dict[str, dict[str, Any]]]) -> dict[str, float]:
     """Summaries as entries of metrics.jsonl."""
     return {
         f"eval/{task}/{decoding}/{name}": value
         for task, decodings in summaries.items()
         for decoding, figures in decodings.items()
-        for name, value in _entries(figures).items()
+        for name, value in _list_entries(figures).items()
         if value is not None
     }
 
 
-def _entries(figures: dict[str, Any]) -> dict[str, Any]:
+def _list_entries(figures: dict[str, Any]) -> dict[str, Any]:
     several = figures["k"] > 1
     estimates = {f"{name}@{k}": each["value"] for name in ("pass", "maj") for k, each in figures[name].items()}
     kinds = {
@@ -55,7 +58,7 @@ def _entries(figures: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def say(decoding: str, figures: dict[str, Any]) -> str:
+def format_figures(decoding: str, figures: dict[str, Any]) -> str:
     """One decoding's figures in a few words."""
     return (
         f"{decoding} {figures['accuracy']:.1%} [{figures['ci_lo']:.1%}, {figures['ci_hi']:.1%}] right, "

@@ -16,11 +16,11 @@ from typing import Any
 from qed.errors import QedError, UsageError
 from qed.runs.run import (
     Row,
-    as_bytes,
-    as_line,
+    encode_line,
+    encode_lines,
+    name_step_folder,
     read_json,
     read_lines,
-    step_folder,
     write_bytes,
     write_evaluation,
     write_whole,
@@ -45,14 +45,14 @@ class Store:
         self, folder: Path, step: int, task: str, decoding: str, asked: Mapping[str, Any], overwrite: bool = False
     ) -> None:
         self.folder, self.step, self.task, self.decoding = folder, step, task, decoding
-        self.home = folder / step_folder(step)
+        self.home = folder / name_step_folder(step)
         self.part = self.home / f".{task}.{decoding}.unfinished.jsonl"
         # As it reads when it comes back from a file.
         self.asked: Row = json.loads(json.dumps(asked))
-        self.summary = self._known(overwrite)
-        self.rows: list[Row] = [] if self.summary is not None else self._begun(overwrite)
+        self.summary = self._read_stored(overwrite)
+        self.rows: list[Row] = [] if self.summary is not None else self._begin(overwrite)
 
-    def _known(self, overwrite: bool) -> Row | None:
+    def _read_stored(self, overwrite: bool) -> Row | None:
         """The summary of the same evaluation, where it is finished."""
         known = read_json(self.home / "summary.json", {}).get(self.task, {}).get(self.decoding)
         if known is None or overwrite:
@@ -60,25 +60,26 @@ class Store:
         if known.get("settings") != self.asked:
             raise UsageError(
                 f"{self.home / self.task}.jsonl already holds a {self.decoding} evaluation with other settings: "
-                f"{_differences(known.get('settings'), self.asked)}. Take another --out, or replace it with "
+                f"{_list_differences(known.get('settings'), self.asked)}. Take another --out, or replace it with "
                 "--overwrite."
             )
         return dict(known)
 
-    def _begun(self, overwrite: bool) -> list[Row]:
+    def _begin(self, overwrite: bool) -> list[Row]:
         """The rows that an interrupted evaluation has left; the file begins when there are none."""
         found = read_lines(self.part) if self.part.exists() else []
         if found and not overwrite and found[0].get("asked") != self.asked:
             raise UsageError(
                 f"{self.home} holds an unfinished {self.decoding} evaluation of {self.task} with other settings: "
-                f"{_differences(found[0].get('asked'), self.asked)}. Give the same, take another --out, or begin again "
+                f"{_list_differences(found[0].get('asked'), self.asked)}. Give the same, take another --out, or "
+                "begin again "
                 "with --overwrite."
             )
         rows = [] if overwrite else found[1:]
         self._replace(rows)
         return rows
 
-    def finished(self, wanted: Mapping[str, int]) -> set[str]:
+    def is_finished(self, wanted: Mapping[str, int]) -> set[str]:
         """The problems that have as many answers as wanted."""
         found = Counter(row["group_id"] for row in self.rows)
         return {problem for problem, count in wanted.items() if found[problem] >= count}
@@ -116,12 +117,12 @@ class Store:
 
     def _replace(self, rows: Sequence[Row]) -> None:
         """The file anew, by renaming, so that a kill in the middle leaves the one before."""
-        write_whole(self.part, as_bytes("".join(map(as_line, [{"asked": self.asked}, *rows]))))
+        write_whole(self.part, encode_lines("".join(map(encode_line, [{"asked": self.asked}, *rows]))))
 
     def _append(self, rows: Sequence[Row]) -> None:
         before = self.part.stat().st_size
         try:
-            write_bytes(self.part, as_bytes("".join(map(as_line, rows))), append=True)
+            write_bytes(self.part, encode_lines("".join(map(encode_line, rows))), append=True)
         except OSError as error:
             os.truncate(self.part, before)
             raise QedError(
@@ -130,7 +131,7 @@ class Store:
             ) from error
 
 
-def _differences(there: Any, here: Mapping[str, Any]) -> str:
+def _list_differences(there: Any, here: Mapping[str, Any]) -> str:
     """What two evaluations asked differently, in words."""
     if not isinstance(there, dict):
         return "it was made by training"

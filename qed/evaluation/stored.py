@@ -14,14 +14,14 @@ from typing import Any
 from qed.data.sources import local
 from qed.data.sources.rows import Place
 from qed.errors import DataError
-from qed.evaluation.grade_files import GOLD, RESPONSE, answer_in, gold_text, judged, text_of, value_of
-from qed.evaluation.per_sample_metrics import marks
-from qed.evaluation.summary import overall, summarise
+from qed.evaluation.grade_files import GOLD, RESPONSE, convert_gold, convert_to_text, extract_gold, judged, read_value
+from qed.evaluation.per_sample_metrics import compute_sample_metrics
+from qed.evaluation.summary import average_tasks, summarize
 from qed.grading import symbolic
-from qed.randomness import seed_of
+from qed.randomness import derive_seed
 from qed.rewards.base import FINAL_ANSWER
 from qed.rewards.grader import Grader
-from qed.runs.run import Row, as_row, write_evaluation
+from qed.runs.run import Row, build_row, write_evaluation
 from qed.types import Problem, Rollout, StopReason
 
 ID = ("id", "unique_id", "problem_id", "group_id")
@@ -46,14 +46,14 @@ class Scoring:
     grader: Grader | None = None
 
 
-def score(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
+def score_responses(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
     """The rows of an evaluation for each column of answers, named by the file or by the column.
 
     Raises:
         DataError: the file is missing, empty or broken, or a column is not there; named by row.
     """
     symbolic.CHILD.start()  # it loads while the first rows are read
-    table = list(local.rows(str(file), ""))
+    table = list(local.read_rows(str(file), ""))
     if not table:
         raise DataError(f"{file} has no row to score.")
     # Where rows have ids, every row must have one; where none has, a question stands for itself.
@@ -61,14 +61,14 @@ def score(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
     scoring = replace(scoring, id_key=id_key)
     several = len(scoring.response_keys) > 1
     name = file.name.split(".")[0]
-    return {key.split(".")[0] if several else name: _scored(table, key, scoring) for key in scoring.response_keys}
+    return {key.split(".")[0] if several else name: _score_column(table, key, scoring) for key in scoring.response_keys}
 
 
-def _scored(table: Sequence[tuple[Place, Row]], key: str, scoring: Scoring) -> list[Row]:
+def _score_column(table: Sequence[tuple[Place, Row]], key: str, scoring: Scoring) -> list[Row]:
     asked: Counter[str] = Counter()
     rows = []
     for place, row in table:
-        rollout = _rollout(place, row, key, scoring, asked)
+        rollout = _build_rollout(place, row, key, scoring, asked)
         whole = rollout.text
         if scoring.mode == LAST_LINE:
             rollout = replace(rollout, text=whole.rstrip().rpartition("\n")[2])
@@ -77,51 +77,53 @@ def _scored(table: Sequence[tuple[Place, Row]], key: str, scoring: Scoring) -> l
         graded = replace(rollout, grade=grade)
         # Only who generated an answer knows its tokens.
         tokens = {"n_tokens": row["n_tokens"]} if isinstance(row.get("n_tokens"), int) else {}
-        rows.append({"decoding": DECODING, **as_row(graded, 0), **marks(graded), "text": whole, **tokens})
+        rows.append(
+            {"decoding": DECODING, **build_row(graded, 0), **compute_sample_metrics(graded), "text": whole, **tokens}
+        )
     return rows
 
 
-def _rollout(place: Place, row: Row, key: str, scoring: Scoring, asked: Counter[str]) -> Rollout:
+def _build_rollout(place: Place, row: Row, key: str, scoring: Scoring, asked: Counter[str]) -> Rollout:
     """A row as an answer, with its number among those to the same problem."""
-    gold = answer_in(gold_text(value_of(place, row, scoring.gold_key, GOLD, "--gold-key")))
+    gold = extract_gold(convert_gold(read_value(place, row, scoring.gold_key, GOLD, "--gold-key")))
     if not gold:
         raise DataError(
             f"{place}: the gold is empty, so nothing can be right. Drop the row, or name another --gold-key."
         )
-    response = text_of(value_of(place, row, key, RESPONSE, "--response-key"))
-    question = text_of(next((row[name] for name in QUESTION if name in row), ""))
-    problem = Problem(_id(place, row, question, gold, scoring), question, gold, meta=_meta(row))
+    response = convert_to_text(read_value(place, row, key, RESPONSE, "--response-key"))
+    question = convert_to_text(next((row[name] for name in QUESTION if name in row), ""))
+    problem = Problem(_read_id(place, row, question, gold, scoring), question, gold, meta=_read_meta(row))
     reason: StopReason = "length" if row.get("stop_reason", row.get("finish_reason")) == "length" else "stop"
     asked[problem.id] += 1
     return Rollout(problem, (), (), (), response, reason, index=asked[problem.id] - 1)
 
 
-def _id(place: Place, row: Row, question: str, gold: str, scoring: Scoring) -> str:
+def _read_id(place: Place, row: Row, question: str, gold: str, scoring: Scoring) -> str:
     """What tells a problem from others: its id, else its question, else its row."""
     if not scoring.id_key:
-        return f"{seed_of(question, gold):016x}" if question else str(place.number)
-    found = value_of(place, row, scoring.id_key, ID, "--id-key")
+        return f"{derive_seed(question, gold):016x}" if question else str(place.number)
+    found = read_value(place, row, scoring.id_key, ID, "--id-key")
     if found in (None, ""):
         raise DataError(f"{place}: the {scoring.id_key} is empty, while other rows have one.")
     return str(found)
 
 
-def _meta(row: Row) -> dict[str, Any]:
+def _read_meta(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in KEPT if row.get(name) not in (None, "")}
 
 
-def summaries(scored: dict[str, list[Row]], grader: Grader | None = None) -> dict[str, Row]:
+def summarize_columns(scored: dict[str, list[Row]], grader: Grader | None = None) -> dict[str, Row]:
     """The figures of each column of answers, and what judged them: a reward's grader, or the final answer."""
     judged_by = (grader.judge if grader else None) or FINAL_ANSWER
-    return {name: {"judged_by": judged_by, **summarise(rows)} for name, rows in scored.items()}
+    return {name: {"judged_by": judged_by, **summarize(rows)} for name, rows in scored.items()}
 
 
-def write(folder: Path, scored: dict[str, list[Row]], figures: dict[str, Row]) -> None:
+def write_scores(folder: Path, scored: dict[str, list[Row]], figures: dict[str, Row]) -> None:
     """All verdicts and figures, as an evaluation of step 0."""
     for name, rows in scored.items():
         write_evaluation(folder, 0, name, rows, {DECODING: figures[name]})
 
 
-def result(figures: dict[str, Row]) -> Row:
+def build_result(figures: dict[str, Row]) -> Row:
     """What a machine reads."""
-    return {"tasks": figures, "overall": overall(list(figures.values()))}
+    return {"tasks": figures, "overall": average_tasks(list(figures.values()))}

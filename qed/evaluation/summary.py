@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from qed.evaluation.estimators import budgets, pass_at_k
-from qed.evaluation.intervals import wilson
-from qed.evaluation.resampling import intervals
-from qed.evaluation.votes import Vote, majority
+from qed.evaluation.estimators import compute_pass_at_k, list_budgets
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.evaluation.resampling import bootstrap_intervals
+from qed.evaluation.votes import Vote, vote_majority
 from qed.rewards.verdicts import CLASSES
 from qed.types import UNGRADED
 
@@ -23,7 +23,7 @@ WAYS = ("strict", "flexible", "string")
 BREAKDOWNS = {"subject": "subject", "level": "level", "source": "data_source"}
 
 
-def by_problem(rows: Sequence[Row]) -> dict[str, list[Row]]:
+def group_by_problem(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The answers to each problem, in the order of their numbers; problems in the order in which they first stand."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -31,15 +31,15 @@ def by_problem(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return {problem: sorted(own, key=lambda row: int(row.get("sample_id", 0))) for problem, own in groups.items()}
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, Any]:
+def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     """Everything that is reported of one decoding of one task.
 
     Problems weigh the same however many answers each has. pass@k and maj@k go up to the fewest answers that a problem
     has, because none of both can be known beyond.
     """
-    groups = list(by_problem(rows).values())
+    groups = list(group_by_problem(rows).values())
     counts = [len(group) for group in groups]
-    measured = _measured(groups, min(counts))
+    measured = _compute_measures(groups, min(counts))
     value = measured["accuracy"]
     return {
         "n": len(groups),
@@ -51,30 +51,34 @@ def summarise(rows: Sequence[Row]) -> dict[str, Any]:
         "interval": "wilson" if max(counts) == 1 else "bootstrap over problems",
         **{name: _pick(measured, f"{name}@") for name in ("pass", "maj")},
         "accuracy_by": {way: measured[way] for way in WAYS if way in measured},
-        **_averages(rows),
-        "by": {name: _breakdown(groups, column) for name, column in BREAKDOWNS.items() if _has(groups, column)},
+        **_compute_averages(rows),
+        "by": {name: _break_down(groups, column) for name, column in BREAKDOWNS.items() if _has(groups, column)},
     }
 
 
-def _measured(groups: Sequence[Sequence[Row]], fewest: int) -> dict[str, dict[str, float]]:
+def _compute_measures(groups: Sequence[Sequence[Row]], fewest: int) -> dict[str, dict[str, float]]:
     """Accuracy in each way, pass@k and maj@k, each with its interval."""
-    columns = {"accuracy": [_share(group, "correct") for group in groups]}
-    columns |= {way: [_share(group, way) for group in groups] for way in WAYS if way in groups[0][0]}
+    columns = {"accuracy": [_compute_share(group, "correct") for group in groups]}
+    columns |= {way: [_compute_share(group, way) for group in groups] for way in WAYS if way in groups[0][0]}
     votes = [[Vote(row.get("extracted"), bool(row["correct"])) for row in group] for group in groups]
-    for k in budgets(fewest):
-        columns[f"pass@{k}"] = [pass_at_k(len(own), sum(vote.correct for vote in own), k) for own in votes]
+    for k in list_budgets(fewest):
+        columns[f"pass@{k}"] = [compute_pass_at_k(len(own), sum(vote.correct for vote in own), k) for own in votes]
         if k > 1:
-            columns[f"maj@{k}"] = [majority(own, k) for own in votes]
+            columns[f"maj@{k}"] = [vote_majority(own, k) for own in votes]
     values = np.array(list(columns.values()), dtype=np.float64).T
     once = all(len(group) == 1 for group in groups)
-    bounds = [wilson(round(sum(own)), len(own)) for own in columns.values()] if once else intervals(values)
+    bounds = (
+        [compute_wilson_interval(round(sum(own)), len(own)) for own in columns.values()]
+        if once
+        else bootstrap_intervals(values)
+    )
     return {
         name: {"value": fmean(own), "ci_lo": low, "ci_hi": high}
         for (name, own), (low, high) in zip(columns.items(), bounds, strict=True)
     }
 
 
-def _averages(rows: Sequence[Row]) -> dict[str, Any]:
+def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
     """Means over answers: of format, reward and its parts, lengths, and of what went wrong."""
     tokens = [row for row in rows if row.get("n_tokens")]
     parts = sorted({name for row in rows for name in row.get("parts") or {}})
@@ -84,41 +88,41 @@ def _averages(rows: Sequence[Row]) -> dict[str, Any]:
         "format": fmean(bool(row.get("format_ok")) for row in rows),
         "classes": {name: classes.count(name) / len(classes) for name in CLASSES} if classes else {},
         # An answer without a reward has None there.
-        "reward": _mean([float(reward) for row in rows if (reward := row.get("reward", 0.0)) is not None]),
+        "reward": _compute_mean([float(reward) for row in rows if (reward := row.get("reward", 0.0)) is not None]),
         "without_reward": sum(row.get("reward", 0.0) is None for row in rows),
         "parts": {
             name: fmean(row["parts"][name] for row in rows if name in (row.get("parts") or {})) for name in parts
         },
-        "mean_tokens": _mean([row["n_tokens"] for row in tokens]),
-        "right_tokens": _mean([row["n_tokens"] for row in tokens if row["correct"]]),
-        "wrong_tokens": _mean([row["n_tokens"] for row in tokens if not row["correct"]]),
+        "mean_tokens": _compute_mean([row["n_tokens"] for row in tokens]),
+        "right_tokens": _compute_mean([row["n_tokens"] for row in tokens if row["correct"]]),
+        "wrong_tokens": _compute_mean([row["n_tokens"] for row in tokens if not row["correct"]]),
         "mean_chars": fmean(len(str(row.get("text") or "")) for row in rows),
         "truncated_frac": fmean(row.get("stop_reason") == "length" for row in rows),
         "no_answer_frac": fmean(row.get("extracted") is None for row in rows),
         "reasoning_frac": len(thoughts) / len(rows),
-        "reasoning_chars": _mean(thoughts),
+        "reasoning_chars": _compute_mean(thoughts),
         **{f"{tier}s": sum(row.get("tier") == tier for row in rows) for tier in UNGRADED},
     }
 
 
-def _breakdown(groups: Sequence[Sequence[Row]], column: str) -> dict[str, dict[str, Any]]:
+def _break_down(groups: Sequence[Sequence[Row]], column: str) -> dict[str, dict[str, Any]]:
     """Accuracy for each value of a column."""
     kinds: dict[str, list[Sequence[Row]]] = {}
     for group in groups:
         if group[0].get(column) is not None:
             kinds.setdefault(str(group[0][column]), []).append(group)
-    return {kind: _accuracy(own) for kind, own in sorted(kinds.items())}
+    return {kind: _compute_accuracy(own) for kind, own in sorted(kinds.items())}
 
 
-def _accuracy(groups: Sequence[Sequence[Row]]) -> dict[str, Any]:
-    shares = [_share(group, "correct") for group in groups]
+def _compute_accuracy(groups: Sequence[Sequence[Row]]) -> dict[str, Any]:
+    shares = [_compute_share(group, "correct") for group in groups]
     once = all(len(group) == 1 for group in groups)
     values = np.array(shares, dtype=np.float64)[:, None]
-    low, high = wilson(round(sum(shares)), len(shares)) if once else intervals(values)[0]
+    low, high = compute_wilson_interval(round(sum(shares)), len(shares)) if once else bootstrap_intervals(values)[0]
     return {"n": len(shares), "accuracy": fmean(shares), "ci_lo": low, "ci_hi": high}
 
 
-def overall(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def average_tasks(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The unweighted mean of the accuracies of several tasks.
 
     Its interval follows from those of the tasks, each bound by its own distance (MOVER: Zou and Donner 2008,
@@ -140,10 +144,10 @@ def _has(groups: Sequence[Sequence[Row]], column: str) -> bool:
     return any(group[0].get(column) is not None for group in groups)
 
 
-def _share(group: Sequence[Row], column: str) -> float:
+def _compute_share(group: Sequence[Row], column: str) -> float:
     return fmean(bool(row[column]) for row in group)
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def _compute_mean(values: Sequence[float]) -> float | None:
     """None where there is nothing to average; a table shows a dash."""
     return fmean(values) if values else None

@@ -6,28 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qed.console.live import Console
-from qed.evaluation.summary import overall
+from qed.evaluation.summary import average_tasks
 
 Figures = Mapping[str, Any]
 MOST_KINDS = 12  # of a breakdown; larger ones stand in summary.json
 ALL = "mean of tasks"
 
 
-def show(console: Console, summaries: Mapping[str, Figures]) -> None:
+def show_summary(console: Console, summaries: Mapping[str, Figures]) -> None:
     """What was measured of each task: accuracy, what several answers give, format × answer, lengths, breakdowns."""
     console.say()
-    rows = [_accuracy(name, figures) for name, figures in summaries.items()]
+    rows = [_format_accuracy(name, figures) for name, figures in summaries.items()]
     if len(summaries) > 1:
-        rows.append((ALL, "", "", _interval(overall(list(summaries.values()))), "", "", ""))
+        rows.append((ALL, "", "", _format_interval(average_tasks(list(summaries.values()))), "", "", ""))
     console.table("Right, %", ("task", "n", "k", "avg@k [95 %]", "strict", "flexible", "string"), rows)
-    several = [row for name, figures in summaries.items() if figures["k"] > 1 for row in _of_several(name, figures)]
+    several = [row for name, figures in summaries.items() if figures["k"] > 1 for row in _list_several(name, figures)]
     if several:
         console.table("One of k right, the vote of k right, %", ("task", "k", "pass@k [95 %]", "maj@k [95 %]"), several)
     columns = ("task", "right", "wrong", "broken, right", "broken, wrong", "reward")
-    console.table("Format × answer, %", columns, [_classes(name, figures) for name, figures in summaries.items()])
+    console.table("Format × answer, %", columns, [_list_classes(name, figures) for name, figures in summaries.items()])
     columns = ("task", "right", "wrong", "cut off", "no answer", "reasoning")
     title = "Tokens of right and wrong answers; shares of answers, %"
-    console.table(title, columns, [_lengths(name, figures) for name, figures in summaries.items()])
+    console.table(title, columns, [_list_lengths(name, figures) for name, figures in summaries.items()])
     for name, figures in summaries.items():
         _show_kinds(console, name, figures)
 
@@ -41,39 +41,45 @@ def _show_kinds(console: Console, name: str, figures: Figures) -> None:
         console.say(f"{name}: {figures['without_reward']} answers have no reward; they are not in its mean.")
     for key, kinds in figures["by"].items():
         if 1 < len(kinds) <= MOST_KINDS:
-            rows = [(kind, f"{each['n']:,}", _interval(each)) for kind, each in kinds.items()]
+            rows = [(kind, f"{each['n']:,}", _format_interval(each)) for kind, each in kinds.items()]
             console.table(f"{name}, by {key}", (key, "n", "avg@k [95 %]"), rows)
 
 
-def _accuracy(name: str, figures: Figures) -> Sequence[str]:
-    ways = [_percent(figures["accuracy_by"].get(way, {}).get("value")) for way in ("strict", "flexible", "string")]
-    return name, f"{figures['n']:,}", str(figures["k"]), _interval(figures), *ways
+def _format_accuracy(name: str, figures: Figures) -> Sequence[str]:
+    ways = [
+        _format_percent(figures["accuracy_by"].get(way, {}).get("value")) for way in ("strict", "flexible", "string")
+    ]
+    return name, f"{figures['n']:,}", str(figures["k"]), _format_interval(figures), *ways
 
 
-def _of_several(name: str, figures: Figures) -> Iterator[Sequence[str]]:
+def _list_several(name: str, figures: Figures) -> Iterator[Sequence[str]]:
     for k, passed in figures["pass"].items():
         voted = figures["maj"].get(k)
-        yield name, k, _interval(passed, "value"), _interval(voted, "value") if voted else "–"
+        yield name, k, _format_interval(passed, "value"), _format_interval(voted, "value") if voted else "–"
 
 
-def _classes(name: str, figures: Figures) -> Sequence[str]:
-    shares = [_percent(share) for share in figures["classes"].values()] or ["–"] * 4
+def _list_classes(name: str, figures: Figures) -> Sequence[str]:
+    shares = [_format_percent(share) for share in figures["classes"].values()] or ["–"] * 4
     reward = figures["reward"]
     return name, *shares, "–" if reward is None else f"{reward:.3f}"
 
 
-def _lengths(name: str, figures: Figures) -> Sequence[str]:
-    tokens = [_number(figures[key]) for key in ("right_tokens", "wrong_tokens")]
-    return name, *tokens, *(_percent(figures[key]) for key in ("truncated_frac", "no_answer_frac", "reasoning_frac"))
+def _list_lengths(name: str, figures: Figures) -> Sequence[str]:
+    tokens = [_format_number(figures[key]) for key in ("right_tokens", "wrong_tokens")]
+    return (
+        name,
+        *tokens,
+        *(_format_percent(figures[key]) for key in ("truncated_frac", "no_answer_frac", "reasoning_frac")),
+    )
 
 
-def _interval(figures: Figures, key: str = "accuracy") -> str:
-    return f"{_percent(figures[key])} [{_percent(figures['ci_lo'])}, {_percent(figures['ci_hi'])}]"
+def _format_interval(figures: Figures, key: str = "accuracy") -> str:
+    return f"{_format_percent(figures[key])} [{_format_percent(figures['ci_lo'])}, {_format_percent(figures['ci_hi'])}]"
 
 
-def _percent(share: float | None) -> str:
+def _format_percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}"
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.1f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from qed.evaluation.estimators import MOST_EXACT, maj_at_k
+from qed.evaluation.estimators import MOST_EXACT, compute_maj_at_k
 from qed.grading.equal import equal
 from qed.grading.policy import MATH
 
@@ -30,7 +30,7 @@ class Cluster:
     correct: bool = False
 
 
-def cluster(votes: Sequence[Vote]) -> list[Cluster]:
+def cluster_votes(votes: Sequence[Vote]) -> list[Cluster]:
     """The answers by what they mean: equal strings first, then strings that the grader calls equal."""
     by_text: dict[str, Cluster] = {}
     found: list[Cluster] = []
@@ -49,9 +49,9 @@ def cluster(votes: Sequence[Vote]) -> list[Cluster]:
     return found
 
 
-def majority(votes: Sequence[Vote], k: int) -> float:
+def vote_majority(votes: Sequence[Vote], k: int) -> float:
     """maj@k of one problem: over all subsets of k answers, or over the first k where there are very many answers."""
     considered = votes if len(votes) <= MOST_EXACT else votes[:k]
-    clusters = cluster(considered)
+    clusters = cluster_votes(considered)
     silent = len(considered) - sum(each.size for each in clusters)
-    return maj_at_k([each.size for each in clusters], [each.correct for each in clusters], silent, k)
+    return compute_maj_at_k([each.size for each in clusters], [each.correct for each in clusters], silent, k)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from qed.grading.bounds import LARGEST_TENS, MOST_BITS, OverBoundError, UnreadableError
-from qed.grading.cursor import Cursor, raw_argument
+from qed.grading.cursor import Cursor, read_raw_argument
 from qed.grading.tokens import Token
 from qed.grading.tree import Node, number
 from qed.grading.vocabulary import BIG, DECORATIONS, FUNCTIONS, LETTER_UNITS, SYMBOLS
@@ -33,12 +33,12 @@ NUMBER_ENDS = ("\\overline", "\\dot")
 
 def starts_atom(cursor: Cursor) -> bool:
     """Whether a factor follows without a sign between."""
-    token = cursor.look()
+    token = cursor.peek()
     if token.kind == "letter":
         return not (cursor.letter_units and _is_unit(cursor))
     if token.kind == "number":  # (n-2) 2^n
-        return cursor.look(-1).text in {")", "}", "i"} or (
-            cursor.look(-1).kind == "letter" and cursor.look(1).text == "^"
+        return cursor.peek(-1).text in {")", "}", "i"} or (
+            cursor.peek(-1).kind == "letter" and cursor.peek(1).text == "^"
         )
     if token.kind == "word":
         return token.text in {"e", "i"}
@@ -51,34 +51,34 @@ def starts_atom(cursor: Cursor) -> bool:
 
 def _is_unit(cursor: Cursor) -> bool:
     """Whether a letter right behind a number is a unit, and not a name: nothing but units follows."""
-    before, after = cursor.look(-1), cursor.look(1)
+    before, after = cursor.peek(-1), cursor.peek(1)
     behind = before.kind == "number" or before.text in {"}", ")", "\\pi"}
     return behind and cursor.text in LETTER_UNITS and (after.kind in {"end", "letter"} or after.text in {"^", "/"})
 
 
-def argument(cursor: Cursor) -> Node:
+def parse_argument(cursor: Cursor) -> Node:
     """The argument of a command: a group, or what LaTeX takes without braces."""
-    with cursor.deeper():
-        return atom(cursor)
+    with cursor.nest():
+        return parse_atom(cursor)
 
 
-def atom(cursor: Cursor) -> Node:
+def parse_atom(cursor: Cursor) -> Node:
     """One factor without its exponent."""
-    token = cursor.look()
+    token = cursor.peek()
     if token.kind == "number":
-        return _number(cursor)
+        return _parse_number(cursor)
     if token.kind in {"letter", "word"}:
-        return _name(cursor)
+        return _parse_name(cursor)
     if token.text in OPENERS:
-        return _group(cursor)
+        return _parse_group(cursor)
     if token.text == "|":
-        return _bars(cursor)
+        return _parse_bars(cursor)
     if token.kind == "command":
-        return _command(cursor)
+        return _parse_command(cursor)
     raise UnreadableError(f"no expression begins with {token.text or 'nothing'}")
 
 
-def exact(text: str) -> Fraction:
+def parse_digits(text: str) -> Fraction:
     """The exact value of a number's digits, once its size is known to be small."""
     mantissa, _, tens = text.lower().partition("e")
     if len(mantissa) > MOST_BITS // 10 or abs(int(tens or 0)) > LARGEST_TENS:
@@ -89,78 +89,78 @@ def exact(text: str) -> Fraction:
     return Fraction(digits * 10**shift) if shift >= 0 else Fraction(digits, 10**-shift)
 
 
-def _number(cursor: Cursor) -> Node:
+def _parse_number(cursor: Cursor) -> Node:
     text = cursor.take().text
     if "." in text and cursor.text in NUMBER_ENDS:
-        return _repeating(cursor, text)
+        return _parse_repeating(cursor, text)
     if cursor.text == "_":
         raise UnreadableError("a number with an index")
-    return number(exact(text))
+    return number(parse_digits(text))
 
 
-def _repeating(cursor: Cursor, text: str) -> Node:
+def _parse_repeating(cursor: Cursor, text: str) -> Node:
     """0.1\\overline{23}: the last digits over and over."""
     cursor.take()
-    digits = raw_argument(cursor).replace(" ", "")
+    digits = read_raw_argument(cursor).replace(" ", "")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 1000:
         raise UnreadableError("a line over something else than digits")
     decimals = len(text.partition(".")[2])
     tail = Fraction(int(digits), (10 ** len(digits) - 1) * 10**decimals)
-    return number(exact(text) + tail)
+    return number(parse_digits(text) + tail)
 
 
-def _name(cursor: Cursor) -> Node:
+def _parse_name(cursor: Cursor) -> Node:
     token = cursor.take()
     name = token.text
     if name in {"e", "i"} and cursor.text not in {"_", "'"}:
         return Node("constant", name)
     if token.kind == "word" and len(name) > 1 and cursor.text not in {"=", "(", "_"}:
         raise UnreadableError(f"the word {name} in an expression")
-    return _indexed(cursor, name)
+    return _parse_indexed(cursor, name)
 
 
-def _indexed(cursor: Cursor, name: str) -> Node:
+def _parse_indexed(cursor: Cursor, name: str) -> Node:
     """A name with its index and primes, applied to what stands in brackets where it is a function's."""
     letter = name
     while cursor.text in {"_", "'"}:
         name += cursor.text
         if cursor.take().text == "_":
-            name += raw_argument(cursor)
-    if cursor.text == "^" and cursor.look(1).text in {"\\prime", "*"}:
-        name += "^" + cursor.look(1).text
+            name += read_raw_argument(cursor)
+    if cursor.text == "^" and cursor.peek(1).text in {"\\prime", "*"}:
+        name += "^" + cursor.peek(1).text
         cursor.place += 2
-    if letter in ALWAYS_APPLIED and [cursor.look(ahead).text for ahead in range(6)] == INVERTED:
+    if letter in ALWAYS_APPLIED and [cursor.peek(ahead).text for ahead in range(6)] == INVERTED:
         name += "^-1"
         cursor.place += 5
     primed = name.endswith("'")
-    if cursor.text == "(" and (primed or letter in ALWAYS_APPLIED or _one_argument(cursor, letter)):
-        inner = _group(cursor)
+    if cursor.text == "(" and (primed or letter in ALWAYS_APPLIED or _takes_one_argument(cursor, letter)):
+        inner = _parse_group(cursor)
         return Node("apply", name, inner.parts if inner.kind == "sequence" else (inner,))
     return Node("symbol", name)
 
 
-def _one_argument(cursor: Cursor, letter: str) -> bool:
+def _takes_one_argument(cursor: Cursor, letter: str) -> bool:
     applied = letter in OFTEN_APPLIED or len(letter) > 1
     return (
         applied
-        and cursor.look(1).kind in {"number", "letter"}
-        and cursor.look(2).text in {")", ",", "=", "\\cup", "\\cap"}
+        and cursor.peek(1).kind in {"number", "letter"}
+        and cursor.peek(2).text in {")", ",", "=", "\\cup", "\\cap"}
     )
 
 
-def _group(cursor: Cursor) -> Node:
+def _parse_group(cursor: Cursor) -> Node:
     opening = cursor.take().text
     bars, cursor.bars = cursor.bars, []
-    with cursor.deeper():
-        if opening == "\\{" and cursor.accept("\\}"):
+    with cursor.nest():
+        if opening == "\\{" and cursor.accept_any("\\}"):
             return Node("set")
         inner = cursor.inside(cursor)
         if opening == "{" and cursor.text in {"\\over", "\\choose"}:
-            inner = _over(cursor, inner)
+            inner = _parse_over(cursor, inner)
     closing = cursor.expect(*CLOSERS[opening])
     cursor.bars = bars
     if opening == "\\{":
-        return _set(inner)
+        return _parse_set(inner)
     if opening == "{":
         return inner
     if inner.kind == "list":
@@ -172,22 +172,22 @@ def _group(cursor: Cursor) -> Node:
     return inner
 
 
-def _over(cursor: Cursor, above: Node) -> Node:
+def _parse_over(cursor: Cursor, above: Node) -> Node:
     """{a \\over b} and {n \\choose k}."""
     name = cursor.take().text
     parts = (above, cursor.inside(cursor))
     return Node("divide", parts=parts) if name == "\\over" else Node("function", "\\binom", parts)
 
 
-def _set(inner: Node) -> Node:
+def _parse_set(inner: Node) -> Node:
     if inner.kind == "builder":
         return inner.parts[0]
     return Node("set", parts=inner.parts if inner.kind == "list" else (inner,))
 
 
-def _bars(cursor: Cursor) -> Node:
+def _parse_bars(cursor: Cursor) -> Node:
     cursor.take()
-    with cursor.deeper():
+    with cursor.nest():
         cursor.bars.append(cursor.depth)
         inner = cursor.inside(cursor)
         cursor.expect("|")
@@ -197,13 +197,13 @@ def _bars(cursor: Cursor) -> Node:
     return Node("function", "\\abs", (inner,))
 
 
-def _command(cursor: Cursor) -> Node:
+def _parse_command(cursor: Cursor) -> Node:
     name = cursor.take().text
     if name in {"\\frac", "\\binom"}:
-        parts = (_short(cursor), _short(cursor))
+        parts = (_parse_short_command(cursor), _parse_short_command(cursor))
         return Node("divide", parts=parts) if name == "\\frac" else Node("function", "\\binom", parts)
     if name in {"\\sqrt", "\\surd"}:
-        return _root(cursor)
+        return _parse_root(cursor)
     if name == "\\pi":
         return Node("constant", "pi")
     if name == "\\infty":
@@ -216,78 +216,78 @@ def _command(cursor: Cursor) -> Node:
         return Node("function", "\\floor" if name == "\\lfloor" else "\\ceil", (inner,))
     if name == "\\emptyset":
         return Node("set")
-    return _named(cursor, name)
+    return _parse_operator_name(cursor, name)
 
 
-def _named(cursor: Cursor, name: str) -> Node:
+def _parse_operator_name(cursor: Cursor, name: str) -> Node:
     if name in SYMBOLS:
-        return _indexed(cursor, name)
+        return _parse_indexed(cursor, name)
     if name in DECORATIONS or name in {"\\mathbb", "\\mathcal"}:
-        return _indexed(cursor, f"{name} {raw_argument(cursor)}")
+        return _parse_indexed(cursor, f"{name} {read_raw_argument(cursor)}")
     if name in PREFIXES:
-        while cursor.look().kind == "letter":
+        while cursor.peek().kind == "letter":
             name += cursor.take().text
         return Node("symbol", name)
     if name in BIG:
         while cursor.text in {"_", "^"}:
-            name += cursor.take().text + raw_argument(cursor)
-        with cursor.deeper():
+            name += cursor.take().text + read_raw_argument(cursor)
+        with cursor.nest():
             return Node("apply", name, (cursor.inside(cursor),))
     if name.startswith("\\begin{"):
-        return _matrix(cursor, name[7:-1])
+        return _parse_matrix(cursor, name[7:-1])
     raise UnreadableError(f"the command {name}")
 
 
-def _short(cursor: Cursor) -> Node:
-    cursor.split_digit()
-    return argument(cursor)
+def _parse_short_command(cursor: Cursor) -> Node:
+    cursor.split_first_digit()
+    return parse_argument(cursor)
 
 
-def _root(cursor: Cursor) -> Node:
+def _parse_root(cursor: Cursor) -> Node:
     degree = number(2)
     if cursor.text == "[":
         cursor.take()
         degree = cursor.inside(cursor)
         cursor.expect("]")
-    return Node("function", "root", (argument(cursor), degree))
+    return Node("function", "root", (parse_argument(cursor), degree))
 
 
-def _matrix(cursor: Cursor, name: str) -> Node:
+def _parse_matrix(cursor: Cursor, name: str) -> Node:
     """Rows between \\\\ and cells between &; only a determinant's bars make a difference."""
     end = f"\\end{{{name}}}"
     if name not in MATRICES | SYSTEMS:
         raise UnreadableError(f"the environment {name}")
     if name == "array" and cursor.text == "{":
-        raw_argument(cursor)
+        read_raw_argument(cursor)
     if name in SYSTEMS - {"cases"}:  # only there to align what is above each other
-        cursor.tokens = [*cursor.tokens[: cursor.place], *_unaligned(cursor.tokens[cursor.place :], end)]
-    rows = _rows(cursor, end)
+        cursor.tokens = [*cursor.tokens[: cursor.place], *_drop_alignment(cursor.tokens[cursor.place :], end)]
+    rows = _parse_rows(cursor, end)
     if name in SYSTEMS and all(len(row.parts) == 1 for row in rows):
         lines = tuple(row.parts[0] for row in rows)
         return lines[0] if len(lines) == 1 else Node("list", ",", lines)
     return Node("matrix", "cases" if name in SYSTEMS else "|" if name in {"vmatrix", "Vmatrix"} else "", tuple(rows))
 
 
-def _rows(cursor: Cursor, end: str) -> list[Node]:
-    rows, row = [], [_cell(cursor)]
-    while not cursor.accept(end):
+def _parse_rows(cursor: Cursor, end: str) -> list[Node]:
+    rows, row = [], [_parse_cell(cursor)]
+    while not cursor.accept_any(end):
         mark = cursor.expect("&", "\\\\", "\\cr")
         if mark != "&":
             rows.append(Node("row", parts=tuple(row)))
             row = []
         if cursor.text != end:
-            row.append(_cell(cursor))
+            row.append(_parse_cell(cursor))
     if row:
         rows.append(Node("row", parts=tuple(row)))
     return rows
 
 
-def _cell(cursor: Cursor) -> Node:
-    while cursor.look().kind == "word" and cursor.text.lower() in CONDITIONS and cursor.look(1).kind != "end":
+def _parse_cell(cursor: Cursor) -> Node:
+    while cursor.peek().kind == "word" and cursor.text.lower() in CONDITIONS and cursor.peek(1).kind != "end":
         cursor.take()
     return cursor.inside(cursor)
 
 
-def _unaligned(tokens: list[Token], end: str) -> list[Token]:
+def _drop_alignment(tokens: list[Token], end: str) -> list[Token]:
     place = next((place for place, token in enumerate(tokens) if token.text == end), len(tokens))
     return [token for token in tokens[:place] if token.text != "&"] + tokens[place:]

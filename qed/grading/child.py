@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from qed.grading.fork_server import END, MESSAGE
-from qed.guards.parents import death_bound
+from qed.guards.parents import die_with_parent
 
 # What a sealed child must never do, by the names of Python's audit events; a name that ends in a dot is a family.
 FORBIDDEN = {
@@ -40,7 +40,7 @@ Answer = Callable[[Any], Any]
 def main() -> None:
     """Load the target, then fork a child for every socket that comes; end when the caller's end closes."""
     (target, arguments, memory, sealed), control = json.loads(sys.argv[2]), socket.socket(fileno=int(sys.argv[3]))
-    death_bound(int(sys.argv[4]))()
+    die_with_parent(int(sys.argv[4]))()
     if sealed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     os.dup2(2, 1)  # stdout belongs to the caller: its last line may be read by a program
@@ -53,50 +53,50 @@ def main() -> None:
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever it is, the caller is told
         failed = f"{type(error).__name__}: {error}"
     # From here on the socket tells when the caller is gone, and then what the children have started is ended with them.
-    death_bound(0)()
-    bind = death_bound(os.getpid())
+    die_with_parent(0)()
+    bind = die_with_parent(os.getpid())
     children: set[int] = set()
     while True:
         message, channels, _, _ = socket.recv_fds(control, MESSAGE, 1)
         if not message:
-            _end_all(children)
+            _end_children(children)
             return
         with socket.socket(fileno=channels[0]) as channel:
             if message[:1] == END:
-                _end(int.from_bytes(message[1:], "big"), children, channel)
+                _end_child(int.from_bytes(message[1:], "big"), children, channel)
             elif answer is None:
-                _tell(channel, {"failed": failed})
+                _send(channel, {"failed": failed})
             elif (number := os.fork()) == 0:
                 control.close()
                 bind()
-                _child(channel, about, answer, memory, sealed)
+                _serve_child(channel, about, answer, memory, sealed)
             else:
-                _lead(number)
+                _lead_group(number)
                 children.add(number)
 
 
-def _lead(number: int) -> None:
+def _lead_group(number: int) -> None:
     """Make a child the leader of a group, so that what it starts ends with it; both sides do, whoever is first."""
     with contextlib.suppress(OSError):
         os.setpgid(number, number)
 
 
-def _child(channel: socket.socket, about: Any, answer: Answer, memory: int, sealed: bool) -> None:
+def _serve_child(channel: socket.socket, about: Any, answer: Answer, memory: int, sealed: bool) -> None:
     """Answer questions until the caller closes its end; never returns."""
     code = 1
     try:
-        _lead(os.getpid())
-        _limit(memory, sealed)
-        _tell(channel, {"number": os.getpid(), "about": about})
+        _lead_group(os.getpid())
+        _set_limits(memory, sealed)
+        _send(channel, {"number": os.getpid(), "about": about})
         with channel.makefile("rb") as questions:
             for line in questions:
-                _tell(channel, _answered(answer, *json.loads(line)))
+                _send(channel, _answer_question(answer, *json.loads(line)))
         code = 0
     finally:
         os._exit(code)
 
 
-def _answered(answer: Answer, cpu: float, question: Any) -> dict[str, Any]:
+def _answer_question(answer: Answer, cpu: float, question: Any) -> dict[str, Any]:
     """One answer, within its processor time: when that is spent the kernel ends the process, whatever it is doing."""
     signal.setitimer(signal.ITIMER_PROF, cpu)
     began = time.perf_counter()
@@ -110,55 +110,55 @@ def _answered(answer: Answer, cpu: float, question: Any) -> dict[str, Any]:
     return {**told, "seconds": time.perf_counter() - began}
 
 
-def _limit(memory: int, sealed: bool) -> None:
+def _set_limits(memory: int, sealed: bool) -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Not every system counts address space, and one that does not has no limit to give.
     with contextlib.suppress(OSError, ValueError):
-        most = _address_space() + memory
+        most = _read_address_space() + memory
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
     if sealed:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_NOFILE, (SEALED_FILES, SEALED_FILES))
-        sys.addaudithook(_refuse)
+        sys.addaudithook(_refuse_event)
 
 
-def _address_space() -> int:
+def _read_address_space() -> int:
     """The bytes of address space that loading took."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
+def _refuse_event(event: str, arguments: tuple[Any, ...]) -> None:
     writes = event == "open" and arguments[2] & WRITING
     if writes or event in FORBIDDEN_EVENTS or event.startswith(FORBIDDEN_FAMILIES):
         raise PermissionError(f"a sealed process may not {event}")
 
 
-def _tell(channel: socket.socket, message: dict[str, Any]) -> None:
+def _send(channel: socket.socket, message: dict[str, Any]) -> None:
     channel.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _end(number: int, children: set[int], channel: socket.socket) -> None:
+def _end_child(number: int, children: set[int], channel: socket.socket) -> None:
     """End a child and what it started, and tell its exit status; one already dying keeps the status it dies with.
 
     Only this process reaps, so the number cannot have become that of another process.
     """
     status = 0
     if number in children:
-        _kill(number)
+        _kill_group(number)
         _, status = os.waitpid(number, 0)
         children.discard(number)
     with contextlib.suppress(OSError):
         channel.sendall(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _kill(number: int) -> None:
+def _kill_group(number: int) -> None:
     os.kill(number, signal.SIGKILL)
     with contextlib.suppress(OSError):  # a child may have left its group
         os.killpg(number, signal.SIGKILL)
 
 
-def _end_all(children: set[int]) -> None:
+def _end_children(children: set[int]) -> None:
     for number in children:
-        _kill(number)
+        _kill_group(number)

@@ -26,24 +26,24 @@ class Cursor:
     bars: list[int] = field(default_factory=list)
     """The depths at which | … | are open."""
 
-    def look(self, ahead: int = 0) -> Token:
+    def peek(self, ahead: int = 0) -> Token:
         place = self.place + ahead
         return self.tokens[place] if 0 <= place < len(self.tokens) else END
 
     @property
     def text(self) -> str:
-        return self.look().text
+        return self.peek().text
 
     def take(self) -> Token:
-        token = self.look()
+        token = self.peek()
         if token is END:
             raise UnreadableError("the text ends too early")
         self.place += 1
         return token
 
-    def accept(self, *texts: str) -> bool:
+    def accept_any(self, *texts: str) -> bool:
         """Step over one of these, if it is next."""
-        if self.look() is not END and self.text in texts:
+        if self.peek() is not END and self.text in texts:
             self.place += 1
             return True
         return False
@@ -55,24 +55,24 @@ class Cursor:
         return token.text
 
     @contextmanager
-    def deeper(self) -> Iterator[None]:
+    def nest(self) -> Iterator[None]:
         self.depth += 1
         if self.depth > DEEPEST:
             raise OverBoundError("nested too deeply")
         yield
         self.depth -= 1
 
-    def split_digit(self) -> None:
+    def split_first_digit(self) -> None:
         """LaTeX reads one digit where an argument has no braces: \\frac12 is one half."""
-        token = self.look()
+        token = self.peek()
         if token.kind == "number" and len(token.text) > 1:
             pieces = [token._replace(text=token.text[0]), Token("number", token.text[1:])]
             self.tokens[self.place : self.place + 1] = pieces
 
 
-def raw_argument(cursor: Cursor) -> str:
+def read_raw_argument(cursor: Cursor) -> str:
     """The spelling of an argument that is a name: an index or a limit of a sum."""
-    if not cursor.accept("{"):
+    if not cursor.accept_any("{"):
         return cursor.take().text
     words: list[str] = []
     depth = 1

@@ -17,8 +17,8 @@ from qed.grading.bounds import LONGEST_ANSWER, OverBoundError, UnreadableError, 
 from qed.grading.compare import Comparison
 from qed.grading.exact import UndefinedError
 from qed.grading.policy import MATH, Policy
-from qed.grading.reading import Reading, number_word, read
-from qed.grading.scalars import names_in
+from qed.grading.reading import Reading, read_answer, read_number_word
+from qed.grading.scalars import list_names
 from qed.grading.tree import Node, walk
 from qed.grading.vocabulary import BIG
 
@@ -54,7 +54,7 @@ OTHER_VALUE = Verdict(False, "typed", "another value")
 UNDECIDED = Verdict(False, "unknown", "a sum, a product, an integral or a limit is not evaluated here")
 LARGE = tuple(BIG)
 
-read_gold = lru_cache(CACHED_GOLDS)(read)
+read_gold = lru_cache(CACHED_GOLDS)(read_answer)
 
 
 def equal(gold: str, answer: str, policy: Policy = MATH) -> Verdict:
@@ -70,22 +70,22 @@ def equal(gold: str, answer: str, policy: Policy = MATH) -> Verdict:
         return TOO_LONG
     if PLAIN.fullmatch(gold) and PLAIN.fullmatch(answer):
         return SAME_VALUE if Fraction(gold) == Fraction(answer) else OTHER_VALUE
-    left, right = read_gold(gold), read(answer)
+    left, right = read_gold(gold), read_answer(answer)
     if left.key and left.key == right.key:
         return SAME_TOKENS
-    decided = _by_choice(left, right)
-    verdict = decided if decided is not None else _by_value(gold, answer, left, right, policy)
-    if verdict.tier == "unknown" and policy.symbolic and symbolic.admits(gold, answer):
-        return Verdict(*symbolic.same(gold, answer))
+    decided = _compare_choices(left, right)
+    verdict = decided if decided is not None else _compare_values(gold, answer, left, right, policy)
+    if verdict.tier == "unknown" and policy.symbolic and symbolic.can_decide(gold, answer):
+        return Verdict(*symbolic.are_equal(gold, answer))
     return verdict
 
 
-def readings(gold: str, answer: str) -> tuple[Reading, Reading]:
+def read_both(gold: str, answer: str) -> tuple[Reading, Reading]:
     """What a gold and an answer are read as before they are compared as values."""
-    return _with_units(gold, answer, read_gold(gold), read(answer))
+    return _reread_units(gold, answer, read_gold(gold), read_answer(answer))
 
 
-def _by_choice(left: Reading, right: Reading) -> Verdict | None:
+def _compare_choices(left: Reading, right: Reading) -> Verdict | None:
     """Choice letters are letters: C is (C) and C) 12, and never a number."""
     if left.choice and right.choice and (left.bare or right.bare):
         correct = left.choice == right.choice
@@ -93,23 +93,27 @@ def _by_choice(left: Reading, right: Reading) -> Verdict | None:
     return None
 
 
-def _by_value(gold: str, answer: str, left: Reading, right: Reading, policy: Policy) -> Verdict:
+def _compare_values(gold: str, answer: str, left: Reading, right: Reading, policy: Policy) -> Verdict:
     for side, reading in (("gold", left), ("answer", right)):
         if reading.over:
             return Verdict(False, "bound", f"{side}: {reading.trouble}")
         if not reading.values:
             return Verdict(False, "unknown", f"{side}: {reading.trouble or 'nothing to read'}")
-    return _compared(*_with_units(gold, answer, left, right), policy)
+    return _compare_readings(*_reread_units(gold, answer, left, right), policy)
 
 
-def _with_units(gold: str, answer: str, left: Reading, right: Reading) -> tuple[Reading, Reading]:
+def _reread_units(gold: str, answer: str, left: Reading, right: Reading) -> tuple[Reading, Reading]:
     r"""Letters behind a number are read as a unit where the other side leaves no doubt: 5 m beside 5\text{ m}."""
     if _has_unit(left) != _has_unit(right):
-        return (read(gold, letter_units=True), right) if _has_unit(right) else (left, read(answer, letter_units=True))
-    if SPACED_UNIT.fullmatch(answer) and not names_in(*left.values):
-        return left, read(answer, letter_units=True)
-    if SPACED_UNIT.fullmatch(gold) and not names_in(*right.values):
-        return read(gold, letter_units=True), right
+        return (
+            (read_answer(gold, letter_units=True), right)
+            if _has_unit(right)
+            else (left, read_answer(answer, letter_units=True))
+        )
+    if SPACED_UNIT.fullmatch(answer) and not list_names(*left.values):
+        return left, read_answer(answer, letter_units=True)
+    if SPACED_UNIT.fullmatch(gold) and not list_names(*right.values):
+        return read_answer(gold, letter_units=True), right
     return left, right
 
 
@@ -121,12 +125,12 @@ def _has_big(reading: Reading) -> bool:
     return any(node.kind == "apply" and node.name.startswith(LARGE) for value in reading.values for node in walk(value))
 
 
-def _compared(left: Reading, right: Reading, policy: Policy) -> Verdict:
+def _compare_readings(left: Reading, right: Reading, policy: Policy) -> Verdict:
     comparison = Comparison(policy, Work())
     try:
         for one in left.values:
             for other in right.values:
-                if comparison.same(*_worded(one, other, policy)):
+                if comparison.are_same(*_read_number_words(one, other, policy)):
                     return SAME_VALUE
     except UnreadableError as error:
         return Verdict(False, "unknown", str(error))
@@ -137,8 +141,8 @@ def _compared(left: Reading, right: Reading, policy: Policy) -> Verdict:
     return UNDECIDED if _has_big(left) or _has_big(right) else OTHER_VALUE
 
 
-def _worded(one: Node, other: Node, policy: Policy) -> tuple[Node, Node]:
+def _read_number_words(one: Node, other: Node, policy: Policy) -> tuple[Node, Node]:
     """A number in words is a number only beside one that is not: `one` and `one` are the same word anyway."""
     if policy.number_words and (one.kind == "text") != (other.kind == "text"):
-        return number_word(one), number_word(other)
+        return read_number_word(one), read_number_word(other)
     return one, other

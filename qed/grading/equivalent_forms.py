@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from qed.grading.scalars import is_imaginary, names_in
+from qed.grading.scalars import has_imaginary_unit, list_names
 from qed.grading.tree import Node, negate
 
 
-def _names(node: Node) -> list[str]:
+def _list_names(node: Node) -> list[str]:
     """What the values of a list are called, without indices: x₁ and x₂ are two values of x."""
     if not all(part.kind == "relation" and part.name == "=" and part.parts[0].kind == "symbol" for part in node.parts):
         return []
     return [part.parts[0].name.partition("_")[0] for part in node.parts]
 
 
-def named_beside_bare(one: Node, other: Node) -> bool:
+def is_named_beside_bare(one: Node, other: Node) -> bool:
     """Whether one list has names, each another one, and the other has none: then the order says which is which."""
-    if not one.kind == other.kind == "list" or bool(_names(one)) == bool(_names(other)):
+    if not one.kind == other.kind == "list" or bool(_list_names(one)) == bool(_list_names(other)):
         return False
-    names = _names(one) or _names(other)
+    names = _list_names(one) or _list_names(other)
     return len(set(names)) == len(names)
 
 
-def located(node: Node) -> Node:
+def strip_point_name(node: Node) -> Node:
     """The coordinates of a named point, A(1, 2), or of one with a minus, −(1, 2)."""
     if node.kind == "apply" and len(node.name) == 1 and node.name.isupper() and len(node.parts) > 1:
         return Node("sequence", "()", node.parts)
@@ -33,7 +33,7 @@ def located(node: Node) -> Node:
     return node
 
 
-def as_matrix(node: Node) -> Node:
+def convert_to_matrix(node: Node) -> Node:
     """The matrix that [[1, 2], [3, 4]] and a column in the guise of a binomial are beside a matrix."""
     if node.kind == "sequence" and node.name == "[]" and all(part.name == "[]" for part in node.parts):
         return Node("matrix", parts=tuple(Node("row", parts=part.parts) for part in node.parts))
@@ -42,18 +42,18 @@ def as_matrix(node: Node) -> Node:
     return node
 
 
-def with_i(node: Node, other: Node) -> Node:
+def unify_imaginary_unit(node: Node, other: Node) -> Node:
     """3 + 4j beside 3 + 4i: an engineer's imaginary unit."""
-    if node.kind != "add" or "j" not in names_in(node) or "j" in names_in(other) or not is_imaginary(other):
+    if node.kind != "add" or "j" not in list_names(node) or "j" in list_names(other) or not has_imaginary_unit(other):
         return node
-    return _replaced(node, Node("symbol", "j"), Node("constant", "i"))
+    return _replace_name(node, Node("symbol", "j"), Node("constant", "i"))
 
 
-def _replaced(node: Node, old: Node, new: Node) -> Node:
-    return new if node == old else node._replace(parts=tuple(_replaced(part, old, new) for part in node.parts))
+def _replace_name(node: Node, old: Node, new: Node) -> Node:
+    return new if node == old else node._replace(parts=tuple(_replace_name(part, old, new) for part in node.parts))
 
 
-def plain(words: str) -> str:
+def strip_words(words: str) -> str:
     """Words without an article before them and the plural behind them."""
     for article in ("a ", "an ", "the "):
         words = words.removeprefix(article)

@@ -16,32 +16,32 @@ class UndefinedError(Exception):
     """The expression has no value: a division by zero, or a logarithm of it."""
 
 
-def rational(node: Node, work: Work) -> Fraction | None:
+def compute_rational(node: Node, work: Work) -> Fraction | None:
     """The value as an exact fraction; None where it is not rational, or not seen to be."""
     work.spend()
     if node.kind == "number":
-        return _sized(node.number, work)
+        return _check_size(node.number, work)
     if node.kind not in RULES:
         return None
     parts = []
     for part in node.parts:
-        value = rational(part, work)
+        value = compute_rational(part, work)
         if value is None:
             return None
         parts.append(value)
     result = RULES[node.kind](node.name, parts)
-    return None if result is None else _sized(result, work)
+    return None if result is None else _check_size(result, work)
 
 
-def _sized(value: Fraction, work: Work) -> Fraction:
-    bits = size(value)
+def _check_size(value: Fraction, work: Work) -> Fraction:
+    bits = count_bits(value)
     if bits > MOST_BITS:
         raise OverBoundError("an integer is too long")
     work.spend(bits // BITS_A_STEP)
     return value
 
 
-def size(value: Fraction) -> int:
+def count_bits(value: Fraction) -> int:
     return max(value.numerator.bit_length(), value.denominator.bit_length())
 
 
@@ -50,7 +50,7 @@ def _add(_: str, parts: list[Fraction]) -> Fraction:
 
 
 def _multiply(_: str, parts: list[Fraction]) -> Fraction:
-    if sum(map(size, parts)) > 2 * MOST_BITS:
+    if sum(map(count_bits, parts)) > 2 * MOST_BITS:
         raise OverBoundError("a product is too long")
     return math.prod(parts, start=Fraction(1))
 
@@ -75,7 +75,7 @@ def _whole_power(base: Fraction, exponent: int) -> Fraction:
         return base
     if base == -1:
         return Fraction(-1 if exponent % 2 else 1)
-    if size(base) * abs(exponent) > MOST_BITS:
+    if count_bits(base) * abs(exponent) > MOST_BITS:
         raise OverBoundError("a power is too long")
     return base**exponent
 
@@ -83,7 +83,7 @@ def _whole_power(base: Fraction, exponent: int) -> Fraction:
 def _root(_: str, parts: list[Fraction], exponent: int = 1) -> Fraction | None:
     """A root that comes out, such as √4; the real one where the degree is odd."""
     radicand, degree = parts
-    if degree.denominator != 1 or not 2 <= degree <= 20 or size(radicand) > 4_000:
+    if degree.denominator != 1 or not 2 <= degree <= 20 or count_bits(radicand) > 4_000:
         return None
     odd = degree.numerator % 2
     if radicand < 0 and not odd:
@@ -133,19 +133,19 @@ def _binomial(parts: list[Fraction]) -> Fraction | None:
     return Fraction(math.comb(above.numerator, below.numerator))
 
 
-def _integers(rule: Callable[..., int], parts: list[Fraction]) -> Fraction | None:
+def _combine_integers(rule: Callable[..., int], parts: list[Fraction]) -> Fraction | None:
     if any(part.denominator != 1 for part in parts):
         return None
     return Fraction(rule(*(part.numerator for part in parts)))
 
 
-def _function(name: str, parts: list[Fraction]) -> Fraction | None:
+def _evaluate_function(name: str, parts: list[Fraction]) -> Fraction | None:
     if name == "root":
         return _root(name, parts)
     if name in {"\\max", "\\min"}:
         return max(parts) if name == "\\max" else min(parts)
     if name in {"\\gcd", "\\lcm"}:
-        return _integers(math.gcd if name == "\\gcd" else math.lcm, parts)
+        return _combine_integers(math.gcd if name == "\\gcd" else math.lcm, parts)
     if name == "\\binom" and len(parts) == 2:
         return _binomial(parts)
     if name in ONE_ARGUMENT and len(parts) == 1:
@@ -166,6 +166,6 @@ RULES: dict[str, Callable[[str, list[Fraction]], Fraction | None]] = {
     "divide": _divide,
     "negate": lambda _, parts: -parts[0],
     "power": _power,
-    "function": _function,
+    "function": _evaluate_function,
     "ratio": lambda name, parts: _divide(name, parts) if len(parts) == 2 else None,
 }

@@ -6,8 +6,8 @@ import json
 from fractions import Fraction
 from typing import Any
 
-from qed.grading.equal import Verdict, equal, readings
-from qed.grading.normalise import cleaned
+from qed.grading.equal import Verdict, equal, read_both
+from qed.grading.normalise import clean_text
 from qed.grading.policy import MATH, Policy
 from qed.grading.reading import Reading
 from qed.grading.tree import Node
@@ -29,26 +29,27 @@ def explain(gold: str, answer: str, policy: Policy = MATH, as_json: bool = False
     verdict = equal(gold, answer, policy)
     sides = {"gold": gold, "answer": answer}
     read = {
-        side: _read(text, reading) for (side, text), reading in zip(sides.items(), readings(gold, answer), strict=True)
+        side: _describe_reading(text, reading)
+        for (side, text), reading in zip(sides.items(), read_both(gold, answer), strict=True)
     }
     if as_json:
         return json.dumps({**read, "correct": verdict.correct, "tier": verdict.tier, "reason": verdict.reason})
-    lines = [line for side in read for line in _side(side, read[side])]
-    return "\n".join([*lines, *_decision(verdict)])
+    lines = [line for side in read for line in _format_side(side, read[side])]
+    return "\n".join([*lines, *_format_decision(verdict)])
 
 
-def _read(text: str, reading: Reading) -> dict[str, Any]:
+def _describe_reading(text: str, reading: Reading) -> dict[str, Any]:
     return {
         "text": text,
-        "cleaned": cleaned(text),
+        "cleaned": clean_text(text),
         "tokens": reading.key,
         "choice": reading.choice,
-        "values": [shown(value) for value in reading.values],
+        "values": [format_node(value) for value in reading.values],
         "trouble": reading.trouble,
     }
 
 
-def _side(name: str, read: dict[str, Any]) -> list[str]:
+def _format_side(name: str, read: dict[str, Any]) -> list[str]:
     found = [
         ("cleaned", read["cleaned"]),
         ("tokens", read["tokens"]),
@@ -59,7 +60,7 @@ def _side(name: str, read: dict[str, Any]) -> list[str]:
     return [f"{name:<8}{read['text']}", *(f"  {label:<14}{value}" for label, value in found if value)]
 
 
-def _decision(verdict: Verdict) -> list[str]:
+def _format_decision(verdict: Verdict) -> list[str]:
     return [
         f"{'verdict':<8}{'right' if verdict.correct else 'wrong'}",
         f"  {'tier':<14}{verdict.tier}: {TIERS[verdict.tier]}",
@@ -67,15 +68,15 @@ def _decision(verdict: Verdict) -> list[str]:
     ]
 
 
-def shown(node: Node) -> str:
+def format_node(node: Node) -> str:
     """A typed value as nested words: add(1, divide(x, 2))."""
     if node.kind == "number":
-        return _number(node.number)
+        return _format_number(node.number)
     label = node.name if node.kind in {"symbol", "constant", "text"} else f"{node.kind} {node.name}".strip()
-    return f"{label}({', '.join(map(shown, node.parts))})" if node.parts else label
+    return f"{label}({', '.join(map(format_node, node.parts))})" if node.parts else label
 
 
-def _number(value: Fraction) -> str:
+def _format_number(value: Fraction) -> str:
     """Exact, unless that takes a page."""
     bits = value.numerator.bit_length() + value.denominator.bit_length()
     return str(value) if bits <= LONGEST_BITS else f"an exact number of {bits} bits"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from qed.grading.atoms import argument, atom, starts_atom
+from qed.grading.atoms import parse_argument, parse_atom, starts_atom
 from qed.grading.bounds import UnreadableError
-from qed.grading.cursor import Cursor, raw_argument
+from qed.grading.cursor import Cursor, read_raw_argument
 from qed.grading.tree import Node, negate, number
 from qed.grading.vocabulary import FUNCTIONS, ORDINALS
 
@@ -14,24 +14,24 @@ ADDING = {"+", "-", "\\pm", "\\mp"}
 DEGREES = {"\\circ", "\\degrees"}
 
 
-def expression(cursor: Cursor) -> Node:
+def parse_expression(cursor: Cursor) -> Node:
     """A sum of products."""
-    with cursor.deeper():
-        parts = [_signed(cursor)]
+    with cursor.nest():
+        parts = [_parse_signed(cursor)]
         while cursor.text in ADDING:
             sign = cursor.take().text
-            parts.append(_with_sign(sign, product(cursor, signed=True)))
+            parts.append(_apply_sign(sign, parse_product(cursor, signed=True)))
     return parts[0] if len(parts) == 1 else Node("add", parts=tuple(parts))
 
 
-def _signed(cursor: Cursor) -> Node:
+def _parse_signed(cursor: Cursor) -> Node:
     if cursor.text in ADDING:
         sign = cursor.take().text
-        return _with_sign(sign, product(cursor))
-    return product(cursor)
+        return _apply_sign(sign, parse_product(cursor))
+    return parse_product(cursor)
 
 
-def _with_sign(sign: str, node: Node) -> Node:
+def _apply_sign(sign: str, node: Node) -> Node:
     if sign == "-":
         return negate(node)
     if sign == "+":
@@ -39,68 +39,68 @@ def _with_sign(sign: str, node: Node) -> Node:
     return Node("plus_minus" if sign == "\\pm" else "minus_plus", parts=(node,))
 
 
-def product(cursor: Cursor, signed: bool = False) -> Node:
+def parse_product(cursor: Cursor, signed: bool = False) -> Node:
     """Factors beside each other, or with a sign between them, from left to right."""
     if signed and cursor.text in {"+", "-"}:
-        return _with_sign(cursor.take().text, product(cursor))
+        return _apply_sign(cursor.take().text, parse_product(cursor))
     whole = _is_whole(cursor)
-    result = power(cursor)
-    if whole and (mixed := _mixed(cursor, result)) is not None:
-        degrees = cursor.text == "\\degrees" or [cursor.look(ahead).text for ahead in (0, 1)] == ["^", "\\circ"]
+    result = parse_power(cursor)
+    if whole and (mixed := _parse_mixed_number(cursor, result)) is not None:
+        degrees = cursor.text == "\\degrees" or [cursor.peek(ahead).text for ahead in (0, 1)] == ["^", "\\circ"]
         cursor.place += degrees * (1 + (cursor.text == "^"))
         result = Node("degree", parts=(mixed,)) if degrees else mixed
     while True:
-        if cursor.accept("*"):
-            result = _times(result, _factor(cursor))
-        elif cursor.accept("/"):
-            result = Node("divide", parts=(result, _factor(cursor)))
+        if cursor.accept_any("*"):
+            result = _multiply(result, _parse_factor(cursor))
+        elif cursor.accept_any("/"):
+            result = Node("divide", parts=(result, _parse_factor(cursor)))
         elif result.kind == "degree" and cursor.text in {"C", "F"}:
             return result
         elif starts_atom(cursor) and not starts_unit_fraction(cursor):
-            result = _times(result, power(cursor))
+            result = _multiply(result, parse_power(cursor))
         else:
             return result
 
 
 def starts_unit_fraction(cursor: Cursor) -> bool:
     """Whether a fraction of words follows: miles over hours."""
-    first = cursor.look(2)
+    first = cursor.peek(2)
     return (
         cursor.text == "\\frac"
-        and cursor.look(1).text == "{"
+        and cursor.peek(1).text == "{"
         and first.kind == "word"
         and first.text.lower() not in {"e", "i"}
     )
 
 
-def _times(left: Node, right: Node) -> Node:
+def _multiply(left: Node, right: Node) -> Node:
     parts = left.parts if left.kind == "multiply" else (left,)
     return Node("multiply", parts=(*parts, right))
 
 
-def _factor(cursor: Cursor) -> Node:
+def _parse_factor(cursor: Cursor) -> Node:
     if cursor.text in {"+", "-"}:
-        return _with_sign(cursor.take().text, power(cursor))
-    return power(cursor)
+        return _apply_sign(cursor.take().text, parse_power(cursor))
+    return parse_power(cursor)
 
 
 def _is_whole(cursor: Cursor) -> bool:
-    token = cursor.look()
+    token = cursor.peek()
     return token.kind == "number" and token.text.isdigit()
 
 
-def _mixed(cursor: Cursor, whole: Node) -> Node | None:
+def _parse_mixed_number(cursor: Cursor, whole: Node) -> Node | None:
     """2\\frac13 and 2 1/3: a whole number with a proper fraction behind it is their sum."""
     if whole.kind != "number":
         return None
     if cursor.text == "\\frac":
         place, tokens = cursor.place, list(cursor.tokens)
-        fraction = atom(cursor)
-        if fraction.kind == "divide" and (value := _proper(fraction.parts)) is not None:
+        fraction = parse_atom(cursor)
+        if fraction.kind == "divide" and (value := _find_proper_fraction(fraction.parts)) is not None:
             return number(whole.number + value)
         cursor.place, cursor.tokens = place, tokens
         return None
-    above, slash, below = cursor.look(), cursor.look(1), cursor.look(2)
+    above, slash, below = cursor.peek(), cursor.peek(1), cursor.peek(2)
     if above.kind == below.kind == "number" and above.spaced and slash.text == "/":
         if not (above.text.isdigit() and below.text.isdigit() and int(above.text) < int(below.text)):
             raise UnreadableError("two numbers side by side")
@@ -109,33 +109,33 @@ def _mixed(cursor: Cursor, whole: Node) -> Node | None:
     return None
 
 
-def _proper(parts: tuple[Node, ...]) -> Fraction | None:
+def _find_proper_fraction(parts: tuple[Node, ...]) -> Fraction | None:
     above, below = parts
     if above.kind == below.kind == "number" and above.number.denominator == below.number.denominator == 1:
         return above.number / below.number if 0 < above.number < below.number else None
     return None
 
 
-def power(cursor: Cursor) -> Node:
+def parse_power(cursor: Cursor) -> Node:
     """An atom with what stands behind it: exponents, factorials, degrees."""
     command = cursor.text
     if command in FUNCTIONS:
-        return _function(cursor)
-    base = atom(cursor)
+        return _parse_function(cursor)
+    base = parse_atom(cursor)
     while cursor.text in {"^", "**", "!", "\\degrees"}:
         sign = cursor.take().text
         if sign == "!":
-            base = Node("function", "!!" if cursor.accept("!") else "!", (base,))
+            base = Node("function", "!!" if cursor.accept_any("!") else "!", (base,))
         elif sign == "\\degrees":
             base = Node("degree", parts=(base,))
         else:
-            base = _raised(cursor, base)
+            base = _parse_raised(cursor, base)
     return base
 
 
-def _raised(cursor: Cursor, base: Node) -> Node:
+def _parse_raised(cursor: Cursor, base: Node) -> Node:
     opened = cursor.text == "{"
-    name = cursor.look(opened).text
+    name = cursor.peek(opened).text
     if name == "o" and base.kind == "number":
         name = "\\circ"
     if name in DEGREES or name.lower() in ORDINALS:
@@ -147,52 +147,52 @@ def _raised(cursor: Cursor, base: Node) -> Node:
         if base.kind != "number":
             raise UnreadableError("an ordinal of something else than a number")
         return base
-    if base.kind == "symbol" and base.name.startswith("\\mathbb") and cursor.look(opened + 1).text in {"}", ""}:
-        return base._replace(name=f"{base.name} {raw_argument(cursor)}")  # ℝ⁺
+    if base.kind == "symbol" and base.name.startswith("\\mathbb") and cursor.peek(opened + 1).text in {"}", ""}:
+        return base._replace(name=f"{base.name} {read_raw_argument(cursor)}")  # ℝ⁺
     if name in {"'", "\\prime"}:
         raise UnreadableError("a prime behind something else than a name")
-    return Node("power", parts=(base, exponent(cursor)))
+    return Node("power", parts=(base, parse_exponent(cursor)))
 
 
-def exponent(cursor: Cursor) -> Node:
+def parse_exponent(cursor: Cursor) -> Node:
     """What is raised: a group, or a signed atom; towers stand on the right."""
-    with cursor.deeper():
+    with cursor.nest():
         if cursor.text in {"-", "+"}:
-            return _with_sign(cursor.take().text, exponent(cursor))
-        above = _function(cursor) if cursor.text in FUNCTIONS else atom(cursor)
+            return _apply_sign(cursor.take().text, parse_exponent(cursor))
+        above = _parse_function(cursor) if cursor.text in FUNCTIONS else parse_atom(cursor)
         if cursor.text in {"^", "**"}:
             cursor.take()
-            above = Node("power", parts=(above, exponent(cursor)))
+            above = Node("power", parts=(above, parse_exponent(cursor)))
     return above
 
 
-def _function(cursor: Cursor) -> Node:
+def _parse_function(cursor: Cursor) -> Node:
     """sin x, sin²(x), log_2 8: with brackets what is in them, without them the product that follows."""
     name = cursor.take().text
     base: tuple[Node, ...] = ()
     raised: Node | None = None
     while cursor.text in {"^", "_", "**"}:
         if cursor.take().text == "_":
-            base = (argument(cursor),)
+            base = (parse_argument(cursor),)
         else:
-            raised = exponent(cursor)
-    with cursor.deeper():
-        arguments = _arguments(cursor)
+            raised = parse_exponent(cursor)
+    with cursor.nest():
+        arguments = _parse_arguments(cursor)
     if raised == number(-1) and name in {"\\sin", "\\cos", "\\tan", "\\cot", "\\sec", "\\csc"}:
         name, raised = "\\arc" + name[1:], None
     result = Node("function", name, (*arguments, *base))
     return result if raised is None else Node("power", parts=(result, raised))
 
 
-def _arguments(cursor: Cursor) -> tuple[Node, ...]:
+def _parse_arguments(cursor: Cursor) -> tuple[Node, ...]:
     if cursor.text in {"(", "[", "{"}:
-        inner = atom(cursor)
+        inner = parse_atom(cursor)
         if inner.kind in {"sequence", "list"}:
             return inner.parts
         if cursor.text in {"^", "**"}:
             return (inner,)
         return (inner,)
-    result = power(cursor)
+    result = parse_power(cursor)
     while starts_atom(cursor) and cursor.text not in FUNCTIONS and cursor.text != "(":
-        result = _times(result, power(cursor))
+        result = _multiply(result, parse_power(cursor))
     return (result,)

@@ -53,7 +53,7 @@ class Extracted:
     source: str
 
 
-def between(text: str, opening: str, closing: str) -> str | None:
+def find_between(text: str, opening: str, closing: str) -> str | None:
     """What stands between the last `opening` and the next `closing` behind it, stripped; None where either is
     missing."""
     start = text.rfind(opening)
@@ -64,13 +64,13 @@ def between(text: str, opening: str, closing: str) -> str | None:
     return text[start:end].strip() if end >= 0 else None
 
 
-def last_boxed(text: str) -> str | None:
+def find_last_boxed(text: str) -> str | None:
     r"""The content of the complete `\boxed{…}` that begins last, braces matched; None where there is none."""
-    begin, end = max(_boxes(text, ("\\boxed",)), default=(-1, -1))
+    begin, end = max(_find_boxes(text, ("\\boxed",)), default=(-1, -1))
     return text[begin:end].strip() if begin >= 0 else None
 
 
-def _boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int, int]]:
+def _find_boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int, int]]:
     """Where the content of every complete box begins and ends."""
     opened: list[int] = []  # where the content of each open brace begins, or -1 for a brace that opens no box
     for sign in BRACES.finditer(text):
@@ -83,14 +83,14 @@ def _boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int, int
             opened.append(sign.end() if found[:-1].strip() in names else -1)
 
 
-def last_number(text: str) -> str | None:
+def find_last_number(text: str) -> str | None:
     """The last number of a text as digits alone: no currency, percent sign or comma between thousands, of a fraction
     the lower part; None without one."""
-    found = _last(NUMBER, text)
+    found = _find_last(NUMBER, text)
     return SEPARATOR.split(NO_DIGIT.sub("", found.group()))[-1].replace("−", "-") if found is not None else None
 
 
-def final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] = TAGS) -> Extracted | None:
+def extract_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] = TAGS) -> Extracted | None:
     """The final answer of a response, and where it was found.
 
     `strict` takes a complete box, an answer tag or a `####` line; `flexible` also takes what the text says in words,
@@ -99,7 +99,7 @@ def final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] = TAGS
     """
     if mode not in MODES:
         raise ValueError(f"{mode!r} is no mode of extraction: {', '.join(MODES)}")
-    text = _last_turn(text)
+    text = _cut_to_last_turn(text)
     for source, find in MODES[mode]:
         found = TAGGED[source](text, tags) if source in TAGGED else find(text)
         if found is not None and found.strip():
@@ -107,54 +107,54 @@ def final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] = TAGS
     return None
 
 
-def _last_turn(text: str) -> str:
+def _cut_to_last_turn(text: str) -> str:
     """The text behind the thinking, and before a next turn."""
     text = text.rpartition(THINKING_ENDS)[2]
     ends = [place for turn in TURNS if (place := text.find(turn)) > 0]
     return text[: min(ends)] if ends else text
 
 
-def _box(text: str) -> str | None:
+def _find_box(text: str) -> str | None:
     if "box" not in text:
         return None
-    filled = ((begin, end) for begin, end in _boxes(text) if text[begin:end].strip())
+    filled = ((begin, end) for begin, end in _find_boxes(text) if text[begin:end].strip())
     begin, end = max(filled, default=(-1, -1))
     if begin >= 0:
         return text[begin:end]
-    bare = _last(BARE_BOX, text)
+    bare = _find_last(BARE_BOX, text)
     return bare.group(1).rstrip(".,") if bare is not None else None
 
 
-def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     found = None
     for match in pattern.finditer(text):
         found = match
     return found
 
 
-def _tag(text: str, tags: tuple[str, str] = TAGS) -> str | None:
-    answer = between(text, *tags)
-    return None if answer is None else _box(answer) or answer
+def _find_tag(text: str, tags: tuple[str, str] = TAGS) -> str | None:
+    answer = find_between(text, *tags)
+    return None if answer is None else _find_box(answer) or answer
 
 
-def _hashes(text: str) -> str | None:
+def _find_hashes(text: str) -> str | None:
     """The last line behind ####; elsewhere these signs are a heading."""
     line = text.rpartition("####")[2].strip()
     return line if "####" in text and "\n" not in line else None
 
 
-def _phrase(text: str) -> str | None:
+def _find_phrase(text: str) -> str | None:
     """What stands behind the `A:` that begins the last line, or else behind the last `answer is`."""
-    if _unfinished_box(text):
+    if _has_unfinished_box(text):
         return None
     line = text.rstrip().rpartition("\n")[2].strip()
     if "\n" in text.strip() and line.startswith("A:"):
-        return _stated(line[2:])
-    found = _last(PHRASE, text)
-    return _stated(text[found.end() : found.end() + LONGEST_SENTENCE]) if found is not None else None
+        return _read_statement(line[2:])
+    found = _find_last(PHRASE, text)
+    return _read_statement(text[found.end() : found.end() + LONGEST_SENTENCE]) if found is not None else None
 
 
-def _stated(tail: str) -> str | None:
+def _read_statement(tail: str) -> str | None:
     """The answer at the beginning of a tail: between delimiters, or as a sentence."""
     tail = tail.lstrip(" \t\r\n:*=")
     for opening, closing in DELIMITERS:
@@ -164,10 +164,10 @@ def _stated(tail: str) -> str | None:
                 return inside
     end = SENTENCE_END.search(tail)
     sentence = tail[: end.start()] if end else tail
-    return _from_sentence(sentence.strip().strip("*").strip())
+    return _read_sentence(sentence.strip().strip("*").strip())
 
 
-def _from_sentence(sentence: str) -> str | None:
+def _read_sentence(sentence: str) -> str | None:
     """A short statement as it stands; in a longer one what follows `is`, or its last number."""
     if reason := REASON.search(sentence):
         sentence = sentence[: reason.start()]
@@ -176,83 +176,83 @@ def _from_sentence(sentence: str) -> str | None:
     tail = sentence.rpartition(" is ")[2]
     if len(tail.split()) <= 3:
         return tail.strip().strip("$*")
-    return _formula(sentence) or _last_number(sentence)
+    return _find_formula(sentence) or _find_closing_number(sentence)
 
 
-def _bold(text: str) -> str | None:
-    found = _last(BOLD, text)
+def _find_bold(text: str) -> str | None:
+    found = _find_last(BOLD, text)
     return found.group(1).strip().rstrip(".:") if found is not None and any(map(str.isdigit, found.group(1))) else None
 
 
-def _letter(text: str) -> str | None:
-    found = _last(LETTER, text)
+def _find_letter(text: str) -> str | None:
+    found = _find_last(LETTER, text)
     return next(filter(None, found.groups())) if found is not None else None
 
 
-def _statement(text: str) -> str | None:
+def _find_statement(text: str) -> str | None:
     """What the last line says that something is, where no single number says it: a formula without delimiters, a
     point, or several numbers."""
     line = text.strip().rpartition("\n")[2][-LONGEST_SENTENCE:].rstrip(". ")
-    found = _last(STATES, line) if "$" not in line and "\\(" not in line else None
+    found = _find_last(STATES, line) if "$" not in line and "\\(" not in line else None
     tail = line[found.end() :] if found is not None else ""
-    if not tail or _unfinished_box(text):
+    if not tail or _has_unfinished_box(text):
         return None
     several = LIST.fullmatch(tail) and len(set(NUMBER.findall(tail))) > 1
     short = len(tail.split()) <= 3 and FORMULA_SIGNS.search(tail)
     return tail if several or short or TUPLE.fullmatch(tail) else None
 
 
-def _last_number(text: str) -> str | None:
-    if _unfinished_box(text):
+def _find_closing_number(text: str) -> str | None:
+    if _has_unfinished_box(text):
         return None
-    found = _last(NUMBER, text)
+    found = _find_last(NUMBER, text)
     return found.group() if found is not None else None
 
 
-def _formula(text: str) -> str | None:
+def _find_formula(text: str) -> str | None:
     """The last formula of the last line, unless a number follows it."""
     line = text.strip().rpartition("\n")[2]
     pieces = line.replace("\\(", "$").replace("\\)", "$").replace("$$", "$").split("$")
-    if _unfinished_box(text) or len(pieces) < 3 or len(pieces) % 2 == 0 or _last(NUMBER, pieces[-1]):
+    if _has_unfinished_box(text) or len(pieces) < 3 or len(pieces) % 2 == 0 or _find_last(NUMBER, pieces[-1]):
         return None
     return pieces[-2]
 
 
-def _unfinished_box(text: str) -> bool:
+def _has_unfinished_box(text: str) -> bool:
     """A text that ends within a box or a tag was cut off: it has no answer."""
     return "\\boxed{" in text or text.rfind(TAGS[0]) > text.rfind(TAGS[1])
 
 
-def _whole(text: str) -> str | None:
+def _read_whole_text(text: str) -> str | None:
     """A response that is nothing but an answer in a word or two."""
     text = text.strip().rstrip(".")
     return text if len(text.split()) <= 2 and len(text) <= 40 and text.replace(" ", "").isalpha() else None
 
 
-def _open_box(text: str) -> str | None:
+def _find_open_box(text: str) -> str | None:
     _, found, rest = text.rpartition("\\boxed{")
     return rest.partition("$")[0].partition("\n")[0][:LONGEST_SENTENCE] if found else None
 
 
-def _open_tag(text: str, tags: tuple[str, str] = TAGS) -> str | None:
+def _find_open_tag(text: str, tags: tuple[str, str] = TAGS) -> str | None:
     return text.rpartition(tags[0])[2][:LONGEST_SENTENCE] if tags[0] in text else None
 
 
 Finder = Callable[[str], str | None]
-TAGGED: dict[str, Callable[[str, tuple[str, str]], str | None]] = {"tag": _tag, "open tag": _open_tag}
-STRICT: tuple[tuple[str, Finder], ...] = (("tag", _tag), ("box", _box), ("hashes", _hashes))
+TAGGED: dict[str, Callable[[str, tuple[str, str]], str | None]] = {"tag": _find_tag, "open tag": _find_open_tag}
+STRICT: tuple[tuple[str, Finder], ...] = (("tag", _find_tag), ("box", _find_box), ("hashes", _find_hashes))
 FLEXIBLE = (
     *STRICT,
-    ("phrase", _phrase),
-    ("bold", _bold),
-    ("letter", _letter),
-    ("statement", _statement),
-    ("formula", _formula),
-    ("number", _last_number),
-    ("whole", _whole),
+    ("phrase", _find_phrase),
+    ("bold", _find_bold),
+    ("letter", _find_letter),
+    ("statement", _find_statement),
+    ("formula", _find_formula),
+    ("number", _find_closing_number),
+    ("whole", _read_whole_text),
 )
 MODES = {
     "strict": STRICT,
     "flexible": FLEXIBLE,
-    "lenient": (*FLEXIBLE, ("open box", _open_box), ("open tag", _open_tag)),
+    "lenient": (*FLEXIBLE, ("open box", _find_open_box), ("open tag", _find_open_tag)),
 }

@@ -32,7 +32,7 @@ ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_
 BOOT = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.grading.child import main; main()"
 
 
-class Zygote:
+class ForkServer:
     """A clean process, started when it is first needed.
 
     Args:
@@ -62,16 +62,16 @@ class Zygote:
         """As if it had never been started: what a forked copy of the caller does, whose process it is not."""
         self._lock = threading.Lock()
         # A child that shares its core with another meets the limit by the clock before that of processor time.
-        self.places = threading.BoundedSemaphore(host.usable())
+        self.places = threading.BoundedSemaphore(host.count_usable_cores())
         self._control: socket.socket | None = None
-        self._end: weakref.finalize[Any, Zygote] | None = None
+        self._end: weakref.finalize[Any, ForkServer] | None = None
 
     def start(self) -> None:
         """Begin to load, without waiting for it."""
         with self._lock:
-            self._started()
+            self._ensure_started()
 
-    def _started(self) -> socket.socket:
+    def _ensure_started(self) -> socket.socket:
         if self._control is None:
             ours, theirs = socket.socketpair()
             # The kernel ends a child with the thread that made it, so only the main thread may ask for that.
@@ -90,10 +90,10 @@ class Zygote:
                 )
             theirs.close()
             self._control = ours
-            self._end = weakref.finalize(self, _ended, ours, process, os.getpid())
+            self._end = weakref.finalize(self, _stop_process, ours, process, os.getpid())
         return self._control
 
-    def session(self) -> Session:
+    def open_session(self) -> Session:
         """A new child.
 
         Raises:
@@ -111,13 +111,13 @@ class Zygote:
         """Ask for a child at the other end of a channel; the socket of the clean process that was asked."""
         with self._lock:
             try:
-                socket.send_fds(self._started(), [OPEN], [channel.fileno()])
+                socket.send_fds(self._ensure_started(), [OPEN], [channel.fileno()])
             except OSError:  # the clean process itself was killed: another one takes its place
                 self._close()
-                socket.send_fds(self._started(), [OPEN], [channel.fileno()])
-            return self._started()
+                socket.send_fds(self._ensure_started(), [OPEN], [channel.fileno()])
+            return self._ensure_started()
 
-    def end(self, number: int, origin: socket.socket) -> int:
+    def end_child(self, number: int, origin: socket.socket) -> int:
         """End a child by its process number; its exit status, negative for a signal.
 
         The children of a clean process that is no more have ended with it, and their numbers may be those of others.
@@ -145,7 +145,7 @@ class Zygote:
         self._control, self._end = None, None
 
 
-def _ended(control: socket.socket, process: subprocess.Popen[bytes], owner: int) -> None:
+def _stop_process(control: socket.socket, process: subprocess.Popen[bytes], owner: int) -> None:
     """Close our end, at which the clean process ends by itself."""
     control.close()
     if os.getpid() != owner:
@@ -157,7 +157,7 @@ def _ended(control: socket.socket, process: subprocess.Popen[bytes], owner: int)
         process.wait()
 
 
-def _forget_all() -> None:
+def _forget_in_child() -> None:
     for zygote in list(_living):
         if zygote._control is not None:
             zygote._control.close()
@@ -166,5 +166,5 @@ def _forget_all() -> None:
         zygote._forget()
 
 
-_living: weakref.WeakSet[Zygote] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_forget_all)
+_living: weakref.WeakSet[ForkServer] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forget_in_child)

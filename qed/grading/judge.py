@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from qed import host
-from qed.grading.fork_server import Zygote
+from qed.grading.fork_server import ForkServer
 from qed.grading.session import LIMITS, FailedError, Limits, NotLoadedError, Session, TimedOutError
-from qed.guards.signals import poll
+from qed.guards.signals import check_signals
 from qed.guards.watchdog import beat
 from qed.types import Grade, Group, Problem, Rollout
 
@@ -49,8 +49,8 @@ class Judge:
         limits: Limits = LIMITS,
         log: Path | None = None,
     ) -> None:
-        self.workers = workers or min(MOST_WORKERS, host.usable())
-        self._zygote = Zygote(target, arguments, limits, log=log)
+        self.workers = workers or min(MOST_WORKERS, host.count_usable_cores())
+        self._zygote = ForkServer(target, arguments, limits, log=log)
         self._begin()
 
     def _begin(self) -> None:
@@ -92,7 +92,7 @@ class Judge:
         try:
             asked = [threads.submit(self._unit, unit) for unit in units]
             while wait(asked, POLL_SECONDS).not_done:
-                poll("grade", progress=False)
+                check_signals("grade", progress=False)
             graded = iter([grade for one in asked for grade in one.result()])
         except BaseException:  # an interrupt must not wait for answers that may never come
             threads.shutdown(wait=False, cancel_futures=True)
@@ -110,13 +110,13 @@ class Judge:
             try:
                 return self._asked(rollouts)
             except TimedOutError as error:
-                grade = failed("timeout", str(error))
+                grade = build_failed_grade("timeout", str(error))
             except (FailedError, NotLoadedError) as error:
-                grade = failed("error", str(error))
+                grade = build_failed_grade("error", str(error))
         return [grade] if len(rollouts) == 1 else [grade for one in rollouts for grade in self._unit([one])]
 
     def _asked(self, rollouts: Group) -> list[Grade]:
-        question = [_packed(rollout) for rollout in rollouts]
+        question = [_encode_rollout(rollout) for rollout in rollouts]
         session = self._session()
         try:
             told = session.ask(question, scale=len(rollouts))
@@ -134,7 +134,7 @@ class Judge:
             try:
                 session = self._idle.pop()
             except IndexError:
-                return self._zygote.session()
+                return self._zygote.open_session()
             if session.idle:
                 return session
             session.close()
@@ -146,16 +146,16 @@ class Judge:
         self._zygote.close()
 
 
-def failed(tier: str, reason: str) -> Grade:
+def build_failed_grade(tier: str, reason: str) -> Grade:
     """The grade of an answer that could not be graded."""
     return Grade(0.0, False, False, None, tier=tier, reason=reason)
 
 
-def serving(grade: Callable[[Sequence[Rollout]], list[Grade]]) -> Callable[[Any], Any]:
+def serve(grade: Callable[[Sequence[Rollout]], list[Grade]]) -> Callable[[Any], Any]:
     """The worker's side: a function of rollouts as one from JSON to JSON."""
 
     def answer(question: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        rollouts = [_unpacked(packed) for packed in question]
+        rollouts = [_decode_rollout(packed) for packed in question]
         grades = grade(rollouts)
         if len(grades) != len(rollouts):
             raise ValueError(f"{len(grades)} grades for {len(rollouts)} answers")
@@ -164,7 +164,7 @@ def serving(grade: Callable[[Sequence[Rollout]], list[Grade]]) -> Callable[[Any]
     return answer
 
 
-def _packed(rollout: Rollout) -> dict[str, Any]:
+def _encode_rollout(rollout: Rollout) -> dict[str, Any]:
     problem = rollout.problem
     return {
         "problem": {
@@ -172,28 +172,28 @@ def _packed(rollout: Rollout) -> dict[str, Any]:
             "question": problem.question,
             "answer": problem.answer,
             "solution": problem.solution,
-            "meta": _plain(problem.meta),
+            "meta": _encode_value(problem.meta),
         },
         **{name: getattr(rollout, name) for name in ROLLOUT_FIELDS},
     }
 
 
-def _plain(value: Any) -> Any:
+def _encode_value(value: Any) -> Any:
     """What a problem carries along, as JSON can say it; of data too deep for that, nothing."""
     try:
-        return _said(value)
+        return _decode_value(value)
     except RecursionError:
         return None
 
 
-def _said(value: Any) -> Any:
+def _decode_value(value: Any) -> Any:
     if isinstance(value, str | int | float | None):
         return value
     if isinstance(value, list | tuple):
-        return [_said(inner) for inner in value]
-    return {str(key): _said(inner) for key, inner in value.items()} if hasattr(value, "items") else str(value)
+        return [_decode_value(inner) for inner in value]
+    return {str(key): _decode_value(inner) for key, inner in value.items()} if hasattr(value, "items") else str(value)
 
 
-def _unpacked(packed: dict[str, Any]) -> Rollout:
+def _decode_rollout(packed: dict[str, Any]) -> Rollout:
     problem = Problem(**packed.pop("problem"))
     return Rollout(problem, tuple(packed.pop("prompt")), tuple(packed.pop("output")), (), **packed)

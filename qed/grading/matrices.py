@@ -16,11 +16,11 @@ LARGEST_POWER = 4
 TRANSPOSED = {"T", "\\top", "t"}
 
 
-def simplified(node: Node, work: Work) -> Node:
+def simplify(node: Node, work: Work) -> Node:
     """The matrix or the determinant that an expression with matrices is; every other node as it stands."""
     if node.kind not in RULES or not any(_is_matrix(part) or part.kind in RULES for part in node.parts):
-        return _determinant(node, work) if node.kind == "matrix" and node.name == "|" else node
-    parts = tuple(simplified(part, work) for part in node.parts)
+        return _compute_determinant(node, work) if node.kind == "matrix" and node.name == "|" else node
+    parts = tuple(simplify(part, work) for part in node.parts)
     if not any(map(_is_matrix, parts)):
         return node._replace(parts=parts)
     result = RULES[node.kind](node._replace(parts=parts), work)
@@ -31,115 +31,115 @@ def _is_matrix(node: Node) -> bool:
     return node.kind == "matrix"
 
 
-def shape(node: Node) -> tuple[int, int]:
+def compute_shape(node: Node) -> tuple[int, int]:
     """Rows and columns; no columns where the rows differ."""
     widths = {len(row.parts) for row in node.parts}
     return len(node.parts), widths.pop() if len(widths) == 1 else 0
 
 
-def _matrix(rows: list[list[Node]]) -> Node:
+def _build_matrix(rows: list[list[Node]]) -> Node:
     return Node("matrix", parts=tuple(Node("row", parts=tuple(row)) for row in rows))
 
 
-def _scaled(matrix: Node, kind: str, others: tuple[Node, ...]) -> Node:
-    return _matrix([[Node(kind, parts=(cell, *others)) for cell in row.parts] for row in matrix.parts])
+def _scale(matrix: Node, kind: str, others: tuple[Node, ...]) -> Node:
+    return _build_matrix([[Node(kind, parts=(cell, *others)) for cell in row.parts] for row in matrix.parts])
 
 
-def _negated(node: Node, _: Work) -> Node:
-    return _scaled(node.parts[0], "negate", ())
+def _negate(node: Node, _: Work) -> Node:
+    return _scale(node.parts[0], "negate", ())
 
 
-def _divided(node: Node, _: Work) -> Node | None:
+def _divide(node: Node, _: Work) -> Node | None:
     above, below = node.parts
-    return _scaled(above, "divide", (below,)) if _is_matrix(above) and not _is_matrix(below) else None
+    return _scale(above, "divide", (below,)) if _is_matrix(above) and not _is_matrix(below) else None
 
 
-def _added(node: Node, work: Work) -> Node | None:
-    shapes = {shape(part) if _is_matrix(part) else (0, 0) for part in node.parts}
+def _add(node: Node, work: Work) -> Node | None:
+    shapes = {compute_shape(part) if _is_matrix(part) else (0, 0) for part in node.parts}
     if len(shapes) != 1 or 0 in min(shapes):
         return None
     height, width = shapes.pop()
     work.spend(height * width)
     cells = [[tuple(part.parts[i].parts[j] for part in node.parts) for j in range(width)] for i in range(height)]
-    return _matrix([[Node("add", parts=cell) for cell in row] for row in cells])
+    return _build_matrix([[Node("add", parts=cell) for cell in row] for row in cells])
 
 
-def _multiplied(node: Node, work: Work) -> Node | None:
+def _multiply(node: Node, work: Work) -> Node | None:
     matrices = [part for part in node.parts if _is_matrix(part)]
     factors = tuple(part for part in node.parts if not _is_matrix(part))
     result: Node | None = matrices[0]
     for matrix in matrices[1:]:
-        result = _product(result, matrix, work) if result is not None else None
-    return result if result is None or not factors else _scaled(result, "multiply", factors)
+        result = _multiply_pair(result, matrix, work) if result is not None else None
+    return result if result is None or not factors else _scale(result, "multiply", factors)
 
 
-def _product(left: Node, right: Node, work: Work) -> Node | None:
-    (height, inner), (other, width) = shape(left), shape(right)
+def _multiply_pair(left: Node, right: Node, work: Work) -> Node | None:
+    (height, inner), (other, width) = compute_shape(left), compute_shape(right)
     if inner != other or not 0 < max(height, inner, width) <= LARGEST:
         return None
     work.spend(height * inner * width)
     columns = [[row.parts[place] for row in right.parts] for place in range(width)]
-    return _matrix([[_dot(row.parts, tuple(column)) for column in columns] for row in left.parts])
+    return _build_matrix([[_dot(row.parts, tuple(column)) for column in columns] for row in left.parts])
 
 
 def _dot(left: tuple[Node, ...], right: tuple[Node, ...]) -> Node:
     return Node("add", parts=tuple(Node("multiply", parts=pair) for pair in zip(left, right, strict=True)))
 
 
-def _raised(node: Node, work: Work) -> Node | None:
+def _raise(node: Node, work: Work) -> Node | None:
     base, above = node.parts
     if above.kind == "symbol" and above.name in TRANSPOSED:
-        height, width = shape(base)
-        return _matrix([[base.parts[i].parts[j] for i in range(height)] for j in range(width)])
+        height, width = compute_shape(base)
+        return _build_matrix([[base.parts[i].parts[j] for i in range(height)] for j in range(width)])
     if above == number(-1):
-        return _inverse(base, work)
+        return _invert(base, work)
     if above.kind == "number" and above.number in range(2, LARGEST_POWER + 1):
         result: Node | None = base
         for _ in range(above.number.numerator - 1):
-            result = _product(result, base, work) if result is not None else None
+            result = _multiply_pair(result, base, work) if result is not None else None
         return result
     return None
 
 
-def _inverse(base: Node, work: Work) -> Node | None:
+def _invert(base: Node, work: Work) -> Node | None:
     """The adjugate over the determinant, of two rows."""
-    if shape(base) != (2, 2):
+    if compute_shape(base) != (2, 2):
         return None
     (a, b), (c, d) = (row.parts for row in base.parts)
-    adjugate = _matrix([[d, Node("negate", parts=(b,))], [Node("negate", parts=(c,)), a]])
-    return _scaled(adjugate, "divide", (_determinant(base, work),))
+    adjugate = _build_matrix([[d, Node("negate", parts=(b,))], [Node("negate", parts=(c,)), a]])
+    return _scale(adjugate, "divide", (_compute_determinant(base, work),))
 
 
-def _determinant(node: Node, work: Work) -> Node:
+def _compute_determinant(node: Node, work: Work) -> Node:
     """A determinant as a sum of products; the node itself where it is too large or not square."""
-    height, width = shape(node)
+    height, width = compute_shape(node)
     if height != width or not 0 < height <= LARGEST_DETERMINANT:
         return node
-    return _expanded([row.parts for row in node.parts], work)
+    return _expand_first_row([row.parts for row in node.parts], work)
 
 
-def _expanded(rows: list[tuple[Node, ...]], work: Work) -> Node:
+def _expand_first_row(rows: list[tuple[Node, ...]], work: Work) -> Node:
     """By the first row."""
     work.spend()
     if len(rows) == 1:
         return rows[0][0]
     terms = []
     for place, cell in enumerate(rows[0]):
-        minor = _expanded([row[:place] + row[place + 1 :] for row in rows[1:]], work)
+        minor = _expand_first_row([row[:place] + row[place + 1 :] for row in rows[1:]], work)
         term = Node("multiply", parts=(cell, minor))
         terms.append(Node("negate", parts=(term,)) if place % 2 else term)
     return reduce(lambda one, other: Node("add", parts=(one, other)), terms)
 
 
-def _function(node: Node, work: Work) -> Node | None:
-    return _determinant(node.parts[0], work) if node.name in {"\\det", "\\abs"} else None
+def _evaluate_function(node: Node, work: Work) -> Node | None:
+    return _compute_determinant(node.parts[0], work) if node.name in {"\\det", "\\abs"} else None
 
 
 RULES = {
-    "negate": _negated,
-    "divide": _divided,
-    "add": _added,
-    "multiply": _multiplied,
-    "power": _raised,
-    "function": _function,
+    "negate": _negate,
+    "divide": _divide,
+    "add": _add,
+    "multiply": _multiply,
+    "power": _raise,
+    "function": _evaluate_function,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from qed.grading.notation import undressed
+from qed.grading.notation import unwrap_text
 
 SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
 SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋₍₎ₙₖ", "0123456789+-()nk", strict=True))
@@ -29,7 +29,7 @@ SIGNS = {
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u200e\u200f\u2061\u2062\u2063\ufe0f"
 
 
-def _table() -> dict[int, str]:
+def _build_table() -> dict[int, str]:
     table = {ord(sign): latex for sign, latex in SIGNS.items()}
     table |= {ord(sign): rf"\frac{{{pair[0]}}}{{{pair[1]}}}" for sign, pair in FRACTIONS.items()}
     table |= {ord("⅒"): r"\frac{1}{10}"}
@@ -43,7 +43,7 @@ def _table() -> dict[int, str]:
     return table | {ord("ϕ"): r"\phi ", ord("ϵ"): r"\epsilon ", ord("µ"): r"\mu "}
 
 
-TABLE = _table()
+TABLE = _build_table()
 RAISED = re.compile(f"[{''.join(SUPERSCRIPTS)}]+")
 BRACED_COMMA = re.compile(r" ?\{, ?\}")
 # `The answer is 5`, in \\text or not, is 5.
@@ -53,17 +53,17 @@ INTRODUCTION = re.compile(
 LOWERED = re.compile(f"[{''.join(SUBSCRIPTS)}]+")
 
 
-def cleaned(text: str) -> str:
+def clean_text(text: str) -> str:
     """The text in ASCII LaTeX as far as a table can say it."""
     if not text.isascii():
         text = RAISED.sub(lambda run: "^{" + "".join(SUPERSCRIPTS[sign] for sign in run.group()) + "}", text)
         text = LOWERED.sub(lambda run: "_{" + "".join(SUBSCRIPTS[sign] for sign in run.group()) + "}", text)
         text = unicodedata.normalize("NFKC", text.translate(TABLE)).translate(TABLE)
-    text = undressed(text.strip())
-    return INTRODUCTION.sub("", _without_dollars(BRACED_COMMA.sub(r",\\!", text)), count=1)
+    text = unwrap_text(text.strip())
+    return INTRODUCTION.sub("", _strip_dollars(BRACED_COMMA.sub(r",\\!", text)), count=1)
 
 
-def _without_dollars(text: str) -> str:
+def _strip_dollars(text: str) -> str:
     """Dollar signs around mathematics go; one that stands alone before a number is money."""
     if "$" not in text:
         return text

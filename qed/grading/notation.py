@@ -28,7 +28,7 @@ COMMAND_SPELLINGS = (
 )
 
 
-def undressed(text: str) -> str:
+def unwrap_text(text: str) -> str:
     """A text without quotes and wrappers, in the notation that the parser reads."""
     if text.startswith("$") and text.endswith("$") and text.count("$") == 2 and not text.endswith("\\$"):
         text = text[1:-1].strip()
@@ -41,7 +41,7 @@ def undressed(text: str) -> str:
     return text
 
 
-def _commands(text: str) -> str:
+def _replace_commands(text: str) -> str:
     text = text.removeprefix("\\displaystyle ")
     for old, new in COMMAND_SPELLINGS:
         text = text.replace(old, new)
@@ -52,29 +52,29 @@ def _commands(text: str) -> str:
     return text.rstrip("\\ ") if text.endswith("\\") else text
 
 
-def _counted(text: str) -> str:
+def _strip_counted_noun(text: str) -> str:
     """8 packs of gum for 8 (packs of gum)."""
     found = COUNTED.match(text)
     return f"{found[1]}\\text{{ {found[2].replace('-', '')}}}{found[3]}" if found is not None else text
 
 
-def _outward(text: str) -> str:
+def _rewrite_outward_brackets(text: str) -> str:
     if text.endswith("[") or text.startswith(("]", "\\left]")):
-        return OUTWARD.sub(_inward, text.replace("\\left", "").replace("\\right", ""))
+        return OUTWARD.sub(_rewrite_interval, text.replace("\\left", "").replace("\\right", ""))
     return text
 
 
-def _inward(found: re.Match[str]) -> str:
+def _rewrite_interval(found: re.Match[str]) -> str:
     """(0, 1) for ]0, 1[."""
     opening, inside, closing = found.groups()
     return ("(" if opening == "]" else "[") + inside + (")" if closing == "[" else "]")
 
 
-def _ellipses(text: str) -> str:
-    return ELLIPSIS.sub(_forever, text).replace("...", "\\ldots ")
+def _rewrite_ellipses(text: str) -> str:
+    return ELLIPSIS.sub(_rewrite_period, text).replace("...", "\\ldots ")
 
 
-def _forever(found: re.Match[str]) -> str:
+def _rewrite_period(found: re.Match[str]) -> str:
     """0.1666… is 0.1 with a period of 6, where the period is written three times, or twice if it is longer. A period
     of 9 is left as it is: 0.999… is written for what comes close to one."""
     digits = found.group(1)
@@ -89,11 +89,11 @@ def _forever(found: re.Match[str]) -> str:
 
 # Each is tried only where its mark is in the text.
 REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
-    ("\\", _commands),
+    ("\\", _replace_commands),
     ("color", lambda text: COLOUR.sub("", text)),
-    (")", _counted),
-    ("...", _ellipses),
-    ("dots", _ellipses),
+    (")", _strip_counted_noun),
+    ("...", _rewrite_ellipses),
+    ("dots", _rewrite_ellipses),
     ("clock", lambda text: text.replace("o'clock", "")),
     ("per cent", lambda text: text.replace("per cent", "percent")),
     ("mod", lambda text: MODULO.sub(r"\\pmod{\1}", text)),
@@ -101,6 +101,6 @@ REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("+/-", lambda text: text.replace("+/-", "\\pm ")),
     ("S", lambda text: AMERICAN.sub("", text)),
     ("U", lambda text: UNION.sub(r"\1\\cup \2", text)),
-    ("[", _outward),
-    ("]", _outward),
+    ("[", _rewrite_outward_brackets),
+    ("]", _rewrite_outward_brackets),
 )

@@ -14,7 +14,7 @@ from typing import Any
 from mpmath import MPContext
 
 from qed.grading.bounds import LARGEST_EXPONENT, LARGEST_FACTORIAL, OverBoundError, UnreadableError, Work
-from qed.grading.exact import UndefinedError, rational
+from qed.grading.exact import UndefinedError, compute_rational
 from qed.grading.tree import Node
 
 DIGITS = 60
@@ -36,7 +36,7 @@ SMOOTH = 5
 _contexts = threading.local()
 
 
-def context(digits: int) -> Any:
+def build_context(digits: int) -> Any:
     """This thread's arithmetic of so many digits. mpmath changes a context while it computes, so none is shared."""
     found = getattr(_contexts, str(digits), None)
     if found is None:
@@ -53,16 +53,16 @@ class Point:
         self.names = names
         self.row = row
         self.work = work
-        self.arithmetic = context(digits)
+        self.arithmetic = build_context(digits)
 
-    def of(self, name: str) -> Any:
+    def value_of(self, name: str) -> Any:
         place = self.names[name]
         row = POINTS[self.row]
         turn, place = divmod(place, len(row))
         return self.arithmetic.mpf(row[place]) / (1009 + 10 * turn)
 
 
-def value(node: Node, point: Point) -> Any:
+def evaluate(node: Node, point: Point) -> Any:
     """The value of a scalar expression at a point."""
     work = point.work
     work.spend()
@@ -70,17 +70,17 @@ def value(node: Node, point: Point) -> Any:
     if kind == "number":
         return arithmetic.mpf(node.number.numerator) / node.number.denominator
     if kind == "symbol":
-        return point.of(node.name)
+        return point.value_of(node.name)
     if kind == "constant":
-        return _constant(node.name, arithmetic)
+        return _evaluate_constant(node.name, arithmetic)
     if kind == "power":
-        return _power(node, point)
+        return _evaluate_power(node, point)
     if kind not in RULES:
         raise UnreadableError(f"no value of a {kind}")
-    return RULES[kind](node, [value(part, point) for part in node.parts], point)
+    return RULES[kind](node, [evaluate(part, point) for part in node.parts], point)
 
 
-def _constant(name: str, arithmetic: Any) -> Any:
+def _evaluate_constant(name: str, arithmetic: Any) -> Any:
     if name == "pi":
         return +arithmetic.pi
     if name == "e":
@@ -103,34 +103,34 @@ def _multiply(_: Node, parts: list[Any], point: Point) -> Any:
     return result
 
 
-def _apply(node: Node, parts: list[Any], point: Point) -> Any:
+def _apply_unknown_function(node: Node, parts: list[Any], point: Point) -> Any:
     """An unknown function: something that depends on its name, the point, and every argument in its own way."""
-    own = point.of(node.name + "()")
+    own = point.value_of(node.name + "()")
     arithmetic, result = point.arithmetic, own
     for place, part in enumerate(parts):
         point.work.spend(3)
-        result += (own + place) * part + arithmetic.cos(_moderate(part, arithmetic) * own + place)
+        result += (own + place) * part + arithmetic.cos(_reduce_angle(part, arithmetic) * own + place)
     return result
 
 
-def _moderate(angle: Any, arithmetic: Any) -> Any:
+def _reduce_angle(angle: Any, arithmetic: Any) -> Any:
     if abs(angle) > LARGEST_ANGLE:
         raise OverBoundError("an angle is too large")
     return angle
 
 
-def _power(node: Node, point: Point) -> Any:
-    base = value(node.parts[0], point)
+def _evaluate_power(node: Node, point: Point) -> Any:
+    base = evaluate(node.parts[0], point)
     try:
-        exponent = rational(node.parts[1], point.work)
+        exponent = compute_rational(node.parts[1], point.work)
     except UndefinedError:
         exponent = None
     if exponent is not None:
-        return rational_power(base, exponent, point)
-    return complex_power(base, value(node.parts[1], point), point)
+        return raise_to_rational(base, exponent, point)
+    return raise_to_complex(base, evaluate(node.parts[1], point), point)
 
 
-def rational_power(base: Any, exponent: Fraction, point: Point) -> Any:
+def raise_to_rational(base: Any, exponent: Fraction, point: Point) -> Any:
     """A power whose exponent is known exactly."""
     arithmetic = point.arithmetic
     if exponent.denominator == 1 and abs(exponent.numerator) < 1000:
@@ -139,47 +139,47 @@ def rational_power(base: Any, exponent: Fraction, point: Point) -> Any:
         return base**exponent.numerator
     real = arithmetic.im(base) == 0 and arithmetic.re(base) < 0
     if real and exponent.denominator % 2:
-        result = complex_power(-base, arithmetic.mpf(exponent.numerator) / exponent.denominator, point)
+        result = raise_to_complex(-base, arithmetic.mpf(exponent.numerator) / exponent.denominator, point)
         return -result if exponent.numerator % 2 else result
-    return complex_power(base, arithmetic.mpf(exponent.numerator) / exponent.denominator, point)
+    return raise_to_complex(base, arithmetic.mpf(exponent.numerator) / exponent.denominator, point)
 
 
-def complex_power(base: Any, exponent: Any, point: Point) -> Any:
+def raise_to_complex(base: Any, exponent: Any, point: Point) -> Any:
     arithmetic = point.arithmetic
     point.work.spend(5)
     if base == 0:
         if arithmetic.re(exponent) > 0:
             return base
         raise UndefinedError("zero to the power of zero")
-    return _exponential(exponent * arithmetic.ln(base), arithmetic)
+    return _exponentiate(exponent * arithmetic.ln(base), arithmetic)
 
 
-def _exponential(above: Any, arithmetic: Any) -> Any:
+def _exponentiate(above: Any, arithmetic: Any) -> Any:
     if abs(above) > LARGEST_EXPONENT:
         raise OverBoundError("a power is too large")
     return arithmetic.exp(above)
 
 
-def _function(node: Node, parts: list[Any], point: Point) -> Any:
+def _evaluate_function(node: Node, parts: list[Any], point: Point) -> Any:
     point.work.spend(4)
     name, arithmetic = node.name, point.arithmetic
     if name == "root":
-        degree = rational(node.parts[1], point.work)
+        degree = compute_rational(node.parts[1], point.work)
         if degree is None or degree == 0:
             raise UndefinedError("the degree of a root")
-        return rational_power(parts[0], 1 / degree, point)
+        return raise_to_rational(parts[0], 1 / degree, point)
     if name in {"\\log", "\\ln"}:
-        return _logarithm(name, parts, arithmetic)
+        return _evaluate_logarithm(name, parts, arithmetic)
     if name in {"!", "\\binom", "\\floor", "\\ceil"}:
-        return _counting(name, parts, arithmetic)
+        return _evaluate_counting(name, parts, arithmetic)
     if name in {"\\max", "\\min"} and all(arithmetic.im(part) == 0 for part in parts):
         return max(map(arithmetic.re, parts)) if name == "\\max" else min(map(arithmetic.re, parts))
     if len(parts) != 1 or name not in ONE_ARGUMENT:
         raise UnreadableError(f"the function {name}")
-    return ONE_ARGUMENT[name](arithmetic, _moderate(parts[0], arithmetic))
+    return ONE_ARGUMENT[name](arithmetic, _reduce_angle(parts[0], arithmetic))
 
 
-def _logarithm(name: str, parts: list[Any], arithmetic: Any) -> Any:
+def _evaluate_logarithm(name: str, parts: list[Any], arithmetic: Any) -> Any:
     """ln is natural, and so is log unless it has a base: exact answers with a bare log mean the same log on both
     sides."""
     if any(part == 0 for part in parts) or len(parts) > 2:
@@ -193,7 +193,7 @@ def _logarithm(name: str, parts: list[Any], arithmetic: Any) -> Any:
     return top / bottom
 
 
-def _counting(name: str, parts: list[Any], arithmetic: Any) -> Any:
+def _evaluate_counting(name: str, parts: list[Any], arithmetic: Any) -> Any:
     if any(arithmetic.im(part) != 0 or abs(part) > LARGEST_FACTORIAL for part in parts):
         raise UndefinedError(f"{name} of a large or complex value")
     parts = [arithmetic.re(part) for part in parts]
@@ -207,7 +207,7 @@ def _counting(name: str, parts: list[Any], arithmetic: Any) -> Any:
     return arithmetic.gamma(parts[0] + 1)
 
 
-def _inverse(name: str) -> Callable[[Any, Any], Any]:
+def _build_reciprocal(name: str) -> Callable[[Any, Any], Any]:
     """A function of the reciprocal of another, as secant is of cosine."""
 
     def rule(arithmetic: Any, angle: Any) -> Any:
@@ -223,18 +223,18 @@ ONE_ARGUMENT: dict[str, Callable[[Any, Any], Any]] = {
     "\\sin": lambda arithmetic, angle: arithmetic.sin(angle),
     "\\cos": lambda arithmetic, angle: arithmetic.cos(angle),
     "\\tan": lambda arithmetic, angle: arithmetic.tan(angle),
-    "\\cot": _inverse("\\tan"),
-    "\\sec": _inverse("\\cos"),
-    "\\csc": _inverse("\\sin"),
+    "\\cot": _build_reciprocal("\\tan"),
+    "\\sec": _build_reciprocal("\\cos"),
+    "\\csc": _build_reciprocal("\\sin"),
     "\\arcsin": lambda arithmetic, angle: arithmetic.asin(angle),
     "\\arccos": lambda arithmetic, angle: arithmetic.acos(angle),
     "\\arctan": lambda arithmetic, angle: arithmetic.atan(angle),
     "\\arccot": lambda arithmetic, angle: arithmetic.pi / 2 - arithmetic.atan(angle),
-    "\\sinh": lambda arithmetic, angle: (_exponential(angle, arithmetic) - _exponential(-angle, arithmetic)) / 2,
-    "\\cosh": lambda arithmetic, angle: (_exponential(angle, arithmetic) + _exponential(-angle, arithmetic)) / 2,
-    "\\tanh": lambda arithmetic, angle: 1 - 2 / (_exponential(2 * angle, arithmetic) + 1),
-    "\\exp": lambda arithmetic, angle: _exponential(angle, arithmetic),
-    "\\cis": lambda arithmetic, angle: _exponential(arithmetic.mpc(0, 1) * angle, arithmetic),
+    "\\sinh": lambda arithmetic, angle: (_exponentiate(angle, arithmetic) - _exponentiate(-angle, arithmetic)) / 2,
+    "\\cosh": lambda arithmetic, angle: (_exponentiate(angle, arithmetic) + _exponentiate(-angle, arithmetic)) / 2,
+    "\\tanh": lambda arithmetic, angle: 1 - 2 / (_exponentiate(2 * angle, arithmetic) + 1),
+    "\\exp": lambda arithmetic, angle: _exponentiate(angle, arithmetic),
+    "\\cis": lambda arithmetic, angle: _exponentiate(arithmetic.mpc(0, 1) * angle, arithmetic),
     "\\abs": lambda arithmetic, angle: abs(angle),
     "\\cbrt": lambda arithmetic, angle: (
         arithmetic.root(angle, 3) if arithmetic.re(angle) > 0 else -arithmetic.root(-angle, 3)
@@ -247,6 +247,6 @@ RULES: dict[str, Callable[[Node, list[Any], Point], Any]] = {
     "ratio": _divide,
     "negate": lambda node, parts, point: -parts[0],
     "degree": lambda node, parts, point: parts[0] * point.arithmetic.pi / 180,
-    "apply": _apply,
-    "function": _function,
+    "apply": _apply_unknown_function,
+    "function": _evaluate_function,
 }

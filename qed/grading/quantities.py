@@ -5,9 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 
 from qed.grading.bounds import Work
-from qed.grading.exact import rational
+from qed.grading.exact import compute_rational
 from qed.grading.policy import Policy
-from qed.grading.scalars import is_scalar, same_scalar
+from qed.grading.scalars import are_same_scalar, is_scalar
 from qed.grading.tree import Node, number
 from qed.grading.vocabulary import UNITS
 
@@ -16,91 +16,95 @@ POUND = UNITS["pound"][1]
 ANGLES = {"degree", "radian"}
 
 
-def same_quantity(gold: Node, answer: Node, policy: Policy, work: Work) -> bool:
+def are_same_quantity(gold: Node, answer: Node, policy: Policy, work: Work) -> bool:
     """Two values of which one has a unit: a missing unit is fine, another one is not."""
     if len({part.name for node in (gold, answer) for part in node.parts[2:] if node.kind == "unit"}) > 1:
         return False
-    left, right = _parted(gold), _parted(answer)
+    left, right = _split_unit(gold), _split_unit(answer)
     if left[0].kind == "ratio" or right[0].kind == "ratio" or {left[1], right[1]} & HALVES:
-        return _same_time(left, right, policy, work)
+        return _are_same_time(left, right, policy, work)
     if not all(map(is_scalar, (left[0], right[0]))):
         return False
     if "percent" in (left[1], right[1]):
-        return _same_percent(left, right, policy, work)
+        return _are_same_percent(left, right, policy, work)
     if left[1] and right[1]:
-        return _same_units(left, right, policy, work)
-    if same_scalar(left[0], right[0], work):
+        return _have_same_units(left, right, policy, work)
+    if are_same_scalar(left[0], right[0], work):
         return True
-    return policy.convert_units and _same_angle(left, right, work)
+    return policy.convert_units and _are_same_angle(left, right, work)
 
 
-def _parted(node: Node) -> tuple[Node, str, Fraction]:
+def _split_unit(node: Node) -> tuple[Node, str, Fraction]:
     """Value, dimension, and worth of the unit; "" for no unit and for the word `units` itself."""
     if node.kind != "unit":
         return node, "", Fraction(1)
     return node.parts[0], node.name, node.parts[1].number
 
 
-def _times(value: Node, factor: Fraction) -> Node:
+def _scale(value: Node, factor: Fraction) -> Node:
     return Node("multiply", parts=(value, number(factor)))
 
 
-def _same_units(
+def _have_same_units(
     left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work
 ) -> bool:
     if {left[1], right[1]} == ANGLES:
-        return policy.convert_units and _same_angle(left, right, work)
+        return policy.convert_units and _are_same_angle(left, right, work)
     if {left[1], right[1]} == {"sterling", "mass"} and POUND in (left[2], right[2]):  # 20 pounds beside £20
-        return same_scalar(left[0], right[0], work)
+        return are_same_scalar(left[0], right[0], work)
     if left[1] != right[1]:
         return False
     if left[2] == right[2]:
-        return same_scalar(left[0], right[0], work)
-    return policy.convert_units and same_scalar(_times(left[0], left[2]), _times(right[0], right[2]), work)
+        return are_same_scalar(left[0], right[0], work)
+    return policy.convert_units and are_same_scalar(_scale(left[0], left[2]), _scale(right[0], right[2]), work)
 
 
-def _same_angle(left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], work: Work) -> bool:
+def _are_same_angle(left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], work: Work) -> bool:
     """30° is π/6."""
     if (left[1] == "degree") == (right[1] == "degree") or not {left[1], right[1]} <= ANGLES | {""}:
         return False
     sides = [Node("degree", parts=(one[0],)) if one[1] == "degree" else one[0] for one in (left, right)]
-    return same_scalar(sides[0], sides[1], work)
+    return are_same_scalar(sides[0], sides[1], work)
 
 
-def _same_percent(
+def _are_same_percent(
     left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work
 ) -> bool:
     """20 % is 0.2, and by convention 20; but a number below one is read as a share, so 0.4 is not 0.4 %."""
     if left[1] == right[1]:
-        return same_scalar(left[0], right[0], work)
+        return are_same_scalar(left[0], right[0], work)
     percent, plain = (left, right) if left[1] == "percent" else (right, left)
     if plain[1]:
         return False
-    if same_scalar(_times(percent[0], Fraction(1, 100)), plain[0], work):
+    if are_same_scalar(_scale(percent[0], Fraction(1, 100)), plain[0], work):
         return True
-    if not policy.percent_sign_optional or not same_scalar(percent[0], plain[0], work):
+    if not policy.percent_sign_optional or not are_same_scalar(percent[0], plain[0], work):
         return False
-    share = rational(plain[0], work)
+    share = compute_rational(plain[0], work)
     return share is None or share == 0 or abs(share) >= 1
 
 
-def same_ratio(gold: Node, answer: Node, work: Work) -> bool:
+def are_same_ratio(gold: Node, answer: Node, work: Work) -> bool:
     """2:3 is 4:6 and 2/3; a time of day is only itself."""
     if _is_time(gold) or _is_time(answer):
-        return _clock(gold) == _clock(answer) != ()
+        return _read_clock(gold) == _read_clock(answer) != ()
     if gold.kind != answer.kind:
-        return len(gold.parts) <= 2 and len(answer.parts) <= 2 and same_scalar(_quotient(gold), _quotient(answer), work)
+        return (
+            len(gold.parts) <= 2
+            and len(answer.parts) <= 2
+            and are_same_scalar(_build_quotient(gold), _build_quotient(answer), work)
+        )
     if len(gold.parts) != len(answer.parts):
         return False
     pairs = list(zip(gold.parts, answer.parts, strict=True))
     first, second = pairs[0]
     return all(
-        same_scalar(Node("multiply", parts=(first, two)), Node("multiply", parts=(second, one)), work)
+        are_same_scalar(Node("multiply", parts=(first, two)), Node("multiply", parts=(second, one)), work)
         for one, two in pairs[1:]
     )
 
 
-def _quotient(node: Node) -> Node:
+def _build_quotient(node: Node) -> Node:
     return Node("divide", parts=node.parts) if node.kind == "ratio" else node
 
 
@@ -112,7 +116,7 @@ def _is_time(node: Node) -> bool:
     return all(len(part) == 2 and part.isdigit() and int(part) < 60 for part in rest)
 
 
-def _clock(node: Node) -> tuple[int, ...]:
+def _read_clock(node: Node) -> tuple[int, ...]:
     """Hours, minutes and seconds; a bare number is the hour."""
     if node.kind == "ratio" and all(part.isdigit() and len(part) <= 4 for part in node.name.split(":")):
         return (*map(int, node.name.split(":")), 0, 0)[:3]
@@ -121,25 +125,27 @@ def _clock(node: Node) -> tuple[int, ...]:
     return ()
 
 
-def _same_time(left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work) -> bool:
+def _are_same_time(
+    left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work
+) -> bool:
     halves = {left[1], right[1]}
     if halves <= HALVES | {""}:
         if len(halves) > 1 and not ("" in halves and policy.half_day_optional):
             return False
-        times = [_clock(one[0]) for one in (left, right)]
+        times = [_read_clock(one[0]) for one in (left, right)]
         if "" in halves and len(halves) > 1 and all(times) and max(times)[0] > 12:  # 15:30 is 3:30 p.m.
-            times = [_of_the_day(time, one[1]) for time, one in zip(times, (left, right), strict=True)]
+            times = [_shift_half_day(time, one[1]) for time, one in zip(times, (left, right), strict=True)]
         return times[0] == times[1] != ()
     if halves & HALVES or (left[1] and right[1] and left[1] != right[1]):
         return False
-    return left[0].kind == right[0].kind and same_ratio(left[0], right[0], work)
+    return left[0].kind == right[0].kind and are_same_ratio(left[0], right[0], work)
 
 
-def _of_the_day(time: tuple[int, ...], half: str) -> tuple[int, ...]:
+def _shift_half_day(time: tuple[int, ...], half: str) -> tuple[int, ...]:
     return (time[0] % 12 + 12 * (half == "pm"), *time[1:]) if half else time
 
 
-def same_based(gold: Node, answer: Node, policy: Policy) -> bool:
+def are_same_in_base(gold: Node, answer: Node, policy: Policy) -> bool:
     """52_8: the digits and the base, which may be dropped but not changed."""
     if gold.parts or answer.parts:  # 2516_2: there is no such number
         return False

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from qed.grading.bounds import OverBoundError, UnreadableError
-from qed.grading.normalise import cleaned
-from qed.grading.spoken import spoken
+from qed.grading.normalise import clean_text
+from qed.grading.spoken import read_number
 from qed.grading.structure import parse
-from qed.grading.tokens import Token, key, tokenise
+from qed.grading.tokens import Token, build_key, tokenize
 from qed.grading.tree import Node, number
 from qed.grading.vocabulary import NUMBER_WORDS
 
@@ -44,27 +44,27 @@ class Reading(NamedTuple):
     """Whether a bound was met."""
 
 
-def read(text: str, letter_units: bool = False) -> Reading:
+def read_answer(text: str, letter_units: bool = False) -> Reading:
     """What a text says. Never raises."""
     try:
-        text = cleaned(text)
+        text = clean_text(text)
         if len(text) > LONGEST_CLEANED:
             raise OverBoundError("too long")
-        tokens = tokenise(text)
+        tokens = tokenize(text)
     except OverBoundError as error:
         return Reading("", trouble=str(error), over=True)
-    choice, bare = _choice(tokens)
-    shared = Reading(key(tokens), choice, bare)
+    choice, bare = _read_choice(tokens)
+    shared = Reading(build_key(tokens), choice, bare)
     try:
-        values = [_value(tokens, letter_units)]
+        values = [_parse_value(tokens, letter_units)]
     except UnreadableError as error:
         return shared._replace(trouble=str(error))
     except (OverBoundError, RecursionError) as error:
         return shared._replace(trouble=str(error) or "nested too deeply", over=True)
-    return shared._replace(values=(*values, *_others(text, letter_units)))
+    return shared._replace(values=(*values, *_read_other_ways(text, letter_units)))
 
 
-def _others(text: str, letter_units: bool) -> list[Node]:
+def _read_other_ways(text: str, letter_units: bool) -> list[Node]:
     """Further readings: 2e-3 with Euler's number, 100,200 as two numbers, 0.1(6) with a period."""
     readings = []
     if AMBIGUOUS_EXPONENT.search(text):
@@ -78,21 +78,21 @@ def _others(text: str, letter_units: bool) -> list[Node]:
     found = []
     for spelling, scientific, commas in readings:
         try:
-            found.append(_value(tokenise(spelling, scientific, commas), letter_units))
+            found.append(_parse_value(tokenize(spelling, scientific, commas), letter_units))
         except (UnreadableError, OverBoundError, RecursionError):
             continue
     return found
 
 
-def _value(tokens: list[Token], letter_units: bool) -> Node:
-    if (based := _based(tokens)) is not None:
+def _parse_value(tokens: list[Token], letter_units: bool) -> Node:
+    if (based := _read_base(tokens)) is not None:
         return based
-    if (word := _word(tokens) or _phrase(tokens)) is not None:
+    if (word := _read_word(tokens) or _read_phrase(tokens)) is not None:
         return word
     return parse(tokens, letter_units)
 
 
-def _word(tokens: list[Token]) -> Node | None:
+def _read_word(tokens: list[Token]) -> Node | None:
     """Letters side by side and nothing else are a word: never a product of letters."""
     if len(tokens) < 2 or any(token.kind != "letter" for token in tokens) or any(token.spaced for token in tokens[1:]):
         return None
@@ -102,26 +102,30 @@ def _word(tokens: list[Token]) -> Node | None:
     return Node("text", word) if len(word) > 2 or word in SHORT_WORDS else None
 
 
-def _phrase(tokens: list[Token]) -> Node | None:
+def _read_phrase(tokens: list[Token]) -> Node | None:
     """A number in words, kept as a text: only beside a number does it become one."""
     if len(tokens) < 2 or tokens[0].kind != "word":
         return None
     words = [token.text.casefold() for token in tokens]
-    return Node("text", " ".join(word for word in words if word != "-")) if spoken(words) is not None else None
+    return Node("text", " ".join(word for word in words if word != "-")) if read_number(words) is not None else None
 
 
-def number_word(node: Node) -> Node:
+def read_number_word(node: Node) -> Node:
     """The number that a text names, with the unit behind it: six, twenty-five, ten dollars."""
     words = node.name.split() if node.kind == "text" else []
     for place in range(len(words), 0, -1):
-        value = spoken(words[:place])
+        value = read_number(words[:place])
         if value is not None:
-            rest = read(f"{value} \\text{{ {' '.join(words[place:])} }}").values if words[place:] else (number(value),)
+            rest = (
+                read_answer(f"{value} \\text{{ {' '.join(words[place:])} }}").values
+                if words[place:]
+                else (number(value),)
+            )
             return rest[0] if len(rest) == 1 else node
     return node
 
 
-def _based(tokens: list[Token]) -> Node | None:
+def _read_base(tokens: list[Token]) -> Node | None:
     """4210_5: digits, an underscore and the base, in digits or in words."""
     place = next((place for place, token in enumerate(tokens) if token.text in {"_", "base"}), 0)
     digits, base = tokens[:place], [token for token in tokens[place + 1 :] if token.text not in BASE_BRACKETS]
@@ -141,11 +145,11 @@ def _based(tokens: list[Token]) -> Node | None:
     return Node("based", f"{text.lstrip('0') or '0'}_{int(known)}", (NO_NUMERAL,) if wrong else ())
 
 
-def _choice(tokens: list[Token]) -> tuple[str, bool]:
+def _read_choice(tokens: list[Token]) -> tuple[str, bool]:
     """The letter of a choice: B, (B), B., (B) 12."""
     if tokens and tokens[0].text == "{":  # \\mathbf{(B)} 3
         tokens = [token for token in tokens if token.text not in {"{", "}"}]
-    if several := _several_choices(tokens):
+    if several := _read_choices(tokens):
         return several, True
     if len(tokens) > 1 and tokens[0].text.lower() in {"option", "choice"}:
         tokens = tokens[1:]
@@ -160,12 +164,12 @@ def _choice(tokens: list[Token]) -> tuple[str, bool]:
     rest = rest[1:]
     if after.text == ":" and (not rest or not rest[0].spaced):
         return "", False
-    if rest and (letter.text != name or _more_choices(rest) or not _harmless(rest)):
+    if rest and (letter.text != name or _names_other_choice(rest) or not _is_harmless(rest)):
         return "", False
     return name, not rest
 
 
-def _several_choices(tokens: list[Token]) -> str:
+def _read_choices(tokens: list[Token]) -> str:
     """The letters of several choices, in order: BD, B and D, D, B. Glued letters are choices only in order."""
     letters = [token.text for token in tokens if token.kind in {"letter", "word"}]
     others = [token for token in tokens if token.kind not in {"letter", "word"}]
@@ -177,7 +181,7 @@ def _several_choices(tokens: list[Token]) -> str:
     return single if not others and single == "".join(sorted(single)) else ""
 
 
-def _harmless(rest: list[Token]) -> bool:
+def _is_harmless(rest: list[Token]) -> bool:
     """Whether what stands behind a choice letter can be the words or the value of a choice: no call, no code."""
     if len(rest) > LONGEST_CHOICE or any(
         one.kind == "word" and two == ("sign", "(", False) for one, two in pairwise(rest)
@@ -186,7 +190,7 @@ def _harmless(rest: list[Token]) -> bool:
     return all(token.kind != "sign" or token.text in CHOICE_SIGNS for token in rest)
 
 
-def _more_choices(rest: list[Token]) -> bool:
+def _names_other_choice(rest: list[Token]) -> bool:
     """Whether what follows a choice letter names another one, or states something of it."""
     if rest[0].kind == "joiner" or rest[0].text in {",", ";", "=", "+", "*", "/", "^", "-"}:
         return True

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from qed.grading.bounds import Work
 from qed.grading.numeric import Point
-from qed.grading.scalars import attempt, infinity, is_scalar, names_in, same_scalar
-from qed.grading.tree import Node, negate, number, with_signs
+from qed.grading.scalars import are_same_scalar, is_scalar, list_names, sign_of_infinity, try_evaluate
+from qed.grading.tree import Node, expand_signs, negate, number
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!=", "in": "in", "=": "="}
 INFINITY = Node("constant", "infinity")
@@ -36,81 +36,81 @@ ZERO = number(0)
 LINE = Interval(negate(INFINITY), INFINITY, (False, False))
 
 
-def position(node: Node, work: Work) -> Any:
+def compute_position(node: Node, work: Work) -> Any:
     """Where a constant lies on the line; None for what is no real constant."""
-    if sign := infinity(node):
+    if sign := sign_of_infinity(node):
         return sign * float("inf")
-    if not is_scalar(node) or names_in(node):
+    if not is_scalar(node) or list_names(node):
         return None
-    found = attempt(node, Point({}, 0, work))
+    found = try_evaluate(node, Point({}, 0, work))
     if found is None or getattr(found, "imag", 0) != 0:
         return None
     return getattr(found, "real", found)
 
 
-def region(node: Node, work: Work) -> Region | None:
+def build_region(node: Node, work: Work) -> Region | None:
     """The set that a node describes; None where it describes none, or not one with constant ends."""
     work.spend()
     return KINDS[node.kind](node, work) if node.kind in KINDS else None
 
 
-def _listed(node: Node, work: Work) -> Region | None:
+def _build_from_list(node: Node, work: Work) -> Region | None:
     """Conditions side by side: x > 2, x ≠ 3 holds together, x < 1, x > 3 one by one."""
     if not all(part.kind in {"relation", "union", "sequence"} for part in node.parts):
         return None
     if node.name == "and" or (node.name == "," and any(part.name == "!=" for part in node.parts)):
-        return _combined("and", node.parts, work)
-    found = _combined("or", node.parts, work)
+        return _combine("and", node.parts, work)
+    found = _combine("or", node.parts, work)
     if node.name == "," and found is not None and found.parts == [LINE]:  # x < 3, x > −1: one by one they say nothing
-        return _combined("and", node.parts, work)
+        return _combine("and", node.parts, work)
     return found
 
 
-def _less(node: Node, work: Work) -> Region | None:
+def _build_difference(node: Node, work: Work) -> Region | None:
     """ℝ − {0}."""
     if len(node.parts) != 2 or node.parts[1].kind != "negate":
         return None
-    return _combined("without", (node.parts[0], node.parts[1].parts[0]), work)
+    return _combine("without", (node.parts[0], node.parts[1].parts[0]), work)
 
 
-def _known(node: Node, _: Work) -> Region | None:
+def _build_known_set(node: Node, _: Work) -> Region | None:
     """ℝ and ℝ⁺."""
     lines = {"\\mathbb R": LINE, "\\mathbb R +": Interval(ZERO, LINE.high, (False, False))}
     return Region([lines[node.name]]) if node.name in lines else None
 
 
-def _interval(node: Node, work: Work) -> Region | None:
+def _build_interval(node: Node, work: Work) -> Region | None:
     if len(node.parts) != 2 or node.name not in BRACKETS:
         return None
     closed = (node.name[0] == "[", node.name[1] == "]")
-    return _ordered([Interval(node.parts[0], node.parts[1], closed)], None, work)
+    return _merge_in_order([Interval(node.parts[0], node.parts[1], closed)], None, work)
 
 
-def _points(node: Node, work: Work) -> Region | None:
-    return _ordered([Interval(part, part, (True, True)) for part in node.parts], None, work)
+def _build_points(node: Node, work: Work) -> Region | None:
+    return _merge_in_order([Interval(part, part, (True, True)) for part in node.parts], None, work)
 
 
-def _inequality(node: Node, work: Work) -> Region | None:
+def _build_from_inequality(node: Node, work: Work) -> Region | None:
     """A variable against constants, on one side or between two."""
     signs, sides = node.name.split(), node.parts
     if signs == ["in"]:
-        inner = region(sides[1], work)
+        inner = build_region(sides[1], work)
         return None if inner is None else Region(inner.parts, sides[0])
     if not set(signs) <= {"<", "<=", ">", ">=", "!="} or len(sides) > 3 or (len(sides) == 3 and "!=" in signs):
         return None
-    ends = [position(side, work) for side in sides]
+    ends = [compute_position(side, work) for side in sides]
     if len(sides) == 3:
-        return _between(sides, signs, ends, work)
+        return _build_between(sides, signs, ends, work)
     if ends[0] is not None:
         sides, signs, ends = sides[::-1], [FLIPPED[signs[0]]], ends[::-1]
-    if signs == ["!="] and len(values := with_signs(sides[1], work)) > 1:  # x ≠ ±2
-        return _combined("and", tuple(node._replace(parts=(sides[0], value)) for value in values), work)
-    if ends[0] is not None or ends[1] is None or not names_in(sides[0]):
+    if signs == ["!="] and len(values := expand_signs(sides[1], work)) > 1:  # x ≠ ±2
+        return _combine("and", tuple(node._replace(parts=(sides[0], value)) for value in values), work)
+    if ends[0] is not None or ends[1] is None or not list_names(sides[0]):
         return None
-    return Region(_side(signs[0], sides[1]), sides[0])
+    return Region(_build_half_line(signs[0], sides[1]), sides[0])
 
 
-def _side(sign: str, bound: Node) -> list[Interval]:
+def _build_half_line(sign: str, bound: Node) -> list[Interval]:
     """What lies on the one side of a bound, or on both."""
     below, above = Interval(LINE.low, bound, (False, "=" in sign)), Interval(bound, LINE.high, ("=" in sign, False))
     if sign == "!=":
@@ -118,43 +118,45 @@ def _side(sign: str, bound: Node) -> list[Interval]:
     return [below] if sign[0] == "<" else [above]
 
 
-def _between(sides: tuple[Node, ...], signs: list[str], ends: list[Any], work: Work) -> Region | None:
+def _build_between(sides: tuple[Node, ...], signs: list[str], ends: list[Any], work: Work) -> Region | None:
     if ends[0] is None or ends[2] is None or ends[1] is not None or signs[0][0] != signs[1][0]:
         return None
     if signs[0][0] == ">":
         sides, signs = sides[::-1], [FLIPPED[sign] for sign in signs[::-1]]
     closed = ("=" in signs[0], "=" in signs[1])
-    return _ordered([Interval(sides[0], sides[2], closed)], sides[1], work)
+    return _merge_in_order([Interval(sides[0], sides[2], closed)], sides[1], work)
 
 
-def _combined(how: str, nodes: tuple[Node, ...], work: Work) -> Region | None:
+def _combine(how: str, nodes: tuple[Node, ...], work: Work) -> Region | None:
     result: Region | None = None
     for node in nodes:
-        found = region(node, work)
+        found = build_region(node, work)
         if found is None:
             return None
         if result is None:
             result = found
             continue
-        if not same_variable(result, found, work):
+        if not have_same_variable(result, found, work):
             return None
         parts = result.parts + found.parts
         if how == "and":
-            parts = _common(result.parts, found.parts, work)
+            parts = _intersect(result.parts, found.parts, work)
         elif how == "without":
-            parts = _common(result.parts, _complement(found.parts), work)
-        joined = _ordered(parts, result.variable or found.variable, work)
+            parts = _intersect(result.parts, _complement(found.parts), work)
+        joined = _merge_in_order(parts, result.variable or found.variable, work)
         if joined is None:
             return None
         result = joined
     return result
 
 
-def same_variable(left: Region, right: Region, work: Work) -> bool:
+def have_same_variable(left: Region, right: Region, work: Work) -> bool:
     """Whether two regions are of the same variable, or one of them does not say."""
     if left.variable is None or right.variable is None:
         return True
-    return is_scalar(left.variable) and is_scalar(right.variable) and same_scalar(left.variable, right.variable, work)
+    return (
+        is_scalar(left.variable) and is_scalar(right.variable) and are_same_scalar(left.variable, right.variable, work)
+    )
 
 
 def _complement(parts: list[Interval]) -> list[Interval]:
@@ -165,31 +167,33 @@ def _complement(parts: list[Interval]) -> list[Interval]:
     return [*result, Interval(low, LINE.high, (open_end, False))]
 
 
-def _common(left: list[Interval], right: list[Interval], work: Work) -> list[Interval]:
+def _intersect(left: list[Interval], right: list[Interval], work: Work) -> list[Interval]:
     result = []
     for one in left:
         for other in right:
-            low = max((one.low, one.closed[0]), (other.low, other.closed[0]), key=lambda end: _low_key(end, work))
-            high = min((one.high, one.closed[1]), (other.high, other.closed[1]), key=lambda end: _high_key(end, work))
-            gap = position(low[0], work) - position(high[0], work)
+            low = max((one.low, one.closed[0]), (other.low, other.closed[0]), key=lambda end: _sort_key_low(end, work))
+            high = min(
+                (one.high, one.closed[1]), (other.high, other.closed[1]), key=lambda end: _sort_key_high(end, work)
+            )
+            gap = compute_position(low[0], work) - compute_position(high[0], work)
             if gap < 0 or (gap == 0 and low[1] and high[1]):
                 result.append(Interval(low[0], high[0], (low[1], high[1])))
     return result
 
 
-def _low_key(end: tuple[Node, bool], work: Work) -> tuple[Any, bool]:
-    return position(end[0], work), not end[1]
+def _sort_key_low(end: tuple[Node, bool], work: Work) -> tuple[Any, bool]:
+    return compute_position(end[0], work), not end[1]
 
 
-def _high_key(end: tuple[Node, bool], work: Work) -> tuple[Any, bool]:
-    return position(end[0], work), end[1]
+def _sort_key_high(end: tuple[Node, bool], work: Work) -> tuple[Any, bool]:
+    return compute_position(end[0], work), end[1]
 
 
-def _ordered(parts: list[Interval], variable: Node | None, work: Work) -> Region | None:
+def _merge_in_order(parts: list[Interval], variable: Node | None, work: Work) -> Region | None:
     """The intervals from left to right, those that touch joined."""
     placed = []
     for part in parts:
-        low, high = position(part.low, work), position(part.high, work)
+        low, high = compute_position(part.low, work), compute_position(part.high, work)
         if low is None or high is None or low > high or (low == high and part.closed != (True, True)):
             return None
         placed.append(((low, not part.closed[0]), part))
@@ -197,41 +201,43 @@ def _ordered(parts: list[Interval], variable: Node | None, work: Work) -> Region
     result: list[Interval] = []
     for _, part in placed:
         if result and _touch(result[-1], part, work):
-            result[-1] = _joined(result[-1], part, work)
+            result[-1] = _merge_pair(result[-1], part, work)
         else:
             result.append(part)
     return Region(result, variable)
 
 
 def _touch(left: Interval, right: Interval, work: Work) -> bool:
-    end, start = position(left.high, work), position(right.low, work)
+    end, start = compute_position(left.high, work), compute_position(right.low, work)
     return bool(start < end or (start == end and (left.closed[1] or right.closed[0])))
 
 
-def _joined(left: Interval, right: Interval, work: Work) -> Interval:
-    end, other = position(left.high, work), position(right.high, work)
+def _merge_pair(left: Interval, right: Interval, work: Work) -> Interval:
+    end, other = compute_position(left.high, work), compute_position(right.high, work)
     if end > other:
         return left
     closed = right.closed[1] or (end == other and left.closed[1])
     return Interval(left.low, right.high, (left.closed[0], closed))
 
 
-def same_region(left: Region, right: Region, work: Work) -> bool:
+def are_same_region(left: Region, right: Region, work: Work) -> bool:
     """The same intervals, end by end."""
-    if len(left.parts) != len(right.parts) or not same_variable(left, right, work):
+    if len(left.parts) != len(right.parts) or not have_same_variable(left, right, work):
         return False
     return all(
-        one.closed == other.closed and same_scalar(one.low, other.low, work) and same_scalar(one.high, other.high, work)
+        one.closed == other.closed
+        and are_same_scalar(one.low, other.low, work)
+        and are_same_scalar(one.high, other.high, work)
         for one, other in zip(left.parts, right.parts, strict=True)
     )
 
 
 KINDS: dict[str, Callable[[Node, Work], Region | None]] = {
-    "sequence": _interval,
-    "set": _points,
-    "union": lambda node, work: _combined(node.name, node.parts, work),
-    "list": _listed,
-    "relation": _inequality,
-    "add": _less,
-    "symbol": _known,
+    "sequence": _build_interval,
+    "set": _build_points,
+    "union": lambda node, work: _combine(node.name, node.parts, work),
+    "list": _build_from_list,
+    "relation": _build_from_inequality,
+    "add": _build_difference,
+    "symbol": _build_known_set,
 }

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qed.grading.fork_server import Zygote
+    from qed.grading.fork_server import ForkServer
 
 LOADING_SECONDS = 120.0  # of the imports and of what the target prepares, once a process
 LONGEST_TOLD = 64 << 20  # bytes of one answer; a child that says more is ended
@@ -48,12 +48,12 @@ LIMITS = Limits()
 class Session:
     """One child of a clean process, asked one question after the other."""
 
-    def __init__(self, zygote: Zygote, channel: socket.socket, origin: socket.socket) -> None:
-        self.zygote = zygote
+    def __init__(self, zygote: ForkServer, channel: socket.socket, origin: socket.socket) -> None:
+        self.server = zygote
         self._channel, self._origin = channel, origin
         self.number = 0
         try:
-            hello = self._line(time.monotonic() + LOADING_SECONDS)
+            hello = self._read_line(time.monotonic() + LOADING_SECONDS)
         except (TimeoutError, FailedError) as error:
             hello = {"failed": str(error) or f"loading took more than {LOADING_SECONDS:g} s"}
         if hello is None or "failed" in hello:
@@ -74,7 +74,7 @@ class Session:
             FailedError: the question is no JSON, or the child raised (then it lives on), met its limit of memory, said
                 too much or nothing that can be read, or died.
         """
-        limits = self.zygote.limits
+        limits = self.server.limits
         try:
             message = json.dumps([limits.cpu * scale, question]).encode() + b"\n"
         except (TypeError, ValueError, RecursionError) as error:
@@ -90,7 +90,7 @@ class Session:
             self.close()
             raise
         if told is None:
-            raise self._epitaph(limits.cpu * scale)
+            raise self._explain_death(limits.cpu * scale)
         if "error" in told:
             raise FailedError(told["error"])
         return told["answer"]
@@ -101,7 +101,7 @@ class Session:
             raise TimeoutError
         self._channel.settimeout(left)
         self._channel.sendall(message)
-        return self._line(deadline)
+        return self._read_line(deadline)
 
     @property
     def idle(self) -> bool:
@@ -115,14 +115,14 @@ class Session:
             return False
         return False  # its end, or something that nobody asked for
 
-    def _epitaph(self, cpu: float) -> Exception:
+    def _explain_death(self, cpu: float) -> Exception:
         """Why the child died."""
         status = self.close()
         if -status in TIMED_OUT:
             return TimedOutError(f"more than {cpu:g} s of processor time")
         return FailedError(f"the process ended with {signal.Signals(-status).name if status < 0 else f'code {status}'}")
 
-    def _line(self, deadline: float) -> Any:
+    def _read_line(self, deadline: float) -> Any:
         """What the child says, one line of JSON, of which nothing is believed; None where it has died."""
         line = bytearray()
         while not line.endswith(b"\n"):
@@ -151,7 +151,7 @@ class Session:
         """End the child; its exit status."""
         self._channel.close()
         number, self.number = self.number, 0
-        return self.zygote.end(number, self._origin) if number else 0
+        return self.server.end_child(number, self._origin) if number else 0
 
     @property
     def alive(self) -> bool:

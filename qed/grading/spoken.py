@@ -22,42 +22,42 @@ KNOWN = NUMBER_WORDS.keys() | MULTIPLES.keys() | ORDINAL_WORDS.keys() | DENOMINA
 MOST_WORDS = 20
 
 
-def spoken(words: list[str]) -> Fraction | None:
+def read_number(words: list[str]) -> Fraction | None:
     """The number that some words say; None where they say none."""
     words = [word for word in words if word != "-"]
     if not words or len(words) > MOST_WORDS or not set(words) <= KNOWN:
         return None
     *before, last = words
-    if last in DENOMINATORS and (not before or last not in ORDINAL_WORDS or _cardinal(before) in range(1, 10)):
-        count = _cardinal(before) if before not in ([], ["a"]) else 1
+    if last in DENOMINATORS and (not before or last not in ORDINAL_WORDS or _read_cardinal(before) in range(1, 10)):
+        count = _read_cardinal(before) if before not in ([], ["a"]) else 1
         if before or last == "half":
             return None if count is None else count * DENOMINATORS[last]
     if last in ORDINAL_WORDS:
-        above = _cardinal(before) if before else 0
+        above = _read_cardinal(before) if before else 0
         unit = ORDINAL_WORDS[last]
         return None if above is None or (above and above % (10 if unit < 10 else 100)) else Fraction(above + unit)
-    value = _cardinal(words)
+    value = _read_cardinal(words)
     return None if value is None else Fraction(value)
 
 
-def _cardinal(words: list[str]) -> int | None:
+def _read_cardinal(words: list[str]) -> int | None:
     """Thousands and what is below them, each group smaller than the one before it."""
     total, group, limit = 0, list[str](), 10**15
     for word in words:
         if word not in LARGE:
             group.append(word)
             continue
-        value = _below_thousand(group)
+        value = _read_below_thousand(group)
         if value is None or LARGE[word] >= limit:
             return None
         total, group, limit = total + value * LARGE[word], [], LARGE[word]
     if not group:
         return total if total else None
-    value = _below_thousand(group)
+    value = _read_below_thousand(group)
     return None if value is None else total + value
 
 
-def _below_thousand(words: list[str]) -> int | None:
+def _read_below_thousand(words: list[str]) -> int | None:
     """One group: hundreds, tens and ones, in falling order."""
     result, limit, scaled = 0, 100, False
     for place, word in enumerate(words):

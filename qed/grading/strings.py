@@ -17,7 +17,7 @@ from typing import Literal
 
 from qed.grading.bounds import LONGEST_ANSWER
 from qed.grading.equal import NOTHING, Verdict, equal
-from qed.grading.extract import last_boxed
+from qed.grading.extract import find_last_boxed
 
 Grader = Literal["qed", "fast", "slow"]
 Gold = str | int | float | Sequence[str | int | float]
@@ -71,23 +71,25 @@ SAME_VALUE = Verdict(True, "typed", "the same value within the rules on strings"
 REFUSED = Verdict(False, "string", "the rules on strings do not allow it")
 
 
-def gold_texts(gold: Gold) -> tuple[str, ...]:
+def list_gold_texts(gold: Gold) -> tuple[str, ...]:
     """The answers of which any is right: one text or number, or a list of them; a gold in a box is its content."""
     if isinstance(gold, str):
-        return ((last_boxed(gold) or gold) if "\\boxed" in gold else gold,)
-    return (str(gold),) if isinstance(gold, int | float) else tuple(text for one in gold for text in gold_texts(one))
+        return ((find_last_boxed(gold) or gold) if "\\boxed" in gold else gold,)
+    return (
+        (str(gold),) if isinstance(gold, int | float) else tuple(text for one in gold for text in list_gold_texts(one))
+    )
 
 
-def judged(gold: Gold, answer: str, grader: Grader = "qed") -> Verdict:
+def grade_answer(gold: Gold, answer: str, grader: Grader = "qed") -> Verdict:
     """Whether an answer is any of the gold answers, by the grader of that name. Never raises."""
     compare = GRADERS[grader]
-    verdicts = [compare(one, answer) for one in gold_texts(gold)]
+    verdicts = [compare(one, answer) for one in list_gold_texts(gold)]
     return next((verdict for verdict in verdicts if verdict), verdicts[-1] if verdicts else NOTHING)
 
 
-def string_form(text: str) -> str:
+def normalise_string(text: str) -> str:
     """The one string for answers that Hendrycks' MATH takes for the same."""
-    text = _spelled(text)
+    text = _unify_spelling(text)
     text = TEXT_UNIT.sub("", text)
     text = WHOLE_TEXT.sub(r"\1", text) if WHOLE_TEXT.fullmatch(text) else text
     text = UNIT.sub("", text).strip().rstrip(".")
@@ -102,70 +104,70 @@ def string_form(text: str) -> str:
     return f"\\frac{{{slash.group(1)}}}{{{slash.group(2)}}}" if slash else text
 
 
-def _spelled(text: str) -> str:
+def _unify_spelling(text: str) -> str:
     for before, after in SPELLINGS:
         text = text.replace(before, after)
     return text.strip()
 
 
-def plain_form(text: str) -> str:
+def flatten_to_ascii(text: str) -> str:
     """The answer as a line of ASCII mathematics, lower case and without spaces: what the gates look at."""
-    text = _spelled(text).replace(" or ", ", ").replace(" and ", ", ")
+    text = _unify_spelling(text).replace(" or ", ", ").replace(" and ", ", ")
     text = WHOLE_TEXT.sub(r"\1", text) if WHOLE_TEXT.fullmatch(text) else text
     for word, power in LARGE_NUMBERS:
         text = text.replace(" " + word, power)
     text = HALF_BARE_FRACTION.sub(r"\\frac{\1}", BARE_FRACTION.sub(r"\\frac{\1}{\2}", text))
-    text = _without_structure(BARE_ROOT.sub(r"\\sqrt{\1}", UNIT.sub("", text)))
-    text = COMMAND.sub(_command, text).replace("\\", "")
+    text = _flatten_structure(BARE_ROOT.sub(r"\\sqrt{\1}", UNIT.sub("", text)))
+    text = COMMAND.sub(_replace_command, text).replace("\\", "")
     text = MIXED.sub("+", text.replace("- ", "-"))
     text = "".join(text.split()).replace("{", "").replace("}", "").lower()
-    return _as_whole(THOUSANDS.sub("", text))
+    return _write_as_integer(THOUSANDS.sub("", text))
 
 
-def _without_structure(text: str) -> str:
+def _flatten_structure(text: str) -> str:
     """Fractions, roots and powers on one line, from the inside out; brackets where they are needed."""
     for _ in range(DEEPEST):
-        flat = ROOT.sub(r"sqrt(\1)", FRACTION.sub(_divided, text))
-        flat = POWER.sub(lambda found: "^" + _bracketed(found.group(1)), flat)
+        flat = ROOT.sub(r"sqrt(\1)", FRACTION.sub(_flatten_fraction, text))
+        flat = POWER.sub(lambda found: "^" + _add_brackets(found.group(1)), flat)
         if flat == text:
             break
         text = flat
     return text
 
 
-def _divided(found: re.Match[str]) -> str:
-    above, below = (_bracketed(part) for part in found.groups())
+def _flatten_fraction(found: re.Match[str]) -> str:
+    above, below = (_add_brackets(part) for part in found.groups())
     return f" {above}/{below}"
 
 
-def _bracketed(part: str) -> str:
+def _add_brackets(part: str) -> str:
     part = part.strip()
     return part if part.removeprefix("-").replace("\\", "").isalnum() else f"({part})"
 
 
-def _command(found: re.Match[str]) -> str:
+def _replace_command(found: re.Match[str]) -> str:
     name = found.group(1)
     # A Greek letter is one letter, not as many as its name has.
     return PLAIN_COMMANDS.get(name, chr(0x3B1 + sorted(GREEK).index(name)) if name in GREEK else name)
 
 
-def _as_whole(text: str) -> str:
+def _write_as_integer(text: str) -> str:
     """`42.0`, `42.` and `1e3` as the whole numbers that they are."""
     text = text if len(text) < 2 or text[-1] != "." else text[:-1]
-    value = _number(text)
+    value = _read_number(text)
     return str(round(value)) if value is not None and abs(value - round(value)) <= WHOLE else text
 
 
-def _number(text: str) -> Fraction | None:
+def _read_number(text: str) -> Fraction | None:
     return Fraction(text) if NUMBER.fullmatch(text) else None
 
 
 def _is_whole(text: str) -> bool:
-    value = _number(text)
+    value = _read_number(text)
     return value is not None and value.denominator == 1
 
 
-def fast_equal(gold: str, answer: str) -> Verdict:
+def grade_fast(gold: str, answer: str) -> Verdict:
     """The reference's fast rule: equal normalised strings, or equal values that pass the gates."""
     gold, answer = gold.strip(), answer.strip()
     if not gold or not answer:
@@ -174,31 +176,31 @@ def fast_equal(gold: str, answer: str) -> Verdict:
         return SAME_FORM
     if max(len(gold), len(answer)) > LONGEST_ANSWER:
         return REFUSED
-    if string_form(gold) == string_form(answer):
+    if normalise_string(gold) == normalise_string(answer):
         return SAME_FORM
-    left, right = plain_form(gold), plain_form(answer)
+    left, right = flatten_to_ascii(gold), flatten_to_ascii(answer)
     if not right:
         return NOTHING
     if left == right:
         return SAME_FORM
-    return SAME_VALUE if _same_elements(left, right) else REFUSED
+    return SAME_VALUE if _are_same_elements(left, right) else REFUSED
 
 
-def _same_elements(gold: str, answer: str) -> bool:
+def _are_same_elements(gold: str, answer: str) -> bool:
     """Tuples and intervals element by element, in order, between the same brackets."""
-    left, right = _elements(gold), _elements(answer)
+    left, right = _split_elements(gold), _split_elements(answer)
     if len(left) != len(right) or (len(left) > 1 and (gold[0] != answer[0] or gold[-1] != answer[-1])):
         return False
-    return all(_same_element(one, other) for one, other in zip(left, right, strict=True))
+    return all(_are_same_element(one, other) for one, other in zip(left, right, strict=True))
 
 
-def _elements(text: str) -> list[str]:
+def _split_elements(text: str) -> list[str]:
     enclosed = len(text) > 2 and text[0] in BRACKETS and text[-1] in BRACKETS
     return text[1:-1].split(",") if enclosed and not BRACKETS & set(text[1:-1]) else [text]
 
 
-def _same_element(gold: str, answer: str) -> bool:
-    gold, answer = _as_whole(gold), _as_whole(answer)
+def _are_same_element(gold: str, answer: str) -> bool:
+    gold, answer = _write_as_integer(gold), _write_as_integer(answer)
     if gold == answer:
         return True
     if WRITTEN_FRACTION.fullmatch(gold) and WRITTEN_FRACTION.fullmatch(answer):
@@ -212,15 +214,15 @@ def _same_element(gold: str, answer: str) -> bool:
     return equal(gold, answer).correct
 
 
-def slow_equal(gold: str, answer: str) -> Verdict:
+def grade_slow(gold: str, answer: str) -> Verdict:
     """The fast rule, or else the typed comparison, which reads sentences, unordered lists and unreduced fractions.
 
     A number with one word that is no unit stays wrong, because math-verify reads the word as a product of letters.
     """
-    verdict = fast_equal(gold, answer)
+    verdict = grade_fast(gold, answer)
     if verdict or NUMBER_AND_WORD.fullmatch(UNIT.sub("", answer[:LONGEST_ANSWER])):
         return verdict
     return equal(gold, answer)
 
 
-GRADERS: dict[Grader, Callable[[str, str], Verdict]] = {"qed": equal, "fast": fast_equal, "slow": slow_equal}
+GRADERS: dict[Grader, Callable[[str, str], Verdict]] = {"qed": equal, "fast": grade_fast, "slow": grade_slow}

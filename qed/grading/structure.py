@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from qed.grading.bounds import MOST_ITEMS, OverBoundError, UnreadableError
 from qed.grading.cursor import Cursor
-from qed.grading.expression import expression
+from qed.grading.expression import parse_expression
 from qed.grading.tokens import Token
 from qed.grading.tree import Node
-from qed.grading.units import compounded, currency, quantity
+from qed.grading.units import combine_quantities, parse_currency, parse_quantity
 from qed.grading.vocabulary import RELATIONS
 
 SETTING = {"\\cup": "or", "\\cap": "and", "\\setminus": "without"}
@@ -25,84 +25,84 @@ ENDING = {")", "]", "}", "\\}", "|", "&", "\\\\", "", ",", ";", "\\or", "\\land"
 
 def parse(tokens: list[Token], letter_units: bool = False) -> Node:
     """The one value that all of the tokens say."""
-    cursor = Cursor(list(tokens), listing, letter_units)
-    node = listing(cursor)
-    if cursor.look().kind != "end":
+    cursor = Cursor(list(tokens), parse_listing, letter_units)
+    node = parse_listing(cursor)
+    if cursor.peek().kind != "end":
         raise UnreadableError(f"{cursor.text} was not expected")
     return node
 
 
-def listing(cursor: Cursor) -> Node:
+def parse_listing(cursor: Cursor) -> Node:
     """Answers between semicolons, which are lists themselves where commas stand inside."""
-    with cursor.deeper():
-        if builder := _builder(cursor):
+    with cursor.nest():
+        if builder := _parse_set_builder(cursor):
             return builder
-        groups, joiner = [_answers(cursor)], ","
+        groups, joiner = [_parse_answers(cursor)], ","
         while cursor.text == ";":
             cursor.take()
-            groups.append(_answers(cursor))
+            groups.append(_parse_answers(cursor))
     if len(groups) == 1:
         return groups[0]
     return Node("list", joiner, tuple(groups))
 
 
-def _answers(cursor: Cursor) -> Node:
-    items, joiners = [relation(cursor)], set()
-    while (found := _separator(cursor)) is not None:
+def _parse_answers(cursor: Cursor) -> Node:
+    items, joiners = [parse_relation(cursor)], set()
+    while (found := _read_separator(cursor)) is not None:
         joiners.add(found)
-        items.append(relation(cursor))
+        items.append(parse_relation(cursor))
         if len(items) > MOST_ITEMS:
             raise OverBoundError("too many items")
     if len(items) == 1:
         return items[0]
-    if joiners == {"and"} and (whole := compounded(items)) is not None:
+    if joiners == {"and"} and (whole := combine_quantities(items)) is not None:
         return whole
     joiners -= {","} if len(joiners) > 1 else set()
     return Node("list", joiners.pop() if len(joiners) == 1 else ",", tuple(items))
 
 
-def _separator(cursor: Cursor) -> str | None:
+def _read_separator(cursor: Cursor) -> str | None:
     """A comma, a word, or both: `a, b, and c`."""
-    if cursor.text == "," and cursor.look(1).text.startswith(ROW_ENDS):
+    if cursor.text == "," and cursor.peek(1).text.startswith(ROW_ENDS):
         cursor.place += 1
         return None
-    found = "," if cursor.accept(",") else None
-    if cursor.look().kind == "joiner":
+    found = "," if cursor.accept_any(",") else None
+    if cursor.peek().kind == "joiner":
         return cursor.take().text
     if cursor.text in LISTING:
         return LISTING[cursor.take().text]
     return found
 
 
-def _builder(cursor: Cursor) -> Node | None:
+def _parse_set_builder(cursor: Cursor) -> Node | None:
     """{x | x > 2} and {x ∈ ℝ : x > 2}: the condition is the set."""
-    if cursor.place == 0 or cursor.look(-1).text != "\\{" or cursor.look().kind != "letter":
+    if cursor.place == 0 or cursor.peek(-1).text != "\\{" or cursor.peek().kind != "letter":
         return None
     ahead = 1
-    if cursor.look(1).text == "\\in":
-        while cursor.look(ahead).text in {"\\in", "\\mathbb", "{", "}"} or cursor.look(ahead).kind == "letter":
+    if cursor.peek(1).text == "\\in":
+        while cursor.peek(ahead).text in {"\\in", "\\mathbb", "{", "}"} or cursor.peek(ahead).kind == "letter":
             ahead += 1
-    if cursor.look(ahead).text not in {"|", ":"}:
+    if cursor.peek(ahead).text not in {"|", ":"}:
         return None
     cursor.place += ahead + 1
-    return Node("builder", parts=(_answers(cursor),))
+    return Node("builder", parts=(_parse_answers(cursor),))
 
 
-def relation(cursor: Cursor) -> Node:
+def parse_relation(cursor: Cursor) -> Node:
     """Sides with =, <, ≤, ≠ or ∈ between them; a single side is itself."""
-    sides, signs = [_side(cursor)], []
-    while cursor.look().kind != "end" and cursor.text in RELATIONS:
+    sides, signs = [_parse_side(cursor)], []
+    while cursor.peek().kind != "end" and cursor.text in RELATIONS:
         signs.append(RELATIONS[cursor.take().text])
-        sides.append(_side(cursor))
+        sides.append(_parse_side(cursor))
     if signs == ["~"] and sides[0].kind in {"symbol", "text"}:  # x ≈ 11 says 11
         signs = ["="]
     if "~" in signs:  # what stands before the sign is exact
         place = signs.index("~")
         sides, signs = sides[: place + 1], signs[:place]
-    return _related(sides, signs)
+    return _build_relation(sides, signs)
 
 
-def _related(sides: list[Node], signs: list[str]) -> Node:
+def _build_relation(sides: list[Node], signs: list[str]) -> Node:
     """One relation. A chain says its first name and its last value, or the value of several names."""
     if not signs:
         return sides[0]
@@ -116,35 +116,35 @@ def _related(sides: list[Node], signs: list[str]) -> Node:
     return Node("relation", " ".join(signs), tuple(sides))
 
 
-def _side(cursor: Cursor) -> Node:
+def _parse_side(cursor: Cursor) -> Node:
     if cursor.text == "~" or (cursor.text in RELATIONS and RELATIONS[cursor.text] == "~"):
         cursor.take()
-    if (words := _words(cursor)) is not None:
+    if (words := _parse_words(cursor)) is not None:
         return words
-    result = _member(cursor)
-    while cursor.text in SETTING and cursor.look().kind != "end" and result.kind not in NUMBERS:
-        result = Node("union", SETTING[cursor.take().text], (result, _member(cursor)))
-    return _modulo(cursor, result)
+    result = _parse_member(cursor)
+    while cursor.text in SETTING and cursor.peek().kind != "end" and result.kind not in NUMBERS:
+        result = Node("union", SETTING[cursor.take().text], (result, _parse_member(cursor)))
+    return _parse_modulo(cursor, result)
 
 
-def _modulo(cursor: Cursor, value: Node) -> Node:
+def _parse_modulo(cursor: Cursor, value: Node) -> Node:
     """3 \\pmod 7 and 3 (mod 7)."""
-    opened = cursor.text == "(" and cursor.look(1).text == "mod"
-    if not (opened or cursor.text in MODULO) or cursor.look().kind == "end":
+    opened = cursor.text == "(" and cursor.peek(1).text == "mod"
+    if not (opened or cursor.text in MODULO) or cursor.peek().kind == "end":
         return value
     cursor.place += 1 + opened
-    result = Node("congruence", parts=(value, expression(cursor)))
+    result = Node("congruence", parts=(value, parse_expression(cursor)))
     if opened:
         cursor.expect(")")
     return result
 
 
-def _words(cursor: Cursor) -> Node | None:
+def _parse_words(cursor: Cursor) -> Node | None:
     """A side that is words alone, as a text or as the name before an equals sign."""
     ahead = 0
-    while cursor.look(ahead).kind == "word":
+    while cursor.peek(ahead).kind == "word":
         ahead += 1
-    after = cursor.look(ahead)
+    after = cursor.peek(ahead)
     if not ahead or (ahead == 1 and len(cursor.text) == 1):
         return None
     if (
@@ -158,20 +158,20 @@ def _words(cursor: Cursor) -> Node | None:
     return NAMED_SETS.get(words.removeprefix("the "), Node("text", words))
 
 
-def _member(cursor: Cursor) -> Node:
-    if (money := currency(cursor)) is not None:
+def _parse_member(cursor: Cursor) -> Node:
+    if (money := parse_currency(cursor)) is not None:
         return money
-    first = expression(cursor)
-    if cursor.text == ":" and cursor.look(1).kind != "end":
-        first = _ratio(cursor, first)
-    return quantity(cursor, first)
+    first = parse_expression(cursor)
+    if cursor.text == ":" and cursor.peek(1).kind != "end":
+        first = _parse_ratio(cursor, first)
+    return parse_quantity(cursor, first)
 
 
-def _ratio(cursor: Cursor, first: Node) -> Node:
+def _parse_ratio(cursor: Cursor, first: Node) -> Node:
     """3:4 and 12:05. The digits are kept: only two of them make minutes."""
     begin, parts = cursor.place - 1, [first]
-    while cursor.accept(":"):
-        parts.append(expression(cursor))
+    while cursor.accept_any(":"):
+        parts.append(parse_expression(cursor))
     texts = [token.text for token in cursor.tokens[begin : cursor.place]]
     plain = len(texts) == 2 * len(parts) - 1 and all(part.kind == "number" and part.number >= 0 for part in parts)
     return Node("ratio", "".join(texts) if plain else "", tuple(parts))

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable
 
-from qed.grading.fork_server import Zygote
+from qed.grading.fork_server import ForkServer
 from qed.grading.session import FailedError, Limits, NotLoadedError, TimedOutError
 
 LIMITS = Limits(cpu=1.0, wall=2.0, memory=1 << 30)
@@ -36,12 +36,12 @@ COMPUTED = {
     "relations": "to le leq ge geq ne neq lt gt in cup cap setminus",
 }
 COMMANDS = frozenset(" ".join(COMPUTED.values()).split())
-Told = tuple[bool, str, str]
-_told: dict[tuple[str, str], Told] = {}
-CHILD = Zygote("qed.grading.symbolic:prepare", limits=LIMITS, sealed=True)
+Answer = tuple[bool, str, str]
+_answers: dict[tuple[str, str], Answer] = {}
+CHILD = ForkServer("qed.grading.symbolic:prepare", limits=LIMITS, sealed=True)
 
 
-def admits(gold: str, answer: str) -> bool:
+def can_decide(gold: str, answer: str) -> bool:
     """Whether two texts look like something that this tier could decide: short, LaTeX that it knows whole, no prose,
     and of the same names, because expressions in different names are rarely equal and always slow to compare."""
     return (
@@ -53,11 +53,11 @@ def admits(gold: str, answer: str) -> bool:
             and COMMANDS.issuperset(COMMAND.findall(text))
             for text in (gold, answer)
         )
-        and _names(gold, answer) == _names(answer, gold)
+        and _find_names(gold, answer) == _find_names(answer, gold)
     )
 
 
-def _names(text: str, other: str) -> set[str]:
+def _find_names(text: str, other: str) -> set[str]:
     """The free names in a text; those before its equals sign do not count where the other has none."""
     if "=" not in INDEX.sub("", other):
         text = INDEX.sub(r"\1", text).rpartition("=")[2] if "=" in INDEX.sub("", text) else text
@@ -82,9 +82,9 @@ def prepare() -> tuple[None, Callable[[list[str]], bool]]:
     return None, same
 
 
-def same(gold: str, answer: str) -> Told:
+def are_equal(gold: str, answer: str) -> Answer:
     """Whether two answers are the same to math-verify: the verdict, its tier and its reason. Never raises."""
-    told = _told.get((gold, answer))
+    told = _answers.get((gold, answer))
     if told is not None:
         return told
     began = time.monotonic()
@@ -92,18 +92,18 @@ def same(gold: str, answer: str) -> Told:
         return False, "timeout", f"more than {LIMITS.wall:g} s by the clock"
     try:
         # Another thread may have asked the same while this one waited: a group's answers are often alike.
-        told = _told.get((gold, answer)) or _asked(gold, answer, time.monotonic() - began)
+        told = _answers.get((gold, answer)) or _ask(gold, answer, time.monotonic() - began)
     finally:
         CHILD.places.release()
-    if len(_told) >= CACHED:
-        _told.clear()
-    _told[gold, answer] = told
+    if len(_answers) >= CACHED:
+        _answers.clear()
+    _answers[gold, answer] = told
     return told
 
 
-def _asked(gold: str, answer: str, waited: float) -> Told:
+def _ask(gold: str, answer: str, waited: float) -> Answer:
     try:
-        session = CHILD.session()
+        session = CHILD.open_session()
         try:
             correct = session.ask([gold, answer], waited=waited)
         finally:

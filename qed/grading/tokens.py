@@ -35,12 +35,12 @@ REST = (
 )
 
 
-def _scanner(commas: bool, scientific: bool) -> re.Pattern[str]:
+def _build_scanner(commas: bool, scientific: bool) -> re.Pattern[str]:
     shapes = [SPACED, *([COMMAS] if commas else []), SIMPLE + (EXPONENT if scientific else "")]
     return re.compile(f"(?P<number>{'|'.join(shapes)})" + REST, re.DOTALL | re.ASCII & 0)
 
 
-SCANNERS = {(commas, exact): _scanner(commas, exact) for commas in (False, True) for exact in (False, True)}
+SCANNERS = {(commas, exact): _build_scanner(commas, exact) for commas in (False, True) for exact in (False, True)}
 PROSE = re.compile(r"[A-Za-z ,.'\-!?]+")
 NUMBERED = re.compile(r"[-$\\]{0,2}\d[\d,.]* [A-Za-z][A-Za-z ,.'-]*")  # a number and words behind it
 SYMBOL_UNITS = {"\\Omega": "ohm", "\\AA": "angstrom"}
@@ -197,7 +197,7 @@ class Reader:
         self.add("sign", text)
 
 
-def tokenise(text: str, scientific: bool = True, commas: bool = True) -> list[Token]:
+def tokenize(text: str, scientific: bool = True, commas: bool = True) -> list[Token]:
     """The tokens of a cleaned text, without a final full stop."""
     reader, place = Reader(text, scientific, commas), 0
     while place < len(text):
@@ -206,7 +206,7 @@ def tokenise(text: str, scientific: bool = True, commas: bool = True) -> list[To
             raise OverBoundError("no token")
         reader.take(found.lastgroup, found.group())
         place = found.end()
-    tokens = _with_crosses(reader.tokens)
+    tokens = _replace_crosses(reader.tokens)
     if tokens and tokens[-1].text in {".", ",", ";", "\\\\"}:
         tokens.pop()
     if tokens and tokens[-1].kind == "number" and len(tokens) > 1:
@@ -214,7 +214,7 @@ def tokenise(text: str, scientific: bool = True, commas: bool = True) -> list[To
     return tokens
 
 
-def _with_crosses(tokens: list[Token]) -> list[Token]:
+def _replace_crosses(tokens: list[Token]) -> list[Token]:
     """The letter x between two numbers is a multiplication sign."""
     for place in range(1, len(tokens) - 1):
         here, after = tokens[place], tokens[place + 1]
@@ -224,7 +224,7 @@ def _with_crosses(tokens: list[Token]) -> list[Token]:
     return tokens
 
 
-def key(tokens: list[Token]) -> str:
+def build_key(tokens: list[Token]) -> str:
     """The tokens as one string: equal keys are equal answers. Braces around a single token say nothing."""
     words: list[str] = []
     for token in tokens:

@@ -46,7 +46,7 @@ def walk(node: Node) -> Iterator[Node]:
         waiting.extend(here.parts)
 
 
-def with_signs(node: Node, work: Work) -> list[Node]:
+def expand_signs(node: Node, work: Work) -> list[Node]:
     """What the ± in a node stand for: each for both signs, or all together where a ∓ ties them."""
     found = [inner.kind for inner in walk(node) if inner.kind in SIGNS]
     if not found:
@@ -54,18 +54,18 @@ def with_signs(node: Node, work: Work) -> list[Node]:
     if len(found) > MOST_SIGNS:
         raise OverBoundError("too many ±")
     if "minus_plus" in found:
-        return [_signed(node, iter([sign] * len(found)), work) for sign in (1, -1)]
+        return [_choose_sign(node, iter([sign] * len(found)), work) for sign in (1, -1)]
     count = 1 << len(found)
     choices = [[1 - 2 * (one >> place & 1) for place in range(len(found))] for one in range(count)]
-    return [_signed(node, iter(choice), work) for choice in choices]
+    return [_choose_sign(node, iter(choice), work) for choice in choices]
 
 
-def _signed(node: Node, signs: Iterator[int], work: Work) -> Node:
+def _choose_sign(node: Node, signs: Iterator[int], work: Work) -> Node:
     work.spend()
     if node.kind in SIGNS:
         sign = next(signs) * (1 if node.kind == "plus_minus" else -1)
-        inner = _signed(node.parts[0], signs, work)
+        inner = _choose_sign(node.parts[0], signs, work)
         return inner if sign > 0 else negate(inner)
     if not node.parts:
         return node
-    return node._replace(parts=tuple(_signed(part, signs, work) for part in node.parts))
+    return node._replace(parts=tuple(_choose_sign(part, signs, work) for part in node.parts))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 from itertools import pairwise
 
-from qed.grading.atoms import exact
+from qed.grading.atoms import parse_digits
 from qed.grading.bounds import UnreadableError
 from qed.grading.cursor import Cursor
-from qed.grading.expression import expression, starts_unit_fraction
+from qed.grading.expression import parse_expression, starts_unit_fraction
 from qed.grading.tokens import PREFIXED, Token
 from qed.grading.tree import Node, negate, number
 from qed.grading.vocabulary import (
@@ -31,107 +31,107 @@ MOST_NOUNS = 4  # side by side
 CHANGES = set("increase decrease discount profit loss gain more less off higher lower chance".split())  # noqa: SIM905
 
 
-def united(node: Node, name: str, factor: Fraction | int = 1) -> Node:
+def attach_unit(node: Node, name: str, factor: Fraction | int = 1) -> Node:
     """A value in a unit: the dimension's name, and how many of its base one is."""
     return Node("unit", name, (node, number(factor)))
 
 
-def currency(cursor: Cursor) -> Node | None:
+def parse_currency(cursor: Cursor) -> Node | None:
     """$5 and -$5."""
-    if cursor.look().kind == "word" and cursor.text.lower() in PREFIXED and cursor.look(1).kind == "number":
+    if cursor.peek().kind == "word" and cursor.text.lower() in PREFIXED and cursor.peek(1).kind == "number":
         name, factor = UNITS[cursor.take().text.lower()]
-        return united(expression(cursor), name, factor)
-    sign = cursor.text == "-" and cursor.look(1).text in CURRENCIES
+        return attach_unit(parse_expression(cursor), name, factor)
+    sign = cursor.text == "-" and cursor.peek(1).text in CURRENCIES
     if not (sign or cursor.text in CURRENCIES):
         return None
     cursor.place += sign
     name, factor = UNITS[CURRENCIES[cursor.take().text]]
-    symbol = cursor.look(-1).text
-    value, _ = _multiplied(cursor, expression(cursor))
-    cursor.accept(symbol)  # $42$, whose signs were escaped
-    if cursor.look().kind == "word":  # $5 per hour, $5 USD
+    symbol = cursor.peek(-1).text
+    value, _ = _parse_multiplier(cursor, parse_expression(cursor))
+    cursor.accept_any(symbol)  # $42$, whose signs were escaped
+    if cursor.peek().kind == "word":  # $5 per hour, $5 USD
         rate = cursor.text.lower() in {"per", "each"}  # what the price is for is like a missing unit
-        inner = quantity(cursor, value)
+        inner = parse_quantity(cursor, value)
         if not rate and inner.kind == "unit" and inner.name != name:
             raise UnreadableError("two units")
-    return united(negate(value) if sign else value, name, factor)
+    return attach_unit(negate(value) if sign else value, name, factor)
 
 
-def quantity(cursor: Cursor, value: Node) -> Node:
+def parse_quantity(cursor: Cursor, value: Node) -> Node:
     """A value with the units behind it, if there are any; `3 hours 20 minutes` is one quantity."""
     if value.kind == "degree" or (value.kind == "negate" and value.parts[0].kind == "degree"):
-        return _degrees(cursor, value)
-    value, counted = _multiplied(cursor, value)
-    if cursor.accept("%"):
-        return _directed(cursor, united(value, "percent"))
+        return _parse_degrees(cursor, value)
+    value, counted = _parse_multiplier(cursor, value)
+    if cursor.accept_any("%"):
+        return _parse_change(cursor, attach_unit(value, "percent"))
     if cursor.text in CURRENCIES:
-        return united(value, *UNITS[CURRENCIES[cursor.take().text]])
-    found = _unit(cursor)
+        return attach_unit(value, *UNITS[CURRENCIES[cursor.take().text]])
+    found = _parse_unit(cursor)
     if found is None:
         return value
     if found[0] == "ordinal":
         return value
     if value.kind in {"sequence", "set", "list", "matrix"} and not counted:
         raise UnreadableError("units behind a structure")
-    result = united(value, *found)
-    return _compound(cursor, result) if cursor.look().kind == "number" else result
+    result = attach_unit(value, *found)
+    return _parse_compound(cursor, result) if cursor.peek().kind == "number" else result
 
 
-def _directed(cursor: Cursor, percent: Node) -> Node:
+def _parse_change(cursor: Cursor, percent: Node) -> Node:
     """A 20 % increase is 20 %, and no 20 % decrease: the word is kept as a third part."""
-    if cursor.look().kind == "word" and cursor.text.lower() in CHANGES:
+    if cursor.peek().kind == "word" and cursor.text.lower() in CHANGES:
         return percent._replace(parts=(*percent.parts, Node("text", cursor.take().text.lower())))
     return percent
 
 
-def _degrees(cursor: Cursor, value: Node) -> Node:
+def _parse_degrees(cursor: Cursor, value: Node) -> Node:
     inner = negate(value.parts[0].parts[0]) if value.kind == "negate" else value.parts[0]
     scale = {"c": "celsius", "f": "fahrenheit"}.get(cursor.text.lower())
-    if scale and cursor.look().kind in {"letter", "word"}:
+    if scale and cursor.peek().kind in {"letter", "word"}:
         cursor.take()
-        return united(inner, scale)
-    if cursor.look().kind == "word" and cursor.text.lower() in {"celsius", "fahrenheit"}:
-        return united(inner, cursor.take().text.lower())
+        return attach_unit(inner, scale)
+    if cursor.peek().kind == "word" and cursor.text.lower() in {"celsius", "fahrenheit"}:
+        return attach_unit(inner, cursor.take().text.lower())
     for part in (60, 3600):  # 10° 30' 15''
-        if cursor.look().kind == "number" and cursor.look(1).text == "'" and inner.kind in {"number", "add"}:
-            minutes = Node("divide", parts=(number(exact(cursor.take().text)), number(part)))
+        if cursor.peek().kind == "number" and cursor.peek(1).text == "'" and inner.kind in {"number", "add"}:
+            minutes = Node("divide", parts=(number(parse_digits(cursor.take().text)), number(part)))
             inner = Node("add", parts=(inner, minutes))
-            while cursor.accept("'"):
+            while cursor.accept_any("'"):
                 pass
-    return united(inner, "degree")
+    return attach_unit(inner, "degree")
 
 
-def _multiplied(cursor: Cursor, value: Node) -> tuple[Node, bool]:
+def _parse_multiplier(cursor: Cursor, value: Node) -> tuple[Node, bool]:
     counted = False
-    while cursor.look().kind == "word" and cursor.text.lower() in MULTIPLES and value.kind in {"number", "multiply"}:
+    while cursor.peek().kind == "word" and cursor.text.lower() in MULTIPLES and value.kind in {"number", "multiply"}:
         value = Node("multiply", parts=(value, number(MULTIPLES[cursor.take().text.lower()])))
         counted = True
     return value, counted
 
 
-def _compound(cursor: Cursor, first: Node) -> Node:
-    result = compounded([first, quantity(cursor, expression(cursor))])
+def _parse_compound(cursor: Cursor, first: Node) -> Node:
+    result = combine_quantities([first, parse_quantity(cursor, parse_expression(cursor))])
     if result is None:
         raise UnreadableError("two quantities side by side")
     return result
 
 
-def compounded(items: list[Node]) -> Node | None:
+def combine_quantities(items: list[Node]) -> Node | None:
     """3 hours and 20 minutes: quantities of one dimension, each in a smaller unit, are one."""
     if not all(item.kind == "unit" and item.name == items[0].name and item.name for item in items):
         return None
     worths = [item.parts[1].number for item in items]
     if not all(large > small for large, small in pairwise(worths)):
         return None
-    return united(Node("add", parts=tuple(Node("multiply", parts=item.parts) for item in items)), items[0].name)
+    return attach_unit(Node("add", parts=tuple(Node("multiply", parts=item.parts) for item in items)), items[0].name)
 
 
-def _unit(cursor: Cursor) -> tuple[str, Fraction] | None:
+def _parse_unit(cursor: Cursor) -> tuple[str, Fraction] | None:
     """The dimension and factor of the units that follow, as in cm², m/s^2, miles per hour, students."""
     powers: dict[str, int] = {}
     factor, sign, coming, words = Fraction(1), 1, 1, 0
-    _flatten(cursor)
-    while (name := _word(cursor)) is not None:
+    _flatten_fraction(cursor)
+    while (name := _read_word(cursor)) is not None:
         words += 1
         if words > LONGEST_UNIT:
             raise UnreadableError("too many words behind a number")
@@ -142,8 +142,8 @@ def _unit(cursor: Cursor) -> tuple[str, Fraction] | None:
         elif name in POWERS:
             coming = POWERS[name]
         else:
-            factor *= _enter(powers, name, sign * coming * _exponent(cursor))
-            coming, sign = 1, _next_sign(cursor, sign)
+            factor *= _multiply_unit(powers, name, sign * coming * _read_exponent(cursor))
+            coming, sign = 1, _read_division(cursor, sign)
     if not words:
         return None
     powers.pop("", None)
@@ -154,7 +154,7 @@ def _unit(cursor: Cursor) -> tuple[str, Fraction] | None:
     ), factor
 
 
-def _flatten(cursor: Cursor) -> None:
+def _flatten_fraction(cursor: Cursor) -> None:
     """Miles over hours as a fraction become miles / hours."""
     if not starts_unit_fraction(cursor):
         return
@@ -177,7 +177,7 @@ def _closes_exponent(tokens: list[Token], place: int) -> bool:
 def _skip_phrase(cursor: Cursor) -> None:
     """`in the class` says no more than what is counted: words alone, and no word that could change the number."""
     words = 0
-    while cursor.look().kind == "word":
+    while cursor.peek().kind == "word":
         word = cursor.take().text.lower()
         words += 1
         if words > LONGEST_UNIT or word in NUMBER_WORDS or (word in NO_UNITS and word not in ARTICLES | PHRASES):
@@ -186,9 +186,9 @@ def _skip_phrase(cursor: Cursor) -> None:
         raise UnreadableError("a phrase without words")
 
 
-def _next_sign(cursor: Cursor, sign: int) -> int:
+def _read_division(cursor: Cursor, sign: int) -> int:
     """Whether the next unit is divided by: behind a slash all are."""
-    if cursor.accept("/"):
+    if cursor.accept_any("/"):
         if cursor.text == "(" and ")" in (closing := [token.text for token in cursor.tokens[cursor.place :]]):
             cursor.tokens = [
                 token
@@ -196,13 +196,13 @@ def _next_sign(cursor: Cursor, sign: int) -> int:
                 if place not in {cursor.place, cursor.place + closing.index(")")}
             ]
         return -1
-    if cursor.text == "*" and cursor.look(1).kind == "word":
+    if cursor.text == "*" and cursor.peek(1).kind == "word":
         cursor.take()
     return sign
 
 
-def _word(cursor: Cursor) -> str | None:
-    token = cursor.look()
+def _read_word(cursor: Cursor) -> str | None:
+    token = cursor.peek()
     if token.kind == "letter" and cursor.letter_units and token.text in LETTER_UNITS:
         return cursor.take().text.lower()
     if token.kind != "word":
@@ -212,7 +212,7 @@ def _word(cursor: Cursor) -> str | None:
     return cursor.take().text.lower()
 
 
-def _count(powers: dict[str, int], name: str) -> None:
+def _add_counted_noun(powers: dict[str, int], name: str) -> None:
     """A noun that is counted: the last of several is what counts, as in large red apples."""
     if name in MEASURED and powers:
         return
@@ -231,12 +231,12 @@ def _count(powers: dict[str, int], name: str) -> None:
     powers["of " + name.removesuffix("s")] = before + 1
 
 
-def _exponent(cursor: Cursor) -> int:
-    if not (cursor.text in {"^", "**"} and cursor.look().kind == "sign"):
+def _read_exponent(cursor: Cursor) -> int:
+    if not (cursor.text in {"^", "**"} and cursor.peek().kind == "sign"):
         return 1
     cursor.take()
-    braces = cursor.accept("{")
-    sign = -1 if cursor.accept("-") else 1
+    braces = cursor.accept_any("{")
+    sign = -1 if cursor.accept_any("-") else 1
     token = cursor.take()
     if token.kind != "number" or not token.text.isdigit() or len(token.text) > 1:
         raise UnreadableError("a unit's exponent")
@@ -245,17 +245,17 @@ def _exponent(cursor: Cursor) -> int:
     return sign * int(token.text)
 
 
-def _enter(powers: dict[str, int], name: str, count: int) -> Fraction:
+def _multiply_unit(powers: dict[str, int], name: str, count: int) -> Fraction:
     """Put a unit into the product; what it is worth in its dimension's base."""
     if name in RATES:
         above, below = RATES[name]
-        return _enter(powers, above, count) * _enter(powers, below, -count)
+        return _multiply_unit(powers, above, count) * _multiply_unit(powers, below, -count)
     known = UNITS.get(name) or UNITS.get(name.removesuffix("s"))
     if name in ORDINALS:
         powers["ordinal"] = 1
         return Fraction(1)
     if known is None:
-        _count(powers, name)
+        _add_counted_noun(powers, name)
         return Fraction(1)
     dimension, worth = known
     powers[dimension] = powers.get(dimension, 0) + count

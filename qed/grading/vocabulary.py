@@ -5,19 +5,19 @@ from __future__ import annotations
 from fractions import Fraction
 
 
-def _pairs(text: str) -> dict[str, str]:
+def _parse_pairs(text: str) -> dict[str, str]:
     return dict(pair.split("=>") for pair in text.split())
 
 
-def _list(text: str) -> list[str]:
+def _parse_list(text: str) -> list[str]:
     return text.split()
 
 
-def _set(text: str) -> set[str]:
+def _parse_set(text: str) -> set[str]:
     return set(text.split())
 
 
-COMMANDS = _pairs(
+COMMANDS = _parse_pairs(
     r"\dfrac=>\frac \tfrac=>\frac \cfrac=>\frac \dbinom=>\binom \tbinom=>\binom \le=>\leq \ge=>\geq \leqslant=>\leq "
     r"\geqslant=>\geq \leqq=>\leq \geqq=>\geq \lt=>< \gt=>> \ne=>\neq \cdot=>* \times=>* \ast=>* \div=>/ \lbrace=>\{ "
     r"\rbrace=>\} \lvert=>| \rvert=>| \vert=>| \mid=>| \|=>| \lVert=>| \rVert=>| \Vert=>| \lparen=>( \rparen=>) "
@@ -28,21 +28,21 @@ COMMANDS = _pairs(
     r"\sfrac=>\frac \nicefrac=>\frac \pounds=>£ \textsterling=>£ \euro=>€ \texteuro=>€ \yen=>¥ \textdollar=>$ "
     r"\mathdollar=>$ \overrightarrow=>\vec \thinspace=>\, \lor=>\or \wedge=>\land \vee=>\or \_=>_ \imath=>\i \ii=>\i"
 )
-IGNORED = _set(
+IGNORED = _parse_set(
     r"\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr \displaystyle \textstyle "
     r"\scriptstyle \limits \nolimits \, \; \: \! \> \quad \qquad \hspace \enspace \thinspace \( \) \[ \] \/ \unit "
     r"\large \Large \LARGE \huge \Huge \small \normalsize \blacksquare \square \qed \Box \checkmark "
     r"\middle \mathopen \mathclose \mathrel \mathord \centering \noindent \strut \hfill \ "
 ) | {"\\ ", "\\\n", "\\\t"}
-TEXT_COMMANDS = _set(
+TEXT_COMMANDS = _parse_set(
     r"\text \textbf \textit \textrm \textnormal \mbox \mathrm \rm \textsf \texttt \hbox \operatorname \mathsf \emph "
     r"\textsuperscript \mathtt \textup \textmd \textsc"
 )
-WRAPPERS = _set(r"\boxed \fbox \mathbf \boldsymbol \bm \bold \mathit \ensuremath \underline \bf \it")
+WRAPPERS = _parse_set(r"\boxed \fbox \mathbf \boldsymbol \bm \bold \mathit \ensuremath \underline \bf \it")
 JOINERS = {"and", "or"}
 FUNCTION_WORDS = {
     word: "\\" + word
-    for word in _set(
+    for word in _parse_set(
         "sin cos tan cot sec csc arcsin arccos arctan arccot sinh cosh tanh ln log exp sqrt gcd lcm max min pi "
         "floor ceil abs cbrt alpha beta gamma delta theta lambda sigma omega infty"
     )
@@ -56,16 +56,16 @@ FUNCTION_WORDS |= {
     "inf": "\\infty",
 }
 FUNCTION_WORDS |= {"cis": "\\cis", "det": "\\det", "cosec": "\\csc", "arcsec": "\\arcsec", "arccsc": "\\arccsc"}
-FUNCTIONS = _set(
+FUNCTIONS = _parse_set(
     r"\sin \cos \tan \cot \sec \csc \arcsin \arccos \arctan \arccot \arcsec \arccsc \sinh \cosh \tanh \ln \log \exp "
     r"\gcd \lcm \max \min \det \cis \floor \ceil \abs \cbrt"
 )
-SYMBOLS = _set(
+SYMBOLS = _parse_set(
     r"\alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kappa \lambda \mu \nu \xi \rho \sigma \tau \upsilon "
     r"\phi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega \ell \emptyset "
     r"\hbar \partial \nabla"
 )
-DECORATIONS = _set(
+DECORATIONS = _parse_set(
     r"\overline \vec \hat \tilde \overrightarrow \widehat \dot \ddot \widetilde \overleftrightarrow \overset"
 )
 BIG = {"\\sum", "\\prod", "\\int", "\\lim", "\\iint", "\\oint", "\\bigcup", "\\bigcap"}
@@ -77,7 +77,7 @@ RELATIONS = {
 NUMBER_WORDS = {
     word: value
     for value, word in enumerate(
-        _list(
+        _parse_list(
             "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
             "seventeen eighteen nineteen twenty"
         )
@@ -86,7 +86,7 @@ NUMBER_WORDS = {
 MULTIPLES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 ORDINALS = {"st", "nd", "rd", "th"}
 # Words behind a number that say more than what is counted.
-NO_UNITS = _set(
+NO_UNITS = _parse_set(
     "is not no if plus minus less most least squared cubed factorial half over than else for in to by from "
     "mod modulo only the a an of but else none nan true false import lambda answer wrong correct each touch rm echo "
     "sudo exit quit print exec eval return pass def class open system os sys while try raise assert yield del global "
@@ -94,10 +94,10 @@ NO_UNITS = _set(
 )
 
 # Words behind a unit that say nothing about it.
-MEASURED = _set("long tall wide deep high old away total altogether more extra")
+MEASURED = _parse_set("long tall wide deep high old away total altogether more extra")
 # Behind what is counted they begin a phrase that says no number: 24 students in the class.
-PHRASES = _set("in of from on at for")
-ARTICLES = _set("the a an their his her its all this that each")
+PHRASES = _parse_set("in of from on at for")
+ARTICLES = _parse_set("the a an their his her its all this that each")
 
 # name: (dimension, how many of the dimension's own unit)
 _UNITS = {
@@ -143,7 +143,7 @@ _UNITS = {
 }
 
 
-def _units() -> dict[str, tuple[str, Fraction]]:
+def _build_units() -> dict[str, tuple[str, Fraction]]:
     table: dict[str, tuple[str, Fraction]] = {}
     for dimension, row in _UNITS.items():
         names: list[str] = []
@@ -156,7 +156,7 @@ def _units() -> dict[str, tuple[str, Fraction]]:
     return table
 
 
-UNITS = _units()
+UNITS = _build_units()
 RATES = {"mph": ("mile", "hour"), "kph": ("km", "hour"), "kmh": ("km", "hour"), "fps": ("foot", "second")}
 LETTER_UNITS = set("mgshlLJNVWKAdDC")
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}

@@ -42,18 +42,18 @@ class Alarm:
 Condition = Callable[[History], str | None]
 
 
-def _all(history: History, key: str, value: float) -> bool:
-    found = history.lately(key, PATIENCE)
+def _are_all(history: History, key: str, value: float) -> bool:
+    found = history.recent(key, PATIENCE)
     return bool(found) and all(one == value for one in found)
 
 
 def _equal(history: History) -> bool:
-    return _all(history, "groups/zero_std", 1)
+    return _are_all(history, "groups/zero_std", 1)
 
 
 def all_truncated(history: History) -> str | None:
     """Every answer is cut off, and so all of a group earn the same."""
-    if not (_equal(history) and _all(history, "length/truncated_frac", 1)):
+    if not (_equal(history) and _are_all(history, "length/truncated_frac", 1)):
         return None
     return (
         f"Every answer of the last {PATIENCE} steps was cut off at sampling.max_tokens, and all answers to a problem "
@@ -64,7 +64,7 @@ def all_truncated(history: History) -> str | None:
 
 def all_empty(history: History) -> str | None:
     """Every answer is its end token alone."""
-    if not (_equal(history) and _all(history, "length/mean", 1)):
+    if not (_equal(history) and _are_all(history, "length/mean", 1)):
         return None
     return (
         f"Every answer of the last {PATIENCE} steps was a single token, as of a model that ends at once. Does the "
@@ -77,7 +77,7 @@ def all_unreadable(history: History) -> str | None:
     """No answer has the form that the reward reads."""
     if all_truncated(history) or all_empty(history):
         return None
-    if not (_equal(history) and _all(history, "format", 0) and _all(history, "accuracy", 0)):
+    if not (_equal(history) and _are_all(history, "format", 0) and _are_all(history, "accuracy", 0)):
         return None
     return (
         f"No answer of the last {PATIENCE} steps had the form that the reward reads, and all earned the same, so there "
@@ -89,7 +89,7 @@ def all_wrong(history: History) -> str | None:
     """Every answer is wrong."""
     if all_truncated(history) or all_empty(history) or all_unreadable(history):
         return None
-    if not (_equal(history) and _all(history, "accuracy", 0)):
+    if not (_equal(history) and _are_all(history, "accuracy", 0)):
         return None
     return (
         f"Every answer of the last {PATIENCE} steps was wrong and earned the same, so there is nothing to learn from. "
@@ -100,7 +100,7 @@ def all_wrong(history: History) -> str | None:
 
 def all_right(history: History) -> str | None:
     """Every answer is right."""
-    if not (_equal(history) and _all(history, "accuracy", 1)):
+    if not (_equal(history) and _are_all(history, "accuracy", 1)):
         return None
     return (
         f"Every answer of the last {PATIENCE} steps was right and earned the same: the problems are solved, and there "
@@ -110,8 +110,8 @@ def all_right(history: History) -> str | None:
 
 def all_equal(history: History) -> str | None:
     """All answers to a problem earn the same, some right and some wrong."""
-    right = history.lately("accuracy", PATIENCE)
-    if not (_equal(history) and _all(history, "train/live_rows", 0) and any(0 < share < 1 for share in right)):
+    right = history.recent("accuracy", PATIENCE)
+    if not (_equal(history) and _are_all(history, "train/live_rows", 0) and any(0 < share < 1 for share in right)):
         return None
     return (
         f"In the last {PATIENCE} steps all answers to a problem earned the same, and no step had a gradient, though "
@@ -122,7 +122,7 @@ def all_equal(history: History) -> str | None:
 
 def entropy_collapse(history: History) -> str | None:
     """The policy has become sure of answers that are not right."""
-    entropy, right = history.means("policy/entropy"), history.lately("accuracy", WINDOW)
+    entropy, right = history.means("policy/entropy"), history.recent("accuracy", WINDOW)
     if entropy is None or not right or fmean(right) >= MOSTLY_RIGHT:
         return None
     before, now = entropy
@@ -153,7 +153,7 @@ def length_runaway(history: History) -> str | None:
 
 def _spike(history: History, key: str, least: float) -> tuple[float, float] | None:
     """The last value of a measure and the usual one, where it stands out."""
-    found = history.lately(key, WINDOW + 1)
+    found = history.recent(key, WINDOW + 1)
     if not found:
         return None
     usual, now = median(found[:-1]), found[-1]
@@ -185,7 +185,7 @@ def ratio_spike(history: History) -> str | None:
 
 def mismatch(history: History) -> str | None:
     """Sampler and learner do not compute the same probabilities."""
-    logps, kl = history.lately("mismatch/logp", PATIENCE), history.lately("mismatch/kl", PATIENCE)
+    logps, kl = history.recent("mismatch/logp", PATIENCE), history.recent("mismatch/kl", PATIENCE)
     if not ((logps and min(logps) > MISMATCH_LOGP) or (kl and min(kl) > MISMATCH_KL)):
         return None
     return (
@@ -216,7 +216,7 @@ def ungraded(history: History) -> str | None:
     share = _share(history, "grading/timeouts", "grading/errors")
     if share is None:
         return None
-    late, failed = (history.lately(key, 1)[0] for key in ("grading/timeouts", "grading/errors"))
+    late, failed = (history.recent(key, 1)[0] for key in ("grading/timeouts", "grading/errors"))
     return (
         f"{share:.1%} of the answers could not be graded ({late:.0f} ran out of time and "
         f"{failed:.0f} failed in this step); they earn nothing, whatever they say. See reason in rollouts/ and "
@@ -281,7 +281,7 @@ class Alarms:
         self.history = History()
         self.told: set[str] = set()
 
-    def look(self, row: Row) -> list[Alarm]:
+    def check(self, row: Row) -> list[Alarm]:
         """Take in a row of metrics, and say what is wrong by now and was not before."""
         self.history.add(row)
         found = []

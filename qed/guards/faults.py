@@ -29,18 +29,18 @@ ARMED = os.environ.get(VARIABLE, "")  # read once, because a point may lie betwe
 _passed: Counter[str] = Counter()
 
 
-def at(point: str) -> None:
+def hit(point: str) -> None:
     """Pass a point; unarmed, which is always but in a test, nothing happens."""
     if ARMED:
-        _meet(point)
+        _act_out(point)
 
 
-def through(point: str, value: Number) -> Number:
+def pass_through(point: str, value: Number) -> Number:
     """A number, or a tensor of one, that goes through a point: as it is, or NaN where the point is armed for that."""
     return value * math.nan if ARMED and _is_due(point) == "nan" else value
 
 
-def _meet(point: str) -> None:
+def _act_out(point: str) -> None:
     kind = _is_due(point)
     if kind in SIGNALS:
         os.kill(os.getpid(), signal.Signals[SIGNALS[kind]])

@@ -11,17 +11,17 @@ from qed.types import Advantage, Rollout
 STOPPED = "stopped before the optimizer step"
 
 
-def not_finite(rollout: Rollout) -> list[str]:
+def find_not_finite(rollout: Rollout) -> list[str]:
     """The figures of an answer that are not finite, those that others follow from first.
 
     A log-prob that its sampler does not know is NaN by agreement; one that is infinite is a mistake.
     """
     wrong = {
         "reward": not math.isfinite(rollout.reward),
-        "sampled log-prob": not _finite(rollout.logps) and any(map(math.isinf, rollout.logps)),
-        "old log-prob": not _finite(rollout.old_logps or ()),
-        "reference log-prob": not _finite(rollout.ref_logps or ()),
-        "advantage": not _finite(rollout.advantage),
+        "sampled log-prob": not _is_finite(rollout.logps) and any(map(math.isinf, rollout.logps)),
+        "old log-prob": not _is_finite(rollout.old_logps or ()),
+        "reference log-prob": not _is_finite(rollout.ref_logps or ()),
+        "advantage": not _is_finite(rollout.advantage),
     }
     return [name for name, is_wrong in wrong.items() if is_wrong]
 
@@ -32,7 +32,7 @@ def require_finite(rollouts: Sequence[Rollout]) -> None:
     Raises:
         Diverged: which figure, of how many answers, and the first of them.
     """
-    found = {number: names for number, rollout in enumerate(rollouts) if (names := not_finite(rollout))}
+    found = {number: names for number, rollout in enumerate(rollouts) if (names := find_not_finite(rollout))}
     if not found:
         return
     first, names = next(iter(found.items()))
@@ -40,12 +40,12 @@ def require_finite(rollouts: Sequence[Rollout]) -> None:
     told = f" ({one.advantage})" if names[0] == "advantage" and isinstance(one.advantage, float) else ""
     raise Diverged(
         f"The {names[0]} of {len(found)} of {len(rollouts)} answers is not finite, first of answer {one.index} to "
-        f"problem {one.problem.id}{told}: {STOPPED}. {_advice(names[0])}",
+        f"problem {one.problem.id}{told}: {STOPPED}. {_advise(names[0])}",
         rollouts,
     )
 
 
-def of_update(
+def describe_update(
     rollouts: Sequence[Rollout], looks: Sequence[tuple[float, float]], loss: float, norm: float, rate: float
 ) -> Diverged:
     """The error of an update whose loss or gradient is not finite.
@@ -55,7 +55,7 @@ def of_update(
         looks: the mean entropy and the mean log-prob of each under the policy.
         loss, norm, rate: the loss, the norm of its gradient and the learning rate.
     """
-    broken = sum(not _finite(look) for look in looks)
+    broken = sum(not _is_finite(look) for look in looks)
     what = "gradient" if math.isfinite(loss) else "loss"
     return Diverged(
         f"The {what} is not finite (the loss is {loss} and the gradient's norm {norm} at learning rate {rate:g}); of "
@@ -65,7 +65,7 @@ def of_update(
     )
 
 
-def _advice(name: str) -> str:
+def _advise(name: str) -> str:
     """What to do about a figure."""
     if name == "reward":
         return "A reward must be a finite number: look for a division or a logarithm in your own."
@@ -74,6 +74,6 @@ def _advice(name: str) -> str:
     return "The weights have been broken by an earlier update: a smaller learner.lr, or float32, is the usual cure."
 
 
-def _finite(values: Advantage | Sequence[float]) -> bool:
+def _is_finite(values: Advantage | Sequence[float]) -> bool:
     # A sum is finite only where every term is, unless finite terms overflow, which no log-prob or advantage does.
     return math.isfinite(values if isinstance(values, float | int) else sum(values))

@@ -38,13 +38,13 @@ class History:
             if len(self.first) < WINDOW:
                 self.first.append(row)
 
-    def lately(self, key: str, steps: int) -> list[float]:
+    def recent(self, key: str, steps: int) -> list[float]:
         """A measure in the last steps, oldest first; empty where one of them lacks it."""
         return _column(list(self.last)[-steps:], key) if self.steps >= steps else []
 
     def means(self, key: str) -> tuple[float, float] | None:
         """The mean of a measure over the first and over the last steps; None while they are too few."""
-        now = self.lately(key, WINDOW)
+        now = self.recent(key, WINDOW)
         begun = _column(self.first, key)
         return (fmean(begun), fmean(now)) if self.steps >= ENOUGH and now and begun else None
 
@@ -54,7 +54,7 @@ class History:
         A share is 0 where a step lacks a count, the second also while there are fewer steps.
         """
         keys = (*counts, "length/total", "length/mean")
-        columns = [self.lately(key, min(self.steps, WINDOW)) for key in keys]
+        columns = [self.recent(key, min(self.steps, WINDOW)) for key in keys]
         if not all(columns):
             return 0.0, 0.0
         *found, totals, means = columns

@@ -11,7 +11,7 @@ from collections.abc import Callable
 PARENT_DEATH_SIGNAL = 1  # an order to prctl
 
 
-def death_bound(parent: int) -> Callable[[], None]:
+def die_with_parent(parent: int) -> Callable[[], None]:
     """What a child calls so that the kernel ends it with its parent, even when that is killed; on Linux.
 
     A parent of number 0 is none: the child is let go.

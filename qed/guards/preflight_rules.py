@@ -54,7 +54,7 @@ class Shape:
     trained: int
 
 
-def of_answers(seen: Answers, max_tokens: int) -> list[Finding]:
+def check_answers(seen: Answers, max_tokens: int) -> list[Finding]:
     """What the sampled answers say."""
     cut, unread = "", ""
     if seen.truncated >= MANY:
@@ -88,7 +88,7 @@ def _of_bare(share: float) -> Finding:
     return Finding("answers without a reward", f"{share:.0%}", advice)
 
 
-def of_weights(weights: Sequence[float]) -> list[Finding]:
+def check_weights(weights: Sequence[float]) -> list[Finding]:
     """Whether the parts of a reward can tell answers apart at all."""
     if any(weights):
         return []
@@ -96,7 +96,7 @@ def of_weights(weights: Sequence[float]) -> list[Finding]:
     return [Finding("reward", "constant", advice, fatal=True)]
 
 
-def of_ends(trained: int, count: int, what: str, taught: bool) -> list[Finding]:
+def check_ends(trained: int, count: int, what: str, taught: bool) -> list[Finding]:
     """Whether answers teach the model to end.
 
     Args:
@@ -116,7 +116,7 @@ def of_ends(trained: int, count: int, what: str, taught: bool) -> list[Finding]:
     return [Finding("end token in the loss", f"{trained} of {count} {what}", advice, fatal=bool(advice))]
 
 
-def of_prefixes(same: int, count: int) -> list[Finding]:
+def check_prefixes(same: int, count: int) -> list[Finding]:
     """Whether a prompt and its answer, tokenised as one text, begin with the prompt's own tokens."""
     if not count:
         return []
@@ -130,7 +130,7 @@ def of_prefixes(same: int, count: int) -> list[Finding]:
     return [Finding("prompt is a prefix of prompt + answer", f"{same} of {count}", advice)]
 
 
-def of_room(longer: int, count: int, max_tokens: int) -> list[Finding]:
+def check_window(longer: int, count: int, max_tokens: int) -> list[Finding]:
     """Whether answers as long as the written ones could be sampled."""
     if not count:
         return []
@@ -143,7 +143,7 @@ def of_room(longer: int, count: int, max_tokens: int) -> list[Finding]:
     return [Finding("written answers longer than max_tokens", f"{longer} of {count}", advice)]
 
 
-def of_schedule(lr: float, warmup: int, steps: int) -> list[Finding]:
+def check_schedule(lr: float, warmup: int, steps: int) -> list[Finding]:
     """Whether the learning rate ever is what was asked for."""
     if lr == 0:
         return [Finding("learning rate", "0", "learner.lr is 0, so nothing is learned.")]
@@ -153,7 +153,7 @@ def of_schedule(lr: float, warmup: int, steps: int) -> list[Finding]:
     return []
 
 
-def training_bytes(shape: Shape, tokens: int, moments: int, copies: int, checkpointing: bool) -> int:
+def estimate_training_bytes(shape: Shape, tokens: int, moments: int, copies: int, checkpointing: bool) -> int:
     """What a micro-batch of so many tokens needs beside the weights: gradients, AdamW's moments, frozen copies of the
     model and what is kept for the backward pass. An estimate; `qed doctor --fit` measures.
 
@@ -169,27 +169,28 @@ def training_bytes(shape: Shape, tokens: int, moments: int, copies: int, checkpo
     return FLOAT * (shape.trained * (1 + moments) + copies * shape.weights + kept * tokens)
 
 
-def sampling_bytes(shape: Shape, rows: int, length: int) -> int:
+def estimate_sampling_bytes(shape: Shape, rows: int, length: int) -> int:
     """What the keys and values of so many answers need, each with its prompt of so many tokens in all."""
     return FLOAT * rows * length * shape.layers * shape.keys
 
 
-def of_memory(training: int, sampling: int, free: int | None) -> list[Finding]:
+def check_memory(training: int, sampling: int, free: int | None) -> list[Finding]:
     """Whether the longest micro-batch and the most answers side by side fit; by an estimate, so that it only warns."""
     needed = max(training, sampling)
     if free is None:
-        return [Finding("memory at worst, about", _size(needed))]
+        return [Finding("memory at worst, about", _format_size(needed))]
     advice = ""
     if needed > free:
         advice = (
-            f"The longest micro-batch may need {_size(training)} and the sampler {_size(sampling)}, and {_size(free)} "
+            f"The longest micro-batch may need {_format_size(training)} and the sampler {_format_size(sampling)}, "
+            f"and {_format_size(free)} "
             "are free. Smaller learner.tokens_per_microbatch or sampling.rows_per_batch, "
             "model.gradient_checkpointing=true or model.lora_rank take less; qed doctor --fit measures what fits."
         )
-    return [Finding("memory at worst, about", f"{_size(needed)} of {_size(free)} free", advice)]
+    return [Finding("memory at worst, about", f"{_format_size(needed)} of {_format_size(free)} free", advice)]
 
 
-def of_disk(checkpoint: int, saves: int, rollouts: int, free: int) -> list[Finding]:
+def check_disk(checkpoint: int, saves: int, rollouts: int, free: int) -> list[Finding]:
     """Whether the checkpoints fit on the disk, and the rollouts at their longest beside them.
 
     Args:
@@ -201,16 +202,18 @@ def of_disk(checkpoint: int, saves: int, rollouts: int, free: int) -> list[Findi
     needed, advice = checkpoint * saves, ""
     if needed > free:
         advice = (
-            f"{saves} checkpoints of {_size(checkpoint)} need {_size(needed)}, and the disk has {_size(free)} free. "
+            f"{saves} checkpoints of {_format_size(checkpoint)} need {_format_size(needed)}, and the disk has "
+            f"{_format_size(free)} free. "
             "Keep fewer with run.keep_last, save less often with run.save_every, or write elsewhere with --out."
         )
-        return [Finding("disk", f"{_size(needed)} of {_size(free)} free", advice, fatal=True)]
+        return [Finding("disk", f"{_format_size(needed)} of {_format_size(free)} free", advice, fatal=True)]
     if needed + rollouts > free:
         advice = (
-            f"With every answer as long as can be, rollouts would take {_size(rollouts)} beside {_size(needed)} of "
-            f"checkpoints, and the disk has {_size(free)} free. run.save_rollouts=false keeps none."
+            f"With every answer as long as can be, rollouts would take {_format_size(rollouts)} beside "
+            f"{_format_size(needed)} of "
+            f"checkpoints, and the disk has {_format_size(free)} free. run.save_rollouts=false keeps none."
         )
-    return [Finding("disk at most, about", f"{_size(needed + rollouts)} of {_size(free)} free", advice)]
+    return [Finding("disk at most, about", f"{_format_size(needed + rollouts)} of {_format_size(free)} free", advice)]
 
 
 def refuse(findings: Sequence[Finding]) -> None:
@@ -224,5 +227,5 @@ def refuse(findings: Sequence[Finding]) -> None:
         raise UsageError("\n".join([*wrong, "run.preflight=false begins all the same."]))
 
 
-def _size(count: float) -> str:
+def _format_size(count: float) -> str:
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -33,7 +33,7 @@ PATTERNS = (
 _KEYS = [re.compile(pattern) for pattern in PATTERNS]
 
 
-def clean(text: str) -> str:
+def strip_control(text: str) -> str:
     """Text without the control characters by which a model's answer could command a terminal."""
     return "".join(sign for sign in text if sign in "\n\t" or (sign.isprintable() and sign not in "\x7f"))
 

@@ -37,7 +37,7 @@ class Stop:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self.save = False
-        self.held = False
+        self.deferred = False
 
     @property
     def exit_code(self) -> int:
@@ -48,7 +48,7 @@ class Stop:
 _watching: list[Stop] = []
 
 
-def poll(point: str, progress: bool = True) -> None:
+def check_signals(point: str, progress: bool = True) -> None:
     """Between two pieces of work: go on, or stop because a signal has asked for it.
 
     Args:
@@ -60,9 +60,9 @@ def poll(point: str, progress: bool = True) -> None:
     """
     if progress:
         beat()
-    faults.at(point)
+    faults.hit(point)
     stop = _watching[0] if _watching else None
-    if stop is not None and stop.received is not None and not stop.held:
+    if stop is not None and stop.received is not None and not stop.deferred:
         raise Interrupted(
             f"Stopped by {stop.received.name}. There was nothing to save; the same command begins again.",
             stop.exit_code,
@@ -70,7 +70,7 @@ def poll(point: str, progress: bool = True) -> None:
 
 
 @contextmanager
-def watched() -> Iterator[Stop]:
+def watch_signals() -> Iterator[Stop]:
     """Signals set a flag while the block runs. A block within another shares its flag; outside of the main thread,
     where Python allows no handlers, none is set."""
     stop = _watching[0] if _watching else Stop()
@@ -78,7 +78,7 @@ def watched() -> Iterator[Stop]:
         yield stop
         return
     _watching.append(stop)
-    before = _handled(stop)
+    before = _build_handler(stop)
     try:
         yield stop
     finally:
@@ -87,7 +87,7 @@ def watched() -> Iterator[Stop]:
             signal.signal(number, handler)
 
 
-def _handled(stop: Stop) -> dict[signal.Signals, Any]:
+def _build_handler(stop: Stop) -> dict[signal.Signals, Any]:
     """Let signals set the flag; what handled them before."""
 
     def ask(number: int, frame: FrameType | None) -> None:

@@ -70,4 +70,4 @@ class StageTimer:
         self._mark = now
 
     def _tell(self) -> None:
-        watchdog.enter(self._open[-1] if self._open else REST, self.step)
+        watchdog.enter_stage(self._open[-1] if self._open else REST, self.step)

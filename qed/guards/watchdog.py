@@ -112,7 +112,7 @@ class Watchdog:
 
 
 @dataclass(frozen=True)
-class Told:
+class HangReport:
     """What is told of a hang: the file of its stacks, how to go on, where to set the seconds, and who records it as an
     event."""
 
@@ -125,17 +125,17 @@ class Told:
 def watching_run(run: Run, seconds: float) -> AbstractContextManager[Watchdog]:
     """A run of training under watch, see `watching`."""
     advice = f"Go on from the last checkpoint with --resume --out {run.home}"
-    told = Told(run.log.with_name("hang.txt"), advice, "run.watchdog", run.event)
-    return watching(told, seconds, run.folder / "heartbeat.json")
+    told = HangReport(run.log.with_name("hang.txt"), advice, "run.watchdog", run.event)
+    return watch(told, seconds, run.folder / "heartbeat.json")
 
 
 @contextmanager
-def watching(told: Told, seconds: float, heartbeat: Path | None = None) -> Iterator[Watchdog]:
+def watch(told: HangReport, seconds: float, heartbeat: Path | None = None) -> Iterator[Watchdog]:
     """Work under watch; where nothing moves any more, the process ends with exit code 75. See `Watchdog`."""
     dog = Watchdog(heartbeat, seconds)
     _watching.append(dog)
     if seconds > 0:
-        threading.Thread(target=dog.watch, args=(partial(_end, told),), name="watchdog", daemon=True).start()
+        threading.Thread(target=dog.watch, args=(partial(_end_process, told),), name="watchdog", daemon=True).start()
     try:
         yield dog
     finally:
@@ -143,13 +143,13 @@ def watching(told: Told, seconds: float, heartbeat: Path | None = None) -> Itera
         _watching.remove(dog)
 
 
-def enter(stage: str, step: int) -> None:
+def enter_stage(stage: str, step: int) -> None:
     """A stage of a step begins in the run that was opened last."""
     for dog in _watching[-1:]:
         dog.enter(stage, step)
 
 
-def _end(told: Told, breach: Breach) -> None:
+def _end_process(told: HangReport, breach: Breach) -> None:
     """Tell of a hang wherever that is possible, and end the process with all that it has started."""
     # The disk may be what hangs, and then whoever writes to it does too.
     writing = threading.Thread(target=_record, args=(told, breach), daemon=True)
@@ -161,19 +161,19 @@ def _end(told: Told, breach: Breach) -> None:
         f"longer, give {told.setting} more seconds, or 0.\n"
     )
     os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + b"\n" + said.encode())
-    for number in (child["process"] for child in children()):
+    for number in (child["process"] for child in list_children()):
         with suppress(OSError):
             os.kill(number, signal.SIGKILL)
     os._exit(EXIT_CODE)
 
 
-def _record(told: Told, breach: Breach) -> None:
-    report(told.stacks, breach)
+def _record(told: HangReport, breach: Breach) -> None:
+    write_stacks(told.stacks, breach)
     if told.event is not None:
         told.event("hung", step=breach.step, stage=breach.stage, seconds=breach.seconds, stacks=str(told.stacks))
 
 
-def report(file: Path, breach: Breach) -> None:
+def write_stacks(file: Path, breach: Breach) -> None:
     """Write the stacks of all threads, and the processes that this one has started, to a file."""
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -182,10 +182,10 @@ def report(file: Path, breach: Breach) -> None:
         out.flush()
         faulthandler.dump_traceback(out, all_threads=True)
         out.write("\nprocesses that it has started:\n")
-        out.writelines(f"{json.dumps(child)}\n" for child in children())
+        out.writelines(f"{json.dumps(child)}\n" for child in list_children())
 
 
-def children(root: Path = Path("/proc")) -> list[dict[str, Any]]:
+def list_children(root: Path = Path("/proc")) -> list[dict[str, Any]]:
     """The processes that this one has started, and theirs: number, parent, state, command; on Linux alone."""
     found = {}
     for folder in root.glob("[0-9]*"):

@@ -7,13 +7,13 @@ from typing import Any
 
 from qed.config.field_names import changed_fields, replace_fields
 from qed.config.phases import Settings
-from qed.loops.ema_reference import Moving
-from qed.loops.non_finite import Tolerance
+from qed.loops.ema_reference import EMAReference
+from qed.loops.non_finite import NonFinitePolicy
 from qed.loops.setup import Setup
-from qed.rollout.collector import Gatherer
+from qed.rollout.collector import RolloutCollector
 from qed.rollout.stages import Stream
 from qed.training import checkpoints
-from qed.training.best import retain
+from qed.training.best import keep_best
 from qed.training.learner import Learner
 
 
@@ -42,15 +42,15 @@ class Checkpointer:
         name: str,
         offset: int,
         learner: Learner,
-        moving: Moving,
-        tolerance: Tolerance,
+        moving: EMAReference,
+        tolerance: NonFinitePolicy,
     ) -> None:
         self.setup = setup
         self.settings = settings
         self.name = name
         self.learner, self.moving, self.tolerance = learner, moving, tolerance
         self.stream: Stream[Any] | None = None
-        self.gatherer: Gatherer | None = None
+        self.collector: RolloutCollector | None = None
         tensors, state = setup.state()
         self.first = self.step = max(offset, state["step"])
         last = offset + settings.learner.steps
@@ -63,12 +63,12 @@ class Checkpointer:
             learner.algorithm = replace_fields(settings.algorithm, state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
         # A phase before this one, or the run before it was resumed, has saved the step that this one begins from.
-        self._saved = self.first if checkpoints.has(setup.run.folder, self.first) else -1
-        self._copied: Gatherer | None = None
+        self._saved = self.first if checkpoints.has_checkpoint(setup.run.folder, self.first) else -1
+        self._copied: RolloutCollector | None = None
 
-    def restore_gatherer(self, gatherer: Gatherer) -> None:
+    def restore_collector(self, gatherer: RolloutCollector) -> None:
         """Give a gatherer what the checkpoint holds for it, and save what it holds from now on."""
-        self.gatherer = gatherer
+        self.collector = gatherer
         if self.goes_on and self.setup.resumed is not None:
             gatherer.restore(checkpoints.read_rows(self.setup.resumed))
 
@@ -81,7 +81,7 @@ class Checkpointer:
         """Note that a step is complete: from now on this is the step that is saved."""
         self.step = step
         self.position = self.stream.position if self.stream else 0
-        self._copied = self.gatherer and self.gatherer.copy()
+        self._copied = self.collector and self.collector.copy()
 
     def save(self, scores: Mapping[int, float], best: bool = False) -> None:
         """Save the last complete step unless that has been done, and delete the checkpoints that are not kept.
@@ -91,18 +91,18 @@ class Checkpointer:
             best: whether BEST is to name this step from now on.
         """
         run = self.setup.run
-        known = checkpoints.pointed(run.folder, "BEST")
+        known = checkpoints.read_pointer(run.folder, "BEST")
         if self.step == self._saved and (known == self.step or not best):
             return
         with self.setup.timer("save"):
             state = self._state() | {"best": self.step if best else known}
             rows = self._copied.rows() if self._copied else []
             tensors = {**self.learner.state(), **self.moving.state()}
-            checkpoints.save(run, self.step, self.setup.model, self.setup.tokenizer, tensors, state, rows)
+            checkpoints.save_checkpoint(run, self.step, self.setup.model, self.setup.tokenizer, tensors, state, rows)
             self._saved = self.step
             if best:
-                checkpoints.point(run, "BEST", self.step)
-            retain(run, self.settings.run, scores, self.setup.boundaries)
+                checkpoints.set_pointer(run, "BEST", self.step)
+            keep_best(run, self.settings.run, scores, self.setup.boundaries)
 
     def _state(self) -> dict[str, Any]:
         """Return what is small and not a tensor."""

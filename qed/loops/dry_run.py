@@ -7,9 +7,9 @@ from statistics import quantiles
 from typing import Any
 
 from qed.config.phases import PipelineSettings, Settings
-from qed.data.prompts.base import shown
-from qed.data.splits import load_problems, prompt_leaf, prompt_name, reward_names
-from qed.loops.warm_start import config_of_start, taught_settings
+from qed.data.prompts.base import find_demonstration
+from qed.data.splits import load_problems, load_prompt, resolve_prompt_name, resolve_reward_names
+from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
 from qed.models.load import SIZES, check_name, is_new
 from qed.rollout.grader import load_grader
 
@@ -21,32 +21,32 @@ CHARACTERS_PER_TOKEN = (
 BYTES_PER_ROLLOUT_TOKEN = 8
 
 
-def dry_run(settings: Settings | PipelineSettings) -> None:
+def run_dry(settings: Settings | PipelineSettings) -> None:
     """Resolve everything, open the data and print what would happen; exit codes are those of the run itself."""
-    if config := config_of_start(settings):
-        taught_settings(settings, config)
+    if config := resolve_warm_start_config(settings):
+        resolve_warm_start_settings(settings, config)
     check_name(settings.model.name)
     load_grader(settings.data, settings.sampling.max_tokens)
     phases = [settings] if isinstance(settings, Settings) else settings.phases()
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
-    problems, benches = loaded.problems, loaded.benches
-    leaf = prompt_leaf(settings.data)
-    there = sum(bool(shown(leaf, problem)) for problem in problems)
+    problems, benches = loaded.problems, loaded.benchmarks
+    leaf = load_prompt(settings.data)
+    there = sum(bool(find_demonstration(leaf, problem)) for problem in problems)
     lines = [
-        f"model       {settings.model.name}{_size(settings.model.name)}",
-        f"prompt      {prompt_name(settings.data)}, reward {' + '.join(reward_names(settings.data))}",
+        f"model       {settings.model.name}{_describe_size(settings.model.name)}",
+        f"prompt      {resolve_prompt_name(settings.data)}, reward {' + '.join(resolve_reward_names(settings.data))}",
         f"problems    {len(problems)} to train on; "
         + (", ".join(f"{len(b)} held out ({n})" for n, b in benches.items()) or "none held out"),
-        f"questions   {_spread([len(problem.question) for problem in problems])}",
+        f"questions   {_describe_lengths([len(problem.question) for problem in problems])}",
         f"solutions   {there} with a demonstration",
     ]
     lines += [f"left out    {count} {reason}" for reason, count in loaded.left_out.items()]
     for phase in phases:
-        lines += _arithmetic(phase)
+        lines += _describe_arithmetic(phase)
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for
 
 
-def _arithmetic(settings: Settings) -> list[str]:
+def _describe_arithmetic(settings: Settings) -> list[str]:
     learner, sampling = settings.learner, settings.sampling
     if not settings.algorithm.online:
         each = "pairs" if settings.algorithm.together == 2 else "demonstrations"
@@ -63,7 +63,7 @@ def _arithmetic(settings: Settings) -> list[str]:
     ]
 
 
-def _size(name: str) -> str:
+def _describe_size(name: str) -> str:
     """The parameters of a fresh model, and the memory of its weights, gradients and optimizer state in float32."""
     if not is_new(name):
         return ""
@@ -75,7 +75,7 @@ def _size(name: str) -> str:
     return f": about {parameters / 1e6:.1f} M parameters, {mebibytes:.0f} MiB with gradients and optimizer state"
 
 
-def _spread(lengths: list[Any]) -> str:
+def _describe_lengths(lengths: list[Any]) -> str:
     if len(lengths) < 2:
         return f"{lengths[0]} characters"
     cuts = quantiles(lengths, n=100)

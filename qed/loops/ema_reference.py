@@ -18,7 +18,7 @@ KEPT = "reference."  # before the names of the reference's weights in a checkpoi
 
 
 @dataclass
-class Moving:
+class EMAReference:
     """What moves a reference.
 
     Args:
@@ -28,7 +28,7 @@ class Moving:
         mix: how far it goes: 1 all the way, so that it becomes the policy.
     """
 
-    reference: nn.Module | lora.Without | None
+    reference: nn.Module | lora.AdapterDisabled | None
     policy: nn.Module
     every: int
     mix: float
@@ -57,7 +57,7 @@ class Moving:
 
     @torch.no_grad()
     def _move(self) -> None:
-        new = lora.merged(self.policy) if lora.has_adapters(self.policy) else self.policy.state_dict()
+        new = lora.merge_adapters(self.policy) if lora.has_adapters(self.policy) else self.policy.state_dict()
         for name, weight in self._weights().items():
             weight.lerp_(new[name].to(weight), self.mix)
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qed.config.phases import Settings
-from qed.evaluation.rows import as_rows, say
-from qed.evaluation.summary import summarise
-from qed.guards.signals import poll
+from qed.evaluation.rows import build_rows, format_figures
+from qed.evaluation.summary import summarize
+from qed.guards.signals import check_signals
 from qed.loops.setup import Setup
 from qed.rollout.stages import grade, sample
 from qed.runs.run import Row
@@ -36,16 +36,18 @@ def evaluate(
         answered: list[Row] = []
         summaries[task] = {}
         for decoding, (temperature, count) in decodings.items():
-            poll("evaluate")
+            check_signals("evaluate")
             sampling = Sampling(temperature, settings.sampling.max_tokens, setup.template.stop)
             address = (settings.run.seed, "evaluation", decoding)
             asked = [Request(problem, count) for problem in problems]
             groups = sample(asked, setup.sampler, setup.template, sampling, address, version=step)
             grade(groups, setup.evaluator)
-            rows = as_rows(groups, decoding, step)
+            rows = build_rows(groups, decoding, step)
             answered += rows
             judged_by = setup.evaluator.judge
-            summaries[task][decoding] = {"temperature": temperature, "judged_by": judged_by, **summarise(rows)}
+            summaries[task][decoding] = {"temperature": temperature, "judged_by": judged_by, **summarize(rows)}
         setup.run.evaluation(step, task, answered, summaries[task])
-        setup.console.say(f"  step {step}, {task}: " + "; ".join(say(d, s) for d, s in summaries[task].items()))
+        setup.console.say(
+            f"  step {step}, {task}: " + "; ".join(format_figures(d, s) for d, s in summaries[task].items())
+        )
     return summaries

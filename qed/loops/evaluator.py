@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 from qed.config.phases import Settings
 from qed.data.splits import VALIDATION
-from qed.evaluation.rows import as_metrics
+from qed.evaluation.rows import build_metrics
 from qed.loops.evaluate import evaluate
 from qed.loops.metrics import MetricsWriter, Stats
 from qed.loops.setup import Setup
-from qed.runs.run import Row, evaluations
-from qed.training.best import VALIDATED, is_best, scores
+from qed.runs.run import Row, read_evaluations
+from qed.training.best import VALIDATED, is_best, read_scores
 from qed.types import Problem
 
 EVALUATED = "time/evaluate"  # in the row of a complete evaluation, and in no other
@@ -41,7 +41,7 @@ class Evaluator:
         self.measure: Callable[[], Stats] | None = None
         self.measured = {row["step"] for row in recorded if VALIDATED in row}
         self.evaluated = {row["step"] for row in recorded if EVALUATED in row}
-        self.scores = scores(setup.run.folder)
+        self.scores = read_scores(setup.run.folder)
 
     def evaluate(self, step: int) -> None:
         """Evaluate the policy as it is after a step, unless that has been done."""
@@ -50,19 +50,19 @@ class Evaluator:
             if self.measure is not None and step not in self.measured:
                 self._measure(self.measure, step)
             tasks = self._tasks(step)
-            recorded = dict(evaluations(self.setup.run.folder)).get(step, {})
+            recorded = dict(read_evaluations(self.setup.run.folder)).get(step, {})
             done = step in self.evaluated and set(recorded) >= set(tasks)
             summaries = {} if done else evaluate(self.setup, self.settings, step, tasks)
         seconds = timer.pop("evaluate")
         if not done:
-            self.metrics.write(step, {**as_metrics(summaries), EVALUATED: seconds})
+            self.metrics.write(step, {**build_metrics(summaries), EVALUATED: seconds})
             self.evaluated.add(step)
 
     def is_best(self, step: int) -> bool:
         """Whether the validation part was answered better after this step than after any before it."""
         if step == self.ends[0] or step not in self.evaluated | self.measured:
             return False
-        self.scores = scores(self.setup.run.folder)
+        self.scores = read_scores(self.setup.run.folder)
         return is_best(self.scores, step)
 
     def _measure(self, measure: Callable[[], Stats], step: int) -> None:
@@ -81,4 +81,4 @@ class Evaluator:
         validation = {VALIDATION: answerable} if answerable else {}
         if validation and step not in self.ends:
             return validation
-        return {**self.setup.benches, **validation}
+        return {**self.setup.benchmarks, **validation}

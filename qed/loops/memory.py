@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from qed.sampling.base import Sampler
-from qed.sampling.device_memory import training_bytes, weight_bytes
+from qed.sampling.device_memory import count_training_bytes, count_weight_bytes
 from qed.training.learner import Learner
 
 
@@ -18,5 +18,5 @@ def reserve_training(sampler: Sampler, learner: Learner) -> None:
     if not hasattr(sampler, "reserved"):
         return
     copies = [learner.reference] if isinstance(learner.reference, nn.Module) else []
-    copies += [learner.model] if learner.algorithm.restarts else []
-    sampler.reserved = training_bytes(learner.parameters, learner.settings) + sum(map(weight_bytes, copies))
+    copies += [learner.model] if learner.algorithm.restarts_each_step else []
+    sampler.reserved = count_training_bytes(learner.parameters, learner.settings) + sum(map(count_weight_bytes, copies))

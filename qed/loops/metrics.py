@@ -12,7 +12,7 @@ import torch
 from qed.guards.alarms import Alarms
 from qed.loops.non_finite import SKIPPED
 from qed.loops.setup import Setup
-from qed.rollout.stages import describe, flat
+from qed.rollout.stages import describe_groups, flatten
 from qed.runs.run import Row
 from qed.training.learner import COUNTS
 from qed.types import Groups
@@ -37,20 +37,20 @@ class MetricsWriter:
         self.alarms = Alarms()
         self.pending: dict[str, float] = {}
         for row in recorded:
-            self.alarms.look(row)
+            self.alarms.check(row)
 
     def write(self, step: int, figures: Mapping[str, float]) -> Row:
         """Write a row with what is pending, and warn of each alarm once; returns the row."""
         row: Row = {"step": step, "phase": self.phase, **self.pending, **figures}
         self.pending = {}
         self.setup.run.metrics(row)
-        for alarm in self.alarms.look(row):
+        for alarm in self.alarms.check(row):
             self.setup.run.event("alarm", name=alarm.name, step=step, phase=self.phase, told=alarm.told)
             self.setup.console.say(f"Warning, step {step}: {alarm.told}")
         return row
 
 
-def summarise_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, device: torch.device) -> Stats:
+def summarize_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, device: torch.device) -> Stats:
     """Return the metrics of a step.
 
     Args:
@@ -60,9 +60,9 @@ def summarise_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, 
         times: the seconds of its stages, `time/step` among them.
         device: that the model is on.
     """
-    tokens = sum(len(rollout.output) for rollout in flat(groups)) or updates["train/tokens"]
+    tokens = sum(len(rollout.output) for rollout in flatten(groups)) or updates["train/tokens"]
     speed = {"perf/tokens_per_s": tokens / times["time/step"]}
-    return {**describe(groups), **counts, **updates, **times, **speed, **measure_memory(device)}
+    return {**describe_groups(groups), **counts, **updates, **times, **speed, **measure_memory(device)}
 
 
 def merge_updates(stats: Sequence[Stats]) -> Stats:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qed.algorithms.base import Algorithm, Moment
+from qed.algorithms.base import Algorithm, StepContext
 from qed.config.phases import Settings
-from qed.data.splits import reward_names
+from qed.data.splits import resolve_reward_names
 from qed.errors import DataError, UsageError
 from qed.loops.phase import Phase
-from qed.loops.preflight import preflight
+from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
 from qed.rewards.base import may_judge
-from qed.rollout.collector import Gathered, Gatherer
-from qed.rollout.stages import credit, flat, minibatches
+from qed.rollout.collector import CollectedStep, RolloutCollector
+from qed.rollout.stages import assign_advantages, flatten, split_minibatches
 from qed.sampling.base import Sampler, has_exact_logps
 from qed.types import Problem, Rollout
 
 
-def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
+def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
     """Improve the policy on its own answers; see `Phase` for the arguments.
 
     Raises:
@@ -29,36 +29,45 @@ def online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None
     problems = prepare_problems(setup, settings)
     phase = Phase(setup, settings, name, offset)
     learner, sampler, timer = phase.learner, setup.sampler, setup.timer
-    stream = phase.over(problems, "problems")
-    gatherer = Gatherer(
-        stream, sampler, setup.template, setup.grader, settings.sampling, learner.look, offset, timer=timer
+    stream = phase.build_stream(problems, "problems")
+    gatherer = RolloutCollector(
+        stream,
+        sampler,
+        setup.template,
+        setup.grader,
+        settings.sampling,
+        learner.compute_mean_scores,
+        offset,
+        timer=timer,
     )
-    phase.holding(gatherer)
-    preflight(phase, problems)
+    phase.attach_collector(gatherer)
+    run_preflight(phase, problems)
     told = noted = False
     phase.begin()
     for step in phase.remaining_steps():
         phase.begin_step(step)
         algorithm = learner.algorithm
         with timer("sample"):  # and grade, which times itself: more may be sampled once some is graded
-            gathered = gatherer.gather(algorithm, Moment(step - offset, settings.learner.steps, settings.run.seed))
-        told = told or tell_shortage(setup, gathered, settings.sampling.problems_per_step)
-        noted = noted or note_steps(setup, sampler)
+            gathered = gatherer.collect(
+                algorithm, StepContext(step - offset, settings.learner.steps, settings.run.seed)
+            )
+        told = told or report_shortage(setup, gathered, settings.sampling.problems_per_step)
+        noted = noted or record_graph_fallback(setup, sampler)
         with timer("score"):
             if algorithm.scored_before_credit:
-                learner.score(flat(gathered.groups), old=True)
-            credit(gathered.groups, algorithm)
+                learner.score(flatten(gathered.groups), old=True)
+            assign_advantages(gathered.groups, algorithm)
             rows = algorithm.rows(gathered.groups)
             parts = split_into_updates(rows, settings, algorithm.together, step)
             if not algorithm.scored_before_credit:
                 score_old = len(parts) > 1 or needs_old_logps(algorithm, sampler)
-                learner.score(rows, old=score_old, version=0 if algorithm.rescored else step - 1)
+                learner.score(rows, old=score_old, version=0 if algorithm.needs_old_logps else step - 1)
         algorithm.remember(gathered.groups, gatherer.pool, version=step - 1)
         counts = {**gathered.counts, **gatherer.pool.sizes()}
         with timer("update"):
-            if algorithm.restarts and rows:
+            if algorithm.restarts_each_step and rows:
                 phase.defer_signals()  # until the step has its weights
-                learner.restart()
+                learner.restore_initial_weights()
             stats = [phase.update(part, step) for part in parts]
         with timer("sync"):
             sampler.load(learner.weights(), version=step)
@@ -75,13 +84,15 @@ def needs_old_logps(algorithm: Algorithm, sampler: Sampler) -> bool:
 
     Where the sampler's are not exact, a ratio to them would be clipped for their rounding.
     """
-    return algorithm.rescored or (algorithm.has_ratio and not has_exact_logps(sampler))
+    return algorithm.needs_old_logps or (algorithm.has_ratio and not has_exact_logps(sampler))
 
 
 def split_into_updates(rows: Sequence[Rollout], settings: Settings, together: int, step: int) -> list[list[Rollout]]:
     """Split the rows of a step into those of each of its updates, every pass in an order of its own."""
     size, seed = settings.learner.batch_size, settings.run.seed
-    passes = (minibatches(rows, size, together, (seed, "minibatches", step, n)) for n in range(settings.learner.passes))
+    passes = (
+        split_minibatches(rows, size, together, (seed, "minibatches", step, n)) for n in range(settings.learner.passes)
+    )
     return [part for parts in passes for part in parts]
 
 
@@ -93,9 +104,9 @@ def prepare_problems(setup: Setup, settings: Settings) -> list[Problem]:
         DataError: there is none.
     """
     require_verdicts(settings)
-    problems = answerable(setup)
+    problems = select_answerable(setup)
     if settings.algorithm.guided:
-        tell_guidance(setup, problems)
+        report_guidance(setup, problems)
     return problems
 
 
@@ -105,8 +116,8 @@ def require_verdicts(settings: Settings) -> None:
     Raises:
         UsageError: no reward judges.
     """
-    names = reward_names(settings.data)
-    if settings.algorithm.judged and not any(map(may_judge, names)):
+    names = resolve_reward_names(settings.data)
+    if settings.algorithm.needs_correctness and not any(map(may_judge, names)):
         raise UsageError(
             f"{settings.method} learns from which answers are right, and data.reward={','.join(names)} does not say: "
             "it judges no answer. Add a reward that does, for example --reward auto,"
@@ -114,13 +125,13 @@ def require_verdicts(settings: Settings) -> None:
         )
 
 
-def tell_guidance(setup: Setup, problems: Sequence[Problem]) -> None:
+def report_guidance(setup: Setup, problems: Sequence[Problem]) -> None:
     """Say how many problems have a written answer, where the algorithm learns from them and some have none.
 
     Raises:
         DataError: none has one.
     """
-    written = sum(map(setup.template.demonstrates, problems))
+    written = sum(map(setup.template.has_demonstration, problems))
     if not written:
         raise DataError(
             "No training problem has a written answer, so nobody's answers can be learned from but the policy's own. "
@@ -133,7 +144,7 @@ def tell_guidance(setup: Setup, problems: Sequence[Problem]) -> None:
         )
 
 
-def tell_shortage(setup: Setup, gathered: Gathered, wanted: int) -> bool:
+def report_shortage(setup: Setup, gathered: CollectedStep, wanted: int) -> bool:
     """Whether a step goes on with fewer groups than asked for; the first that does is said, all are in the metrics."""
     if len(gathered.groups) >= wanted:
         return False
@@ -147,7 +158,7 @@ def tell_shortage(setup: Setup, gathered: Gathered, wanted: int) -> bool:
     return True
 
 
-def note_steps(setup: Setup, sampler: Sampler) -> bool:
+def record_graph_fallback(setup: Setup, sampler: Sampler) -> bool:
     """Whether the sampler cannot make graphs of its steps, or leaves long answers to the reference; that only costs
     time, so the reason is kept and not said."""
     kinds = {"sampler_without_graphs": "without_graphs", "sampler_handed_over": "handed_over_long"}
@@ -158,7 +169,7 @@ def note_steps(setup: Setup, sampler: Sampler) -> bool:
     return any(reasons.values())
 
 
-def answerable(setup: Setup) -> list[Problem]:
+def select_answerable(setup: Setup) -> list[Problem]:
     """The training problems whose answer is known; the others, which no reward could judge, are counted and said.
 
     Raises:

@@ -22,18 +22,18 @@ from typing import Any
 
 from qed.config.phases import Settings
 from qed.errors import NothingTrained
-from qed.guards.signals import poll
+from qed.guards.signals import check_signals
 from qed.loops.checkpointer import Checkpointer
-from qed.loops.ema_reference import Moving
+from qed.loops.ema_reference import EMAReference
 from qed.loops.evaluator import Evaluator
 from qed.loops.memory import reserve_training
-from qed.loops.metrics import MetricsWriter, Stats, merge_updates, summarise_step
-from qed.loops.non_finite import Tolerance
-from qed.loops.reference import beginning, reference
+from qed.loops.metrics import MetricsWriter, Stats, merge_updates, summarize_step
+from qed.loops.non_finite import NonFinitePolicy
+from qed.loops.reference import load_initial_weights, load_reference
 from qed.loops.setup import Setup
-from qed.models.load import precision
-from qed.rollout.collector import Gatherer
-from qed.rollout.stages import Stream, flat
+from qed.models.load import read_precision
+from qed.rollout.collector import RolloutCollector
+from qed.rollout.stages import Stream, flatten
 from qed.runs.metric_names import read_metrics
 from qed.runs.run import Row
 from qed.training.learner import Learner
@@ -62,15 +62,15 @@ class Phase:
             settings.learner,
             temperature=settings.sampling.temperature,
             length=settings.sampling.max_tokens,
-            precision=precision(settings.model),
-            reference=reference(setup, settings, offset) if settings.algorithm.reference else None,
+            precision=read_precision(settings.model),
+            reference=load_reference(setup, settings, offset) if settings.algorithm.reference else None,
         )
-        self.moving = Moving(self.learner.reference, setup.model, *settings.algorithm.reference_moves)
+        self.moving = EMAReference(self.learner.reference, setup.model, *settings.algorithm.reference_moves)
         if settings.learner.packing and not self.learner.packing:
             setup.console.say(f"{name}: this model does not keep packed rows apart, so it computes padding too.")
-        if settings.algorithm.restarts:
-            self.learner.begin_from(beginning(setup, settings, offset))
-        self.tolerance = Tolerance(setup, settings.run.non_finite_skips)
+        if settings.algorithm.restarts_each_step:
+            self.learner.set_initial_weights(load_initial_weights(setup, settings, offset))
+        self.tolerance = NonFinitePolicy(setup, settings.run.non_finite_skips)
         self.checkpointer = Checkpointer(
             setup, settings, name, offset, self.learner, self.moving, tolerance=self.tolerance
         )
@@ -79,9 +79,9 @@ class Phase:
         own = [row for row in recorded if row.get("phase") == name and row["step"] >= offset]
         self.metrics = MetricsWriter(setup, name, own)
         self.evaluator = Evaluator(setup, settings, (offset, self.last), self.metrics, recorded)
-        setup.leave = self.leave
+        setup.save_and_describe_exit = self.save_and_describe_exit
 
-    def over(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
+    def build_stream(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
         """Return the phase's stream of items, which goes on where a resumed run stands.
 
         What samples from now on leaves room for the phase's learner.
@@ -92,9 +92,9 @@ class Phase:
         self.checkpointer.stream = stream
         return stream
 
-    def holding(self, gatherer: Gatherer) -> None:
+    def attach_collector(self, gatherer: RolloutCollector) -> None:
         """Save what a gatherer holds with every checkpoint, and give it back when the phase goes on from one."""
-        self.checkpointer.restore_gatherer(gatherer)
+        self.checkpointer.restore_collector(gatherer)
 
     def begin(self) -> None:
         """Do what is due before the first step: evaluate, unless the phase goes on and that has been done.
@@ -121,7 +121,7 @@ class Phase:
 
     def defer_signals(self) -> None:
         """Let a signal that asks to stop wait until the step is complete: the weights are between two steps."""
-        self.setup.stop.held = True
+        self.setup.stop.deferred = True
 
     def update(self, rows: Sequence[Rollout], step: int) -> Stats:
         """Make one optimizer step, after which signals are deferred; returns its statistics.
@@ -143,8 +143,8 @@ class Phase:
         """
         updates = merge_updates(stats)
         self.checkpointer.count_signal(updates["train/live_rows"] > 0)
-        figures = summarise_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup.device)
-        rollouts = flat(groups)
+        figures = summarize_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup.device)
+        rollouts = flatten(groups)
         if self.settings.run.save_rollouts and rollouts:
             self.setup.run.rollouts(step, rollouts)
         self.setup.console.step(step, self.last, figures)
@@ -153,7 +153,7 @@ class Phase:
     def end_step(self, step: int) -> None:
         """Declare a step complete: this is what is saved from now on, and signals may stop the run again."""
         self.checkpointer.complete_step(step)
-        self.setup.stop.held = False
+        self.setup.stop.deferred = False
 
     def evaluate_if_due(self, step: int) -> None:
         """Evaluate before the first step, after the last, and every `evaluation.every` steps between."""
@@ -170,9 +170,9 @@ class Phase:
 
     def stop_if_asked(self) -> None:
         """Raise `Interrupted` if a signal has asked the run to stop."""
-        poll("step")
+        check_signals("step")
 
-    def leave(self) -> str:
+    def save_and_describe_exit(self) -> str:
         """Save the last complete step, because a signal has asked to stop; returns how to go on."""
         self.checkpointer.save(self.evaluator.scores)
         name = self.setup.stop.received.name if self.setup.stop.received else "a signal"

@@ -11,23 +11,23 @@ from qed.data.splits import VALIDATION
 from qed.errors import DataError
 from qed.loops.metrics import Stats
 from qed.loops.phase import Phase
-from qed.loops.preflight import preflight
-from qed.loops.reference import precomputed
+from qed.loops.preflight import run_preflight
+from qed.loops.reference import precompute_logps
 from qed.loops.setup import Setup
 from qed.models import load
-from qed.rollout.stages import flat
+from qed.rollout.stages import flatten
 from qed.training.best import VALIDATED
 from qed.training.learner import Learner
 from qed.types import Group, Problem, Rollout
 
 
-def preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
+def train_preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
     """Learn from the pairs of the training problems; see `Phase` for the arguments.
 
     Raises:
         DataError: there is no pair to learn from.
     """
-    trained, held = pairs(setup, setup.problems, "training"), pairs(setup, setup.validation, VALIDATION)
+    trained, held = build_pairs(setup, setup.problems, "training"), build_pairs(setup, setup.validation, VALIDATION)
     if not trained:
         raise DataError(
             "There is no preference pair to learn from: the training data needs rows with a prompt, a chosen and a "
@@ -36,16 +36,19 @@ def preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) ->
     phase = Phase(setup, settings, name, offset)
     learner = phase.learner
     if settings.algorithm.precompute_reference:
-        trained, held = (_paired(precomputed(setup, settings, learner, offset, flat(some))) for some in (trained, held))
-    preflight(phase, setup.problems, flat(trained))
-    stream = phase.over(trained, "pairs")
+        trained, held = (
+            _pair_rollouts(precompute_logps(setup, settings, learner, offset, flatten(some)))
+            for some in (trained, held)
+        )
+    run_preflight(phase, setup.problems, flatten(trained))
+    stream = phase.build_stream(trained, "pairs")
     if held:
-        phase.evaluator.measure = partial(preferred, learner, held)
+        phase.evaluator.measure = partial(measure_preferences, learner, held)
     count = -(-settings.learner.batch_size // 2) or len(trained)
     phase.begin()
     for step in phase.remaining_steps():
         phase.begin_step(step)
-        rows = flat(stream.take(count))
+        rows = flatten(stream.take(count))
         with setup.timer("score"):
             learner.score(rows, old=False)
         with setup.timer("update"):
@@ -58,15 +61,15 @@ def preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) ->
     phase.finish()
 
 
-def pairs(setup: Setup, problems: Sequence[Problem], of: str) -> list[Group]:
+def build_pairs(setup: Setup, problems: Sequence[Problem], of: str) -> list[Group]:
     """The chosen and the rejected answer of each problem; those missing, alike or too long are counted and said.
 
     No answer is ever cut: a pair of which one is longer than the model's window would compare a whole with a part.
     """
     given = [problem for problem in problems if problem.is_preference]
-    written = [[setup.template.written(one, one.meta[side]) for side in ("chosen", "rejected")] for one in given]
+    written = [[setup.template.build_rollout(one, one.meta[side]) for side in ("chosen", "rejected")] for one in given]
     different = [pair for pair in written if pair[0].output != pair[1].output]
-    limit = load.window(setup.model)
+    limit = load.read_window(setup.model)
     kept = [pair for pair in different if all(len(answer.prompt) + len(answer.output) <= limit for answer in pair)]
     left_out = {
         "without_preference": len(problems) - len(given),
@@ -83,16 +86,16 @@ def pairs(setup: Setup, problems: Sequence[Problem], of: str) -> list[Group]:
     return kept
 
 
-def _paired(rollouts: Sequence[Rollout]) -> list[Group]:
+def _pair_rollouts(rollouts: Sequence[Rollout]) -> list[Group]:
     return [list(pair) for pair in zip(rollouts[0::2], rollouts[1::2], strict=True)]
 
 
-def preferred(learner: Learner, held: Sequence[Group]) -> Stats:
+def measure_preferences(learner: Learner, held: Sequence[Group]) -> Stats:
     """On held-out pairs, the share whose chosen answer has the larger reward, and the share whose is the likelier.
 
     The reward is what the policy has added to the reference's log-prob; before the first step there is none yet.
     """
-    rollouts = flat(held)
+    rollouts = flatten(held)
     learner.score(rollouts, old=True)
     likely = [sum(rollout.old_logps or ()) for rollout in rollouts]
     added = [logp - sum(rollout.ref_logps or ()) for logp, rollout in zip(likely, rollouts, strict=True)]

@@ -11,16 +11,16 @@ import torch
 
 from qed import host
 from qed.config.reward_names import parse_reward
-from qed.data.splits import reward_names
+from qed.data.splits import resolve_reward_names
 from qed.guards import preflight_rules as judged
 from qed.guards.preflight_rules import Answers, Finding, Shape
-from qed.guards.watchdog import enter
+from qed.guards.watchdog import enter_stage
 from qed.loops.phase import Phase
 from qed.models import load
-from qed.randomness import shuffled
-from qed.rollout.agreement import compare
+from qed.randomness import shuffle_indices
+from qed.rollout.agreement import compare_sampler
 from qed.rollout.sampler_check import Options, require_agreement
-from qed.rollout.stages import flat, grade, sample
+from qed.rollout.stages import flatten, grade, sample
 from qed.runs.run import read_lines
 from qed.sampling.base import Sampling
 from qed.training.batch import collate
@@ -32,7 +32,7 @@ PROBLEMS, ANSWERS = 4, 4  # sampled and graded: about a hundredth of a short run
 WRITTEN = 32  # written answers that are looked at
 
 
-def preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Rollout] = ()) -> None:
+def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Rollout] = ()) -> None:
     """Look before the first step of a phase; where a phase goes on, at the sampler alone.
 
     Args:
@@ -46,26 +46,28 @@ def preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Rollout]
     settings, setup = phase.settings, phase.setup
     if not settings.run.preflight or phase.first == phase.last:
         return
-    enter("preflight", phase.first)
-    if settings.algorithm.online or setup.benches or setup.validation:
+    enter_stage("preflight", phase.first)
+    if settings.algorithm.online or setup.benchmarks or setup.validation:
         check_sampler(phase, problems)
     if phase.first != phase.offset:
         return
     began = time.perf_counter()
-    order = shuffled(len(problems), settings.run.seed, "preflight")
-    groups = _sampled(phase, [problems[number] for number in order[:PROBLEMS]]) if settings.algorithm.online else []
+    order = shuffle_indices(len(problems), settings.run.seed, "preflight")
+    groups = (
+        _sample_probe(phase, [problems[number] for number in order[:PROBLEMS]]) if settings.algorithm.online else []
+    )
     demonstrated = [setup.template.demonstration(problems[number]) for number in order[:WRITTEN]]
     written = [rollout for rollout in demonstrated if rollout is not None]
     sampling = settings.sampling
     findings = [
-        *_of_loss(phase, groups, rows),
-        *judged.of_prefixes(*_prefixes(phase, written or flat(groups))),
-        *judged.of_room(
+        *_check_loss(phase, groups, rows),
+        *judged.check_prefixes(*_count_prefixes(phase, written or flatten(groups))),
+        *judged.check_window(
             sum(len(rollout.output) > sampling.max_tokens for rollout in written), len(written), sampling.max_tokens
         ),
-        *judged.of_schedule(settings.learner.lr, settings.learner.warmup_steps, settings.learner.steps),
-        *_of_memory(phase, [*rows, *flat(groups)]),
-        *_of_disk(phase),
+        *judged.check_schedule(settings.learner.lr, settings.learner.warmup_steps, settings.learner.steps),
+        *_check_memory(phase, [*rows, *flatten(groups)]),
+        *_check_disk(phase),
     ]
     seconds = time.perf_counter() - began
     asked = f"{len(groups)} problems x {len(groups[0])} answers, " if groups else ""
@@ -88,9 +90,9 @@ def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
     """
     settings, setup = phase.settings, phase.setup
     sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens)
-    window = load.window(setup.model)
+    window = load.read_window(setup.model)
     score = score_with(setup.model, sampling.temperature, phase.learner.packing)
-    check = compare(setup.sampler, score, setup.template, problems, window, sampling, settings)
+    check = compare_sampler(setup.sampler, score, setup.template, problems, window, sampling, settings)
     setup.run.event("sampler_check", phase=phase.name, step=phase.first, **check.fields)
     setup.console.say(check.describe())
     require_agreement(check, setup.sampler, Options())
@@ -104,7 +106,7 @@ def _is_recorded(phase: Phase, name: str) -> bool:
     return any(name in row and row.get("phase") == phase.name and row["step"] == phase.first for row in rows)
 
 
-def _sampled(phase: Phase, problems: Sequence[Problem]) -> Groups:
+def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
     """Some answers, graded; their draws have an address of their own, so that the run's are as they were."""
     settings, setup = phase.settings, phase.setup
     requests = [Request(problem, min(ANSWERS, settings.sampling.group_size)) for problem in problems]
@@ -114,7 +116,7 @@ def _sampled(phase: Phase, problems: Sequence[Problem]) -> Groups:
     return groups
 
 
-def _of_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[Finding]:
+def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[Finding]:
     """What the answers earn, and whether their ends are trained."""
     setup, algorithm = phase.setup, phase.settings.algorithm
     if not groups:
@@ -122,8 +124,8 @@ def _of_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[Find
         batch = collate(some)
         trained = algorithm.weights(batch, phase.settings.sampling.max_tokens) * batch.mask != 0
         ends = (trained & (batch.labels == setup.template.end)).any(1)
-        return judged.of_ends(int(ends.sum()), len(some), "rows", taught=not phase.settings.data.window)
-    answers = flat(groups)
+        return judged.check_ends(int(ends.sum()), len(some), "rows", taught=not phase.settings.data.window)
+    answers = flatten(groups)
     grades = [rollout.grade for rollout in answers if rollout.grade is not None]
     rewards = [one.reward for one in grades if one.has_reward]
     seen = Answers(
@@ -140,15 +142,15 @@ def _of_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[Find
         batch = collate(ended)
         last = batch.attention.sum(1, keepdim=True) - 1
         trained = int(batch.mask.gather(1, last).sum())
-    weights = [parse_reward(name).weight for name in reward_names(phase.settings.data)]
+    weights = [parse_reward(name).weight for name in resolve_reward_names(phase.settings.data)]
     return [
-        *judged.of_answers(seen, phase.settings.sampling.max_tokens),
-        *(judged.of_weights(weights) if algorithm.by_advantage else []),
-        *judged.of_ends(trained, len(ended), "answers that ended", taught=False),
+        *judged.check_answers(seen, phase.settings.sampling.max_tokens),
+        *(judged.check_weights(weights) if algorithm.by_advantage else []),
+        *judged.check_ends(trained, len(ended), "answers that ended", taught=False),
     ]
 
 
-def _prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]:
+def _count_prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]:
     """Of how many answers the prompt's tokens begin those of the whole text, and how many there are."""
     template = phase.setup.template
     same = 0
@@ -159,7 +161,7 @@ def _prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]:
     return same, len(answers[:PROBLEMS])
 
 
-def _of_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
+def _check_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
     """The longest micro-batch, the most answers side by side, and what is free."""
     settings, model = phase.settings, phase.setup.model
     config = model.config.get_text_config()
@@ -180,22 +182,24 @@ def _of_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
     tokens = max(longest, min(learner.tokens_per_microbatch, count * longest))
     moments = {"adamw": 2, "adamw_offload": 0}.get(learner.optimizer, 1)
     copies = int(isinstance(phase.learner.reference, torch.nn.Module))
-    needed = judged.training_bytes(shape, tokens, moments, copies, settings.model.gradient_checkpointing)
+    needed = judged.estimate_training_bytes(shape, tokens, moments, copies, settings.model.gradient_checkpointing)
     beside = min(sampling.rows_per_batch, count) if online else 0
-    return judged.of_memory(needed, judged.sampling_bytes(shape, beside, longest), _free(phase.setup.device))
+    return judged.check_memory(
+        needed, judged.estimate_sampling_bytes(shape, beside, longest), _read_free_memory(phase.setup.device)
+    )
 
 
-def _free(device: torch.device) -> int | None:
+def _read_free_memory(device: torch.device) -> int | None:
     """The bytes of memory that are free where the model computes; None where the system does not tell."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
-        return host.memory()[1]
+        return host.read_memory()[1]
     except (OSError, KeyError):
         return None
 
 
-def _of_disk(phase: Phase) -> list[Finding]:
+def _check_disk(phase: Phase) -> list[Finding]:
     """The checkpoints of the phase that will be there at once, and its rollouts."""
     run, sampling = phase.settings.run, phase.settings.sampling
     steps = phase.settings.learner.steps
@@ -205,6 +209,6 @@ def _of_disk(phase: Phase) -> list[Finding]:
     tokens = steps * sampling.problems_per_step * sampling.group_size * sampling.max_tokens
     rollouts = judged.BYTES_PER_ROLLOUT_TOKEN * tokens if run.save_rollouts and phase.settings.algorithm.online else 0
     free = shutil.disk_usage(phase.setup.run.folder).free
-    return judged.of_disk(
+    return judged.check_disk(
         checkpoint_bytes(phase.setup.model, copies=int(phase.moving.every > 0)), saves, rollouts, free
     )

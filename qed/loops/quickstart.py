@@ -13,10 +13,10 @@ from typing import Any
 
 from qed.config.phases import PipelineSettings, Settings
 from qed.errors import UsageError
-from qed.loops.setup import Setup, opened
-from qed.loops.train import figures, run_phases
+from qed.loops.setup import Setup, open_run
+from qed.loops.train import collect_figures, run_phases
 from qed.report.write import write_report
-from qed.runs.run import Launch, Row, evaluations, read_lines
+from qed.runs.run import Launch, Row, read_evaluations, read_lines
 
 CONTROL = "control"
 CONTROL_EVALUATIONS = 6
@@ -26,7 +26,7 @@ EXAMPLES = 3
 LONGEST_SHOWN = 600
 
 
-def quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
+def run_quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
     """SFT, evaluate, RL, evaluate, control, report.
 
     Returns:
@@ -38,24 +38,24 @@ def quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
     if settings.skip_sft or settings.skip_rl:
         raise UsageError("quickstart compares SFT with RL, so it can skip neither; `qed pipeline quickstart` can.")
     began = time.perf_counter()
-    with opened(settings, launch, "quickstart") as setup:
+    with open_run(settings, launch, "quickstart") as setup:
         run_phases(setup, settings.phases())
-        _control(setup, settings)
+        _run_control(setup, settings)
         report = write_report([setup.run.folder], setup.run.folder / "report.html")
-        result = _result(setup, settings)
+        result = _build_result(setup, settings)
         result |= {"seconds": round(time.perf_counter() - began, 1), "run": str(setup.run.folder)}
-        _tell(setup, settings, result, report)
+        _print_result(setup, settings, result, report)
     return result
 
 
-def _control(setup: Setup, settings: PipelineSettings) -> None:
+def _run_control(setup: Setup, settings: PipelineSettings) -> None:
     """Continue SFT from where RL began, for as long as RL took, with a schedule of its own: the arm that RL must
     beat."""
     folder = setup.run.folder / CONTROL
     if (folder / "final").exists() and setup.launch.resume:
         return
     boundary = settings.sft.learner.steps
-    steps = control_steps(read_lines(setup.run.folder / "metrics.jsonl"), boundary)
+    steps = compute_control_steps(read_lines(setup.run.folder / "metrics.jsonl"), boundary)
     sft = settings.phase("sft")
     start = setup.run.folder / "checkpoints" / f"step_{boundary:06d}" / "hf"
     control = replace(
@@ -66,10 +66,10 @@ def _control(setup: Setup, settings: PipelineSettings) -> None:
         run=replace(sft.run, out=str(folder), save_every=0),
     )
     setup.console.say(f"Control: SFT goes on for as long as RL took, {steps} steps.")
-    run_beside(setup, control)
+    run_child_process(setup, control)
 
 
-def control_steps(rows: list[Row], boundary: int) -> int:
+def compute_control_steps(rows: list[Row], boundary: int) -> int:
     """How many SFT steps take as long as the RL steps behind the boundary did.
 
     Reckoned in tokens rather than by the clock, so that the same seed gives the same control on a busy machine too.
@@ -82,50 +82,50 @@ def control_steps(rows: list[Row], boundary: int) -> int:
     return max(1, steps)
 
 
-def run_beside(setup: Setup, settings: Settings) -> None:
+def run_child_process(setup: Setup, settings: Settings) -> None:
     """A run of one phase in a folder of its own, on the problems and with the prompt that the setup has prepared."""
     command = (*setup.launch.command, f"# {CONTROL}")
     launch = replace(setup.launch, resume=False, overwrite=True, command=command, home=str(setup.run.folder))
-    with opened(settings, launch, CONTROL) as beside:
+    with open_run(settings, launch, CONTROL) as beside:
         run_phases(beside, [settings])
 
 
-def _result(setup: Setup, settings: PipelineSettings) -> dict[str, Any]:
+def _build_result(setup: Setup, settings: PipelineSettings) -> dict[str, Any]:
     """What was measured, of the first held-out task."""
-    task = next(iter(setup.benches))
+    task = next(iter(setup.benchmarks))
     boundary = settings.sft.learner.steps
-    measured = dict(evaluations(setup.run.folder))
+    measured = dict(read_evaluations(setup.run.folder))
     before, after = measured[boundary], measured[boundary + settings.rl.learner.steps]
-    control = list(evaluations(setup.run.folder / CONTROL))[-1][1]
+    control = list(read_evaluations(setup.run.folder / CONTROL))[-1][1]
     decoding = "sampled" if "sampled" in after[task] else "greedy"
     return {
-        "sft": figures(before)[task],
-        "rl": figures(after)[task],
-        "control": figures(control)[task],
+        "sft": collect_figures(before)[task],
+        "rl": collect_figures(after)[task],
+        "control": collect_figures(control)[task],
         "mean_tokens_before": before[task][decoding]["mean_tokens"],
         "mean_tokens_after": after[task][decoding]["mean_tokens"],
     }
 
 
-def _tell(setup: Setup, settings: PipelineSettings, result: dict[str, Any], report: Path) -> None:
+def _print_result(setup: Setup, settings: PipelineSettings, result: dict[str, Any], report: Path) -> None:
     console = setup.console
-    task = next(iter(setup.benches))
+    task = next(iter(setup.benchmarks))
     boundary = settings.sft.learner.steps
     last = boundary + settings.rl.learner.steps
-    measured = dict(evaluations(setup.run.folder))
+    measured = dict(read_evaluations(setup.run.folder))
     arms = [
         ("after SFT", measured[boundary][task]),
         (f"after {settings.rl.method}", measured[last][task]),
-        ("control: SFT", list(evaluations(setup.run.folder / CONTROL))[-1][1][task]),
+        ("control: SFT", list(read_evaluations(setup.run.folder / CONTROL))[-1][1][task]),
     ]
     columns = ["% [95 %]", *arms[0][1], "format", "tokens"]
     rows = [
-        [name, *map(_interval, arm.values()), f"{100 * arm['greedy']['format']:.1f}", _lengths(arm)]
+        [name, *map(_format_interval, arm.values()), f"{100 * arm['greedy']['format']:.1f}", _format_lengths(arm)]
         for name, arm in arms
     ]
     console.say()
     console.table(f"{task}: {arms[0][1]['greedy']['n']} held-out problems answered right", columns, rows)
-    for before, after in _examples(setup, task, boundary, last):
+    for before, after in _collect_examples(setup, task, boundary, last):
         console.say(f"\n{before['question'].strip()[:LONGEST_SHOWN]}  (answer: {before['gold']})")
         for name, row in (("before", before), ("after ", after)):
             console.say(f"  {name} {'right' if row['correct'] else 'wrong'}: {row['text'].strip()[:LONGEST_SHOWN]}")
@@ -136,7 +136,7 @@ def _tell(setup: Setup, settings: PipelineSettings, result: dict[str, Any], repo
     console.say("  every setting    qed config show quickstart")
 
 
-def _examples(setup: Setup, task: str, boundary: int, last: int) -> list[tuple[Row, Row]]:
+def _collect_examples(setup: Setup, task: str, boundary: int, last: int) -> list[tuple[Row, Row]]:
     """Greedy answers to the same problems before and after RL: first those that were mended."""
     before, after = (
         [
@@ -151,11 +151,11 @@ def _examples(setup: Setup, task: str, boundary: int, last: int) -> list[tuple[R
     return pairs[:EXAMPLES]
 
 
-def _interval(figures_: Row) -> str:
+def _format_interval(figures_: Row) -> str:
     right, low, high = (100 * figures_[name] for name in ("accuracy", "ci_lo", "ci_hi"))
     return f"{right:.1f} [{low:.1f}, {high:.1f}]"
 
 
-def _lengths(arm: dict[str, Row]) -> str:
+def _format_lengths(arm: dict[str, Row]) -> str:
     """Of the decoding that stands last, which is the sampled one."""
     return f"{list(arm.values())[-1]['mean_tokens']:.1f}"

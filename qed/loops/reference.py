@@ -18,9 +18,9 @@ from qed.config.phases import Settings
 from qed.errors import DataError, ModelError, UsageError
 from qed.loops.setup import Setup
 from qed.models import lora
-from qed.models.load import is_new, load, prepare
+from qed.models.load import is_new, load_model, prepare_model
 from qed.runs import manifest
-from qed.runs.manifest import step_of
+from qed.runs.manifest import parse_step
 from qed.training import checkpoints
 from qed.training.learner import Learner
 from qed.types import Rollout
@@ -28,7 +28,7 @@ from qed.types import Rollout
 ROWS_AT_ONCE = 256  # scored in one go; even, because pairs stay together
 
 
-def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora.Without | None:
+def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora.AdapterDisabled | None:
     """The reference model of a phase on its device; None where it is the model as it stands now.
 
     The model as it stood when the phase began is kept beside the checkpoints, because a resumed policy has moved on.
@@ -44,25 +44,25 @@ def reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora
     """
     name = settings.algorithm.reference_name
     if name:
-        return _named(setup, settings, name)
+        return _load_named(setup, settings, name)
     moves = settings.algorithm.reference_moves[0] > 0
     if offset == 0 and not moves and lora.has_adapters(setup.model):
-        return lora.Without(setup.model)  # before a run's first step its adapters change nothing
+        return lora.AdapterDisabled(setup.model)  # before a run's first step its adapters change nothing
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
     # A run that goes on from before the phase comes to the model anew, perhaps with other settings.
-    if setup.resumed is None or (step_of(setup.resumed.name) or 0) < offset or not folder.is_dir():
+    if setup.resumed is None or (parse_step(setup.resumed.name) or 0) < offset or not folder.is_dir():
         checkpoints.save_reference(setup.run, offset, setup.model, setup.tokenizer, folder)
         # What adapters have learned is merged into what is saved, which rounds: it is read back, as a resumed run does.
         if not lora.has_adapters(setup.model):
             return None
     else:
-        _require_whole(folder, setup)
-    network, _ = load(replace(settings.model, name=str(folder), revision="", quantization="none"))
-    return prepare(network, settings.model, setup.device)
+        _require_complete(folder, setup)
+    network, _ = load_model(replace(settings.model, name=str(folder), revision="", quantization="none"))
+    return prepare_model(network, settings.model, setup.device)
 
 
-def _require_whole(folder: Path, setup: Setup) -> None:
-    damage = "; ".join(manifest.damage(folder, setup.launch.fast))
+def _require_complete(folder: Path, setup: Setup) -> None:
+    damage = "; ".join(manifest.list_damage(folder, setup.launch.fast))
     if damage:
         raise DataError(
             f"The reference model of this run, as a phase of it began, is not whole: {damage}. Restore its files from "
@@ -70,23 +70,23 @@ def _require_whole(folder: Path, setup: Setup) -> None:
         )
 
 
-def beginning(setup: Setup, settings: Settings, offset: int) -> dict[str, Tensor]:
+def load_initial_weights(setup: Setup, settings: Settings, offset: int) -> dict[str, Tensor]:
     """The weights with which a phase began.
 
     Raises:
         UsageError: the run trains adapters, whose beginning is not kept.
     """
-    begun = reference(setup, settings, offset)
-    if isinstance(begun, lora.Without) or lora.has_adapters(setup.model):
+    begun = load_reference(setup, settings, offset)
+    if isinstance(begun, lora.AdapterDisabled) or lora.has_adapters(setup.model):
         raise UsageError("algorithm.restart and model.lora_rank do not go together: take lora_rank=0, or no restart.")
     return (begun or setup.model).state_dict()
 
 
-def _named(setup: Setup, settings: Settings, name: str) -> nn.Module:
+def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
     if is_new(name):
         raise UsageError(f"algorithm.reference_model cannot be {name}: random weights are nothing to compare with.")
     try:
-        network, tokenizer = load(replace(settings.model, name=name, revision=""))
+        network, tokenizer = load_model(replace(settings.model, name=name, revision=""))
     except ModelError as error:
         raise ModelError(f"algorithm.reference_model: {error}") from error
     if tokenizer.get_vocab() != setup.tokenizer.get_vocab():
@@ -95,10 +95,10 @@ def _named(setup: Setup, settings: Settings, name: str) -> nn.Module:
             "the two cannot be compared. Take a reference with the policy's own tokenizer, such as the model that the "
             "policy was made from."
         )
-    return prepare(network, settings.model, setup.device)
+    return prepare_model(network, settings.model, setup.device)
 
 
-def precomputed(
+def precompute_logps(
     setup: Setup, settings: Settings, learner: Learner, offset: int, rollouts: Sequence[Rollout]
 ) -> list[Rollout]:
     """The rollouts with the reference's log-probs, scored once and kept in the run's folder.
@@ -106,15 +106,17 @@ def precomputed(
     What is kept is found again by the rollouts' token ids, the model's weights, the temperature and the precision, so
     that a change of any of them scores anew.
     """
-    network = reference(setup, settings, offset) or setup.model
-    kept = setup.run.folder / "reference" / f"logps_{_key(network, learner, rollouts)}.npy"
+    network = load_reference(setup, settings, offset) or setup.model
+    kept = setup.run.folder / "reference" / f"logps_{_build_key(network, learner, rollouts)}.npy"
     lengths = [len(rollout.output) for rollout in rollouts]
-    found = _read(kept, sum(lengths))
+    found = _read_cache(kept, sum(lengths))
     if found is None:
         setup.console.say(f"Scoring {len(rollouts)} answers under the reference model.")
         for start in range(0, len(rollouts), ROWS_AT_ONCE):
             learner.score(rollouts[start : start + ROWS_AT_ONCE], old=False, reference=network)
-        _write(kept, np.array([value for rollout in rollouts for value in rollout.ref_logps or ()], dtype=np.float64))
+        _write_cache(
+            kept, np.array([value for rollout in rollouts for value in rollout.ref_logps or ()], dtype=np.float64)
+        )
         return list(rollouts)
     values = iter(found.tolist())
     return [
@@ -123,7 +125,7 @@ def precomputed(
     ]
 
 
-def _key(network: nn.Module | lora.Without, learner: Learner, rollouts: Sequence[Rollout]) -> str:
+def _build_key(network: nn.Module | lora.AdapterDisabled, learner: Learner, rollouts: Sequence[Rollout]) -> str:
     digest = hashlib.sha256(json.dumps([learner.temperature, str(learner.precision)]).encode())
     for rollout in rollouts:
         # Log-probs are scored where a token is trained alone; without a mask the key stays that of earlier runs.
@@ -135,7 +137,7 @@ def _key(network: nn.Module | lora.Without, learner: Learner, rollouts: Sequence
     return digest.hexdigest()[:16]
 
 
-def _read(file: Path, count: int) -> np.ndarray | None:
+def _read_cache(file: Path, count: int) -> np.ndarray | None:
     """The values that are kept; None where there are none, or not as many."""
     try:
         found: np.ndarray = np.load(file, allow_pickle=False)
@@ -144,7 +146,7 @@ def _read(file: Path, count: int) -> np.ndarray | None:
     return found if found.shape == (count,) else None
 
 
-def _write(file: Path, values: np.ndarray) -> None:
+def _write_cache(file: Path, values: np.ndarray) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_name(f".{file.stem}-{secrets.token_hex(4)}.npy")
     np.save(beside, values, allow_pickle=False)

@@ -8,16 +8,16 @@ from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 
-from qed.config.changes import changes
+from qed.config.changes import list_changes
 from qed.config.phases import PipelineSettings, Settings
 from qed.console.live import Console
-from qed.data.splits import Loaded
+from qed.data.splits import LoadedProblems
 from qed.errors import UsageError
-from qed.randomness import seed_of
-from qed.runs.manifest import step_of
+from qed.randomness import derive_seed
+from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run, read_lines, write_bytes
 from qed.training import checkpoints
-from qed.training.best import retain, scores
+from qed.training.best import keep_best, read_scores
 
 
 def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Console, launch: Launch) -> Path | None:
@@ -27,9 +27,9 @@ def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Co
         UsageError: it is another run, or nothing of it could be gone on with.
         DataError: a file of it is damaged, or no checkpoint is whole.
     """
-    for cut_off in _mended(run):
+    for cut_off in _repair_records(run):
         console.say(f"The end of {cut_off.stem} could not be read, and has been put into {cut_off}.")
-    told, refused = changes(run.folder / "settings.yaml", settings, launch.allow_change)
+    told, refused = list_changes(run.folder / "settings.yaml", settings, launch.allow_change)
     if refused:
         raise UsageError(
             f"{run.folder} cannot be resumed with other settings: {'; '.join(refused)}. Give those of its "
@@ -37,22 +37,22 @@ def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Co
         )
     for change in told:
         console.say(f"Changed since the run began: {change}.")
-    checkpoints.tidy(run)
-    found = checkpoints.newest_whole(run, console.say, launch.fast)
+    checkpoints.remove_leftovers(run)
+    found = checkpoints.find_newest_complete(run, console.say, launch.fast)
     recorded = {row["step"] for row in read_lines(run.folder / "metrics.jsonl")}
     if found is None and recorded and not launch.requeue:
         raise UsageError(
             f"{run.folder} has no checkpoint to go on from, and resuming would erase what it recorded. Begin "
             "again with --overwrite or --requeue, and set run.save_every next time."
         )
-    if found is not None and step_of(found.name) not in recorded | {0}:
+    if found is not None and parse_step(found.name) not in recorded | {0}:
         console.say(f"Warning: metrics.jsonl is incomplete: it ends before the step of {found.name}.")
     run.event("resumed", attempt=run.attempt, changed=told)
-    retain(run, settings.run, scores(run.folder), boundaries(settings))
+    keep_best(run, settings.run, read_scores(run.folder), list_boundaries(settings))
     return found
 
 
-def _mended(run: Run) -> list[Path]:
+def _repair_records(run: Run) -> list[Path]:
     """Take off the end of metrics.jsonl and events.jsonl what is no row, as a machine leaves it that lost its power;
     the files in the run's log folder where that is kept."""
     kept = []
@@ -71,26 +71,26 @@ def _mended(run: Run) -> list[Path]:
     return kept
 
 
-def phases_of(settings: Settings | PipelineSettings) -> list[Settings]:
+def list_phases(settings: Settings | PipelineSettings) -> list[Settings]:
     """The settings of each phase of a run."""
     return settings.phases() if isinstance(settings, PipelineSettings) else [settings]
 
 
-def boundaries(settings: Settings | PipelineSettings) -> frozenset[int]:
+def list_boundaries(settings: Settings | PipelineSettings) -> frozenset[int]:
     """The steps at which a run's phases begin and end: later phases and controls start from their checkpoints."""
-    return frozenset(accumulate((phase.learner.steps for phase in phases_of(settings)), initial=0))
+    return frozenset(accumulate((phase.learner.steps for phase in list_phases(settings)), initial=0))
 
 
-def fingerprint(loaded: Loaded) -> str:
+def hash_problems(loaded: LoadedProblems) -> str:
     """What tells the training problems from any others, in their order."""
     told = (
         f"{each.id} {each.question} {each.answer} {each.solution} {each.meta.get('chosen')} {each.meta.get('rejected')}"
         for each in loaded.problems
     )
-    return f"{seed_of(*told):016x}"
+    return f"{derive_seed(*told):016x}"
 
 
-def require_same_problems(loaded: Loaded, run: Run, launch: Launch) -> None:
+def require_same_problems(loaded: LoadedProblems, run: Run, launch: Launch) -> None:
     """Refuse to go on with other training problems than those that the run began with, unless that is meant.
 
     Raises:
@@ -98,7 +98,7 @@ def require_same_problems(loaded: Loaded, run: Run, launch: Launch) -> None:
     """
     before = [row["fingerprint"] for row in read_lines(run.folder / "events.jsonl") if row["event"] == "data"]
     meant = any(key.startswith("data.") for key in launch.allow_change)
-    if before and before[-1] != fingerprint(loaded) and not meant:
+    if before and before[-1] != hash_problems(loaded) and not meant:
         raise UsageError(
             f"The training problems are others than when {run.folder} began: a data file, what qed reads from it, or "
             "what is held out has changed. Restore the data, begin another run, or say with --allow-change data.tasks "

@@ -15,25 +15,31 @@ from typing import Any
 import torch
 
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.values import dump
+from qed.config.values import dump_settings
 from qed.console.live import Console
-from qed.data.prompts.base import Template
-from qed.data.splits import Loaded, fitting, load_problems, prompt_name, shortest
+from qed.data.prompts.base import PromptTemplate
+from qed.data.splits import (
+    LoadedProblems,
+    drop_beyond_percentile,
+    drop_long_prompts,
+    load_problems,
+    resolve_prompt_name,
+)
 from qed.errors import QedError
 from qed.guards.redaction import redact
-from qed.guards.signals import Stop, poll, watched
+from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watching_run
-from qed.loops.resume import boundaries, find_checkpoint, fingerprint, phases_of, require_same_problems
+from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
-from qed.models.threads import as_begun, describe_compute, set_kernels
+from qed.models.threads import describe_compute, restore_precision, set_compute
 from qed.rewards.grader import Grader
 from qed.rollout.grader import load_evaluator, load_grader
-from qed.rollout.policy import Policy, load_policy, tell_handover
+from qed.rollout.policy import Policy, load_policy, report_handover
 from qed.runs import disk
-from qed.runs.environment import environment
-from qed.runs.folder import locked, open_folder
-from qed.runs.manifest import step_of
+from qed.runs.environment import describe_environment
+from qed.runs.folder import lock_folder, open_folder
+from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run
 from qed.sampling.base import Sampler
 from qed.training import checkpoints
@@ -52,11 +58,11 @@ class Setup:
     device: torch.device
     model: Any
     tokenizer: Any
-    template: Template
+    template: PromptTemplate
     grader: Grader
     evaluator: Grader  # grades evaluations: the grader, with the verdict of another where it judges no answer
     problems: list[Problem]
-    benches: dict[str, list[Problem]]
+    benchmarks: dict[str, list[Problem]]
     validation: list[Problem]  # of the training problems, held back to choose the best checkpoint by
     sampler: Sampler
     resumed: Path | None  # the checkpoint that the run goes on from
@@ -65,7 +71,7 @@ class Setup:
     step: int = 0  # the step that is being made
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     # How the phase that is under way saves what is whole and says so, when a signal stops it.
-    leave: Callable[[], str] | None = None
+    save_and_describe_exit: Callable[[], str] | None = None
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """The state to go on from; a run that begins is at step 0."""
@@ -73,7 +79,7 @@ class Setup:
 
 
 @contextmanager
-def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> Iterator[Setup]:
+def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -> Iterator[Setup]:
     """Open a run's folder and prepare everything in it; failures leave their traceback in the run's log.
 
     Args:
@@ -87,19 +93,19 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
     folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)
     console = Console(launch.json, settings.run.log_every)
     with (
-        watched() as stop,
-        locked(folder),
+        watch_signals() as stop,
+        lock_folder(folder),
         Run(folder, launch.home) as run,
-        threads.kept(),
+        threads.restore_threads(),
         watching_run(run, settings.run.watchdog),
     ):
-        settings = as_begun(settings, run.folder, launch)
+        settings = restore_precision(settings, run.folder, launch)
         try:
-            with _preparing(folder, aside, launch):
+            with _roll_back_on_error(folder, aside, launch):
                 resumed = find_checkpoint(settings, run, console, launch) if launch.resume else None
-                set_kernels(settings, run, launch, device, console)
+                set_compute(settings, run, launch, device, console)
                 _write_settings(settings, run, launch, device)
-                setup = _prepared(settings, run, console, stop, launch, device, resumed)
+                setup = _build_setup(settings, run, console, stop, launch, device, resumed)
             with closing(setup.evaluator):
                 yield setup
         finally:
@@ -107,7 +113,7 @@ def opened(settings: Settings | PipelineSettings, launch: Launch, name: str) -> 
 
 
 @contextmanager
-def _preparing(folder: Path, aside: Path | None, launch: Launch) -> Iterator[None]:
+def _roll_back_on_error(folder: Path, aside: Path | None, launch: Launch) -> Iterator[None]:
     """A mistake found before the first step leaves the folder as it was; the run it replaces goes once all is
     prepared."""
     try:
@@ -123,15 +129,15 @@ def _preparing(folder: Path, aside: Path | None, launch: Launch) -> Iterator[Non
         shutil.rmtree(aside)
 
 
-def _copies(settings: Settings | PipelineSettings, resumed: Path | None) -> int:
+def _count_copies(settings: Settings | PipelineSettings, resumed: Path | None) -> int:
     """How many copies of the weights a run writes beside its first checkpoint: reference models that it keeps from the
     beginning of a phase, and the one in a checkpoint that moves."""
-    methods = [phase.algorithm for phase in phases_of(settings)]
+    methods = [phase.algorithm for phase in list_phases(settings)]
     kept = 0 if resumed else sum(method.reference and not method.reference_name for method in methods)
     return kept + any(method.reference_moves[0] > 0 for method in methods)
 
 
-def _prepared(
+def _build_setup(
     settings: Settings | PipelineSettings,
     run: Run,
     console: Console,
@@ -145,21 +151,21 @@ def _prepared(
     evaluator = load_evaluator(settings.data, settings.sampling.max_tokens, grade)
     if grade.judge is None:
         console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
-    poll("load")
+    check_signals("load")
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     for reason, count in loaded.left_out.items():
         console.say(f"Left out {count} {reason}.")
-    poll("load")
+    check_signals("load")
     policy = load_policy(settings, loaded.problems, device, resumed)
-    poll("load")
-    disk.require_space(run, checkpoint_bytes(policy.model, copies=_copies(settings, resumed)))
+    check_signals("load")
+    disk.require_space(run, checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed)))
     if resumed is not None:
         console.say(f"Going on from {resumed}.")
-    loaded = _fitting(loaded, policy, settings, run, console)
+    loaded = _drop_long_prompts(loaded, policy, settings, run, console)
     if launch.resume:
         require_same_problems(loaded, run, launch)
-    run.truncate((resumed and step_of(resumed.name)) or 0)
-    _tell(loaded, policy, settings, run, console)
+    run.truncate((resumed and parse_step(resumed.name)) or 0)
+    _report_setup(loaded, policy, settings, run, console)
     return Setup(
         run=run,
         console=console,
@@ -172,50 +178,56 @@ def _prepared(
         grader=grade,
         evaluator=evaluator,
         problems=loaded.problems,
-        benches=loaded.benches,
+        benchmarks=loaded.benchmarks,
         validation=loaded.validation,
         sampler=policy.sampler,
         resumed=resumed,
-        boundaries=boundaries(settings),
+        boundaries=list_boundaries(settings),
     )
 
 
-def _fitting(
-    loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console
-) -> Loaded:
+def _drop_long_prompts(
+    loaded: LoadedProblems, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console
+) -> LoadedProblems:
     """The problems whose prompts the model can take, and none longer than the percentile asked for."""
-    template, limit = policy.template, policy.room(settings.sampling.max_tokens)
-    problems = shortest(loaded.problems, template, settings.data.max_prompt_percentile, run, console)
+    template, limit = policy.template, policy.max_prompt_tokens(settings.sampling.max_tokens)
+    problems = drop_beyond_percentile(loaded.problems, template, settings.data.max_prompt_percentile, run, console)
     return replace(
         loaded,
-        problems=fitting(problems, template, limit, "training", run, console),
-        validation=loaded.validation and fitting(loaded.validation, template, limit, "validation", run, console),
-        benches={name: fitting(some, template, limit, name, run, console) for name, some in loaded.benches.items()},
+        problems=drop_long_prompts(problems, template, limit, "training", run, console),
+        validation=loaded.validation
+        and drop_long_prompts(loaded.validation, template, limit, "validation", run, console),
+        benchmarks={
+            name: drop_long_prompts(some, template, limit, name, run, console)
+            for name, some in loaded.benchmarks.items()
+        },
     )
 
 
-def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console) -> None:
+def _report_setup(
+    loaded: LoadedProblems, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console
+) -> None:
     """Record and say what the run works with."""
     run.event(
         "data",
         tasks=list(settings.data.tasks),
-        prompt=prompt_name(settings.data),
+        prompt=resolve_prompt_name(settings.data),
         training=len(loaded.problems),
-        fingerprint=fingerprint(loaded),
-        held_out={name: len(some) for name, some in loaded.benches.items()},
+        fingerprint=hash_problems(loaded),
+        held_out={name: len(some) for name, some in loaded.benchmarks.items()},
         validation=len(loaded.validation),
         left_out=loaded.left_out,
     )
     if settings.model.lora_targets and not settings.model.lora_rank:
         console.say("model.lora_targets is not read: model.lora_rank is 0, so the weights themselves are trained.")
-    if settings.model.lora_rank and (share := lora.share_without_adapters(policy.model)):
+    if settings.model.lora_rank and (share := lora.compute_unadapted_share(policy.model)):
         run.event("experts_not_adapted", share=round(share, 4))
         console.say(
             f"The experts, {share:.0%} of the weights, have no adapters and stay as they are; the other linear layers "
             "have some. To adapt the experts too, name experts in model.lora_targets: each forward pass then adds the "
             "adapters to a copy of them, which takes their memory once more."
         )
-    reason = tell_handover(policy.sampler, console.say)
+    reason = report_handover(policy.sampler, console.say)
     if reason is not None:
         run.event("sampler_handed_over", reason=reason)
     parameters = sum(parameter.numel() for parameter in policy.model.parameters())
@@ -223,16 +235,16 @@ def _tell(loaded: Loaded, policy: Policy, settings: Settings | PipelineSettings,
     console.say(
         f"{run.folder}: {settings.model.name} ({parameters / 1e6:.2f} M parameters, {device}, "
         f"{torch.get_num_threads()} threads), {len(loaded.problems)} training problems, "
-        + (", ".join(f"{len(some)} held out ({name})" for name, some in loaded.benches.items()) or "none held out")
+        + (", ".join(f"{len(some)} held out ({name})" for name, some in loaded.benchmarks.items()) or "none held out")
     )
 
 
 def _write_settings(settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device) -> None:
     # Without its folder, so that `qed METHOD settings.yaml` repeats the run in a fresh one.
     files = {
-        "settings.yaml": dump(replace(settings, run=replace(settings.run, out=""))),
+        "settings.yaml": dump_settings(replace(settings, run=replace(settings.run, out=""))),
         "settings.origin.json": json.dumps(dict(launch.origins), indent=1),
-        "env.json": json.dumps(environment(device, describe_compute()), indent=1),
+        "env.json": json.dumps(describe_environment(device, describe_compute()), indent=1),
         "command.txt": shlex.join(launch.command) + "\n",
     }
     for name, text in files.items():

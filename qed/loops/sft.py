@@ -7,20 +7,20 @@ import math
 from qed.config.phases import Settings
 from qed.errors import DataError, UsageError
 from qed.loops.phase import Phase
-from qed.loops.preflight import preflight
+from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
 from qed.models import load
-from qed.randomness import shuffled
-from qed.training.packing import windows
+from qed.randomness import shuffle_indices
+from qed.training.packing import cut_windows
 from qed.types import Problem, Rollout
 
 
-def offline(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
+def train_sft(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
     """Imitate the worked solutions of the training problems; see `Phase` for the arguments."""
     phase = Phase(setup, settings, name, offset)
-    trained = trained_rows(setup, settings)
-    preflight(phase, setup.problems, trained)
-    stream = phase.over(trained, "demonstrations")
+    trained = build_rows(setup, settings)
+    run_preflight(phase, setup.problems, trained)
+    stream = phase.build_stream(trained, "demonstrations")
     phase.begin()
     for step in phase.remaining_steps():
         phase.begin_step(step)
@@ -35,20 +35,20 @@ def offline(setup: Setup, settings: Settings, name: str, offset: int = 0) -> Non
     phase.finish()
 
 
-def trained_rows(setup: Setup, settings: Settings) -> list[Rollout]:
+def build_rows(setup: Setup, settings: Settings) -> list[Rollout]:
     """The demonstrations, each a row, or the windows of their stream that `data.window` asks for.
 
     Raises:
         DataError: there is nothing to imitate.
     """
-    length, limit = settings.data.window, load.window(setup.model)
+    length, limit = settings.data.window, load.read_window(setup.model)
     if not length:
-        return demonstrations(setup, limit)
+        return collect_demonstrations(setup, limit)
     if length > limit:
         raise UsageError(f"data.window is {length}, but the model's own window holds only {limit} tokens.")
-    shown = demonstrations(setup)  # none is too long, because windows cut them
-    order = shuffled(len(shown), settings.run.seed, "documents")
-    cut = windows(((*shown[index].prompt, *shown[index].output) for index in order), length).tolist()
+    shown = collect_demonstrations(setup)  # none is too long, because windows cut them
+    order = shuffle_indices(len(shown), settings.run.seed, "documents")
+    cut = cut_windows(((*shown[index].prompt, *shown[index].output) for index in order), length).tolist()
     if not cut:
         raise DataError(f"All {len(shown)} demonstrations together do not fill one window of {length} tokens.")
     updates = math.ceil(len(cut) / (settings.learner.batch_size or len(cut)))
@@ -63,7 +63,7 @@ def trained_rows(setup: Setup, settings: Settings) -> list[Rollout]:
     ]
 
 
-def demonstrations(setup: Setup, limit: int | None = None) -> list[Rollout]:
+def collect_demonstrations(setup: Setup, limit: int | None = None) -> list[Rollout]:
     """The demonstrations of the training problems; those missing or longer than `limit` tokens are counted and said.
 
     Raises:

@@ -8,14 +8,14 @@ from typing import Any
 
 from qed.config.phases import PipelineSettings, Settings
 from qed.errors import Diverged, Interrupted, NothingTrained, UsageError
-from qed.loops.non_finite import ended
-from qed.loops.online import online
-from qed.loops.preferences import preferences
-from qed.loops.setup import Setup, opened
-from qed.loops.sft import offline
+from qed.loops.non_finite import describe_end
+from qed.loops.online import train_online
+from qed.loops.preferences import train_preferences
+from qed.loops.setup import Setup, open_run
+from qed.loops.sft import train_sft
 from qed.report.model_card import write_card
 from qed.report.write import write_report
-from qed.runs.run import Launch, Row, evaluations
+from qed.runs.run import Launch, Row, read_evaluations
 from qed.training import checkpoints
 
 
@@ -25,13 +25,13 @@ def train(settings: Settings, launch: Launch) -> dict[str, Any]:
     Returns:
         the run's folder, its last step and what the last evaluation measured.
     """
-    with opened(settings, launch, Path(settings.method).stem) as setup:
+    with open_run(settings, launch, Path(settings.method).stem) as setup:
         return run_phases(setup, [settings])
 
 
-def pipeline(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
+def run_pipeline(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
     """SFT, then RL, in one run; either can be skipped."""
-    with opened(settings, launch, "pipeline") as setup:
+    with open_run(settings, launch, "pipeline") as setup:
         return run_phases(setup, settings.phases())
 
 
@@ -48,7 +48,7 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
         except NothingTrained as error:
             nothing = error
         last += phase.learner.steps
-    result = finished(setup, last, phases[0].model.name, [phase.method for phase in phases])
+    result = finish_run(setup, last, phases[0].model.name, [phase.method for phase in phases])
     if nothing is not None:
         raise nothing
     return result
@@ -56,7 +56,7 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
 
 def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
     """The steps of one phase that are not yet done."""
-    name, last = phase_name(settings), offset + settings.learner.steps
+    name, last = name_phase(settings), offset + settings.learner.steps
     _, state = setup.state()
     if setup.resumed is not None and state["step"] >= last:
         if state["phase"] != name:
@@ -67,23 +67,23 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
                 f"{settings.learner.steps} asked for."
             )
     algorithm = settings.algorithm
-    phase = online if algorithm.online else preferences if algorithm.together == 2 else offline
+    phase = train_online if algorithm.online else train_preferences if algorithm.together == 2 else train_sft
     try:
         phase(setup, settings, name, offset)
     except Diverged as error:
-        raise ended(setup, error) from error
+        raise describe_end(setup, error) from error
     except Interrupted as stopped:
-        if setup.leave is None:
+        if setup.save_and_describe_exit is None:
             raise
-        raise Interrupted(setup.leave(), stopped.exit_code) from stopped
+        raise Interrupted(setup.save_and_describe_exit(), stopped.exit_code) from stopped
 
 
-def phase_name(settings: Settings) -> str:
+def name_phase(settings: Settings) -> str:
     """The name of a phase in metrics and folders: its algorithm's, without the path of a user's own."""
     return Path(settings.method).stem
 
 
-def finished(setup: Setup, last: int, model: str, methods: list[str]) -> dict[str, Any]:
+def finish_run(setup: Setup, last: int, model: str, methods: list[str]) -> dict[str, Any]:
     """Point to the final checkpoint, write the model card and the report, and say where everything is.
 
     Args:
@@ -93,19 +93,19 @@ def finished(setup: Setup, last: int, model: str, methods: list[str]) -> dict[st
         methods: the algorithms of its phases, in order.
     """
     folder = setup.run.folder
-    final = _link(folder, "final", f"step_{last:06d}")
-    best = checkpoints.pointed(folder, "BEST")
+    final = _link_final(folder, "final", f"step_{last:06d}")
+    best = checkpoints.read_pointer(folder, "BEST")
     if best is not None:
-        chosen = _link(folder, "best", f"step_{best:06d}")
+        chosen = _link_final(folder, "best", f"step_{best:06d}")
         setup.console.say(f"The best checkpoint on the validation part is {chosen.resolve().name}: {chosen / 'hf'}.")
     setup.run.event("finished", step=last)
     write_card(folder, model, [Path(method).stem for method in methods])
     report = write_report([folder], folder / "report.html")
     setup.console.say(f"Done: {folder}; the model is {final / 'hf'}, the report {report}.")
-    return {"run": str(folder), "steps": last, **figures(dict(evaluations(folder)).get(last, {}))}
+    return {"run": str(folder), "steps": last, **collect_figures(dict(read_evaluations(folder)).get(last, {}))}
 
 
-def _link(folder: Path, name: str, checkpoint: str) -> Path:
+def _link_final(folder: Path, name: str, checkpoint: str) -> Path:
     """Make a name in the run's folder mean a checkpoint that is there; the checkpoint, where the name is taken."""
     link, found = folder / name, folder / "checkpoints" / checkpoint
     if link.is_dir() and not link.is_symlink():
@@ -118,7 +118,7 @@ def _link(folder: Path, name: str, checkpoint: str) -> Path:
     return link
 
 
-def figures(summaries: dict[str, dict[str, Row]]) -> dict[str, Any]:
+def collect_figures(summaries: dict[str, dict[str, Row]]) -> dict[str, Any]:
     """An evaluation's figures by task, as a command prints them for machines."""
     return {
         task: {

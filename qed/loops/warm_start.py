@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.resolve import dump, resolve
+from qed.config.resolve import resolve_settings
+from qed.config.values import dump_settings
 from qed.errors import Interrupted, UsageError
-from qed.loops.setup import opened
+from qed.loops.setup import open_run
 from qed.loops.train import run_phases
 from qed.runs.run import Launch
 
@@ -24,17 +25,17 @@ TAUGHT = "sft:"
 Some = TypeVar("Some", Settings, PipelineSettings)
 
 
-def first_taught(settings: Some, launch: Launch) -> Some:
+def warm_start(settings: Some, launch: Launch) -> Some:
     """The settings with the start's folder in the place of `sft:CONFIG`, once it is there.
 
     Raises:
         UsageError: there is no such config, or it asks for a start of its own.
     """
-    config = config_of_start(settings)
+    config = resolve_warm_start_config(settings)
     if not config:
         return settings
-    start = taught_settings(settings, config)
-    key = hashlib.sha256(dump(start).encode()).hexdigest()[:8]
+    start = resolve_warm_start_settings(settings, config)
+    key = hashlib.sha256(dump_settings(start).encode()).hexdigest()[:8]
     folder = Path(settings.run.out or "runs/run").parent / f"start--{Path(config).stem}--{key}"
     made = folder / "final" / "hf"
     if not made.is_dir():
@@ -42,7 +43,7 @@ def first_taught(settings: Some, launch: Launch) -> Some:
         beside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
         first = replace(launch, resume=False, overwrite=False, command=(*launch.command, "# start"))
         try:
-            with opened(replace(start, run=replace(start.run, out=str(beside))), first, "start") as setup:
+            with open_run(replace(start, run=replace(start.run, out=str(beside))), first, "start") as setup:
                 setup.console.say(f"The start comes first: qed sft {config}.")
                 run_phases(setup, [start])
             if not made.is_dir():
@@ -56,21 +57,21 @@ def first_taught(settings: Some, launch: Launch) -> Some:
     return replace(settings, model=replace(settings.model, name=str(made), revision=""))
 
 
-def config_of_start(settings: Settings | PipelineSettings) -> str:
+def resolve_warm_start_config(settings: Settings | PipelineSettings) -> str:
     """The config of the start, or nothing where the model is another one."""
     name = settings.model.name
     return name.removeprefix(TAUGHT) if name.startswith(TAUGHT) else ""
 
 
-def taught_settings(settings: Settings | PipelineSettings, config: str) -> Settings:
+def resolve_warm_start_settings(settings: Settings | PipelineSettings, config: str) -> Settings:
     """The settings of the run that makes the start: the config's, with the seed, kernels and device of this run.
 
     Raises:
         UsageError: it asks for a start of its own, or cannot be read.
     """
-    start = resolve("sft", [config]).settings
+    start = resolve_settings("sft", [config]).settings
     assert isinstance(start, Settings)
-    if config_of_start(start):
+    if resolve_warm_start_config(start):
         raise UsageError(f"{config} begins from {start.model.name}, but a start must not want a start of its own.")
     ours = settings.run
     run = replace(start.run, out="", seed=ours.seed, threads=ours.threads, matmul_precision=ours.matmul_precision)

@@ -12,7 +12,7 @@ from qed import host
 SHIFTS = 16  # elements; 64 bytes, the widest alignment that a kernel asks for, are 16 numbers of float32
 
 
-def alignment_matters() -> bool:
+def depends_on_alignment() -> bool:
     """Whether the bits of a product of float32 matrices depend on where its operands lie in memory.
 
     It multiplies a few small matrices at every alignment, so True is certain and False is not proven.
@@ -39,7 +39,7 @@ def has_mkl() -> bool:
     return is_available()
 
 
-def mkl_mode() -> str | None:
+def read_mkl_mode() -> str | None:
     """What MKL_CBWR says; None where it is not set or torch computes without MKL."""
     return os.environ.get(host.MKL_MODE) if has_mkl() else None
 
@@ -50,8 +50,8 @@ def explain_alignment() -> str:
     told += "uninterrupted one."
     if not has_mkl():
         return told
-    if mkl_mode() != host.REPRODUCIBLE:
-        return f"{told} {host.MKL_MODE} is {mkl_mode()}: unset it, or set it to {host.REPRODUCIBLE}."
+    if read_mkl_mode() != host.REPRODUCIBLE:
+        return f"{told} {host.MKL_MODE} is {read_mkl_mode()}: unset it, or set it to {host.REPRODUCIBLE}."
     return (
         f"{told} torch computed a product before qed began: set {host.MKL_MODE}={host.REPRODUCIBLE} in the "
         "environment, or call qed.host.make_products_reproducible() first."

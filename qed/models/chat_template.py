@@ -11,7 +11,7 @@ from qed.errors import ModelError
 SENTINEL = "qed-sentinel"
 
 
-def turn_end(tokenizer: Any) -> int | None:
+def find_turn_end(tokenizer: Any) -> int | None:
     """The id that ends an assistant's turn in the chat template, where it is one token; None without a template."""
     if not tokenizer.chat_template:
         return None

@@ -37,7 +37,7 @@ class LogitTransform(NamedTuple):
 IDENTITY = LogitTransform()
 
 
-def text_config(model: Any) -> Any:
+def read_text_config(model: Any) -> Any:
     """Return the configuration of a model's text part, which is the whole one where the model has no other part."""
     return model.config.get_text_config(decoder=True)
 
@@ -64,7 +64,7 @@ def require_known_layers(name: str, config: Any, kind: type | None) -> None:
         )
 
 
-def attention_for(config: Any) -> str | None:
+def choose_attention(config: Any) -> str | None:
     """Name the attention that a model must be loaded with; None where transformers may choose.
 
     The fused kernels of PyTorch know no cap on the attention's logits.
@@ -72,7 +72,7 @@ def attention_for(config: Any) -> str | None:
     return "eager" if getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None) else None
 
 
-def without_kernels(config: Any) -> Any:
+def remove_attention_kernels(config: Any) -> Any:
     """A configuration that names no attention to be fetched from the hub, which would be code of somebody else's."""
     for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))):
         for name, value in list(vars(part).items()) if part is not None else ():
@@ -81,7 +81,7 @@ def without_kernels(config: Any) -> Any:
     return config
 
 
-def decoder_and_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
+def split_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
     """Return the text decoder of a causal language model and its output layer."""
     head = model.get_output_embeddings()  # type: ignore[operator]
     config = getattr(model, "config", None)
@@ -123,7 +123,7 @@ def require_known_logits(model: nn.Module) -> None:
     Raises:
         ModelError: they differ: the family does something else between its hidden states and its logits.
     """
-    body, head = decoder_and_head(model)
+    body, head = split_head(model)
     training, name = model.training, type(model).__name__
     ids = torch.arange(PROBE_TOKENS, device=head.weight.device)[None] % head.weight.shape[0]
     model.eval()

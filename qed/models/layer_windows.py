@@ -75,23 +75,18 @@ SLIDING_ATTENTION = frozenset(
 CHANGING_ROTATIONS = ("dynamic", "longrope")
 
 
-def is_known(config: Any) -> bool:
+def is_known_family(config: Any) -> bool:
     """Whether the attention of a model's family is known."""
-    return text_config(config).model_type in FULL_ATTENTION | SLIDING_ATTENTION
+    return config.get_text_config(decoder=True).model_type in FULL_ATTENTION | SLIDING_ATTENTION
 
 
-def text_config(config: Any) -> Any:
-    """The part of a configuration that describes the language model; most have no other."""
-    return config.get_text_config(decoder=True)
-
-
-def layer_windows(config: Any) -> tuple[int | None, ...] | None:
+def compute_layer_windows(config: Any) -> tuple[int | None, ...] | None:
     """Return for each layer how many tokens a token attends to, itself included, or None where it attends to all.
 
     For a family that is not known this is what transformers assumes when it builds a cache. It is None as a whole
     where a layer does something else, such as chunked or linear attention.
     """
-    text = text_config(config)
+    text = config.get_text_config(decoder=True)
     count = int(text.num_hidden_layers)
     if text.model_type in FULL_ATTENTION:
         return (None,) * count
@@ -106,21 +101,21 @@ def layer_windows(config: Any) -> tuple[int | None, ...] | None:
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
 
 
-def reached_windows(config: Any, tokens: int) -> tuple[int | None, ...] | None:
+def compute_reached_windows(config: Any, tokens: int) -> tuple[int | None, ...] | None:
     """Return the same for sequences of at most so many tokens: a window that holds them all is no window."""
-    windows = layer_windows(config)
+    windows = compute_layer_windows(config)
     if windows is None:
         return None
     return tuple(None if window is None or window >= tokens else window for window in windows)
 
 
-def fixed_rotation_tokens(config: Any) -> float:
+def count_fixed_rotation_tokens(config: Any) -> float:
     """Return up to how many tokens the rotations of a model's positions are the same for every length of a sequence.
 
     Dynamic scaling and LongRoPE (arXiv 2402.13753) change them beyond the original context, for all tokens at once, so
     that keys which were computed before no longer fit.
     """
-    text = text_config(config)
+    text = config.get_text_config(decoder=True)
     rope = getattr(text, "rope_parameters", None) or {}
     each = [one for one in (rope, *rope.values()) if isinstance(one, dict)]
     scaled = [one for one in each if one.get("rope_type") in CHANGING_ROTATIONS]

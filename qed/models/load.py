@@ -29,11 +29,11 @@ from transformers import (
 from transformers.utils.logging import disable_progress_bar
 
 from qed.config.settings import ModelSettings
-from qed.errors import ModelError, UsageError, nearest
+from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import qlora
-from qed.models.chat_template import turn_end
-from qed.models.families import attention_for, require_known_layers, text_config, without_kernels
-from qed.randomness import seed_of
+from qed.models.chat_template import find_turn_end
+from qed.models.families import choose_attention, read_text_config, remove_attention_kernels, require_known_layers
+from qed.randomness import derive_seed
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 disable_progress_bar()
@@ -80,10 +80,12 @@ def check_name(name: str) -> None:
     """Raise a UsageError for a fresh model of a size that is not in the table."""
     size = name.removeprefix("new:")
     if is_new(name) and size not in SIZES:
-        raise UsageError(f"There is no model size '{size}'.{nearest(size, SIZES)} There are: {', '.join(SIZES)}.")
+        raise UsageError(
+            f"There is no model size '{size}'.{suggest_nearest(size, SIZES)} There are: {', '.join(SIZES)}."
+        )
 
 
-def build(name: str, texts: Iterable[str], seed: int) -> tuple[nn.Module, Any]:
+def build_model(name: str, texts: Iterable[str], seed: int) -> tuple[nn.Module, Any]:
     """A small Qwen2 from random weights and a tokenizer trained on the texts; the same seed gives the same weights."""
     check_name(name)
     size = SIZES[name.removeprefix("new:")]
@@ -105,7 +107,7 @@ def build(name: str, texts: Iterable[str], seed: int) -> tuple[nn.Module, Any]:
         pad_token_id=tokenizer.pad_token_id,
     )
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed_of(seed, "initial weights"))
+        torch.manual_seed(derive_seed(seed, "initial weights"))
         return Qwen2ForCausalLM(config), tokenizer
 
 
@@ -122,21 +124,21 @@ def build_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
         extra_special_tokens=["<|user|>", "<|assistant|>"],
     )
     tokenizer = begun.train_new_from_iterator(
-        (_without_tags(text) for text in texts), vocabulary - len(TAGS), show_progress=False
+        (_remove_tags(text) for text in texts), vocabulary - len(TAGS), show_progress=False
     )
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer
 
 
-def _without_tags(text: str) -> str:
+def _remove_tags(text: str) -> str:
     """A text whose tags are line breaks: they are tokens already, and no part of them should be learned again."""
     for tag in TAGS:
         text = text.replace(tag, "\n")
     return text
 
 
-def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
+def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     """A causal language model and its tokenizer from a Hugging Face folder or the hub, in float32 on the CPU.
 
     Where the settings quantize it, it is on their device at once, because that is where this is done.
@@ -150,7 +152,7 @@ def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
     elif settings.revision:
         source["revision"] = settings.revision
     try:
-        config = without_kernels(AutoConfig.from_pretrained(settings.name, **source))
+        config = remove_attention_kernels(AutoConfig.from_pretrained(settings.name, **source))
         require_known_layers(settings.name, config, AutoModelForCausalLM._model_mapping.get(type(config), None))
         tokenizer = AutoTokenizer.from_pretrained(settings.name, **source)
         for word in ("is_local", "local_files_only"):  # how it was found is nothing to save with it
@@ -160,9 +162,9 @@ def load(settings: ModelSettings) -> tuple[nn.Module, Any]:
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
-            attn_implementation=attention_for(config),
+            attn_implementation=choose_attention(config),
             output_loading_info=True,
-            **qlora.options(settings, pick_device(settings.device)),
+            **qlora.build_options(settings, pick_device(settings.device)),
             **source,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
@@ -224,7 +226,7 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def prepare(model: nn.Module, settings: ModelSettings, device: torch.device) -> nn.Module:
+def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.device) -> nn.Module:
     """Move a model to its device, ready to train: no dropout, so that the policy that samples is the one that
     learns."""
     for module in model.modules():
@@ -253,24 +255,24 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def precision(settings: ModelSettings) -> torch.dtype:
+def read_precision(settings: ModelSettings) -> torch.dtype:
     """The precision of the computation."""
     return torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
 
 
-def end_ids(model: Any, tokenizer: Any, chat: bool) -> tuple[int, ...]:
+def find_end_ids(model: Any, tokenizer: Any, chat: bool) -> tuple[int, ...]:
     """All ids that end an answer, the one that demonstrations are taught to end with first.
 
     Raises:
         ModelError: neither the tokenizer nor the model knows an end token.
     """
     known: Sequence[Any] = [
-        turn_end(tokenizer) if chat else None,
+        find_turn_end(tokenizer) if chat else None,
         tokenizer.eos_token_id,
-        turn_end(tokenizer),
-        *_listed(getattr(model.config, "eos_token_id", None)),
-        *_listed(getattr(text_config(model), "eos_token_id", None)),
-        *_listed(model.generation_config.eos_token_id if model.generation_config else None),
+        find_turn_end(tokenizer),
+        *_as_list(getattr(model.config, "eos_token_id", None)),
+        *_as_list(getattr(read_text_config(model), "eos_token_id", None)),
+        *_as_list(model.generation_config.eos_token_id if model.generation_config else None),
     ]
     ends = tuple(dict.fromkeys(int(token) for token in known if token is not None))
     if not ends:
@@ -278,17 +280,17 @@ def end_ids(model: Any, tokenizer: Any, chat: bool) -> tuple[int, ...]:
     return ends
 
 
-def end_with(model: Any, ends: tuple[int, ...]) -> None:
+def set_end_ids(model: Any, ends: tuple[int, ...]) -> None:
     """Write the end ids into a model's generation settings, so that others generate from a checkpoint as it "
     "was taught."""
     if model.generation_config is not None:
         model.generation_config.eos_token_id = list(ends)
 
 
-def window(model: Any) -> int:
+def read_window(model: Any) -> int:
     """How many tokens the model's positions can hold."""
-    return int(getattr(text_config(model), "max_position_embeddings", 0) or 1 << 30)
+    return int(getattr(read_text_config(model), "max_position_embeddings", 0) or 1 << 30)
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]

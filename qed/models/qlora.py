@@ -17,7 +17,7 @@ from qed.config.settings import ModelSettings
 from qed.errors import UsageError
 
 
-def options(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
+def build_options(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
     """What `from_pretrained` is told so that a model is quantized while it is loaded; nothing where it is not to be.
 
     Raises:
@@ -47,7 +47,7 @@ def options(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
     return {"quantization_config": config, "device_map": {"": device}}
 
 
-def in_full(model: nn.Module) -> dict[str, Tensor]:
+def dequantize(model: nn.Module) -> dict[str, Tensor]:
     """The model's weights, those of four bits in the precision that they were loaded in."""
     state: dict[str, Tensor] = model.state_dict()
     for name, module in model.named_modules():
@@ -60,12 +60,12 @@ def in_full(model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def size_in_full(tensor: Tensor) -> int:
+def count_full_bytes(tensor: Tensor) -> int:
     """The bytes that a tensor of a model takes in a file; two weights share a byte where they are quantized."""
     return 8 * tensor.nbytes if tensor.dtype == torch.uint8 else tensor.nbytes
 
 
-def plain(model: Any) -> Any:
+def is_plain(model: Any) -> Any:
     """A model of the same shape that says of itself that it is not quantized, to save full weights with.
 
     It is the model itself where that is not quantized; else one without memory for its weights.

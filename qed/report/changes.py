@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from qed.report.formulas import as_formula, with_formulas
-from qed.report.markup import Html, element, join
+from qed.report.formulas import convert_formula, render_formulas
+from qed.report.markup import Html, build_element, join_html
 from qed.report.stages import Comparison, Pairs
-from qed.report.story import change
-from qed.report.tables import breakdowns, moves
+from qed.report.story import describe_change
+from qed.report.tables import render_breakdowns, render_moves
 from qed.runs.run import Row
 
 # In this order, and of each so many: what was mended comes first.
@@ -24,20 +24,20 @@ WORDS = {
 LONGEST, TAIL = 1600, 500
 
 
-def section(found: Comparison, task: str) -> Html:
+def render_section(found: Comparison, task: str) -> Html:
     """The answers, how many changed, and where; the task is named where there are several."""
-    return element(
+    return build_element(
         "section",
-        element("h2", f"How the policy changed{f' on {task}' if task else ''}"),
-        element("p", change(found.counts)),
-        moves(found),
-        *breakdowns(found),
-        element("p", "The first problems of each kind, with their greedy answers:", class_="lead"),
-        *(_card(pair, found) for pair in chosen(found.pairs)),
+        build_element("h2", f"How the policy changed{f' on {task}' if task else ''}"),
+        build_element("p", describe_change(found.counts)),
+        render_moves(found),
+        *render_breakdowns(found),
+        build_element("p", "The first problems of each kind, with their greedy answers:", class_="lead"),
+        *(_render_card(pair, found) for pair in choose_examples(found.pairs)),
     )
 
 
-def chosen(pairs: Pairs) -> Pairs:
+def choose_examples(pairs: Pairs) -> Pairs:
     """A few problems of each kind of change, always the first ones, so that nobody can have picked them."""
     kinds = {kind: [pair for pair in pairs if _kind(pair) == kind] for kind, _ in CHOICES}
     found = [pair for kind, count in CHOICES for pair in kinds[kind][:count]]
@@ -49,45 +49,53 @@ def _kind(pair: tuple[Row, Row]) -> tuple[bool, bool]:
     return bool(pair[0]["correct"]), bool(pair[1]["correct"])
 
 
-def examples(rows: Sequence[Row]) -> Iterator[Html]:
+def render_examples(rows: Sequence[Row]) -> Iterator[Html]:
     """The first right and the first wrong answers of an evaluation that stands alone."""
     for right in (True, False):
         for row in [row for row in rows if bool(row["correct"]) == right][:ALONE]:
-            yield element("article", *_problem(row), _answer(row, ""), class_="problem")
+            yield build_element("article", *_render_problem(row), _render_answer(row, ""), class_="problem")
 
 
-def _card(pair: tuple[Row, Row], found: Comparison) -> Html:
-    answers = element("div", _answer(pair[0], found.before.title), _answer(pair[1], found.after.title), class_="pair")
-    return element("article", element("h3", WORDS[_kind(pair)]), *_problem(pair[0]), answers, class_="problem")
+def _render_card(pair: tuple[Row, Row], found: Comparison) -> Html:
+    answers = build_element(
+        "div", _render_answer(pair[0], found.before.title), _render_answer(pair[1], found.after.title), class_="pair"
+    )
+    return build_element(
+        "article", build_element("h3", WORDS[_kind(pair)]), *_render_problem(pair[0]), answers, class_="problem"
+    )
 
 
-def _problem(row: Row) -> Iterator[Html]:
+def _render_problem(row: Row) -> Iterator[Html]:
     """The question and its known answer."""
-    yield element("p", with_formulas(_short(str(row.get("question", "")))), class_="question", dir="auto")
-    yield element("p", "Known answer: ", element("b", _formula(row.get("gold")), dir="auto"), class_="gold")
+    yield build_element("p", render_formulas(_shorten(str(row.get("question", "")))), class_="question", dir="auto")
+    yield build_element(
+        "p", "Known answer: ", build_element("b", _render_formula(row.get("gold")), dir="auto"), class_="gold"
+    )
 
 
-def _answer(row: Row, title: str) -> Html:
+def _render_answer(row: Row, title: str) -> Html:
     right = bool(row["correct"])
-    verdict = element("b", "right" if right else "wrong", class_=f"verdict {'right' if right else 'wrong'}")
+    verdict = build_element("b", "right" if right else "wrong", class_=f"verdict {'right' if right else 'wrong'}")
     extracted = row.get("extracted")
     read = (
-        join("read as ", element("b", _formula(extracted), dir="auto")) if extracted is not None else "no answer found"
+        join_html("read as ", build_element("b", _render_formula(extracted), dir="auto"))
+        if extracted is not None
+        else "no answer found"
     )
     tokens = row.get("n_tokens")
     cut = ", cut off at the limit" if row.get("stop_reason") == "length" else ""
     length = f"{tokens:,} tokens{cut}" if isinstance(tokens, int) else None
-    facts = element("p", read, " · " if length else None, length, class_="facts")
-    head = element("p", element("span", title), verdict, class_="head")
-    answer = element("pre", with_formulas(_short(str(row.get("text", "")))), dir="auto")
-    return element("div", head, answer, facts, class_=f"answer {'right' if right else 'wrong'}")
+    facts = build_element("p", read, " · " if length else None, length, class_="facts")
+    head = build_element("p", build_element("span", title), verdict, class_="head")
+    answer = build_element("pre", render_formulas(_shorten(str(row.get("text", "")))), dir="auto")
+    return build_element("div", head, answer, facts, class_=f"answer {'right' if right else 'wrong'}")
 
 
-def _formula(answer: object) -> Html:
-    return as_formula(_short(str(answer)))
+def _render_formula(answer: object) -> Html:
+    return convert_formula(_shorten(str(answer)))
 
 
-def _short(content: str) -> str:
+def _shorten(content: str) -> str:
     """A long text's beginning and end; what is left out is counted."""
     if len(content) <= LONGEST:
         return content

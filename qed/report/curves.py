@@ -5,8 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from qed.evaluation.intervals import wilson
-from qed.report.numbers import Point, duration, interval, number, plain, running_mean, window_for
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.report.numbers import (
+    Point,
+    choose_window,
+    compute_running_mean,
+    format_duration,
+    format_interval,
+    format_plain,
+    read_number,
+)
 from qed.report.record import Phase, Record
 from qed.report.svg import Series
 from qed.runs.run import Row
@@ -30,20 +38,20 @@ CONTROL_COLOUR = 2
 
 def _value(row: Row, key: str) -> float | None:
     if key != "groups/neither":
-        return number(row.get(key))
-    parts = [number(row.get(f"groups/{name}")) for name in ("zero_std", "all_right", "all_wrong")]
+        return read_number(row.get(key))
+    parts = [read_number(row.get(f"groups/{name}")) for name in ("zero_std", "all_right", "all_wrong")]
     same, right, wrong = parts
     # Rewards may differ among answers that are all right, so the rest can only be bounded from below.
     return None if same is None or right is None or wrong is None else max(0.0, same - right - wrong)
 
 
-def trained(phases: Sequence[Phase], key: str, label: str, colour: int, dots: bool) -> Series | None:
+def list_trained_points(phases: Sequence[Phase], key: str, label: str, colour: int, dots: bool) -> Series | None:
     """A measure of the training steps: the steps themselves as dots, their running mean as the line."""
     raw: list[Point] = []
     pieces: list[list[Point]] = []
     for phase in phases:
         own = [(float(row["step"]), value) for row in phase.rows if (value := _value(row, key)) is not None]
-        means = running_mean([value for _, value in own], 1 if key in EXACT else window_for(len(own)))
+        means = compute_running_mean([value for _, value in own], 1 if key in EXACT else choose_window(len(own)))
         pieces += [[(step, mean) for (step, _), mean in zip(own, means, strict=True)]] if own else []
         raw += own
     if not raw or (key in IDLE and not any(abs(value) > ROUNDING for _, value in raw)):
@@ -53,7 +61,9 @@ def trained(phases: Sequence[Phase], key: str, label: str, colour: int, dots: bo
     )
 
 
-def held_out(record: Record, decoding: str, label: str, colour: int, task: str, band: bool) -> Series | None:
+def list_held_out_points(
+    record: Record, decoding: str, label: str, colour: int, task: str, band: bool
+) -> Series | None:
     """Accuracy at each evaluation, with its interval."""
     measured = [(step, figures[decoding]) for step, figures in record.measured(task) if decoding in figures]
     if not measured:
@@ -64,11 +74,13 @@ def held_out(record: Record, decoding: str, label: str, colour: int, task: str, 
         colour,
         band=[(step, figures["ci_lo"], figures["ci_hi"]) for step, figures in measured] if band else (),
         marks=True,
-        tips=[f"{label}, step {step:,}: {interval(figures)}, n = {figures['n']:,}" for step, figures in measured],
+        tips=[
+            f"{label}, step {step:,}: {format_interval(figures)}, n = {figures['n']:,}" for step, figures in measured
+        ],
     )
 
 
-def figure_of(
+def read_figure(
     measured: Sequence[tuple[int, Row]], decoding: str, figure: str, label: str, colour: int
 ) -> Series | None:
     """A figure at each evaluation, with how many problems it is of; a class also with its interval."""
@@ -79,33 +91,33 @@ def figure_of(
     ]
     known = [(step, figures, value) for step, figures, value in found if value is not None]
     points = [(float(step), value) for step, _, value in known]
-    tips = [f"{label}, step {step:,}: {_shown(figures, figure, value)}" for step, figures, value in known]
+    tips = [f"{label}, step {step:,}: {_format_tip(figures, figure, value)}" for step, figures, value in known]
     return Series(label, points, colour, marks=True, tips=tips) if points else None
 
 
-def _shown(figures: Row, figure: str, value: float) -> str:
+def _format_tip(figures: Row, figure: str, value: float) -> str:
     count = figures["n"]
     if not figure.startswith("classes.") or figures.get("k", 1) > 1:
-        return f"{plain(value)}, n = {count:,}"
-    low, high = wilson(round(value * count), count)
-    return f"{interval({'accuracy': value, 'ci_lo': low, 'ci_hi': high})}, n = {count:,}"
+        return f"{format_plain(value)}, n = {count:,}"
+    low, high = compute_wilson_interval(round(value * count), count)
+    return f"{format_interval({'accuracy': value, 'ci_lo': low, 'ci_hi': high})}, n = {count:,}"
 
 
 def _figure(figures: Row, name: str) -> float | None:
     """A figure by its name; a dot goes into a figure that holds several, such as classes.fmt1_ans1."""
     outer, _, inner = name.partition(".")
     found = figures.get(outer)
-    return number(found.get(inner) if inner and isinstance(found, dict) else found)
+    return read_number(found.get(inner) if inner and isinstance(found, dict) else found)
 
 
-def aligned(record: Record, control: Record, task: str) -> Series | None:
+def align_times(record: Record, control: Record, task: str) -> Series | None:
     """The control's accuracy, placed at the RL step that had taken the same training time."""
     phase = next((phase for phase in record.phases if phase.online), None)
     measured = [(step, figures["greedy"]) for step, figures in control.measured(task) if "greedy" in figures]
     if phase is None or not measured:
         return None
-    ours = _clock([phase])
-    theirs = _clock(control.phases)
+    ours = _build_clock([phase])
+    theirs = _build_clock(control.phases)
     placed = [(_step_at(ours, _time_at(theirs, step)), step, figures) for step, figures in measured]
     return Series(
         "control: SFT continued",
@@ -114,18 +126,19 @@ def aligned(record: Record, control: Record, task: str) -> Series | None:
         band=[(at, figures["ci_lo"], figures["ci_hi"]) for at, _, figures in placed],
         marks=True,
         tips=[
-            f"control after {step:,} steps, {duration(_time_at(theirs, step))}: {interval(f)}" for _, step, f in placed
+            f"control after {step:,} steps, {format_duration(_time_at(theirs, step))}: {format_interval(f)}"
+            for _, step, f in placed
         ],
     )
 
 
-def _clock(phases: Sequence[Phase]) -> list[Point]:
+def _build_clock(phases: Sequence[Phase]) -> list[Point]:
     """The training time at each step, from the step before the first; in steps where no time was taken."""
     clock: list[Point] = [(phases[0].begin, 0.0)] if phases else [(0.0, 0.0)]
     timed = all(phase.total("time/step") for phase in phases)
     for phase in phases:
         for row in phase.rows:
-            clock.append((row["step"], clock[-1][1] + (number(row.get("time/step")) or 0.0 if timed else 1.0)))
+            clock.append((row["step"], clock[-1][1] + (read_number(row.get("time/step")) or 0.0 if timed else 1.0)))
     return clock
 
 

@@ -11,10 +11,10 @@ from statistics import fmean
 
 import numpy as np
 
-from qed.evaluation.intervals import wilson
-from qed.evaluation.resampling import intervals, resampled
-from qed.evaluation.summary import by_problem
-from qed.report.numbers import number
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.evaluation.resampling import bootstrap_intervals, resample_means
+from qed.evaluation.summary import group_by_problem
+from qed.report.numbers import read_number
 from qed.runs.run import Row
 
 CLASSES = {
@@ -47,43 +47,43 @@ SHARES: dict[str, Measure] = {
     "reasoning_frac": lambda row: float(bool(row.get("reasoning_chars"))),
 }
 MEANS: dict[str, Measure] = {
-    "reward": lambda row: number(row.get("reward")),
-    "mean_tokens": lambda row: number(row.get("n_tokens")) or None,
-    "right_tokens": lambda row: number(row.get("n_tokens")) or None if row["correct"] else None,
-    "wrong_tokens": lambda row: None if row["correct"] else number(row.get("n_tokens")) or None,
-    "reasoning_chars": lambda row: number(row.get("reasoning_chars")) or None,
+    "reward": lambda row: read_number(row.get("reward")),
+    "mean_tokens": lambda row: read_number(row.get("n_tokens")) or None,
+    "right_tokens": lambda row: read_number(row.get("n_tokens")) or None if row["correct"] else None,
+    "wrong_tokens": lambda row: None if row["correct"] else read_number(row.get("n_tokens")) or None,
+    "reasoning_chars": lambda row: read_number(row.get("reasoning_chars")) or None,
 }
 
 
-def estimates(rows: Sequence[Row]) -> dict[str, Bounds]:
+def compute_bounds(rows: Sequence[Row]) -> dict[str, Bounds]:
     """The interval of each share and mean over the answers of one decoding; none where no answers were kept."""
     if not rows:
         return {}
-    groups = list(by_problem(rows).values())
+    groups = list(group_by_problem(rows).values())
     parts = {name for row in rows for name in row.get("parts") or {}}
     found: dict[str, Bounds] = {}
     whole: dict[str, list[float]] = {}
     some: dict[str, Values] = {}
-    for name, measure in (SHARES | MEANS | {f"reward/{name}": _part(name) for name in sorted(parts)}).items():
+    for name, measure in (SHARES | MEANS | {f"reward/{name}": _read_part(name) for name in sorted(parts)}).items():
         values = [[value for row in group if (value := measure(dict(row))) is not None] for group in groups]
         count = sum(map(len, values))
         partial = None if count == len(rows) else count
         if count and (name in SHARES or _halves(values)) and all(len(own) <= 1 for own in values):
-            found[name] = Bounds(wilson(round(sum(map(sum, values))), count), partial)
-        elif count == len(rows) and (name in SHARES or _spread(values)):
+            found[name] = Bounds(compute_wilson_interval(round(sum(map(sum, values))), count), partial)
+        elif count == len(rows) and (name in SHARES or _compute_halves(values)):
             whole[name] = [fmean(own) for own in values]
-        elif _spread(values):
+        elif _compute_halves(values):
             some[name] = values
         elif count:
             found[name] = Bounds(None, partial)
     return found | _means(whole) | _ratios(some, len(rows))
 
 
-def _part(name: str) -> Measure:
-    return lambda row: number((row.get("parts") or {}).get(name))
+def _read_part(name: str) -> Measure:
+    return lambda row: read_number((row.get("parts") or {}).get(name))
 
 
-def _spread(values: Values) -> bool:
+def _compute_halves(values: Values) -> bool:
     """Whether there is a spread to resample; equal lengths say nothing of how others would differ."""
     return sum(map(bool, values)) > 1 and len({value for own in values for value in own}) > 1
 
@@ -98,7 +98,7 @@ def _means(whole: Mapping[str, Sequence[float]]) -> dict[str, Bounds]:
     of a report."""
     if not whole:
         return {}
-    bounds = intervals(np.array(list(whole.values()), dtype=np.float64).T)
+    bounds = bootstrap_intervals(np.array(list(whole.values()), dtype=np.float64).T)
     return {name: Bounds(ends) for name, ends in zip(whole, bounds, strict=True)}
 
 
@@ -110,7 +110,7 @@ def _ratios(some: Mapping[str, Values], answers: int) -> dict[str, Bounds]:
     if not some:
         return {}
     columns = [[each(own) for own in values] for values in some.values() for each in (sum, len)]
-    means = resampled(np.array(columns, dtype=np.float64).T)
+    means = resample_means(np.array(columns, dtype=np.float64).T)
     found: dict[str, Bounds] = {}
     for place, (name, values) in enumerate(some.items()):
         totals, counts = means[:, 2 * place], means[:, 2 * place + 1]

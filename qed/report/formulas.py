@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 from latex2mathml.converter import convert
 
-from qed.report.markup import Html, element, join
+from qed.report.markup import Html, build_element, join_html
 
 # A sign for money has a space on its inner side, or a number behind it.
 FORMULA = re.compile(
@@ -39,24 +39,24 @@ DEFINES = ("\\def", "\\newcommand", "\\renewcommand")  # what is defined may dou
 WORD = re.compile(r"[a-z0-9 -]{1,40}")
 
 
-def with_formulas(content: str) -> Html:
+def render_formulas(content: str) -> Html:
     """A text with its formulas drawn."""
-    return join(*_pieces(content))
+    return join_html(*_split_pieces(content))
 
 
-def as_formula(content: str) -> Html:
+def convert_formula(content: str) -> Html:
     """An answer that is all one formula, as golds are often written, drawn; any other as `with_formulas` draws it."""
     bare = "\\" in content and "$" not in content and len(content) <= LONGEST_BOX
-    markup = _drawn(content, block=False) if bare else None
-    return with_formulas(content) if markup is None else markup
+    markup = _draw_formula(content, block=False) if bare else None
+    return render_formulas(content) if markup is None else markup
 
 
-def _pieces(content: str) -> Iterator[str | Html]:
+def _split_pieces(content: str) -> Iterator[str | Html]:
     place, drawn = 0, 0
-    for begin, end, formula, block in _found(content):
+    for begin, end, formula, block in _find_formulas(content):
         if begin < place or drawn >= MOST:
             continue
-        markup = _drawn(formula, block)
+        markup = _draw_formula(formula, block)
         if markup is not None:
             yield content[place:begin]
             yield markup
@@ -65,16 +65,16 @@ def _pieces(content: str) -> Iterator[str | Html]:
     yield content[place:]
 
 
-def _found(content: str) -> Iterator[tuple[int, int, str, bool]]:
+def _find_formulas(content: str) -> Iterator[tuple[int, int, str, bool]]:
     """Where formulas begin and end, what they say, and whether they stand in a line of their own."""
     marked = [
         (match.start(), match.end(), next(filter(None, match.groups()), ""), match[0].startswith(("$$", "\\[")))
         for match in FORMULA.finditer(content)
     ]
-    yield from sorted([*marked, *_boxes(content, marked)])
+    yield from sorted([*marked, *_find_boxes(content, marked)])
 
 
-def _boxes(content: str, marked: list[tuple[int, int, str, bool]]) -> Iterator[tuple[int, int, str, bool]]:
+def _find_boxes(content: str, marked: list[tuple[int, int, str, bool]]) -> Iterator[tuple[int, int, str, bool]]:
     """Boxes that stand in the text itself."""
     begin = content.find(BOX)
     while begin >= 0:
@@ -87,27 +87,27 @@ def _boxes(content: str, marked: list[tuple[int, int, str, bool]]) -> Iterator[t
         begin = content.find(BOX, end)
 
 
-def _drawn(formula: str, block: bool) -> Html | None:
+def _draw_formula(formula: str, block: bool) -> Html | None:
     if not formula.count("}") == formula.count("{") <= DEEPEST or any(word in formula for word in DEFINES):
         return None
     try:
         tree = ElementTree.fromstring(convert(formula, display="block" if block else "inline"))
-        return element("span", _rebuilt(tree, formula), class_="formula block" if block else "formula")
+        return build_element("span", _rebuild_element(tree, formula), class_="formula block" if block else "formula")
     except Exception:  # noqa: BLE001 -- the converter raises all kinds of things on what a model may write
         return None
 
 
-def _rebuilt(node: ElementTree.Element, source: str | None = None) -> Html:
+def _rebuild_element(node: ElementTree.Element, source: str | None = None) -> Html:
     name = node.tag.removeprefix(SPACE)
     # A name with a backslash is a command that the converter does not know: it has understood nothing of the formula.
     if name not in DRAWN or (node.tail or "").strip() or "\\" in (node.text or ""):
         raise ValueError(name)
-    attributes = {key: value for key, value in node.attrib.items() if key in KEPT and _harmless(value)}
-    children = (_rebuilt(child) for child in node)
-    return element(name, node.text, *children, alttext=source, **attributes)
+    attributes = {key: value for key, value in node.attrib.items() if key in KEPT and _is_harmless(value)}
+    children = (_rebuild_element(child) for child in node)
+    return build_element(name, node.text, *children, alttext=source, **attributes)
 
 
-def _harmless(value: str) -> bool:
+def _is_harmless(value: str) -> bool:
     """Whether an attribute is a word of the language, or a length that a formula may have."""
     length = LENGTH.fullmatch(value)
     if length is None:

@@ -22,31 +22,31 @@ class Html(str):
     __slots__ = ()
 
 
-def text(content: object) -> Html:
+def escape_text(content: object) -> Html:
     """Text as it may stand in a page: escaped, with hidden characters made visible."""
     if isinstance(content, Html):
         return content
-    return Html(html.escape(HIDDEN.sub(_shown, str(content)), quote=True))
+    return Html(html.escape(HIDDEN.sub(_format_cell, str(content)), quote=True))
 
 
-def element(tag: str, *children: object, **attributes: object) -> Html:
+def build_element(tag: str, *children: object, **attributes: object) -> Html:
     """An element. Attributes that are None are left out; `class_` and `aria_label` are written class and aria-label."""
     named = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{text(value)}"'
+        f' {name.rstrip("_").replace("_", "-")}="{escape_text(value)}"'
         for name, value in attributes.items()
         if value is not None
     )
     if tag in VOID:
         return Html(f"<{tag}{named}>")
-    return Html(f"<{tag}{named}>{join(*children)}</{tag}>")
+    return Html(f"<{tag}{named}>{join_html(*children)}</{tag}>")
 
 
-def join(*children: object) -> Html:
+def join_html(*children: object) -> Html:
     """Several pieces one after the other; None is nothing."""
-    return Html("".join(text(child) for child in children if child is not None))
+    return Html("".join(escape_text(child) for child in children if child is not None))
 
 
-def table(
+def build_table(
     columns: Sequence[str],
     rows: Iterable[tuple[object, Sequence[object]]],
     caption: str = "",
@@ -57,20 +57,20 @@ def table(
 
     A narrow screen shows each row as a list, with the names of the columns from `data-label`.
     """
-    head = element("tr", *(element("th", (heads or {}).get(name, name), scope="col") for name in columns))
+    head = build_element("tr", *(build_element("th", (heads or {}).get(name, name), scope="col") for name in columns))
     body = [
-        element(
+        build_element(
             "tr",
-            element("th", title, scope="row"),
-            *(element("td", cell, data_label=name) for name, cell in zip(columns[1:], cells, strict=True)),
+            build_element("th", title, scope="row"),
+            *(build_element("td", cell, data_label=name) for name, cell in zip(columns[1:], cells, strict=True)),
         )
         for title, cells in rows
     ]
-    told = element("caption", caption) if caption else None
-    return element("table", told, element("thead", head), element("tbody", *body), class_=kind)
+    told = build_element("caption", caption) if caption else None
+    return build_element("table", told, build_element("thead", head), build_element("tbody", *body), class_=kind)
 
 
-def _shown(match: re.Match[str]) -> str:
+def _format_cell(match: re.Match[str]) -> str:
     code = ord(match[0])
     if code < 0x20:
         return chr(CONTROL_PICTURES + code)

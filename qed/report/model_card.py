@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.guards.redaction import redact
-from qed.runs.run import Row, evaluations, read_json, read_lines
+from qed.runs.run import Row, read_evaluations, read_json, read_lines
 
 CARD = """\
 ---
@@ -65,8 +65,8 @@ def write_card(folder: Path, model: str, methods: list[str]) -> Path:
         version=environment.get("qed", ""),
         methods=" and then ".join(methods) or "no phase",
         model=model,
-        data=_data(data),
-        table=_table(folder),
+        data=_describe_data(data),
+        table=_build_table(folder),
         command=(folder / "command.txt").read_text(encoding="utf-8").strip(),
         environment="\n".join(f"| {name} | {value} |" for name, value in environment.items()),
     )
@@ -75,7 +75,7 @@ def write_card(folder: Path, model: str, methods: list[str]) -> Path:
     return card
 
 
-def _data(data: Row | None) -> str:
+def _describe_data(data: Row | None) -> str:
     if data is None:
         return "Not recorded."
     held_out = ", ".join(f"{count} of {name}" for name, count in data["held_out"].items())
@@ -86,15 +86,15 @@ def _data(data: Row | None) -> str:
     )
 
 
-def _table(folder: Path) -> str:
+def _build_table(folder: Path) -> str:
     lines = ["| step | task | decoding | right | in format | mean tokens | n |", "|--:|---|---|--:|--:|--:|--:|"]
-    for step, summaries in evaluations(folder):
+    for step, summaries in read_evaluations(folder):
         for task, decodings in summaries.items():
-            lines += [_line(step, task, decoding, figures) for decoding, figures in decodings.items()]
+            lines += [_build_line(step, task, decoding, figures) for decoding, figures in decodings.items()]
     return "\n".join(lines)
 
 
-def _line(step: int, task: str, decoding: str, figures: dict[str, Any]) -> str:
+def _build_line(step: int, task: str, decoding: str, figures: dict[str, Any]) -> str:
     at = f" at temperature {figures['temperature']:g}" if figures["temperature"] else ""
     return (
         f"| {step} | {task} | {decoding}{at} | {figures['accuracy']:.1%} [{figures['ci_lo']:.1%}, "

@@ -15,14 +15,14 @@ SMALL_P, TINY_P = 1e-3, 1e-300
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
-def number(value: Any) -> float | None:
+def read_number(value: Any) -> float | None:
     """A measured number, or None for whatever is missing or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
 
 
-def running_mean(values: Sequence[float], window: int) -> list[float]:
+def compute_running_mean(values: Sequence[float], window: int) -> list[float]:
     """The mean of the values around each one; at the ends of those that there are."""
     half = window // 2
     sums = [0.0]
@@ -32,12 +32,12 @@ def running_mean(values: Sequence[float], window: int) -> list[float]:
     return [(sums[stop] - sums[start]) / (stop - start) for start, stop in bounds]
 
 
-def window_for(count: int) -> int:
+def choose_window(count: int) -> int:
     """An odd window that leaves about twenty independent means."""
     return 2 * (count // 40) + 1
 
 
-def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+def thin_line(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     """At most so many points of a line; of each stretch the lowest and the highest stay, so that no turn is hidden."""
     if len(points) <= most:
         return list(points)
@@ -50,23 +50,23 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     return kept
 
 
-def cloud(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
+def thin_cloud(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     """At most so many points that look like all of them: evenly spaced ones, and the outliers on both sides."""
     if len(points) <= most:
         return list(points)
     ordered = sorted(points, key=lambda point: point[1])
     outliers = ordered[:OUTLIERS] + ordered[-OUTLIERS:]
-    return sorted({*spaced(points, most - 2 * OUTLIERS), *outliers})
+    return sorted({*space_evenly(points, most - 2 * OUTLIERS), *outliers})
 
 
-def spaced(points: Sequence[Point], most: int) -> list[Point]:
+def space_evenly(points: Sequence[Point], most: int) -> list[Point]:
     """At most so many points, evenly spaced, the last one among them."""
     if len(points) <= most:
         return list(points)
     return [points[round(index * (len(points) - 1) / (most - 1))] for index in range(most)]
 
 
-def ticks(low: float, high: float, about: int) -> list[float]:
+def compute_ticks(low: float, high: float, about: int) -> list[float]:
     """Round numbers within a range, about so many."""
     if not high > low:
         return [low]
@@ -77,7 +77,7 @@ def ticks(low: float, high: float, about: int) -> list[float]:
     return [count * step for count in range(first, last + 1)]
 
 
-def log_ticks(low: float, high: float) -> list[float]:
+def compute_log_ticks(low: float, high: float) -> list[float]:
     """Powers of ten within a range; with fewer than three of them also their halves and fifths."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     tens = [10.0**power for power in powers if low <= 10.0**power <= high]
@@ -86,7 +86,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     return [f * 10.0**power for power in powers for f in (1, 2, 5) if low <= f * 10.0**power <= high]
 
 
-def plain(value: float) -> str:
+def format_plain(value: float) -> str:
     """A number in as few digits as it needs."""
     if value == 0:
         return "0"
@@ -101,29 +101,29 @@ def plain(value: float) -> str:
     return (MINUS if value < 0 else "") + shown
 
 
-def percent(value: float | None, digits: int = 1) -> str:
+def format_percent(value: float | None, digits: int = 1) -> str:
     """A share in per cent; a dash where it was not measured."""
     return "–" if value is None else f"{100 * value:.{digits}f}{SPACE}%"
 
 
-def interval(figures: Mapping[str, Any]) -> str:
+def format_interval(figures: Mapping[str, Any]) -> str:
     """An accuracy with its 95 % interval, as the evaluation wrote them."""
     low, high = (f"{100 * figures[bound]:.1f}" for bound in ("ci_lo", "ci_hi"))
-    return f"{percent(figures['accuracy'])} [{low},{SPACE}{high}]"
+    return f"{format_percent(figures['accuracy'])} [{low},{SPACE}{high}]"
 
 
-def points(difference: float) -> str:
+def format_points(difference: float) -> str:
     """A difference of two shares in percentage points, with its sign."""
     sign = MINUS if round(100 * difference, 1) < 0 else "+"
     return f"{sign}{abs(100 * difference):.1f}"
 
 
-def one_decimal(value: float | None) -> str:
+def format_decimal(value: float | None) -> str:
     """A length or a time with one decimal; a dash where it was not measured."""
     return "–" if value is None else f"{value:,.1f}"
 
 
-def p_value(value: float) -> str:
+def format_p_value(value: float) -> str:
     """A p-value as it stands in a sentence: p = 0.012, or p = 3 × 10⁻⁸."""
     if value < TINY_P:
         return f"p{SPACE}<{SPACE}10⁻³⁰⁰"
@@ -133,7 +133,7 @@ def p_value(value: float) -> str:
     return f"p{SPACE}={SPACE}{value:.3f}" if value < 1 else f"p{SPACE}={SPACE}1"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time span as people say it."""
     if seconds < 100:
         return f"{seconds:.1f}{SPACE}s" if seconds < 10 else f"{seconds:.0f}{SPACE}s"

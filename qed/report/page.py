@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from qed.report import changes, details, outcomes, pairs, story, tables
-from qed.report.markup import Html, element
-from qed.report.numbers import number, percent
-from qed.report.panels import charts, labels
+from qed.report.markup import Html, build_element
+from qed.report.numbers import format_percent, read_number
+from qed.report.panels import build_charts, label_runs
 from qed.report.record import Phase, Record
-from qed.report.stages import Arms, Comparison, arms, compared, stages
+from qed.report.stages import Arms, Comparison, build_arms, compare_stages, find_stages
 from qed.report.style import STYLE
-from qed.report.svg import figure
+from qed.report.svg import render_figure
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 INTERVALS = (
@@ -25,112 +25,113 @@ ALONE = (
 )
 
 
-def page(records: Sequence[Record]) -> str:
+def render_page(records: Sequence[Record]) -> str:
     """The whole file."""
     title = (
-        story.title(records[0])
+        story.write_title(records[0])
         if len(records) == 1
-        else f"Comparison of {len(records)} {_kind(records)}: {', '.join(labels(records))}"
+        else f"Comparison of {len(records)} {_name_kind(records)}: {', '.join(label_runs(records))}"
     )
-    head = element(
+    head = build_element(
         "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{title} – qed report"),
-        element("style", Html(STYLE)),
+        build_element("meta", charset="utf-8"),
+        build_element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        build_element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        build_element("meta", name="color-scheme", content="light dark"),
+        build_element("title", f"{title} – qed report"),
+        build_element("style", Html(STYLE)),
     )
-    body = _one(records[0], title) if len(records) == 1 else _several(records, title)
-    return f"<!DOCTYPE html>\n{element('html', head, element('body', element('main', *body)), lang='en')}\n"
+    body = _render_one(records[0], title) if len(records) == 1 else _render_several(records, title)
+    main = build_element("body", build_element("main", *body))
+    return f"<!DOCTYPE html>\n{build_element('html', head, main, lang='en')}\n"
 
 
-def _kind(records: Sequence[Record]) -> str:
+def _name_kind(records: Sequence[Record]) -> str:
     return "runs" if any(record.phases for record in records) else "evaluations"
 
 
-def _one(record: Record, title: str) -> Iterator[Html]:
-    yield element("header", element("h1", title), element("p", _facts(record), class_="facts"))
-    yield from _measured(record)
-    if alarming := story.alarms(record):
-        told = element("ul", *(element("li", one) for one in alarming), class_="alarms")
-        yield element("section", element("h2", "Alarms"), told)
-    yield from _curves([record])
+def _render_one(record: Record, title: str) -> Iterator[Html]:
+    yield build_element("header", build_element("h1", title), build_element("p", _format_facts(record), class_="facts"))
+    yield from _render_measured(record)
+    if alarming := story.list_alarms(record):
+        told = build_element("ul", *(build_element("li", one) for one in alarming), class_="alarms")
+        yield build_element("section", build_element("h2", "Alarms"), told)
+    yield from _render_curves([record])
     for task in record.tasks:
-        if found := compared(record, task):
-            yield changes.section(found, task if len(record.tasks) > 1 else "")
+        if found := compare_stages(record, task):
+            yield changes.render_section(found, task if len(record.tasks) > 1 else "")
     for task in record.others:
-        yield from _examples(record, task)
+        yield from _render_examples(record, task)
     for task in record.tasks:
-        yield from _in_full(details.of_run(record, task), task)
-    yield from _cost([record])
-    yield _made(record)
+        yield from _render_in_full(details.render_run(record, task), task)
+    yield from _render_cost([record])
+    yield _render_origin(record)
 
 
-def _measured(record: Record) -> Iterator[Html]:
+def _render_measured(record: Record) -> Iterator[Html]:
     """What came out: in sentences, in large figures, and as tables."""
-    problem = story.trouble(record) if record.phases else None
+    problem = story.describe_trouble(record) if record.phases else None
     if problem:
-        yield element("p", problem, class_="trouble")
+        yield build_element("p", problem, class_="trouble")
     for task in record.tasks:
-        yield element("p", story.headline(record, task), class_="headline")
+        yield build_element("p", story.write_headline(record, task), class_="headline")
     if record.phases and not record.tasks:
-        yield element("p", _unmeasured(record), class_="headline")
+        yield build_element("p", _describe_unmeasured(record), class_="headline")
     for place, task in enumerate(record.tasks):
-        found, against = compared(record, task), arms(record, task)
+        found, against = compare_stages(record, task), build_arms(record, task)
         if not place:
-            yield outcomes.tiles(record, task, found, against)
-        yield _outcomes(record, task, found, against)
+            yield outcomes.render_tiles(record, task, found, against)
+        yield _render_outcomes(record, task, found, against)
     for task in record.others:
-        yield from _alone([record], task)
+        yield from _render_alone([record], task)
 
 
-def _several(records: Sequence[Record], title: str) -> Iterator[Html]:
-    yield element("header", element("h1", title))
-    for record, name in zip(records, labels(records), strict=True):
-        problem = story.trouble(record) if record.phases else None
+def _render_several(records: Sequence[Record], title: str) -> Iterator[Html]:
+    yield build_element("header", build_element("h1", title))
+    for record, name in zip(records, label_runs(records), strict=True):
+        problem = story.describe_trouble(record) if record.phases else None
         if problem:
-            yield element("p", f"{name}: {problem}", class_="trouble")
+            yield build_element("p", f"{name}: {problem}", class_="trouble")
     trained = dict.fromkeys(task for record in records for task in record.tasks)
     for task in trained:
-        yield element("p", _spread(records, task), class_="headline")
-        note = element("p", INTERVALS.format(one=""), class_="note")
-        drawn = outcomes.finals(records, task), note, pairs.tests(records, task)
-        yield element("section", element("h2", f"Final evaluation on {task}"), *drawn)
+        yield build_element("p", _describe_spread(records, task), class_="headline")
+        note = build_element("p", INTERVALS.format(one=""), class_="note")
+        drawn = outcomes.render_finals(records, task), note, pairs.render_tests(records, task)
+        yield build_element("section", build_element("h2", f"Final evaluation on {task}"), *drawn)
     for task in dict.fromkeys(task for record in records for task in record.others if task not in trained):
-        yield from _alone(records, task)
-    yield from _curves(records)
+        yield from _render_alone(records, task)
+    yield from _render_curves(records)
     for task in trained:
-        yield from _in_full(details.of_runs(records, task), task)
-    yield from _cost(records)
+        yield from _render_in_full(details.render_runs(records, task), task)
+    yield from _render_cost(records)
 
 
-def _alone(records: Sequence[Record], task: str) -> Iterator[Html]:
+def _render_alone(records: Sequence[Record], task: str) -> Iterator[Html]:
     """A task that training has not measured: what its evaluations say, of several runs side by side."""
-    told, tests = details.of_runs(records, task), pairs.tests(records, task)
+    told, tests = details.render_runs(records, task), pairs.render_tests(records, task)
     if told:
-        note = element("p", ALONE, class_="note")
-        yield element("section", element("h2", f"Evaluation on {task}"), tests, *told, note)
+        note = build_element("p", ALONE, class_="note")
+        yield build_element("section", build_element("h2", f"Evaluation on {task}"), tests, *told, note)
 
 
-def _in_full(told: Sequence[Html], task: str) -> Iterator[Html]:
+def _render_in_full(told: Sequence[Html], task: str) -> Iterator[Html]:
     if told:
-        note = element("p", ALONE, class_="note")
-        yield element("section", element("h2", f"Every figure on {task}"), note, *told)
+        note = build_element("p", ALONE, class_="note")
+        yield build_element("section", build_element("h2", f"Every figure on {task}"), note, *told)
 
 
-def _examples(record: Record, task: str) -> Iterator[Html]:
+def _render_examples(record: Record, task: str) -> Iterator[Html]:
     step, figures = record.measured(task)[-1]
     decoding = next(iter(figures))
-    shown = list(changes.examples(record.rows(step, task, decoding)))
+    shown = list(changes.render_examples(record.rows(step, task, decoding)))
     if shown:
-        lead = element("p", "The first right and the first wrong ones:", class_="lead")
-        yield element("section", element("h2", f"Answers to {task}"), lead, *shown)
+        lead = build_element("p", "The first right and the first wrong ones:", class_="lead")
+        yield build_element("section", build_element("h2", f"Answers to {task}"), lead, *shown)
 
 
-def _facts(record: Record) -> str:
+def _format_facts(record: Record) -> str:
     """Model, tasks, seed and date, as far as the run's folder tells."""
-    dates = [event["time"] for event in record.events if number(event.get("time")) is not None]
+    dates = [event["time"] for event in record.events if read_number(event.get("time")) is not None]
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(dates[-1])) if dates else None
     ending = record.ending["event"] if record.ending else "last heard of"
     known = {
@@ -143,11 +144,11 @@ def _facts(record: Record) -> str:
     return " · ".join(f"{name} {value}" for name, value in known.items() if value is not None)
 
 
-def _unmeasured(record: Record) -> str:
+def _describe_unmeasured(record: Record) -> str:
     """What can be said of a run without evaluations: only what its own training saw."""
     told = "No held-out evaluation was made, so this run cannot say whether the policy got better."
     for phase in record.phases:
-        rewards = [value for row in phase.rows if (value := number(row.get("reward/mean"))) is not None]
+        rewards = [value for row in phase.rows if (value := read_number(row.get("reward/mean"))) is not None]
         part = max(1, len(rewards) // 10)
         if len(rewards) > 1:
             told += (
@@ -157,34 +158,34 @@ def _unmeasured(record: Record) -> str:
     return told
 
 
-def _outcomes(record: Record, task: str, found: Comparison | None, against: Arms | None) -> Html:
-    said = story.control(against) if against else []
-    steps = story.worked_steps(found) if found else None
-    return element(
+def _render_outcomes(record: Record, task: str, found: Comparison | None, against: Arms | None) -> Html:
+    said = story.describe_control(against) if against else []
+    steps = story.describe_worked_steps(found) if found else None
+    return build_element(
         "section",
-        element("h2", f"Before and after on {task}"),
-        outcomes.outcomes(record, task),
-        *(element("p", sentence) for sentence in [*said, *([steps] if steps else [])]),
-        element("p", INTERVALS.format(one=": this is one run with one seed"), class_="note"),
+        build_element("h2", f"Before and after on {task}"),
+        outcomes.render_outcomes(record, task),
+        *(build_element("p", sentence) for sentence in [*said, *([steps] if steps else [])]),
+        build_element("p", INTERVALS.format(one=": this is one run with one seed"), class_="note"),
     )
 
 
-def _curves(records: Sequence[Record]) -> Iterator[Html]:
-    drawn = charts(records)
+def _render_curves(records: Sequence[Record]) -> Iterator[Html]:
+    drawn = build_charts(records)
     if drawn and any(record.phases for record in records):
         alone = "Faint dots are single steps, lines their running means"
         overlaid = "Lines are running means over steps, of each run the first measure of a panel"
         how = f"{overlaid if records[1:] else alone}; points are evaluations. A pointer held over a curve reads it out."
         if not records[1:]:
-            how = " ".join([how, *filter(None, map(_answers, records[0].phases))])
-        note = element("p", how, class_="note")
-        grid = element("div", *(figure(chart) for chart in drawn), class_="charts")
-        yield element("section", element("h2", "How it went, step by step"), note, grid)
+            how = " ".join([how, *filter(None, map(_describe_answers, records[0].phases))])
+        note = build_element("p", how, class_="note")
+        grid = build_element("div", *(render_figure(chart) for chart in drawn), class_="charts")
+        yield build_element("section", build_element("h2", "How it went, step by step"), note, grid)
 
 
-def _answers(phase: Phase) -> str:
+def _describe_answers(phase: Phase) -> str:
     """Of how many answers a step's figures are; empty where the phase asked for none."""
-    lengths = [(number(row.get("length/total")), number(row.get("length/mean"))) for row in phase.rows]
+    lengths = [(read_number(row.get("length/total")), read_number(row.get("length/mean"))) for row in phase.rows]
     counts = [round(total / mean) for total, mean in lengths if total and mean]
     if not counts:
         return ""
@@ -192,39 +193,46 @@ def _answers(phase: Phase) -> str:
     return f"A step of {phase.label} has {f'{low:,}' if low == high else f'{low:,} to {high:,}'} answers of its own."
 
 
-def _cost(records: Sequence[Record]) -> Iterator[Html]:
+def _render_cost(records: Sequence[Record]) -> Iterator[Html]:
     if any(record.phases for record in records):
-        yield element("section", element("h2", "What it cost"), tables.costs(records))
+        yield build_element("section", build_element("h2", "What it cost"), tables.render_costs(records))
 
 
-def _made(record: Record) -> Html:
+def _render_origin(record: Record) -> Html:
     """What the run stands on, for whoever repeats it."""
-    given = tables.settings(record)
+    given = tables.render_settings(record)
     events = {
         f"{place}. {event.get('event')}": ", ".join(f"{k}: {v}" for k, v in event.items() if k not in ("event", "time"))
         or "–"
         for place, event in enumerate(record.events, 1)
     }
-    left = [element("h3", "Settings that differ from their defaults"), given] if given else []
-    right = [element("h3", "Environment"), tables.words(record.environment)] if record.environment else []
-    right += [element("h3", "Events"), tables.words(events)] if events else []
-    columns = [element("div", *parts) for parts in (left, right) if parts]
-    command = element("pre", record.command, class_="command") if record.command else None
-    return element("section", element("h2", "How it was made"), command, element("div", *columns, class_="made"))
+    left = [build_element("h3", "Settings that differ from their defaults"), given] if given else []
+    right = (
+        [build_element("h3", "Environment"), tables.render_definitions(record.environment)]
+        if record.environment
+        else []
+    )
+    right += [build_element("h3", "Events"), tables.render_definitions(events)] if events else []
+    columns = [build_element("div", *parts) for parts in (left, right) if parts]
+    command = build_element("pre", record.command, class_="command") if record.command else None
+    return build_element(
+        "section", build_element("h2", "How it was made"), command, build_element("div", *columns, class_="made")
+    )
 
 
-def _spread(records: Sequence[Record], task: str) -> str:
+def _describe_spread(records: Sequence[Record], task: str) -> str:
     """What the runs reached, from the lowest to the highest."""
-    ends = [(stages(record, task)[-1:], name) for record, name in zip(records, labels(records), strict=True)]
+    ends = [(find_stages(record, task)[-1:], name) for record, name in zip(records, label_runs(records), strict=True)]
     found = [(last[0].greedy["accuracy"], name) for last, name in ends if last]
     if not found:
         return f"Greedy accuracy on {task} was not measured."
     if len(found) == 1:
         value, name = found[0]
-        return f"Final greedy accuracy on held-out problems of {task}, measured in one run: {percent(value)} ({name})."
+        share = format_percent(value)
+        return f"Final greedy accuracy on held-out problems of {task}, measured in one run: {share} ({name})."
     low, high = min(found), max(found)
     count = f"{len(found)} of {len(records)} runs" if len(found) < len(records) else f"{len(records)} runs"
     return (
-        f"Final greedy accuracy of {count} on held-out problems of {task}: from {percent(low[0])} ({low[1]}) to "
-        f"{percent(high[0])} ({high[1]}), {percent(fmean(value for value, _ in found))} in the mean."
+        f"Final greedy accuracy of {count} on held-out problems of {task}: from {format_percent(low[0])} ({low[1]}) to "
+        f"{format_percent(high[0])} ({high[1]}), {format_percent(fmean(value for value, _ in found))} in the mean."
     )

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import yaml
 
 from qed.errors import DataError
-from qed.report.numbers import number
+from qed.report.numbers import read_number
 from qed.runs.metric_names import read_metrics
-from qed.runs.run import Row, evaluations, read_json, read_lines, step_folder
+from qed.runs.run import Row, name_step_folder, read_evaluations, read_json, read_lines
 
 T = TypeVar("T")
 CONTROL = "control"
@@ -47,7 +47,7 @@ class Phase:
         return int(self.rows[-1]["step"])
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every planned step was made."""
         return self.planned is None or self.last >= self.planned
 
@@ -58,12 +58,12 @@ class Phase:
 
     def total(self, key: str) -> float | None:
         """The sum of a measure over the steps; None where it was never measured."""
-        found = [value for row in self.rows if (value := number(row.get(key))) is not None]
+        found = [value for row in self.rows if (value := read_number(row.get(key))) is not None]
         return sum(found) if found else None
 
     def peak(self, key: str) -> float | None:
         """The largest value of a measure; None where it was never measured."""
-        return max((value for row in self.rows if (value := number(row.get(key))) is not None), default=None)
+        return max((value for row in self.rows if (value := read_number(row.get(key))) is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Record:
     @property
     def best(self) -> int | None:
         """The step of the checkpoint that the validation part has chosen; None where none was."""
-        chosen = (self.folder / "checkpoints" / "BEST").is_file() and _text(self.folder / "checkpoints" / "BEST")
+        chosen = (self.folder / "checkpoints" / "BEST").is_file() and _read_text(self.folder / "checkpoints" / "BEST")
         digits = chosen.strip().rpartition("_")[2] if chosen else ""
         return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 12 else None
 
@@ -118,7 +118,7 @@ class Record:
     @property
     def planned(self) -> int | None:
         """The steps that the settings ask for."""
-        return max(planned_steps(self.settings).values(), default=None)
+        return max(read_planned_steps(self.settings).values(), default=None)
 
     @property
     def ending(self) -> Row | None:
@@ -143,19 +143,19 @@ class Record:
 
     def rows(self, step: int, task: str, decoding: str) -> list[Row]:
         """The answers of one decoding of an evaluation, in the order they were asked; none where none were kept."""
-        folder = (self.folder / step_folder(step)).resolve()
+        folder = (self.folder / name_step_folder(step)).resolve()
         path = (folder / f"{task}.jsonl").resolve()
         if not path.is_relative_to(folder):
             return []
         stamp = path.stat().st_mtime_ns if path.is_file() else 0
-        return [row for row in _answers(path, stamp) if row.get("decoding") == decoding]
+        return [row for row in _read_answers(path, stamp) if row.get("decoding") == decoding]
 
     def answers(self, step: int, task: str) -> dict[tuple[str, int], Row]:
         """The greedy answers of an evaluation by problem and number."""
         return {(str(row["group_id"]), row.get("sample_id", 0)): row for row in self.rows(step, task, "greedy")}
 
 
-def read(folder: Path) -> Record:
+def read_record(folder: Path) -> Record:
     """A run's folder, or a folder of evaluations alone, as `qed evaluate` writes it.
 
     Raises:
@@ -165,31 +165,31 @@ def read(folder: Path) -> Record:
     measured = any(folder.glob("eval/step_*/summary.json")) if folder.is_dir() else False
     if not measured and not any((folder / name).is_file() for name in known):
         raise DataError(f"{folder} is no run: there is no settings.yaml in it. Name the folder that a run has written.")
-    rows = _read(folder / "metrics.jsonl", read_metrics)
+    rows = _read_with(folder / "metrics.jsonl", read_metrics)
     if not rows and not measured:
         raise DataError(
             f"{folder} has no metrics: its metrics.jsonl is missing or empty, so there is nothing to report."
         )
     if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
         raise DataError(f"{folder / 'metrics.jsonl'} has a row without a step; it was not written by a run.")
-    settings = _read(folder / "settings.yaml", _yaml)
-    spent = [value for row in rows if (value := number(row.get("time/evaluate"))) is not None]
+    settings = _read_with(folder / "settings.yaml", _read_yaml)
+    spent = [value for row in rows if (value := read_number(row.get("time/evaluate"))) is not None]
     command = folder / "command.txt"
     return Record(
         folder=folder,
         settings=settings,
-        origins=_read(folder / "settings.origin.json", _json),
-        environment=_read(folder / "env.json", _json),
-        command=_read(command, _text).strip(),
-        phases=_phases(rows, settings),
-        evaluations=_evaluations(folder),
+        origins=_read_with(folder / "settings.origin.json", _read_json),
+        environment=_read_with(folder / "env.json", _read_json),
+        command=_read_with(command, _read_text).strip(),
+        phases=_split_phases(rows, settings),
+        evaluations=_read_evaluations(folder),
         evaluation_seconds=sum(spent) if spent else None,
-        events=_read(folder / "events.jsonl", read_lines),
-        control=_control(folder / CONTROL),
+        events=_read_with(folder / "events.jsonl", read_lines),
+        control=_read_control(folder / CONTROL),
     )
 
 
-def planned_steps(settings: Row) -> dict[str, int]:
+def read_planned_steps(settings: Row) -> dict[str, int]:
     """The last step of each phase as the settings ask for it, by the phase's name."""
     parts = (
         [settings]
@@ -207,31 +207,31 @@ def planned_steps(settings: Row) -> dict[str, int]:
     return ends
 
 
-def _phases(rows: list[Row], settings: Row) -> list[Phase]:
+def _split_phases(rows: list[Row], settings: Row) -> list[Phase]:
     """The phases in the order they were run; the rows of evaluations belong to none."""
     trained: dict[str, list[Row]] = {}
     for row in rows:
         if "time/evaluate" not in row and not any(key.startswith("eval/") for key in row):
             trained.setdefault(str(row.get("phase", "")), []).append(row)
-    ends = planned_steps(settings)
+    ends = read_planned_steps(settings)
     return [Phase(name, min(row["step"] for row in own) - 1, own, ends.get(name)) for name, own in trained.items()]
 
 
-def _evaluations(folder: Path) -> list[tuple[int, dict[str, Row]]]:
-    found = _read(folder / "eval", lambda path: list(evaluations(path.parent)))
+def _read_evaluations(folder: Path) -> list[tuple[int, dict[str, Row]]]:
+    found = _read_with(folder / "eval", lambda path: list(read_evaluations(path.parent)))
     for step, summaries in found:
         where = f"{folder}: the evaluation at step {step}"
         if not isinstance(summaries, dict):
             raise DataError(f"{where} has no figures by task; its summary.json was not written by qed.")
         for task, decodings in summaries.items():
             for figures in decodings.values() if isinstance(decodings, dict) else [None]:
-                _check(figures, f"{where} of {task}")
+                _check_figures(figures, f"{where} of {task}")
     return found
 
 
-def _check(figures: Any, where: str) -> None:
+def _check_figures(figures: Any, where: str) -> None:
     """What every part of a report relies on; figures that are missing altogether are those of an older version."""
-    if not isinstance(figures, dict) or any(number(figures.get(name)) is None for name in NEEDED):
+    if not isinstance(figures, dict) or any(read_number(figures.get(name)) is None for name in NEEDED):
         raise DataError(f"{where} lacks one of {', '.join(NEEDED)}.")
     for name in TABLES:
         if not isinstance(figures.get(name, {}), dict):
@@ -239,36 +239,40 @@ def _check(figures: Any, where: str) -> None:
 
 
 @lru_cache(maxsize=8)
-def _answers(path: Path, stamp: int) -> list[Row]:
+def _read_answers(path: Path, stamp: int) -> list[Row]:
     """The answers in a file, without what takes most of the room; several parts of a report read them, so the last few
     files are kept. `stamp` is the file's time: another one is another file."""
-    rows = _read(path, read_lines)
+    rows = _read_with(path, read_lines)
     if not all(isinstance(row, dict) and "group_id" in row and "correct" in row for row in rows):
         raise DataError(f"{path} has answers without a problem or a verdict; it was not written by a run.")
     return [{name: value for name, value in row.items() if name not in HEAVY} for row in rows]
 
 
-def _control(folder: Path) -> Record | None:
+def _read_control(folder: Path) -> Record | None:
     """The control run; one that has measured nothing yet has nothing to say."""
-    return read(folder) if (folder / "metrics.jsonl").is_file() and (folder / "metrics.jsonl").stat().st_size else None
+    return (
+        read_record(folder)
+        if (folder / "metrics.jsonl").is_file() and (folder / "metrics.jsonl").stat().st_size
+        else None
+    )
 
 
-def _read(path: Path, reader: Callable[[Path], T]) -> T:
+def _read_with(path: Path, reader: Callable[[Path], T]) -> T:
     try:
         return reader(path)
     except (ValueError, yaml.YAMLError, OSError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error
 
 
-def _json(path: Path) -> Row:
+def _read_json(path: Path) -> Row:
     found = read_json(path, {})
     return found if isinstance(found, dict) else {}
 
 
-def _yaml(path: Path) -> Row:
+def _read_yaml(path: Path) -> Row:
     found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
     return found if isinstance(found, dict) else {}
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qed.report.numbers import MINUS, SPACE, log_ticks, plain, ticks
+from qed.report.numbers import MINUS, SPACE, compute_log_ticks, compute_ticks, format_plain
 
 LABEL_ROOM = 46.0  # a tick's label with air around it
 SMALLEST_SHARE = 0.3  # of the width, for a phase beside others
@@ -52,7 +52,7 @@ class Steps:
         wanted = [end for span in self.spans for end in (span.first, span.last)]
         for span, left, right in zip(self.spans, self.edges, self.edges[1:], strict=False):
             about = min(int((right - left) / LABEL_ROOM), MOST_TICKS // len(self.spans))
-            wanted += [tick for tick in ticks(span.first, span.last, max(1, about)) if tick % 1 == 0]
+            wanted += [tick for tick in compute_ticks(span.first, span.last, max(1, about)) if tick % 1 == 0]
         kept: list[float] = []
         for tick in wanted:
             if all(abs(self.at(tick) - self.at(other)) >= LABEL_ROOM - 8 for other in kept):
@@ -81,7 +81,7 @@ class Values:
         if self.share and low >= 0 and 0.5 < high <= 1:
             self.step = 0.25
             return 0.0, 1.0
-        marks = ticks(low, high, 4)
+        marks = compute_ticks(low, high, 4)
         self.step = marks[1] - marks[0] if len(marks) > 1 else high - low
         first, last = math.floor(low / self.step + 1e-9), math.ceil(high / self.step - 1e-9)
         return first * self.step, last * self.step
@@ -95,11 +95,11 @@ class Values:
     def ticks(self) -> list[float]:
         """Values to label."""
         if self.log:
-            return log_ticks(self.low, self.high)
+            return compute_log_ticks(self.low, self.high)
         return [self.low + index * self.step for index in range(round((self.high - self.low) / self.step) + 1)]
 
-    def shown(self, value: float) -> str:
+    def format_value(self, value: float) -> str:
         """A value as its tick or its tip reads."""
         if not self.share:
-            return plain(value)
-        return f"{MINUS if value < 0 else ''}{plain(abs(100 * value))}{SPACE}%"
+            return format_plain(value)
+        return f"{MINUS if value < 0 else ''}{format_plain(abs(100 * value))}{SPACE}%"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from qed.evaluation.intervals import wilson
-from qed.report.markup import Html, element, join, table
-from qed.report.numbers import duration, points
-from qed.report.outcomes import with_interval
-from qed.report.panels import labels
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.report.markup import Html, build_element, build_table, join_html
+from qed.report.numbers import format_duration, format_points
+from qed.report.outcomes import render_with_interval
+from qed.report.panels import label_runs
 from qed.report.record import Phase, Record
 from qed.report.stages import Comparison, Pairs
 from qed.runs.run import Row
@@ -35,19 +35,22 @@ WORDS = {
 }
 
 
-def moves(found: Comparison) -> Html:
+def render_moves(found: Comparison) -> Html:
     """How many answers were right or wrong before and after."""
     rows = [
         (
             f"{'right' if was else 'wrong'} {found.before.label}",
-            [join(f"{found.counts[was, now]:,}", element("small", WORDS[was, now])) for now in (True, False)],
+            [
+                join_html(f"{found.counts[was, now]:,}", build_element("small", WORDS[was, now]))
+                for now in (True, False)
+            ],
         )
         for was in (True, False)
     ]
-    return table(("", f"right {found.after.label}", f"wrong {found.after.label}"), rows, kind="moves")
+    return build_table(("", f"right {found.after.label}", f"wrong {found.after.label}"), rows, kind="moves")
 
 
-def breakdowns(found: Comparison) -> Iterator[Html]:
+def render_breakdowns(found: Comparison) -> Iterator[Html]:
     """Greedy accuracy by level and by subject, where the problems have more than one."""
     for key in BREAKDOWNS:
         kinds: dict[str, Pairs] = {}
@@ -55,77 +58,83 @@ def breakdowns(found: Comparison) -> Iterator[Html]:
             if pair[0].get(key) is not None:
                 kinds.setdefault(str(pair[0][key]), []).append(pair)
         if len(kinds) > 1:
-            yield _breakdown(key, kinds, found)
+            yield _render_breakdown(key, kinds, found)
 
 
-def _breakdown(key: str, kinds: Mapping[str, Pairs], found: Comparison) -> Html:
+def _render_breakdown(key: str, kinds: Mapping[str, Pairs], found: Comparison) -> Html:
     names = sorted(kinds, key=lambda kind: (len(kind), kind) if kind.isdigit() else (99, kind))
     more = f" The first {MOST_KINDS} of {len(kinds):,}." if len(kinds) > MOST_KINDS else ""
     rows: list[tuple[str, list[object]]] = []
     for name in names[:MOST_KINDS]:
-        old, new = (_share([bool(pair[side]["correct"]) for pair in kinds[name]]) for side in (0, 1))
-        gain = points(new["accuracy"] - old["accuracy"])
+        old, new = (_build_share([bool(pair[side]["correct"]) for pair in kinds[name]]) for side in (0, 1))
+        gain = format_points(new["accuracy"] - old["accuracy"])
         title = f"{key} {name}" if name.isdigit() else name
-        rows.append((title, [f"{len(kinds[name]):,}", with_interval(old), with_interval(new), gain]))
+        rows.append((title, [f"{len(kinds[name]):,}", render_with_interval(old), render_with_interval(new), gain]))
     columns = (key, "n", found.before.label, found.after.label, "change in points")
-    return table(columns, rows, f"Greedy accuracy by {key}, with 95 % intervals.{more}", "stack")
+    return build_table(columns, rows, f"Greedy accuracy by {key}, with 95 % intervals.{more}", "stack")
 
 
-def _share(right: Sequence[bool]) -> Row:
-    low, high = wilson(sum(right), len(right))
+def _build_share(right: Sequence[bool]) -> Row:
+    low, high = compute_wilson_interval(sum(right), len(right))
     return {"accuracy": sum(right) / len(right), "ci_lo": low, "ci_hi": high}
 
 
-def costs(records: Sequence[Record]) -> Html:
+def render_costs(records: Sequence[Record]) -> Html:
     """Time, tokens and memory of each phase, of the control and of the evaluations."""
     rows: list[tuple[str, list[str]]] = []
-    for record, name in zip(records, labels(records), strict=True):
+    for record, name in zip(records, label_runs(records), strict=True):
         before = f"{name}: " if len(records) > 1 else ""
-        rows += [(before + phase.label, _cost(phase)) for phase in record.phases]
+        rows += [(before + phase.label, _build_cost(phase)) for phase in record.phases]
         if record.control:
-            rows += [(f"{before}control, {phase.label} continued", _cost(phase)) for phase in record.control.phases]
+            rows += [
+                (f"{before}control, {phase.label} continued", _build_cost(phase)) for phase in record.control.phases
+            ]
         if record.evaluation_seconds is not None:
             title = f"{before}{len(record.evaluations):,} evaluations"
-            rows.append((title, ["–", duration(record.evaluation_seconds), *["–"] * (len(COSTS) - 3)]))
-    return table(COSTS, rows, kind="stack")
+            rows.append((title, ["–", format_duration(record.evaluation_seconds), *["–"] * (len(COSTS) - 3)]))
+    return build_table(COSTS, rows, kind="stack")
 
 
-def _cost(phase: Phase) -> list[str]:
+def _build_cost(phase: Phase) -> list[str]:
     stages = {stage: phase.total(f"time/{stage}") for stage in ("step", "sample", "grade", *LEARNING)}
     learning = [seconds for stage in LEARNING if (seconds := stages[stage]) is not None]
     times = [stages["step"], stages["sample"], stages["grade"], sum(learning) if learning else None]
     tokens = phase.total("train/tokens")
     return [
         f"{len(phase.rows):,}",
-        *(duration(time) if time is not None else "–" for time in times),
+        *(format_duration(time) if time is not None else "–" for time in times),
         f"{tokens:,.0f}" if tokens is not None else "–",
         f"{tokens / times[0]:,.0f}" if tokens and times[0] else "–",
-        _memory(phase.peak("mem/rss_gb"), phase.peak("mem/gpu_gb")),
+        _format_memory(phase.peak("mem/rss_gb"), phase.peak("mem/gpu_gb")),
     ]
 
 
-def _memory(process: float | None, device: float | None) -> str:
+def _format_memory(process: float | None, device: float | None) -> str:
     parts = [f"{process:.1f} GiB"] if process is not None else []
     parts += [f"{device:.1f} GiB on the GPU"] if device is not None else []
     return ", ".join(parts) or "–"
 
 
-def settings(record: Record) -> Html | None:
+def render_settings(record: Record) -> Html | None:
     """The settings that are not defaults, and where each came from; None where the run does not say."""
     given = {key: origin for key, origin in record.origins.items() if not str(origin).startswith("default")}
-    rows = {key: join(_value(record.setting(key)), element("small", origin)) for key, origin in given.items()}
-    return words(rows) if rows else None
+    rows = {
+        key: join_html(_format_value(record.setting(key)), build_element("small", origin))
+        for key, origin in given.items()
+    }
+    return render_definitions(rows) if rows else None
 
 
-def words(content: Mapping[str, object]) -> Html:
+def render_definitions(content: Mapping[str, object]) -> Html:
     """Names and what stands for them, two by two."""
     rows = [
-        element("tr", element("th", name, scope="row"), element("td", _value(value))) for name, value in content.items()
+        build_element("tr", build_element("th", name, scope="row"), build_element("td", _format_value(value)))
+        for name, value in content.items()
     ]
-    return element("table", element("tbody", *rows), class_="words")
+    return build_element("table", build_element("tbody", *rows), class_="words")
 
 
-def _value(value: object) -> object:
+def _format_value(value: object) -> object:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
     return "–" if value is None else value if isinstance(value, Html) else str(value) or "empty"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from qed.errors import DataError, QedError
 from qed.guards.redaction import redact
-from qed.report.page import page
-from qed.report.record import read
+from qed.report.page import render_page
+from qed.report.record import read_record
 from qed.runs.run import write_bytes
 
 
@@ -28,7 +28,7 @@ def write_report(runs: Sequence[Path], out: Path) -> Path:
     """
     if not runs:
         raise DataError("A report needs at least one run's folder.")
-    content = redact(page([read(folder) for folder in runs])).encode()
+    content = redact(render_page([read_record(folder) for folder in runs])).encode()
     beside = out.with_name(f".{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from qed.rewards.verdicts import by_final_answer
+from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Rollout
 
 
@@ -17,7 +17,7 @@ class Accuracy:
     """Where an answer may stand: in a box, tag or #### line; also in words; also in a box or tag that never closes."""
 
     def __call__(self, rollout: Rollout) -> Grade:
-        return by_final_answer(rollout, self.mode)
+        return grade_by_final_answer(rollout, self.mode)
 
 
 reward = Accuracy()

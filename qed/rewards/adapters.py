@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from qed.errors import UsageError, nearest
-from qed.rewards.verdicts import by_final_answer
+from qed.errors import UsageError, suggest_nearest
+from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Rollout
 
 Judge = Callable[[Sequence[Rollout]], list[Grade | None]]
@@ -42,7 +42,7 @@ class Found:
     batched: bool = False
 
 
-def find(module: ModuleType, name: str, function: str, target: Any, conversational: bool) -> list[Found]:
+def find_functions(module: ModuleType, name: str, function: str, target: Any, conversational: bool) -> list[Found]:
     """The rewards of a module: the function of that name, or what the module defines where none is named.
 
     `target` is the module's attribute of that name, or its `reward`, with its settings; None where it has none.
@@ -51,30 +51,30 @@ def find(module: ModuleType, name: str, function: str, target: Any, conversation
         UsageError: there is none, or not the one that was named.
     """
     if function:
-        return [_picked(module, name, function, target, conversational)]
-    if callable(target) and not _takes(target, "completions"):
-        return [Found(name, _natively(name, target))]
+        return [_pick_function(module, name, function, target, conversational)]
+    if callable(target) and not _accepts(target, "completions"):
+        return [Found(name, _wrap_native(name, target))]
     score = getattr(module, "compute_score", None)
     if callable(score):
-        return [Found(name, _as_verl(name, score))]
-    found = [Found(one.__name__, _as_trl(one, conversational), True) for one in _trl_functions(module)]
+        return [Found(name, _wrap_verl(name, score))]
+    found = [Found(one.__name__, _wrap_trl(one, conversational), True) for one in _list_trl_functions(module)]
     if not found:
         raise UsageError(f"{name} defines no reward. A file may define one of: " + "; ".join(FORMS) + ".")
     return found
 
 
-def _picked(module: ModuleType, name: str, function: str, target: Any, conversational: bool) -> Found:
+def _pick_function(module: ModuleType, name: str, function: str, target: Any, conversational: bool) -> Found:
     if not callable(target):
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise UsageError(f"{name} has no function '{function}'.{nearest(function, public)}")
-    if _takes(target, "completions"):
-        return Found(function, _as_trl(target, conversational), True)
-    if _takes(target, "solution_str"):
-        return Found(function, _as_verl(function, target))
-    return Found(function, _natively(function, target))
+        raise UsageError(f"{name} has no function '{function}'.{suggest_nearest(function, public)}")
+    if _accepts(target, "completions"):
+        return Found(function, _wrap_trl(target, conversational), True)
+    if _accepts(target, "solution_str"):
+        return Found(function, _wrap_verl(function, target))
+    return Found(function, _wrap_native(function, target))
 
 
-def _trl_functions(module: ModuleType) -> list[Callable[..., Any]]:
+def _list_trl_functions(module: ModuleType) -> list[Callable[..., Any]]:
     """The public functions written in the module itself that take `completions`."""
     return [
         value
@@ -82,15 +82,15 @@ def _trl_functions(module: ModuleType) -> list[Callable[..., Any]]:
         if inspect.isfunction(value)
         and value.__module__ == module.__name__
         and not key.startswith("_")
-        and _takes(value, "completions")
+        and _accepts(value, "completions")
     ]
 
 
-def _takes(function: Callable[..., Any], parameter: str) -> bool:
+def _accepts(function: Callable[..., Any], parameter: str) -> bool:
     return parameter in inspect.signature(function).parameters
 
 
-def _accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+def _filter_accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
     """Of what is offered, what the function takes by name; everything where it takes **kwargs.
 
     Raises:
@@ -104,12 +104,12 @@ def _accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[
         name = getattr(function, "__name__", "reward")
         raise UsageError(
             f"The reward function {name} needs '{missing[0]}', which the data does not have."
-            f"{nearest(missing[0], offered)} It may take: {', '.join(offered)}."
+            f"{suggest_nearest(missing[0], offered)} It may take: {', '.join(offered)}."
         )
     return {key: value for key, value in offered.items() if everything or key in named}
 
 
-def _natively(name: str, reward: Callable[[Rollout], Any]) -> Judge:
+def _wrap_native(name: str, reward: Callable[[Rollout], Any]) -> Judge:
     def judge(rollouts: Sequence[Rollout]) -> list[Grade | None]:
         grades = [reward(rollout) for rollout in rollouts]
         for grade in grades:
@@ -121,14 +121,17 @@ def _natively(name: str, reward: Callable[[Rollout], Any]) -> Judge:
     return judge
 
 
-def _as_verl(name: str, score: Callable[..., Any]) -> Judge:
+def _wrap_verl(name: str, score: Callable[..., Any]) -> Judge:
     def judge(rollouts: Sequence[Rollout]) -> list[Grade | None]:
-        return [_from_verl(name, score(**_accepted(score, _verl_arguments(rollout)))) for rollout in rollouts]
+        return [
+            _read_verl_result(name, score(**_filter_accepted(score, _build_verl_arguments(rollout))))
+            for rollout in rollouts
+        ]
 
     return judge
 
 
-def _verl_arguments(rollout: Rollout) -> dict[str, Any]:
+def _build_verl_arguments(rollout: Rollout) -> dict[str, Any]:
     meta = rollout.problem.meta
     return {
         "data_source": meta.get("data_source") or meta.get("source") or "",
@@ -138,7 +141,7 @@ def _verl_arguments(rollout: Rollout) -> dict[str, Any]:
     }
 
 
-def _from_verl(name: str, result: Any) -> Grade:
+def _read_verl_result(name: str, result: Any) -> Grade:
     values = dict(result) if isinstance(result, Mapping) else {"score": result}
     score = values.pop("score", None)
     if not hasattr(score, "__float__"):
@@ -153,28 +156,28 @@ def _from_verl(name: str, result: Any) -> Grade:
     return Grade(float(score), correct, True, extracted, parts, "foreign", reason if correct else f"not {reason}")
 
 
-def _as_trl(function: Callable[..., Any], conversational: bool) -> Judge:
+def _wrap_trl(function: Callable[..., Any], conversational: bool) -> Judge:
     name = function.__name__
 
     def judge(rollouts: Sequence[Rollout]) -> list[Grade | None]:
-        offered = _trl_arguments(rollouts, conversational)
-        scores = _trl_scores(name, function(**_accepted(function, offered)), len(rollouts))
+        offered = _build_trl_arguments(rollouts, conversational)
+        scores = _read_trl_scores(name, function(**_filter_accepted(function, offered)), len(rollouts))
         return [
-            None if score is None else replace(by_final_answer(rollout), reward=score, parts={})
+            None if score is None else replace(grade_by_final_answer(rollout), reward=score, parts={})
             for rollout, score in zip(rollouts, scores, strict=True)
         ]
 
     return judge
 
 
-def _trl_arguments(rollouts: Sequence[Rollout], conversational: bool) -> dict[str, Any]:
+def _build_trl_arguments(rollouts: Sequence[Rollout], conversational: bool) -> dict[str, Any]:
     """One value per answer in every column, those of the data under their own names.
 
     `solution` is the data's own where it has such a column, else the worked solution, else the answer.
     """
-    columns = [_columns(rollout) for rollout in rollouts]
+    columns = [_collect_columns(rollout) for rollout in rollouts]
     names = dict.fromkeys(key for row in columns for key in row)
-    prompts = [rollout.problem.question if conversational else _prompt(rollout) for rollout in rollouts]
+    prompts = [rollout.problem.question if conversational else _build_prompt(rollout) for rollout in rollouts]
     texts = [rollout.text for rollout in rollouts]
     return {
         **{name: [row.get(name) for row in columns] for name in names},
@@ -185,17 +188,17 @@ def _trl_arguments(rollouts: Sequence[Rollout], conversational: bool) -> dict[st
     }
 
 
-def _columns(rollout: Rollout) -> dict[str, Any]:
+def _collect_columns(rollout: Rollout) -> dict[str, Any]:
     problem = rollout.problem
     own = {"solution": problem.solution or problem.answer, **problem.meta}
     return {**own, "question": problem.question, "answer": problem.answer, "ground_truth": problem.answer}
 
 
-def _prompt(rollout: Rollout) -> str:
+def _build_prompt(rollout: Rollout) -> str:
     return rollout.prompt_text or rollout.problem.question
 
 
-def _trl_scores(name: str, result: Any, count: int) -> list[float | None]:
+def _read_trl_scores(name: str, result: Any, count: int) -> list[float | None]:
     if not hasattr(result, "__iter__"):
         raise UsageError(
             f"The reward function {name} returned {type(result).__name__}; it must return a list of numbers."

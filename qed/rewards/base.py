@@ -13,10 +13,10 @@ from typing import Any
 from qed.config import plugins
 from qed.config.reward_names import RewardEntry, parse_reward
 from qed.errors import UsageError
-from qed.grading.judge import serving
+from qed.grading.judge import serve
 from qed.rewards import options as settings
-from qed.rewards.adapters import Judge, find
-from qed.rewards.verdicts import by_final_answer
+from qed.rewards.adapters import Judge, find_functions
+from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Rollout
 
 FINAL_ANSWER = "accuracy"  # the leaf that judges the final answer, whatever the format
@@ -95,12 +95,12 @@ class Reward:
     def _verdict(self, rollout: Rollout, told: Sequence[tuple[Part, Grade]]) -> Grade:
         judging = [grade for part, grade in told if part.judges]
         if not judging and any(part.judges for part in self.parts):
-            return by_final_answer(rollout)  # every function that judges said that it does not apply
+            return grade_by_final_answer(rollout)  # every function that judges said that it does not apply
         checking = [grade for part, grade in told if part.checks_format]
         return (judging or checking or [grade for _, grade in told] or [Grade(0.0, False, True, None)])[0]
 
 
-def load(
+def load_reward(
     names: Sequence[str], options: Sequence[str] = (), max_tokens: int = 0, conversational: bool = False
 ) -> Reward:
     """The reward of these entries, each `NAME` or `WEIGHT*NAME`, with options `NAME.FIELD=VALUE`.
@@ -115,21 +115,23 @@ def load(
     if not names:
         raise UsageError("A run needs at least one reward.")
     entries = [parse_reward(name) for name in names]
-    parsed = settings.parse(options)
+    parsed = settings.parse_options(options)
     settings.check_names(parsed, (entry.name for entry in entries))
-    parts = [part for entry in entries for part in _parts(entry, parsed, max_tokens, conversational)]
+    parts = [part for entry in entries for part in _load_parts(entry, parsed, max_tokens, conversational)]
     for place, part in enumerate(parts):
         if any(part.name == other.name for other in parts[:place]):
             raise UsageError(f"Two rewards are called {part.name}, so they cannot be told apart: rename one.")
     return Reward(tuple(parts))
 
 
-def _parts(entry: RewardEntry, options: Sequence[settings.Option], max_tokens: int, conversational: bool) -> list[Part]:
+def _load_parts(
+    entry: RewardEntry, options: Sequence[settings.Option], max_tokens: int, conversational: bool
+) -> list[Part]:
     users_own = plugins.is_users_own(entry.source)
-    module = plugins.load("rewards", entry.source)
+    module = plugins.load_leaf("rewards", entry.source)
     target = getattr(module, entry.function or "reward", None)
-    target = settings.configured(entry.name, target, options, max_tokens)
-    found = find(module, entry.name, entry.function, target, conversational)
+    target = settings.apply_options(entry.name, target, options, max_tokens)
+    found = find_functions(module, entry.name, entry.function, target, conversational)
     judges = _judges(module)
     checks = judges or bool(getattr(module, "CHECKS_FORMAT", False))
     return [Part(entry.weight, one.name, one.judge, judges, one.batched, users_own, checks) for one in found]
@@ -138,7 +140,7 @@ def _parts(entry: RewardEntry, options: Sequence[settings.Option], max_tokens: i
 def may_judge(name: str) -> bool:
     """Whether a reward decides correctness; code of the user's own, which is not loaded here, is taken to."""
     source = parse_reward(name).source
-    return plugins.is_users_own(source) or _judges(plugins.load("rewards", source))
+    return plugins.is_users_own(source) or _judges(plugins.load_leaf("rewards", source))
 
 
 def _judges(module: ModuleType) -> bool:
@@ -146,10 +148,10 @@ def _judges(module: ModuleType) -> bool:
     return bool(getattr(module, "JUDGES", True))
 
 
-def served(
+def serve_reward(
     names: Sequence[str], options: Sequence[str], max_tokens: int, conversational: bool
 ) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     """A reward as the workers of a judge load it; see `load`."""
-    reward = load(names, options, max_tokens, conversational)
+    reward = load_reward(names, options, max_tokens, conversational)
     about = {"batched": reward.batched, "judge": reward.judge, "checks_format": reward.checks_format}
-    return about, serving(reward.grade)
+    return about, serve(reward.grade)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 from qed.errors import UsageError
-from qed.rewards.verdicts import by_final_answer
+from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Rollout
 
 
@@ -37,7 +37,7 @@ class Cosine:
     def __call__(self, rollout: Rollout) -> Grade:
         if self.max_tokens <= 0:
             raise UsageError("cosine needs to know the longest answer: set cosine.max_tokens.")
-        grade = by_final_answer(rollout)
+        grade = grade_by_final_answer(rollout)
         shortest, longest = (
             (self.max_value_correct, self.min_value_correct)
             if grade.correct

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from qed.grading.extract import last_boxed
-from qed.rewards.think_answer import well_formed
+from qed.grading.extract import find_last_boxed
+from qed.rewards.think_answer import is_well_formed
 from qed.types import Grade, Rollout
 
 JUDGES = False
 CHECKS_FORMAT = True
 FORMATS: dict[str, Callable[[str], bool]] = {
-    "think_answer": lambda text: well_formed(text.strip()),
+    "think_answer": lambda text: is_well_formed(text.strip()),
     "r1_zero": lambda text: "</think> <answer>" in text and "</answer>" in text,
-    "boxed": lambda text: last_boxed(text) is not None,
+    "boxed": lambda text: find_last_boxed(text) is not None,
 }
 
 

@@ -11,11 +11,11 @@ from typing import Protocol
 from qed.config import plugins
 from qed.config.reward_names import parse_reward
 from qed.errors import UsageError
-from qed.grading.judge import Judge, failed
+from qed.grading.judge import Judge, build_failed_grade
 from qed.grading.session import LIMITS, Limits, NotLoadedError
 from qed.guards import faults
-from qed.guards.signals import poll
-from qed.rewards.base import Reward, load
+from qed.guards.signals import check_signals
+from qed.rewards.base import Reward, load_reward
 from qed.types import UNGRADED, Grade, Group, Rollout
 
 
@@ -54,7 +54,7 @@ class Grader(Protocol):
 
 
 @dataclass(frozen=True)
-class Here:
+class InProcessGrader:
     """Grades in this process."""
 
     reward: Reward
@@ -73,19 +73,19 @@ class Here:
         return [[self._graded(rollout) for rollout in group] for group in groups]
 
     def _graded(self, rollout: Rollout) -> Grade:
-        poll("grade")
+        check_signals("grade")
         try:
             grade = self.reward.grade([rollout])[0]
-            return replace(grade, reward=faults.through("reward", grade.reward))
+            return replace(grade, reward=faults.pass_through("reward", grade.reward))
         except Exception as error:  # noqa: BLE001 -- an answer that a reward cannot take must not end a run
-            return failed("error", f"{type(error).__name__}: {error}")
+            return build_failed_grade("error", f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
         """Nothing runs."""
 
 
 @dataclass(frozen=True)
-class Evaluator:
+class JudgingGrader:
     """Grades by a reward that judges no answer, and takes the verdict of another."""
 
     reward: Grader
@@ -132,7 +132,7 @@ def join(grade: Grade, verdict: Grade, keep_format: bool) -> Grade:
     )
 
 
-def make(
+def make_grader(
     names: Sequence[str],
     options: Sequence[str] = (),
     max_tokens: int = 0,
@@ -157,4 +157,4 @@ def make(
         except NotLoadedError as error:
             raise UsageError(str(error)) from error
         return judge
-    return Here(load(names, options, max_tokens, conversational))
+    return InProcessGrader(load_reward(names, options, max_tokens, conversational))

@@ -37,20 +37,20 @@ class Gsm8kXml:
     def __call__(self, rollout: Rollout) -> Grade:
         text = rollout.text
         extracted = text.rpartition(ANSWER)[2].partition(ANSWER_END)[0].strip()
-        correct = bool(extracted) and extracted == gold_of(rollout.problem.answer)
+        correct = bool(extracted) and extracted == normalize_gold(rollout.problem.answer)
         soft = keeps_soft(text, self.dotall)
         parts = {
             "correct": 2.0 * correct,
             "integer": 0.5 * extracted.isdigit(),
             "strict": 0.5 * keeps_strict(text, self.dotall),
             "soft": 0.5 * soft,
-            "tags": tag_pay(text),
+            "tags": score_tags(text),
         }
         reason = "the same string" if correct else "another string"
         return Grade(sum(parts.values()), correct, soft, extracted or None, parts, "string", reason)
 
 
-def gold_of(answer: str) -> str:
+def normalize_gold(answer: str) -> str:
     """The gold: behind ####, without commas and dollar signs."""
     return answer.rpartition("####")[2].replace(",", "").replace("$", "").strip()
 
@@ -72,17 +72,17 @@ def keeps_soft(text: str, dotall: bool) -> bool:
     """Whether the text begins with a reasoning block, white space and an answer block."""
     if not text.startswith(REASONING):
         return False
-    limit = len(text) if dotall else _line_end(text, len(REASONING))
+    limit = len(text) if dotall else _find_line_end(text, len(REASONING))
     hopeless = 0  # no answer closes that begins before this place
-    for start in _answers(text, limit):
+    for start in _find_answers(text, limit):
         if start >= hopeless:
-            hopeless = len(text) if dotall else _line_end(text, start)
+            hopeless = len(text) if dotall else _find_line_end(text, start)
             if text.find(ANSWER_END, start, hopeless) >= 0:
                 return True
     return False
 
 
-def _answers(text: str, limit: int) -> Iterator[int]:
+def _find_answers(text: str, limit: int) -> Iterator[int]:
     """Where an answer begins that follows the end of a reasoning block, which must close before the limit."""
     close = text.find(REASONING_END, len(REASONING), limit)
     while close >= 0:
@@ -94,12 +94,12 @@ def _answers(text: str, limit: int) -> Iterator[int]:
         close = text.find(REASONING_END, close + 1, limit)
 
 
-def _line_end(text: str, start: int) -> int:
+def _find_line_end(text: str, start: int) -> int:
     end = text.find("\n", start)
     return end if end >= 0 else len(text)
 
 
-def tag_pay(text: str) -> float:
+def score_tags(text: str) -> float:
     """What the four tags earn, less the price of what follows the last; below 0 for long tails."""
     pay = TAG_PAY * (text.count(STRICT_BEGIN) == 1) + TAG_PAY * (text.count(f"\n{REASONING_END}\n") == 1)
     if text.count(f"\n{ANSWER}\n") == 1:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from qed.grading.extract import final_answer, last_boxed
-from qed.rewards.verdicts import NO_ANSWER, NO_FORMAT, verdict_on
+from qed.grading.extract import extract_final_answer, find_last_boxed
+from qed.rewards.verdicts import NO_ANSWER, NO_FORMAT, judge_answer
 from qed.types import Grade, Rollout
 
 OPENED, CLOSED = "<think>", "</think>"
@@ -28,10 +28,10 @@ class LuffyThink:
     """`reward_impl_version` of LUFFY's scripts."""
 
     def __call__(self, rollout: Rollout) -> Grade:
-        section = _behind_the_thought(rollout.text)
+        section = _find_answer_section(rollout.text)
         answer = None if section is None else self._answer(section)
         format_ok = section is not None and (self.version == 3 or answer is not None)
-        verdict = verdict_on(rollout.problem.answer, answer)
+        verdict = judge_answer(rollout.problem.answer, answer)
         if not format_ok:
             verdict = NO_FORMAT if section is None else NO_ANSWER
         right, wrong, unformatted = PAY[self.version]
@@ -41,12 +41,12 @@ class LuffyThink:
 
     def _answer(self, section: str) -> str | None:
         if self.version == 1:
-            return last_boxed(section)
-        found = final_answer(section)
+            return find_last_boxed(section)
+        found = extract_final_answer(section)
         return found.answer if found else None
 
 
-def _behind_the_thought(text: str) -> str | None:
+def _find_answer_section(text: str) -> str | None:
     """What stands between the first and the second `</think>`; None where the thought does not close."""
     text = text if text.startswith(OPENED) else f"{OPENED}\n{text}"
     pieces = text.split(CLOSED, 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from qed.grading.extract import final_answer
+from qed.grading.extract import extract_final_answer
 from qed.types import Grade, Problem, Rollout
 
 LETTERS = "ABCDEFGHIJ"
@@ -22,32 +22,32 @@ CHOSEN = re.compile(
 def reward(rollout: Rollout) -> Grade:
     """Reward = correct; the format holds when a letter was chosen."""
     problem = rollout.problem
-    chosen = letter(rollout.text, _choices(problem))
-    correct = chosen is not None and chosen == _letter(problem.answer, _choices(problem))
+    chosen = find_letter(rollout.text, _list_choices(problem))
+    correct = chosen is not None and chosen == _match_letter(problem.answer, _list_choices(problem))
     reason = "no letter chosen" if chosen is None else "the same choice" if correct else "another choice"
     return Grade(float(correct), correct, chosen is not None, chosen, {"correct": float(correct)}, "string", reason)
 
 
-def letter(text: str, choices: Sequence[str] = ()) -> str | None:
+def find_letter(text: str, choices: Sequence[str] = ()) -> str | None:
     """The letter that the final answer of a text chooses, by its name or by the words of a choice; None without one."""
-    found = final_answer(text)
-    return _letter(found.answer, choices) if found else None
+    found = extract_final_answer(text)
+    return _match_letter(found.answer, choices) if found else None
 
 
-def _choices(problem: Problem) -> Sequence[str]:
+def _list_choices(problem: Problem) -> Sequence[str]:
     choices = problem.meta.get("choices")
     return [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
 
 
-def _letter(answer: str, choices: Sequence[str]) -> str | None:
+def _match_letter(answer: str, choices: Sequence[str]) -> str | None:
     """The letter that an answer names, or that of the choice with its words."""
     found = CHOSEN.match(answer.strip())
     if found:
         return found.group(1).upper()
-    words = [_words(choice) for choice in choices]
-    place = words.index(_words(answer)) if words.count(_words(answer)) == 1 else len(LETTERS)
+    words = [_normalize_words(choice) for choice in choices]
+    place = words.index(_normalize_words(answer)) if words.count(_normalize_words(answer)) == 1 else len(LETTERS)
     return LETTERS[place] if place < len(LETTERS) else None
 
 
-def _words(text: str) -> str:
+def _normalize_words(text: str) -> str:
     return " ".join(text.casefold().split()).strip(" .")

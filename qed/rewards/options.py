@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from qed.errors import UsageError, nearest
+from qed.errors import UsageError, suggest_nearest
 
 TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 BUDGET = "max_tokens"  # a field of this name that is 0 gets the run's own
@@ -26,7 +26,7 @@ class Option:
     written: str
 
 
-def parse(options: Sequence[str]) -> list[Option]:
+def parse_options(options: Sequence[str]) -> list[Option]:
     """The settings as written, `overlong.cache=64`.
 
     Raises:
@@ -50,12 +50,13 @@ def check_names(options: Iterable[Option], known: Iterable[str]) -> None:
     for option in options:
         if option.name not in known:
             raise UsageError(
-                f"The option '{option.written}' is for a reward that is not chosen.{nearest(option.name, known)} "
+                f"The option '{option.written}' is for a reward that is not "
+                f"chosen.{suggest_nearest(option.name, known)} "
                 f"Chosen: {', '.join(known)}."
             )
 
 
-def configured(name: str, reward: Any, options: Iterable[Option], max_tokens: int) -> Any:
+def apply_options(name: str, reward: Any, options: Iterable[Option], max_tokens: int) -> Any:
     """The reward of that name with its settings changed; one without settings stays as it is.
 
     Raises:
@@ -66,8 +67,8 @@ def configured(name: str, reward: Any, options: Iterable[Option], max_tokens: in
         if own:
             raise UsageError(f"The option '{own[0].written}' cannot be set: the reward {name} has no settings.")
         return reward
-    kinds = _kinds(type(reward))
-    changes = {option.field: _value(option, kinds) for option in own}
+    kinds = _read_types(type(reward))
+    changes = {option.field: _read_value(option, kinds) for option in own}
     if BUDGET in kinds and not changes.get(BUDGET, getattr(reward, BUDGET)):
         changes[BUDGET] = max_tokens
     return replace(reward, **changes)
@@ -78,25 +79,25 @@ def is_settable(reward: Any) -> bool:
     return is_dataclass(reward) and not isinstance(reward, type)
 
 
-def _kinds(owner: type[Any]) -> Mapping[str, Any]:
+def _read_types(owner: type[Any]) -> Mapping[str, Any]:
     hints = get_type_hints(owner)
     return {field.name: hints[field.name] for field in fields(owner) if field.init}
 
 
-def _value(option: Option, kinds: Mapping[str, Any]) -> Any:
+def _read_value(option: Option, kinds: Mapping[str, Any]) -> Any:
     if option.field not in kinds:
-        hint = nearest(option.field, kinds)
+        hint = suggest_nearest(option.field, kinds)
         settings = ", ".join(kinds) or "none"
         raise UsageError(f"The reward {option.name} has no setting '{option.field}'.{hint} It has: {settings}.")
     try:
-        return coerced(option.value, kinds[option.field])
+        return coerce_text(option.value, kinds[option.field])
     except ValueError as error:
         raise UsageError(
             f"The option '{option.written}': {option.field} must be {error}, not '{option.value}'."
         ) from None
 
 
-def coerced(text: str, kind: Any) -> Any:
+def coerce_text(text: str, kind: Any) -> Any:
     """A text as a value of a type: bool, int, float, str, a Literal, or a tuple of texts between commas.
 
     Raises:
@@ -113,10 +114,10 @@ def coerced(text: str, kind: Any) -> Any:
         if text.lower() not in TRUTHS:
             raise ValueError("true or false")
         return TRUTHS[text.lower()]
-    return _number(text, kind) if kind in (int, float) else text
+    return _read_number(text, kind) if kind in (int, float) else text
 
 
-def _number(text: str, kind: type[int] | type[float]) -> int | float:
+def _read_number(text: str, kind: type[int] | type[float]) -> int | float:
     words = "a whole number" if kind is int else "a finite number"
     try:
         value = kind(text)

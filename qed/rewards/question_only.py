@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qed.grading.extract import last_boxed
-from qed.grading.strings import Gold, Grader, judged
+from qed.grading.extract import find_last_boxed
+from qed.grading.strings import Gold, Grader, grade_answer
 from qed.rewards.verdicts import NO_ANSWER
 from qed.types import Grade, Rollout
 
@@ -21,13 +21,13 @@ class QuestionOnly:
     """Who compares answers: qed's own grader, or the reference's rules, fast (on strings) or slow (as math-verify)."""
 
     def __call__(self, rollout: Rollout) -> Grade:
-        return score(rollout.text, rollout.problem.answer, self.grader)
+        return score_response(rollout.text, rollout.problem.answer, self.grader)
 
 
-def score(response: str, gold: Gold, grader: Grader = "qed") -> Grade:
+def score_response(response: str, gold: Gold, grader: Grader = "qed") -> Grade:
     """The grade of a response; `gold` is one answer, text or number, or a list of which any is right."""
-    found = last_boxed(response)
-    verdict = NO_ANSWER if found is None else judged(gold, found, grader)
+    found = find_last_boxed(response)
+    verdict = NO_ANSWER if found is None else grade_answer(gold, found, grader)
     pay = float(verdict.correct)
     parts = {"correct": pay, "format": float(found is not None)}
     return Grade(pay, verdict.correct, found is not None, found, parts, verdict.tier, verdict.reason)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qed.grading.extract import last_boxed
-from qed.grading.strings import Gold, Grader, judged
+from qed.grading.extract import find_last_boxed
+from qed.grading.strings import Gold, Grader, grade_answer
 from qed.rewards.verdicts import NO_ANSWER, NO_FORMAT
 from qed.types import Grade, Rollout
 
@@ -23,23 +23,23 @@ class R1Zero:
     """Who compares answers: qed's own grader, or the reference's rules, fast (on strings) or slow (as math-verify)."""
 
     def __call__(self, rollout: Rollout) -> Grade:
-        return score(rollout.text, rollout.problem.answer, self.grader)
+        return score_response(rollout.text, rollout.problem.answer, self.grader)
 
 
-def score(response: str, gold: Gold, grader: Grader = "qed") -> Grade:
+def score_response(response: str, gold: Gold, grader: Grader = "qed") -> Grade:
     """The grade of a response; `gold` is one answer, text or number, or a list of which any is right."""
     format_ok = "</think> <answer>" in response and "</answer>" in response
-    extracted = _answer(response) if format_ok else None
+    extracted = _extract_answer(response) if format_ok else None
     nothing = NO_ANSWER if format_ok else NO_FORMAT
-    verdict = nothing if extracted is None else judged(gold, extracted, grader)
+    verdict = nothing if extracted is None else grade_answer(gold, extracted, grader)
     pay = float(verdict.correct)
     parts = {"correct": pay, "format": float(format_ok)}
     return Grade(pay, verdict.correct, format_ok, extracted, parts, verdict.tier, verdict.reason)
 
 
-def _answer(text: str) -> str | None:
+def _extract_answer(text: str) -> str | None:
     answer = text.rpartition("<answer>")[2].replace("</answer>", "").strip()
-    return last_boxed(answer) if "\\boxed" in answer else answer
+    return find_last_boxed(answer) if "\\boxed" in answer else answer
 
 
 reward = R1Zero()

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from qed.grading.extract import between
-from qed.rewards.verdicts import NO_FORMAT, verdict_on
+from qed.grading.extract import find_between
+from qed.rewards.verdicts import NO_FORMAT, judge_answer
 from qed.types import Grade, Rollout
 
 FORMAT_WEIGHT = 0.1
@@ -14,16 +14,16 @@ TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 def reward(rollout: Rollout) -> Grade:
     """Reward = correct + 0.1 x format; an answer outside the format is never correct."""
     text = rollout.text.strip()
-    format_ok = well_formed(text)
-    extracted = between(text, "<answer>", "</answer>")
-    verdict = verdict_on(rollout.problem.answer, extracted) if format_ok else NO_FORMAT
+    format_ok = is_well_formed(text)
+    extracted = find_between(text, "<answer>", "</answer>")
+    verdict = judge_answer(rollout.problem.answer, extracted) if format_ok else NO_FORMAT
     correct = verdict.correct
     parts = {"correct": float(correct), "format": float(format_ok)}
     pay = correct + FORMAT_WEIGHT * format_ok
     return Grade(pay, correct, format_ok, extracted, parts, verdict.tier, verdict.reason)
 
 
-def well_formed(text: str) -> bool:
+def is_well_formed(text: str) -> bool:
     """Each tag exactly once, in order, nothing outside of them but white space between the two parts."""
     if any(text.count(tag) != 1 for tag in TAGS):
         return False

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from qed.rewards.verdicts import NO_FORMAT, verdict_on
+from qed.rewards.verdicts import NO_FORMAT, judge_answer
 from qed.types import Grade, Rollout
 
 NUMBER = re.compile(r"-?[\d.,]+")
@@ -98,16 +98,16 @@ class WorkingOut:
 
     def __call__(self, rollout: Rollout) -> Grade:
         text, gold, pay, tags = rollout.text, rollout.problem.answer, PRESETS[self.preset], self.tags
-        held = held_solution(text, tags, self.end_token)
+        held = find_solution(text, tags, self.end_token)
         parts = {
             "exact": pay.exact if held is not None else 0.0,
             "approximate": sum(
                 pay.tag_once if text.count(self._looked_for(name)) == 1 else pay.tag_else for name in pay.counted
             ),
-            "answer": answer_pay(held, gold, pay),
-            "numbers": number_pay(text.partition(tags.solution_start)[2], gold, pay),
+            "answer": score_answer(held, gold, pay),
+            "numbers": score_number(text.partition(tags.solution_start)[2], gold, pay),
         }
-        verdict = NO_FORMAT if held is None else verdict_on(gold, held)
+        verdict = NO_FORMAT if held is None else judge_answer(gold, held)
         extracted = None if held is None else held.strip()
         return Grade(
             sum(parts.values()), verdict.correct, held is not None, extracted, parts, verdict.tier, verdict.reason
@@ -124,7 +124,7 @@ class WorkingOut:
         return f"{tag[:-1]}{tag[-2:]}" if self.typo and name == "solution_start" else tag
 
 
-def held_solution(text: str, tags: Tags, end_token: str = "") -> str | None:
+def find_solution(text: str, tags: Tags, end_token: str = "") -> str | None:
     """What the exact format holds: from the first opening of a solution behind the first end of the working out, up to
     the first closing tag at the end of a line; None where the format does not hold, or nothing stands between.
 
@@ -144,23 +144,23 @@ def held_solution(text: str, tags: Tags, end_token: str = "") -> str | None:
 
 
 def _ends_line(text: str, place: int, end_token: str) -> bool:
-    after = _behind_space(text, place)
+    after = _skip_space(text, place)
     if after == len(text) or "\n" in text[place:after]:
         return True
     if not end_token or not text.startswith(end_token, after):
         return False
     place = after + len(end_token)
-    after = _behind_space(text, place)
+    after = _skip_space(text, place)
     return after == len(text) or "\n" in text[place:after]
 
 
-def _behind_space(text: str, place: int) -> int:
+def _skip_space(text: str, place: int) -> int:
     while place < len(text) and text[place].isspace():
         place += 1
     return place
 
 
-def answer_pay(held: str | None, gold: str, pay: Pay) -> float:
+def score_answer(held: str | None, gold: str, pay: Pay) -> float:
     """What the held solution earns: as text, stripped, or by its ratio to the gold."""
     if held is None:
         return pay.none
@@ -177,7 +177,7 @@ def answer_pay(held: str | None, gold: str, pay: Pay) -> float:
     return pay.within_20 if 0.8 <= ratio <= 1.2 else pay.other
 
 
-def number_pay(tail: str, gold: str, pay: Pay) -> float:
+def score_number(tail: str, gold: str, pay: Pay) -> float:
     """What the first number behind the opening of the solution earns; digits, points and commas make a number."""
     found = NUMBER.search(tail)
     if found is None:

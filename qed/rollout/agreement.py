@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from qed.config.phases import Settings
 from qed.console.live import Console
-from qed.data.prompts.base import Template
+from qed.data.prompts.base import PromptTemplate
 from qed.models import load
 from qed.rollout.policy import Policy
 from qed.rollout.sampler_check import PROBLEMS, Options, SamplerCheck, check_sampler, choose_prompts, require_agreement
@@ -18,10 +18,10 @@ from qed.types import Problem
 IN_EVALUATION = Options("--sampler", "--precision", "--preflight false")
 
 
-def compare(
+def compare_sampler(
     sampler: Sampler,
     score: Score,
-    template: Template,
+    template: PromptTemplate,
     problems: Sequence[Problem],
     window: int,
     sampling: Sampling,
@@ -41,12 +41,12 @@ def compare(
     prompts = [template.tokens(template.prompt(problem)) for problem in problems[:PROBLEMS]]
     address = (settings.run.seed, "sampler check")
     batches = choose_prompts(prompts, sampling.max_tokens, window)
-    return check_sampler(sampler, score, batches, sampling, load.precision(settings.model), address)
+    return check_sampler(sampler, score, batches, sampling, load.read_precision(settings.model), address)
 
 
 def require_sampler(
     policy: Policy,
-    template: Template,
+    template: PromptTemplate,
     problems: Sequence[Problem],
     sampling: Sampling,
     settings: Settings,
@@ -64,8 +64,8 @@ def require_sampler(
     if not settings.run.preflight:
         return {}
     score = score_with(policy.model, sampling.temperature or 1.0)
-    window = load.window(policy.model)
-    check = compare(policy.sampler, score, template, problems, window, sampling, settings)
+    window = load.read_window(policy.model)
+    check = compare_sampler(policy.sampler, score, template, problems, window, sampling, settings)
     console.say(check.describe())
     require_agreement(check, policy.sampler, options)
     return check.fields

@@ -10,19 +10,19 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from qed.algorithms.base import Algorithm, Look, Moment
+from qed.algorithms.base import Algorithm, ScoreFn, StepContext
 from qed.config.settings import SamplingSettings
-from qed.data.prompts.base import Template
+from qed.data.prompts.base import PromptTemplate
 from qed.guards.timer import StageTimer
 from qed.rewards.grader import Grader
-from qed.rollout.replay import Pool, Row, as_row, from_row
-from qed.rollout.stages import Stream, grade, sample, with_greedy
+from qed.rollout.replay import ReplayBuffer, Row, decode_rollout, encode_rollout
+from qed.rollout.stages import Stream, add_greedy, grade, sample
 from qed.sampling.base import Sampler, Sampling
 from qed.types import Group, Problem, Rollout
 
 
 @dataclass
-class Gathered:
+class CollectedStep:
     """The groups of a step: those that count, all that were sampled and graded for it, and for the step's record after
     how many rounds, how many the algorithm did not keep and what became of the written answers asked for."""
 
@@ -32,7 +32,7 @@ class Gathered:
 
 
 @dataclass
-class Gatherer:
+class RolloutCollector:
     """Samples for an online phase.
 
     `look` is how the policy sees answers that may be recalled, `offset` the number of the run's steps before the phase.
@@ -42,16 +42,16 @@ class Gatherer:
 
     stream: Stream[Problem]
     sampler: Sampler
-    template: Template
+    template: PromptTemplate
     grader: Grader
     settings: SamplingSettings
-    look: Look
+    compute_mean_scores: ScoreFn
     offset: int = 0
     surplus: list[Group] = field(default_factory=list)
-    pool: Pool = field(default_factory=Pool)
+    pool: ReplayBuffer = field(default_factory=ReplayBuffer)
     timer: StageTimer = field(default_factory=StageTimer)
 
-    def gather(self, algorithm: Algorithm, moment: Moment) -> Gathered:
+    def collect(self, algorithm: Algorithm, moment: StepContext) -> CollectedStep:
         """The graded groups of a step, at most as many as its problems; what is kept beyond them is surplus."""
         wanted = self.settings.problems_per_step
         before, counts = len(self.surplus), Counter[str]()
@@ -59,34 +59,34 @@ class Gatherer:
         while not algorithm.enough(kept, wanted, rounds):
             fresh = self._sample(algorithm, moment, rounds, counts)
             sampled += fresh
-            kept = kept + algorithm.kept(fresh)
+            kept = kept + algorithm.filter_groups(fresh)
             rounds += 1
         groups, self.surplus = kept[:wanted], kept[wanted:]
         dropped = before + len(sampled) - len(kept)
         record: dict[str, float] = {"groups/rounds": rounds, "groups/kept": len(groups), "groups/dropped": dropped}
-        return Gathered(groups, sampled, record | counts)
+        return CollectedStep(groups, sampled, record | counts)
 
-    def _sample(self, algorithm: Algorithm, moment: Moment, rounds: int, counts: Counter[str]) -> list[Group]:
+    def _sample(self, algorithm: Algorithm, moment: StepContext, rounds: int, counts: Counter[str]) -> list[Group]:
         wanted, size = self.settings.problems_per_step, self.settings.group_size
         requests = algorithm.recall(self.pool, wanted, size, moment, self._score) if rounds == 0 else []
         if requests:
-            counts["replay/answers"] += sum(len(request.beside) for request in requests)
-        requests = [*requests, *algorithm.plan(self._asked(wanted - len(requests)), size, moment)]
+            counts["replay/answers"] += sum(len(request.extra_completions) for request in requests)
+        requests = [*requests, *algorithm.plan(self._next_problems(wanted - len(requests)), size, moment)]
         sampling = Sampling(self.settings.temperature, self.settings.max_tokens, self.template.stop)
         step = self.offset + moment.step
         # A problem that is asked again in a later round of the same step must not get the same draws.
         address = (moment.seed, "rollout", step, *((rounds,) if rounds else ()))
         groups = sample(requests, self.sampler, self.template, sampling, address, step - 1, counts)
-        groups = with_greedy(groups, requests, self.sampler, self.template, sampling, version=step - 1)
+        groups = add_greedy(groups, requests, self.sampler, self.template, sampling, version=step - 1)
         with self.timer("grade"):
             grade(groups, self.grader)
         return groups
 
     def _score(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
         with self.timer("score"):
-            return self.look(rollouts)
+            return self.compute_mean_scores(rollouts)
 
-    def _asked(self, count: int) -> list[Problem]:
+    def _next_problems(self, count: int) -> list[Problem]:
         """The next problems of the stream that are not retired; those solved retire when an epoch has ended."""
         asked: list[Problem] = []
         while len(asked) < count:
@@ -98,14 +98,14 @@ class Gatherer:
                 self.pool.end_epoch(len(self.stream.items), self.settings.problems_per_step)
         return asked
 
-    def copy(self) -> Gatherer:
+    def copy(self) -> RolloutCollector:
         """What it holds now, for a checkpoint of this moment that is written later."""
         return replace(self, surplus=list(self.surplus), pool=self.pool.copy())
 
     def rows(self) -> list[Row]:
         """What a checkpoint has to hold besides the stream's position, as rows of JSON."""
         surplus = [
-            {"surplus": number, "rollout": as_row(rollout)}
+            {"surplus": number, "rollout": encode_rollout(rollout)}
             for number, group in enumerate(self.surplus)
             for rollout in group
         ]
@@ -117,6 +117,6 @@ class Gatherer:
         groups: dict[int, Group] = {}
         for row in rows:
             if "surplus" in row:
-                groups.setdefault(row["surplus"], []).append(from_row(row["rollout"], problems))
+                groups.setdefault(row["surplus"], []).append(decode_rollout(row["rollout"], problems))
         self.surplus = list(groups.values())
-        self.pool = Pool.of(rows, problems)
+        self.pool = ReplayBuffer.of(rows, problems)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qed.config.reward_names import AUTO
 from qed.config.settings import DataSettings
-from qed.data.splits import prompt_leaf, reward_names
+from qed.data.splits import load_prompt, resolve_reward_names
 from qed.grading.session import Limits
 from qed.rewards import grader
 from qed.rewards.base import FINAL_ANSWER
@@ -18,13 +18,13 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
     """What grades the answers of a run whose answers have at most `max_tokens` tokens; what rewards print goes to a
     log."""
     limits = Limits(data.reward_seconds, 6 * data.reward_seconds, int(data.reward_memory_gb * 2**30))
-    conversational = prompt_leaf(data).CHAT
-    names = reward_names(data)
+    conversational = load_prompt(data).CHAT
+    names = resolve_reward_names(data)
     # The tags of a prompt are those that the reward of its name looks for, and need not be told twice.
     shared = [option for option in data.prompt_options if option.partition(".")[0] in names]
     options = (*shared, *data.reward_options)
     pool = grader.Pool(data.reward_workers, limits, log)
-    return grader.make(names, options, max_tokens, conversational, pool)
+    return grader.make_grader(names, options, max_tokens, conversational, pool)
 
 
 def load_evaluator(data: DataSettings, max_tokens: int, chosen: Grader) -> Grader:
@@ -37,4 +37,4 @@ def load_evaluator(data: DataSettings, max_tokens: int, chosen: Grader) -> Grade
         if other.judge is not None:
             break
         other.close()
-    return grader.Evaluator(chosen, other)
+    return grader.JudgingGrader(chosen, other)

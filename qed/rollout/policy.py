@@ -11,8 +11,8 @@ import torch
 
 from qed.config import plugins
 from qed.config.phases import PipelineSettings, Settings
-from qed.data.prompts.base import Template
-from qed.data.splits import prompt_leaf, training_text
+from qed.data.prompts.base import PromptTemplate
+from qed.data.splits import list_training_texts, load_prompt
 from qed.models import load, lora
 from qed.sampling.base import Sampler
 from qed.types import Problem
@@ -24,15 +24,15 @@ class Policy:
 
     model: Any
     tokenizer: Any
-    template: Template
+    template: PromptTemplate
     sampler: Sampler
 
-    def room(self, max_tokens: int) -> int:
+    def max_prompt_tokens(self, max_tokens: int) -> int:
         """How long a prompt may be, in tokens, so that the longest answer still fits the model's window."""
-        return load.window(self.model) - max_tokens
+        return load.read_window(self.model) - max_tokens
 
 
-def tell_handover(sampler: Sampler, say: Callable[[str], None]) -> str | None:
+def report_handover(sampler: Sampler, say: Callable[[str], None]) -> str | None:
     """Say why the reference sampler answers where the native one was asked for; the reason, or None."""
     reason: str | None = getattr(sampler, "handed_over", None)
     if reason is not None:
@@ -44,25 +44,27 @@ def load_policy(
     settings: Settings | PipelineSettings, problems: Sequence[Problem], device: torch.device, checkpoint: Path | None
 ) -> Policy:
     """The policy of a run: from a checkpoint, made from nothing on the problems' text, or loaded by its name."""
-    leaf = prompt_leaf(settings.data)
+    leaf = load_prompt(settings.data)
     adapted = settings.model.lora_rank > 0
     if checkpoint is not None and not adapted:
-        network, tokenizer = load.load(replace(settings.model, name=str(checkpoint / "hf"), revision=""))
+        network, tokenizer = load.load_model(replace(settings.model, name=str(checkpoint / "hf"), revision=""))
     elif load.is_new(settings.model.name):
-        network, tokenizer = load.build(settings.model.name, training_text(problems, leaf), settings.run.seed)
+        network, tokenizer = load.build_model(
+            settings.model.name, list_training_texts(problems, leaf), settings.run.seed
+        )
     else:
-        network, tokenizer = load.load(settings.model)
+        network, tokenizer = load.load_model(settings.model)
     if adapted:
-        network = lora.add(network, settings.model, settings.run.seed)
+        network = lora.add_adapters(network, settings.model, settings.run.seed)
     if adapted and checkpoint is not None:
-        lora.load(network, checkpoint / "adapter")
-    network = load.prepare(network, settings.model, device)
+        lora.load_adapters(network, checkpoint / "adapter")
+    network = load.prepare_model(network, settings.model, device)
     if hasattr(leaf, "chat_template"):
         # Saved with every checkpoint, so that other programs ask it as it was trained.
         tokenizer.chat_template = leaf.chat_template
-    ends = load.end_ids(network, tokenizer, leaf.CHAT)
-    load.end_with(network, ends)
-    template = Template(leaf, tokenizer, ends)
-    make = plugins.load("samplers", settings.sampling.sampler).make
-    sampler = make(network, tokenizer, ends, settings.sampling.rows_per_batch, load.precision(settings.model))
+    ends = load.find_end_ids(network, tokenizer, leaf.CHAT)
+    load.set_end_ids(network, ends)
+    template = PromptTemplate(leaf, tokenizer, ends)
+    make = plugins.load_leaf("samplers", settings.sampling.sampler).make
+    sampler = make(network, tokenizer, ends, settings.sampling.rows_per_batch, load.read_precision(settings.model))
     return Policy(network, tokenizer, template, sampler)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from qed.errors import DataError
-from qed.randomness import seed_of
+from qed.randomness import derive_seed
 from qed.types import Grade, Group, Problem, Rollout
 
 Row = dict[str, Any]
@@ -21,7 +21,7 @@ MASKS = ("sampled_mask", "loss_mask")  # of a rollout; in a row a list of 0 and 
 
 
 @dataclass
-class Pool:
+class ReplayBuffer:
     """Answers by their problem; how many of a problem's group were right when it was last kept; what is solved.
 
     A solved problem is not drawn from the pool any more; with the end of the epoch it is retired: forgotten by the pool
@@ -40,7 +40,7 @@ class Pool:
         known = {answer.output for answer in kept}
         for rollout in right:
             if rollout.source == "policy" and rollout.is_on_policy and rollout.output not in known:
-                kept.append(_as_replay(rollout))
+                kept.append(_convert_to_replay(rollout))
                 known.add(rollout.output)
         if kept:
             self.successes[problem] = len(right)
@@ -95,18 +95,18 @@ class Pool:
             address: of the draws.
         """
         buckets = dict(sorted(self.buckets().items()))
-        draws = random.Random(seed_of(*address))
+        draws = random.Random(derive_seed(*address))
         taken = dict.fromkeys(buckets, 0)
         weights = {bucket: weight(bucket) for bucket in buckets}
         for _ in range(min(count, sum(map(len, buckets.values())))):
-            taken[_drawn(buckets, weights, draws)] += 1
+            taken[_draw_bucket(buckets, weights, draws)] += 1
         excess = 0
         for bucket, problems in buckets.items():
             excess += max(0, taken[bucket] - len(problems))
             taken[bucket] = min(taken[bucket], len(problems))
         for _ in range(excess):
             roomy = [bucket for bucket, problems in buckets.items() if taken[bucket] < len(problems)]
-            taken[_drawn(roomy, weights, draws)] += 1
+            taken[_draw_bucket(roomy, weights, draws)] += 1
         return [problem for bucket, problems in buckets.items() for problem in draws.sample(problems, taken[bucket])]
 
     def end_epoch(self, problems: int, wanted: int) -> None:
@@ -134,25 +134,25 @@ class Pool:
             "replay/retired": len(self.retired),
         }
 
-    def copy(self) -> Pool:
+    def copy(self) -> ReplayBuffer:
         """The pool as it is now; what happens to either of the two does not change the other."""
         answers = {problem: list(kept) for problem, kept in self.answers.items()}
-        return Pool(answers, dict(self.successes), set(self.solved), set(self.retired))
+        return ReplayBuffer(answers, dict(self.successes), set(self.solved), set(self.retired))
 
     def rows(self) -> list[Row]:
         """All of it as rows of JSON."""
         return [
-            *({"kept": as_row(answer)} for kept in self.answers.values() for answer in kept),
+            *({"kept": encode_rollout(answer)} for kept in self.answers.values() for answer in kept),
             {"successes": self.successes, "solved": sorted(self.solved), "retired": sorted(self.retired)},
         ]
 
     @classmethod
-    def of(cls, rows: Iterable[Row], problems: Mapping[str, Problem]) -> Pool:
+    def of(cls, rows: Iterable[Row], problems: Mapping[str, Problem]) -> ReplayBuffer:
         """The pool that `rows` wrote."""
         pool = cls()
         for row in rows:
             if "kept" in row:
-                answer = from_row(row["kept"], problems)
+                answer = decode_rollout(row["kept"], problems)
                 pool.answers.setdefault(answer.problem.id, []).append(answer)
             elif "successes" in row:
                 pool.successes = dict(row["successes"])
@@ -160,14 +160,14 @@ class Pool:
         return pool
 
 
-def _drawn(buckets: Iterable[int], weights: Mapping[int, float], draws: random.Random) -> int:
+def _draw_bucket(buckets: Iterable[int], weights: Mapping[int, float], draws: random.Random) -> int:
     """One of the buckets by its weight; where no weight is above 0, each is as likely."""
     choices = list(buckets)
     own = [weights[bucket] for bucket in choices]
     return draws.choices(choices, own if sum(own) > 0 else None)[0]
 
 
-def _as_replay(rollout: Rollout) -> Rollout:
+def _convert_to_replay(rollout: Rollout) -> Rollout:
     """An answer as it joins another group: given as a whole, its log-probs those of the policy that wrote it."""
     recorded = rollout.logps if rollout.old_logps is None else rollout.old_logps
     return replace(
@@ -183,14 +183,14 @@ def _as_replay(rollout: Rollout) -> Rollout:
     )
 
 
-def as_row(rollout: Rollout) -> Row:
+def encode_rollout(rollout: Rollout) -> Row:
     """A rollout as JSON that gives back every number as it was; of its problem the id alone."""
     row = {part.name: getattr(rollout, part.name) for part in fields(Rollout)}
     row |= {name: [int(value) for value in row[name]] for name in MASKS}
     return {**row, "problem": rollout.problem.id, "grade": rollout.grade and asdict(rollout.grade)}
 
 
-def from_row(row: Row, problems: Mapping[str, Problem]) -> Rollout:
+def decode_rollout(row: Row, problems: Mapping[str, Problem]) -> Rollout:
     """The rollout that `as_row` wrote; a row of an earlier version has `given`, a count of first tokens, for a mask.
 
     Raises:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from qed.errors import UsageError
-from qed.randomness import seed_of
+from qed.randomness import derive_seed
 from qed.sampling.base import Sampler, Sampling
 from qed.sampling.hf import HFSampler
 from qed.training.scoring import Score
@@ -106,8 +106,8 @@ class SamplerCheck:
         """Everything, as JSON can say it."""
         return {
             "passed": self.passed,
-            "logp_diff_max": _as_json(self.largest),
-            "logp_diff_mean": _as_json(self.mean),
+            "logp_diff_max": _encode_number(self.largest),
+            "logp_diff_mean": _encode_number(self.mean),
             "tokens": self.tokens,
             "tolerance_max": self.tolerance.largest,
             "tolerance_mean": self.tolerance.mean,
@@ -148,8 +148,8 @@ def check_sampler(
     """
     whole = Sampling(sampling.temperature or 1.0, min(TOKENS, sampling.max_tokens))
     rows = [row for batch in batches for row in _sample(sampler, batch, whole, address)]
-    differences = _differences(rows, score(rows, precision) if rows else [])
-    rounding = _rounding(precision)
+    differences = _list_differences(rows, score(rows, precision) if rows else [])
+    rounding = _describe_rounding(precision)
     check = _compare(rows, differences, rounding, rounding.floor)
     if check.passed:
         return check
@@ -226,7 +226,7 @@ def _sample(
 ) -> list[Rollout]:
     count = ANSWERS if len(prompts) > 1 else LONG_ANSWERS
     seeds = [
-        [seed_of(*address, len(prompt), which, number) for number in range(count)]
+        [derive_seed(*address, len(prompt), which, number) for number in range(count)]
         for which, prompt in enumerate(prompts)
     ]
     answers = sampler.generate(prompts, seeds, sampling)
@@ -237,16 +237,19 @@ def _sample(
     ]
 
 
-def _differences(rows: Sequence[Rollout], scored: Sequence[tuple[float, ...]]) -> list[list[float]]:
+def _list_differences(rows: Sequence[Rollout], scored: Sequence[tuple[float, ...]]) -> list[list[float]]:
     """The absolute differences of each row's tokens; infinity where a score is no number, NaN where the sampler told
     none."""
     return [
-        [math.nan if math.isnan(own) else _distance(own, other) for own, other in zip(row.logps, logps, strict=True)]
+        [
+            math.nan if math.isnan(own) else _measure_distance(own, other)
+            for own, other in zip(row.logps, logps, strict=True)
+        ]
         for row, logps in zip(rows, scored, strict=True)
     ]
 
 
-def _distance(one: float, other: float) -> float:
+def _measure_distance(one: float, other: float) -> float:
     distance = abs(one - other)
     return math.inf if math.isnan(distance) else distance
 
@@ -263,10 +266,10 @@ def _compare(
     if not known:
         return SamplerCheck(0.0, 0.0, 0, tolerance, rounding.name, 0, 0)
     largest, prompt, position = max(known, key=lambda one: one[0])
-    return SamplerCheck(largest, _worst_mean(known), len(known), tolerance, rounding.name, len(prompt), position)
+    return SamplerCheck(largest, _find_worst_mean(known), len(known), tolerance, rounding.name, len(prompt), position)
 
 
-def _worst_mean(known: Sequence[tuple[float, PromptTokens, int]]) -> float:
+def _find_worst_mean(known: Sequence[tuple[float, PromptTokens, int]]) -> float:
     """The mean difference of the prompt where it is largest: a fault of long prompts must not be averaged away."""
     prompts = {prompt for _, prompt, _ in known}
     return max(fmean(value for value, own, _ in known if own == prompt) for prompt in prompts)
@@ -288,11 +291,11 @@ def _measure_tolerance(rows: Sequence[Rollout], score: Score, rounding: Rounding
     )
 
 
-def _rounding(precision: torch.dtype) -> Rounding:
+def _describe_rounding(precision: torch.dtype) -> Rounding:
     if precision in (torch.float32, torch.float64):
         return {"highest": FLOAT32, "high": TF32}.get(torch.get_float32_matmul_precision(), BFLOAT16)
     return BFLOAT16
 
 
-def _as_json(value: float) -> float | str:
+def _encode_number(value: float) -> float | str:
     return value if math.isfinite(value) else str(value)

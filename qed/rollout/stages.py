@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 
 from qed.algorithms.base import Algorithm
 from qed.algorithms.parts.guidance import is_wrong_trace
-from qed.data.prompts.base import Template
+from qed.data.prompts.base import PromptTemplate
 from qed.errors import Diverged, QedError
 from qed.guards.finite import require_finite
-from qed.randomness import seed_of, shuffled
+from qed.randomness import derive_seed, shuffle_indices
 from qed.rewards.grader import Grader
 from qed.sampling.base import Sampler, Sampling
 from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout, append_tokens
@@ -39,7 +39,7 @@ class Stream(Generic[T]):
         while len(taken) < count:
             epoch, offset = divmod(self.position, len(self.items))
             if self._epoch[0] != epoch:
-                self._epoch = (epoch, shuffled(len(self.items), self.seed, self.purpose, epoch))
+                self._epoch = (epoch, shuffle_indices(len(self.items), self.seed, self.purpose, epoch))
             chunk = self._epoch[1][offset : offset + count - len(taken)]
             taken += [self.items[index] for index in chunk]
             self.position += len(chunk)
@@ -49,7 +49,7 @@ class Stream(Generic[T]):
 def sample(
     requests: Sequence[Request],
     sampler: Sampler,
-    template: Template,
+    template: PromptTemplate,
     sampling: Sampling,
     address: tuple[int | str, ...],
     version: int = 0,
@@ -73,7 +73,7 @@ def sample(
     asked: Counter[str] = Counter()
     groups: list[Group] = []
     for request in requests:
-        members = begun(request, template, sampling.max_tokens, address, counts)
+        members = start_group(request, template, sampling.max_tokens, address, counts)
         # A problem that stands twice in one step goes on counting, or its answers would be the same twice.
         first = asked[request.problem.id]
         groups.append([replace(member, index=first + number) for number, member in enumerate(members)])
@@ -86,36 +86,38 @@ def sample(
                 together.setdefault((which, member.output), []).append(place)
     prompts = [groups[which][0].prompt + beginning for which, beginning in together]
     asking = [[groups[which][place] for place in places] for (which, _), places in together.items()]
-    seeds = [[seed_of(*address, one.problem.id, one.index) for one in some] for some in asking]
+    seeds = [[derive_seed(*address, one.problem.id, one.index) for one in some] for some in asking]
     given = [len(beginning) for _, beginning in together]
     try:
         answers = sampler.generate(prompts, seeds, sampling, *([given] if any(given) else []))
     except Diverged as error:
-        raise Diverged(str(error), flat(groups)) from error
+        raise Diverged(str(error), flatten(groups)) from error
     for ((which, _), places), found in zip(together.items(), answers, strict=True):
         group = groups[which]
         for place, answer in zip(places, found, strict=True):
-            group[place] = _continued(group[place], answer, template, version)
+            group[place] = _append_completion(group[place], answer, template, version)
     return groups
 
 
-def begun(
-    request: Request, template: Template, most: int, address: tuple[int | str, ...], counts: Counter[str]
+def start_group(
+    request: Request, template: PromptTemplate, most: int, address: tuple[int | str, ...], counts: Counter[str]
 ) -> Group:
     """The members of a group before any is sampled: whole answers first, then beginnings, then empty ones."""
     prompt = template.prompt(request.problem)
     empty = Rollout(request.problem, template.tokens(prompt), (), (), prompt.opened, "length", prompt_text=prompt.text)
-    traces = _traces(request, template, most, address, counts)
+    traces = _select_demonstrations(request, template, most, address, counts)
     shares = request.shares if traces else ()
-    guided = [_guided(empty, traces[number % len(traces)], share, template) for number, share in enumerate(shares)]
+    guided = [
+        _build_prefix(empty, traces[number % len(traces)], share, template) for number, share in enumerate(shares)
+    ]
     if request.shares:
         counts["guidance/traces"] += sum(member.given > 0 for member in guided)
-    members = [*request.beside, *guided]
+    members = [*request.extra_completions, *guided]
     return members + [empty] * (request.count - len(members))
 
 
-def _traces(
-    request: Request, template: Template, most: int, address: tuple[int | str, ...], counts: Counter[str]
+def _select_demonstrations(
+    request: Request, template: PromptTemplate, most: int, address: tuple[int | str, ...], counts: Counter[str]
 ) -> list[Rollout]:
     """The written answers to a problem that are short enough, in the order in which this step takes them."""
     if not any(request.shares):
@@ -124,10 +126,10 @@ def _traces(
     fitting = [trace for trace in written if len(trace.output) <= most]
     counts["guidance/without_trace"] += not written
     counts["guidance/too_long"] += bool(written) and not fitting
-    return [fitting[number] for number in shuffled(len(fitting), *address, request.problem.id, "trace")]
+    return [fitting[number] for number in shuffle_indices(len(fitting), *address, request.problem.id, "trace")]
 
 
-def _guided(empty: Rollout, trace: Rollout, share: float, template: Template) -> Rollout:
+def _build_prefix(empty: Rollout, trace: Rollout, share: float, template: PromptTemplate) -> Rollout:
     """A share of a written answer, to go on from; the whole of it is the writer's.
 
     What holds a stop string is whole: an answer of the policy's own would have ended there.
@@ -146,7 +148,7 @@ def _guided(empty: Rollout, trace: Rollout, share: float, template: Template) ->
     )
 
 
-def _continued(rollout: Rollout, answer: Completion, template: Template, version: int) -> Rollout:
+def _append_completion(rollout: Rollout, answer: Completion, template: PromptTemplate, version: int) -> Rollout:
     """An answer with what was sampled behind its beginning; until then its text is what the prompt opened for it."""
     whole = append_tokens(rollout, answer.tokens, answer.logps)
     return replace(
@@ -157,11 +159,11 @@ def _continued(rollout: Rollout, answer: Completion, template: Template, version
     )
 
 
-def with_greedy(
+def add_greedy(
     groups: Sequence[Group],
     requests: Sequence[Request],
     sampler: Sampler,
-    template: Template,
+    template: PromptTemplate,
     sampling: Sampling,
     version: int = 0,
 ) -> list[Group]:
@@ -186,20 +188,20 @@ def grade(groups: Groups, grader: Grader) -> None:
     for group, grades in zip(groups, grader(groups), strict=True):
         for rollout, verdict in zip(group, grades, strict=True):
             rollout.grade = verdict
-    require_finite(flat(groups))
-    graded = [rollout.grade for rollout in flat(groups) if rollout.grade is not None]
+    require_finite(flatten(groups))
+    graded = [rollout.grade for rollout in flatten(groups) if rollout.grade is not None]
     if graded and all(verdict.tier == "error" for verdict in graded):
         raise QedError(f"The reward failed on all of {len(graded)} answers, first with: {graded[0].reason}")
 
 
-def credit(groups: Groups, algorithm: Algorithm) -> None:
+def assign_advantages(groups: Groups, algorithm: Algorithm) -> None:
     """Give every rollout its advantage."""
     for group, advantages in zip(groups, algorithm.credit(groups), strict=True):
         for rollout, advantage in zip(group, advantages, strict=True):
             rollout.advantage = advantage
 
 
-def minibatches(
+def split_minibatches(
     rows: Sequence[Rollout], size: int, together: int = 1, address: tuple[int | str, ...] = ()
 ) -> list[list[Rollout]]:
     """Split the rows of one pass into the rows of each optimizer step, as evenly as whole bundles allow.
@@ -216,17 +218,17 @@ def minibatches(
     """
     bundles = [list(rows[start : start + together]) for start in range(0, len(rows), together)]
     count = max(1, math.ceil(len(bundles) / math.ceil(size / together))) if size else 1
-    order = shuffled(len(bundles), *address) if count > 1 else range(len(bundles))
+    order = shuffle_indices(len(bundles), *address) if count > 1 else range(len(bundles))
     ends = [number * len(bundles) // count for number in range(count + 1)]
-    return [flat(bundles[place] for place in order[start:end]) for start, end in pairwise(ends)]
+    return [flatten(bundles[place] for place in order[start:end]) for start, end in pairwise(ends)]
 
 
-def flat(groups: Iterable[Group]) -> list[Rollout]:
+def flatten(groups: Iterable[Group]) -> list[Rollout]:
     """All rollouts of some groups."""
     return [rollout for group in groups for rollout in group]
 
 
-def describe(groups: Groups) -> dict[str, float]:
+def describe_groups(groups: Groups) -> dict[str, float]:
     """What a step's rollouts look like, nothing dropped in silence: rewards, formats, lengths, truncations, empty
     groups.
 
@@ -235,7 +237,7 @@ def describe(groups: Groups) -> dict[str, float]:
     """
     greedy = [one.reward for group in groups for one in group if one.source == "greedy" and one.has_reward]
     groups = [[rollout for rollout in group if rollout.source != "greedy"] for group in groups]
-    everything = flat(groups)
+    everything = flatten(groups)
     if not everything:
         return {}
     rollouts = [rollout for rollout in everything if rollout.is_on_policy] or everything

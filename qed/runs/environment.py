@@ -17,13 +17,13 @@ LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "
 RECORD = "env.json"
 
 
-def environment(device: torch.device, compute: Mapping[str, Any]) -> dict[str, Any]:
+def describe_environment(device: torch.device, compute: Mapping[str, Any]) -> dict[str, Any]:
     """Describe what the run stands on: versions, commit, hardware, and how it computes."""
     return {
         "qed": version("qed"),
         "python": sys.version.split()[0],
         **{name: version(name) for name in LIBRARIES},
-        "commit": _commit(),
+        "commit": _read_commit(),
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cpus": os.cpu_count(),
@@ -32,7 +32,7 @@ def environment(device: torch.device, compute: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _commit() -> str | None:
+def _read_commit() -> str | None:
     """The commit of qed's own checkout, `-dirty` behind it where files differ; None where there is no checkout or no
     git."""
     root = Path(__file__).parents[2]

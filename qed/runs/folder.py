@@ -44,11 +44,11 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
         out = f"runs/{name}--{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder, aside = Path(out), None
     _require_unused(folder)
-    _bring_back(folder)
+    _restore_replaced(folder)
     is_run = (folder / "settings.yaml").is_file()
     if launch.resume and not is_run:
         raise UsageError(f"{folder} holds no run to resume: it has no settings.yaml. Begin one without --resume.")
-    if _occupied(folder) and not launch.resume:
+    if _is_occupied(folder) and not launch.resume:
         if not (launch.overwrite and is_run):
             what = (
                 "Continue it with --resume, or replace it with --overwrite."
@@ -68,13 +68,13 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Keep every other process from writing a run's folder until the block, or this process, ends, however it ends.
 
     Raises:
         UsageError: another process writes it.
     """
-    lock = _lock(folder)
+    lock = _open_lock(folder)
     try:
         yield
     finally:
@@ -82,7 +82,7 @@ def locked(folder: Path) -> Iterator[None]:
             lock.close()
 
 
-def _lock(folder: Path) -> IO[str] | None:
+def _open_lock(folder: Path) -> IO[str] | None:
     """The folder's lock; None where it cannot be written, or the disk knows no locks."""
     try:
         lock = (folder / LOCK).open("a+", encoding="utf-8")
@@ -109,18 +109,18 @@ def _lock(folder: Path) -> IO[str] | None:
 
 def _require_unused(folder: Path) -> None:
     if (folder / LOCK).is_file():
-        with locked(folder):
+        with lock_folder(folder):
             pass
 
 
-def _occupied(folder: Path) -> bool:
+def _is_occupied(folder: Path) -> bool:
     """Whether there is anything but what a process leaves that never came to write its settings."""
     if not folder.is_dir():
         return folder.exists()
     return any(path.name not in BEFORE_SETTINGS for path in folder.iterdir())
 
 
-def _bring_back(folder: Path) -> None:
+def _restore_replaced(folder: Path) -> None:
     """Undo what a process that was killed while it prepared a run in the place of another has left.
 
     A run that is prepared has its metrics, were they none; until then the run before it comes back, and from then on it
@@ -130,7 +130,7 @@ def _bring_back(folder: Path) -> None:
     around = folder.parent.iterdir() if folder.parent.is_dir() else ()
     asides = [path for path in around if path.name.startswith(f".{folder.name}{REPLACED}")]
     is_run = (folder / "settings.yaml").is_file()
-    if not asides or (_occupied(folder) and not is_run):
+    if not asides or (_is_occupied(folder) and not is_run):
         return
     asides.sort(key=lambda path: path.stat().st_mtime)
     with suppress(OSError):

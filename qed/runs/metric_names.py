@@ -17,11 +17,11 @@ RENAMED: Mapping[str, str] = {
 }
 
 
-def with_current_names(row: Row) -> Row:
+def rename_old_metrics(row: Row) -> Row:
     """Return a row of metrics under today's names."""
     return {RENAMED.get(name, name): value for name, value in row.items()}
 
 
 def read_metrics(path: Path) -> list[Row]:
     """Read the rows of a metrics.jsonl under today's names, see `read_lines`."""
-    return [with_current_names(row) for row in read_lines(path)]
+    return [rename_old_metrics(row) for row in read_lines(path)]

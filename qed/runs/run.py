@@ -87,7 +87,7 @@ class Run:
 
     def event(self, kind: str, **what: Any) -> None:
         """One line in events.jsonl."""
-        self._append("events.jsonl", {"event": kind, "time": round(time.time(), 3), **_redacted(what)})
+        self._append("events.jsonl", {"event": kind, "time": round(time.time(), 3), **_redact_value(what)})
 
     def metrics(self, row: Row) -> None:
         """One line in metrics.jsonl."""
@@ -95,8 +95,10 @@ class Run:
 
     def rollouts(self, step: int, rollouts: Iterable[Rollout]) -> None:
         """All rollouts of a step, compressed."""
-        lines = "".join(as_line(as_row(rollout, step)) for rollout in rollouts)
-        self.write(f"rollouts/step_{step:06d}.jsonl.zst", zstandard.ZstdCompressor(level=3).compress(as_bytes(lines)))
+        lines = "".join(encode_line(build_row(rollout, step)) for rollout in rollouts)
+        self.write(
+            f"rollouts/step_{step:06d}.jsonl.zst", zstandard.ZstdCompressor(level=3).compress(encode_lines(lines))
+        )
 
     def evaluation(self, step: int, task: str, rows: Sequence[Row], summary: Row) -> None:
         """Every answer of an evaluation, and its summary beside those of the step's other tasks."""
@@ -111,7 +113,7 @@ class Run:
         """Bring onto the disk what has been recorded: a checkpoint must not outlive the metrics of its steps."""
         for path in {*self._written, *(path.parent for path in self._written)}:
             with contextlib.suppress(FileNotFoundError):
-                manifest.sync(path)
+                manifest.fsync(path)
         self._written.clear()
 
     def truncate(self, step: int) -> None:
@@ -131,16 +133,16 @@ class Run:
         except OSError as error:
             if path.exists():
                 os.truncate(path, before)  # half a line would break every reader
-            raise _unwritable(path, error) from error
+            raise _explain_unwritable(path, error) from error
 
 
-def _redacted(value: Any) -> Any:
+def _redact_value(value: Any) -> Any:
     """What an event tells, without keys in its texts."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
-        return {key: _redacted(inner) for key, inner in value.items()}
-    return [_redacted(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {key: _redact_value(inner) for key, inner in value.items()}
+    return [_redact_value(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -156,30 +158,30 @@ def write_whole(path: Path, content: bytes) -> None:
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)
-        raise _unwritable(path, error) from error
+        raise _explain_unwritable(path, error) from error
 
 
 def write_evaluation(folder: Path, step: int, task: str, rows: Sequence[Row], summary: Row) -> tuple[Path, Path]:
     """The answers to a task in `eval/step_N/TASK.jsonl`, and the figures of each decoding in the step's
     summary.json; both files."""
-    answers, figures = (folder / step_folder(step) / name for name in (f"{task}.jsonl", "summary.json"))
-    write_whole(answers, as_bytes("".join(map(as_line, rows))))
+    answers, figures = (folder / name_step_folder(step) / name for name in (f"{task}.jsonl", "summary.json"))
+    write_whole(answers, encode_lines("".join(map(encode_line, rows))))
     summaries = {**read_json(figures, {}), task: summary}
     write_whole(figures, json.dumps(summaries, indent=1).encode())
     return answers, figures
 
 
-def step_folder(step: int) -> str:
+def name_step_folder(step: int) -> str:
     """Where the evaluation of a step lies within its run."""
     return f"eval/step_{step:06d}"
 
 
-def as_line(row: Row) -> str:
+def encode_line(row: Row) -> str:
     """A row as a line of a JSON lines file."""
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
-def as_bytes(lines: str) -> bytes:
+def encode_lines(lines: str) -> bytes:
     """JSON lines as UTF-8; a lone surrogate, which UTF-8 cannot hold, becomes its JSON escape."""
     return lines.encode("utf-8", "backslashreplace")
 
@@ -190,7 +192,7 @@ def write_bytes(path: Path, content: bytes, append: bool = False) -> None:
         file.write(content)
 
 
-def as_row(rollout: Rollout, step: int) -> Row:
+def build_row(rollout: Rollout, step: int) -> Row:
     """A rollout as one line of a file."""
     verdict = rollout.grade
     return {
@@ -239,23 +241,23 @@ def read_lines(path: Path) -> list[Row]:
     rows: list[Row] = []
     try:
         # Only a line feed ends a row: model text may hold whatever else Unicode takes for the end of a line.
-        lines = _content(path).split(b"\n")[:-1]
+        lines = _read_content(path).split(b"\n")[:-1]
         for line in lines:
-            rows.append(_row(line) if line.strip() else {})
+            rows.append(_parse_row(line) if line.strip() else {})
     except (ValueError, zstandard.ZstdError) as error:
         where = f", line {len(rows) + 1}," if lines else ""
         raise DataError(f"{path}{where} cannot be read: {error}. Restore it from a copy, or take it away.") from error
     return [row for row in rows if row]
 
 
-def _row(line: bytes) -> Row:
+def _parse_row(line: bytes) -> Row:
     found = json.loads(line)
     if not isinstance(found, dict):
         raise ValueError(f"expected a row with columns, found {type(found).__name__}")
     return found
 
 
-def _content(path: Path) -> bytes:
+def _read_content(path: Path) -> bytes:
     if path.suffix != ".zst":
         return path.read_bytes()
     with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
@@ -276,13 +278,13 @@ def read_json(path: Path, default: Any) -> Any:
         raise DataError(f"{path} cannot be read: {error}. Restore it from a copy, or take it away.") from error
 
 
-def evaluations(folder: Path) -> Iterator[tuple[int, dict[str, Row]]]:
+def read_evaluations(folder: Path) -> Iterator[tuple[int, dict[str, Row]]]:
     """The evaluations of a run in the order of their steps: the step, and a summary for each task."""
     for path in sorted(folder.glob("eval/step_*/summary.json")):
         yield int(path.parent.name.split("_")[1]), read_json(path, {})
 
 
-def _unwritable(path: Path, error: OSError) -> QedError:
+def _explain_unwritable(path: Path, error: OSError) -> QedError:
     return QedError(
         f"Cannot write {path}: {error.strerror or error}. Everything written before is whole. Free some space, or set "
         "run.save_rollouts=false in training, and go on with --resume."

@@ -14,14 +14,14 @@ from torch import nn
 from qed.config.settings import LearnerSettings
 
 
-def weight_bytes(model: nn.Module, precision: torch.dtype = torch.float32) -> int:
+def count_weight_bytes(model: nn.Module, precision: torch.dtype = torch.float32) -> int:
     """Return the bytes of a model's weights and buffers, and of the copies of trained weights that autocast keeps."""
     tensors = {one.data_ptr(): one for one in chain(model.parameters(), model.buffers())}
     cast = precision.itemsize if precision != torch.float32 else 0
     return sum(one.nbytes + one.numel() * cast * one.requires_grad for one in tensors.values())
 
 
-def training_bytes(parameters: Iterable[nn.Parameter], settings: LearnerSettings) -> int:
+def count_training_bytes(parameters: Iterable[nn.Parameter], settings: LearnerSettings) -> int:
     """Return the bytes of the gradients and of AdamW's two moments on the parameters' device."""
     total = 0
     for parameter in parameters:

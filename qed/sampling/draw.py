@@ -17,7 +17,7 @@ BLOCK = 256  # tokens whose probabilities are added up before one of them is loo
 BLOCKS_FROM = 4096  # in vocabularies above this size
 
 
-def kept(logits: Tensor, sampling: Sampling) -> Tensor:
+def keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
     """Logits [B, V], after the temperature, with minus infinity for the tokens that are not drawn; the likeliest one
     always stays."""
     if sampling.top_k:
@@ -35,7 +35,7 @@ def kept(logits: Tensor, sampling: Sampling) -> Tensor:
     return logits
 
 
-def drawn(scores: Tensor, uniform: Tensor | None, sampling: Sampling) -> tuple[Tensor, Tensor]:
+def draw_tokens(scores: Tensor, uniform: Tensor | None, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """The next token of every row and its log-prob under the distribution that it was drawn from, in float32.
 
     Args:
@@ -50,18 +50,18 @@ def drawn(scores: Tensor, uniform: Tensor | None, sampling: Sampling) -> tuple[T
     if sampling.temperature not in (0, 1):
         logits = logits / sampling.temperature
     if uniform is not None and not sampling.whole:
-        logits = kept(logits, sampling)
+        logits = keep_candidates(logits, sampling)
     logps = logits.log_softmax(-1)
     if uniform is None:
         chosen = logits.argmax(-1)
     else:
         # Among numbers that are not finite nothing is found: any token will do, its log-prob says what is wrong.
-        found = _inverted(logps.to(uniform.device).exp(), uniform).clamp_(max=scores.shape[-1] - 1)
+        found = _invert_cumulative(logps.to(uniform.device).exp(), uniform).clamp_(max=scores.shape[-1] - 1)
         chosen = found.to(scores.device)
     return chosen, logps.gather(-1, chosen[:, None]).squeeze(-1)
 
 
-def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
+def _invert_cumulative(probabilities: Tensor, uniform: Tensor) -> Tensor:
     """The tokens [B] at which the cumulative probabilities [B, V] pass the numbers [B].
 
     In a large vocabulary the block of tokens is found first, then the token in it, so that only sums of blocks are
@@ -70,20 +70,20 @@ def _inverted(probabilities: Tensor, uniform: Tensor) -> Tensor:
     size = probabilities.shape[-1]
     if size <= BLOCKS_FROM:
         cumulative = probabilities.cumsum(-1, dtype=torch.float64)
-        return _passed(cumulative, uniform[:, None] * cumulative[:, -1:]).squeeze(-1)
+        return _find_passed(cumulative, uniform[:, None] * cumulative[:, -1:]).squeeze(-1)
     whole = size - size % BLOCK
     sums = probabilities[:, :whole].view(len(probabilities), -1, BLOCK).sum(-1, dtype=torch.float64)
     rest = probabilities[:, whole:].sum(-1, keepdim=True, dtype=torch.float64)
     ends = torch.cat([sums, rest], -1).cumsum(-1)
     target = uniform[:, None] * ends[:, -1:]
-    block = _passed(ends, target)
+    block = _find_passed(ends, target)
     before = ends.gather(-1, (block - 1).clamp(min=0)).where(block > 0, 0.0)
     places = block * BLOCK + torch.arange(BLOCK, device=block.device)
     inside = probabilities.gather(-1, places.clamp(max=size - 1)).where(places < size, 0.0)
-    return (block * BLOCK + _passed(inside.cumsum(-1, dtype=torch.float64), target - before)).squeeze(-1)
+    return (block * BLOCK + _find_passed(inside.cumsum(-1, dtype=torch.float64), target - before)).squeeze(-1)
 
 
-def _passed(cumulative: Tensor, target: Tensor) -> Tensor:
+def _find_passed(cumulative: Tensor, target: Tensor) -> Tensor:
     """The first places [B, 1] where the cumulative sums [B, N] are above the targets [B, 1]: never one that adds
     nothing, also where rounding has made the target as large as the last sum."""
     below = torch.nextafter(cumulative[:, -1:], torch.zeros_like(target))

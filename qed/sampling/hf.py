@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
 from qed.errors import Diverged
-from qed.guards.signals import poll
-from qed.randomness import uniforms
+from qed.guards.signals import check_signals
+from qed.randomness import draw_uniforms
 from qed.sampling.base import Sampling
-from qed.sampling.draw import drawn
+from qed.sampling.draw import draw_tokens
 from qed.types import Completion
 
 
@@ -76,7 +76,7 @@ class HFSampler:
         room = [sampling.max_tokens - begun for begun in given or [0] * len(prompts)]
         order = sorted(range(len(rows)), key=lambda row: len(prompts[rows[row][0]]))
         found: list[Completion | None] = [None] * len(rows)
-        with ready(self.model, self.precision):
+        with prepare_for_sampling(self.model, self.precision):
             # Rows that may still grow by different lengths are apart: `model.generate` has one bound for all of them.
             for length in sorted(set(room)):
                 alike = [row for row in order if room[rows[row][0]] == length]
@@ -95,8 +95,8 @@ class HFSampler:
         # Padded on the left, so that all rows go on at the same column; the attention mask gives the positions.
         ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
         attention = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
-        drawing = _Drawing(torch.tensor(seeds), sampling, device)
-        ending = _Ending(self.tokenizer, self.ends, sampling.stop, width, len(prompts), device)
+        drawing = _AddressedSampling(torch.tensor(seeds), sampling, device)
+        ending = _StopCriteria(self.tokenizer, self.ends, sampling.stop, width, len(prompts), device)
         sequences = self.model.generate(
             input_ids=ids,
             attention_mask=attention,
@@ -117,7 +117,7 @@ class HFSampler:
 
 
 @contextmanager
-def ready(model: Any, precision: torch.dtype) -> Iterator[None]:
+def prepare_for_sampling(model: Any, precision: torch.dtype) -> Iterator[None]:
     """A model in evaluation mode, without the sampling habits of its own configuration (such as top-p)."""
     training, habits = model.training, model.generation_config
     model.eval()
@@ -130,25 +130,25 @@ def ready(model: Any, precision: torch.dtype) -> Iterator[None]:
         model.train(training)
 
 
-class _Drawing(LogitsProcessor):  # type: ignore[misc]
+class _AddressedSampling(LogitsProcessor):  # type: ignore[misc]
     """Draws each row's next token by its own address, keeps its log-prob, and leaves generate no other choice."""
 
     def __init__(self, seeds: Tensor, sampling: Sampling, device: torch.device) -> None:
         self.sampling = sampling
         # Apple's devices have no float64, so there the draw itself is made on the CPU.
         place = torch.device("cpu") if device.type == "mps" else device
-        self.draws = uniforms(seeds, sampling.max_tokens).to(place) if sampling.temperature > 0 else None
+        self.draws = draw_uniforms(seeds, sampling.max_tokens).to(place) if sampling.temperature > 0 else None
         self.logps: list[Tensor] = []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        poll("rollout")
+        check_signals("rollout")
         uniform = None if self.draws is None else self.draws[:, len(self.logps)]
-        chosen, logps = drawn(scores, uniform, self.sampling)
+        chosen, logps = draw_tokens(scores, uniform, self.sampling)
         self.logps.append(logps)
         return torch.full_like(scores, -torch.inf).scatter_(-1, chosen[:, None], 0.0)
 
 
-class _Ending(StoppingCriteria):  # type: ignore[misc]
+class _StopCriteria(StoppingCriteria):  # type: ignore[misc]
     """Ends a row at its first end id or stop string and keeps its length, so that padding is never read as an
     answer."""
 

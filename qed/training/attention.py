@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from qed.models.layer_windows import layer_windows
+from qed.models.layer_windows import compute_layer_windows
 from qed.training.batch import Batch
-from qed.training.packing import Layout, Span, arranged
+from qed.training.packing import Layout, Span, pack_batch
 
 NAME = "qed_packed"
 # Four rows of two lengths, of which two begin alike: what `packs` asks a model for.
@@ -27,9 +27,9 @@ PROBE = ([1, 2, 3, 4, 5, 6, 7, 8, 9, 1], [1, 2, 3, 4, 5, 6, 7, 8, 2, 3], [3, 1, 
 PROBE_PROMPTS = (8, 8, 1, 1)
 
 
-def packed_states(body: nn.Module, layout: Layout, **watched: Any) -> Tensor:
+def compute_packed_states(body: nn.Module, layout: Layout, **watched: Any) -> Tensor:
     """The hidden states of a packed row, [N, H]; `watched` is handed to every layer's attention."""
-    with attending(body.config):
+    with use_packed_attention(body.config):
         states: Tensor = body(
             input_ids=layout.ids,
             position_ids=layout.positions,
@@ -42,7 +42,7 @@ def packed_states(body: nn.Module, layout: Layout, **watched: Any) -> Tensor:
 
 
 @torch.no_grad()
-def packs(body: nn.Module) -> bool:
+def supports_packing(body: nn.Module) -> bool:
     """Whether a model computes packed rows as it computes each by itself; asked by trying.
 
     The rows that are tried are shorter than most windows, so each layer must also name its window to the attention: a
@@ -56,12 +56,12 @@ def packs(body: nn.Module) -> bool:
     mask = (torch.arange(width)[None] >= torch.tensor(PROBE_PROMPTS)[:, None] - 1).to(device) * attention.float()
     batch = Batch(ids, ids, attention, mask, *[torch.zeros_like(mask)] * (len(fields(Batch)) - 4))
     separate = body(input_ids=ids, attention_mask=attention, use_cache=False).last_hidden_state
-    layout, named = arranged(batch), list[int | None]()
+    layout, named = pack_batch(batch), list[int | None]()
     try:
-        together = packed_states(body, layout, windows=named)[layout.place]
+        together = compute_packed_states(body, layout, windows=named)[layout.place]
     except (TypeError, ValueError, KeyError, RuntimeError):
         return False
-    if layer_windows(body.config) != tuple(named):
+    if compute_layer_windows(body.config) != tuple(named):
         return False
     there, tolerance = attention.bool(), 0.05 if torch.is_autocast_enabled(device.type) else 1e-3
     largest = float(separate[there].abs().max())
@@ -69,7 +69,7 @@ def packs(body: nn.Module) -> bool:
 
 
 @contextmanager
-def attending(config: Any) -> Iterator[None]:
+def use_packed_attention(config: Any) -> Iterator[None]:
     """A model with this attention in place of its own; also around a backward pass that computes layers again."""
     own = config._attn_implementation
     config._attn_implementation = NAME
@@ -95,11 +95,11 @@ def _attend(
     window = settings.get("sliding_window") or None
     if "windows" in settings:
         settings["windows"].append(window)
-    found = [_spanned(span, own, keys, values, settings.get("scaling"), window) for span in layout.spans]
+    found = [_attend_span(span, own, keys, values, settings.get("scaling"), window) for span in layout.spans]
     return torch.cat(found).index_select(0, layout.order)[None], None
 
 
-def _spanned(
+def _attend_span(
     span: Span, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
 ) -> Tensor:
     """The attention of a span's padded queries, [segments * Q, heads, D]."""

@@ -54,7 +54,7 @@ class Batch:
         """The same batch on a device."""
         return Batch(**{column.name: getattr(self, column.name).to(device) for column in fields(self)})
 
-    def weighted(self, weights: Tensor) -> Batch:
+    def with_weights(self, weights: Tensor) -> Batch:
         """The same batch with its weights column."""
         return replace(self, weights=weights)
 
@@ -78,7 +78,7 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
         attention[row, : end - 1] = 1
         # The label of the last prompt token is the first response token; without a prompt that token is no label.
         first, unlabelled = max(0, start - 1), int(start == 0)
-        for name, values in _response(rollout).items():
+        for name, values in _read_columns(rollout).items():
             if isinstance(values, float | int):
                 columns[name][row, first : end - 1] = values
             elif values:
@@ -90,7 +90,7 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
     return Batch(inputs=ids[:, :-1], labels=ids[:, 1:], attention=attention, **columns)
 
 
-def _response(rollout: Rollout) -> dict[str, float | tuple[float, ...] | None]:
+def _read_columns(rollout: Rollout) -> dict[str, float | tuple[float, ...] | None]:
     """The columns of a rollout from its first response token on: one value for all of them, or one for each."""
     return {
         "mask": rollout.loss_mask or 1.0,
@@ -115,7 +115,7 @@ def split_rows(values: Tensor, rollouts: Sequence[Rollout]) -> list[tuple[float,
     return found
 
 
-def cut(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
+def cut_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
     """The rows of each micro-batch: sorted by length, at most `budget` padded tokens.
 
     Every `together` consecutive rows stay in one part, such as the two of a preference pair; what is longer than the
@@ -147,7 +147,7 @@ def split_live(rollouts: Sequence[Rollout], live: Sequence[bool]) -> tuple[list[
     return [row for row, flag in pairs if flag], [row for row, flag in pairs if not flag]
 
 
-def mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
+def measure_mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
     """How far the sampler's log-probs are from the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
 
     The sums are over the tokens of `has_sampled_logp`, and their means over as many. From a step's second update on,

@@ -19,5 +19,5 @@ def checkpoint_bytes(model: Any, others: int | None = None, copies: int = 0) -> 
     """
     if others is None:
         others = 2 * sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
-    weights = {tensor.data_ptr(): qlora.size_in_full(tensor) for tensor in model.state_dict().values()}
+    weights = {tensor.data_ptr(): qlora.count_full_bytes(tensor) for tensor in model.state_dict().values()}
     return (1 + copies) * sum(weights.values()) + others + MARGIN

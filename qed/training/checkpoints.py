@@ -29,7 +29,7 @@ from qed.training.checkpoint_size import checkpoint_bytes
 ASIDE = ".replaced-"  # before the name of a folder whose successor is about to take its place
 
 
-def save(
+def save_checkpoint(
     run: Run,
     step: int,
     model: Any,
@@ -54,25 +54,25 @@ def save(
     """
     target = run.folder / "checkpoints" / f"step_{step:06d}"
     answers = "".join(json.dumps(row) + "\n" for row in rows)
-    with _told(run, target):
+    with _explain_disk_errors(run, target):
         run.sync()
         disk.require_space(
             run, checkpoint_bytes(model, sum(tensor.nbytes for tensor in tensors.values()) + len(answers))
         )
-        with whole_folder(target) as beside:
-            faults.at("save")
+        with write_folder_atomically(target) as beside:
+            faults.hit("save")
             save_model(model, tokenizer, beside / "hf")
-            faults.at("save")
+            faults.hit("save")
             if lora.has_adapters(model):
-                lora.save(model, beside / "adapter")
+                lora.save_adapters(model, beside / "adapter")
             moved = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
             save_file(moved, beside / "state.safetensors")
-            faults.at("save")
+            faults.hit("save")
             (beside / "state.json").write_text(json.dumps({"step": step, **state}, indent=1), encoding="utf-8")
             (beside / "answers.jsonl").write_text(answers, encoding="utf-8")
-            faults.at("save")
-            manifest.write(beside, step, run.folder / "settings.yaml")
-    point(run, "LATEST", step)
+            faults.hit("save")
+            manifest.write_manifest(beside, step, run.folder / "settings.yaml")
+    set_pointer(run, "LATEST", step)
     return target
 
 
@@ -82,15 +82,15 @@ def save_reference(run: Run, step: int, model: Any, tokenizer: Any, target: Path
     Raises:
         QedError: the disk is full or cannot be written.
     """
-    with _told(run, target):
+    with _explain_disk_errors(run, target):
         disk.require_space(run, checkpoint_bytes(model, 0))
-        with whole_folder(target) as beside:
+        with write_folder_atomically(target) as beside:
             save_model(model, tokenizer, beside)
-            manifest.write(beside, step, run.folder / "settings.yaml")
+            manifest.write_manifest(beside, step, run.folder / "settings.yaml")
 
 
 @contextlib.contextmanager
-def _told(run: Run, target: Path) -> Iterator[None]:
+def _explain_disk_errors(run: Run, target: Path) -> Iterator[None]:
     """What keeps a folder from being written is told as an error of the user's disk."""
     try:
         yield
@@ -105,7 +105,7 @@ def _told(run: Run, target: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def whole_folder(target: Path) -> Iterator[Path]:
+def write_folder_atomically(target: Path) -> Iterator[Path]:
     """A folder to fill, which takes the target's place once everything in it is on the disk.
 
     Whenever the process ends, the target is the new folder, or what it was; between the two renames what was stands
@@ -116,49 +116,49 @@ def whole_folder(target: Path) -> Iterator[Path]:
     try:
         beside.mkdir(parents=True)
         yield beside
-        manifest.sync_tree(beside)
-        faults.at("save")
+        manifest.fsync_tree(beside)
+        faults.hit("save")
         if target.exists():
             target.rename(aside)  # the same step again, after a resume from an older one
-            faults.at("save")
+            faults.hit("save")
         beside.rename(target)
-        faults.at("save")
-        manifest.sync(target.parent)
+        faults.hit("save")
+        manifest.fsync(target.parent)
     finally:
         _remove(beside)
-        _settle(aside)
+        _settle_replaced(aside)
 
 
-def retain(run: Run, keep_last: int, spared: Collection[int]) -> None:
+def delete_old(run: Run, keep_last: int, spared: Collection[int]) -> None:
     """Delete the checkpoints behind the newest `keep_last`; 0 keeps all.
 
     Never deleted are those that LATEST, BEST or `final` name, those of the steps to be spared, and any later than
     LATEST. A folder loses its name before its files, so that no half of a checkpoint is ever found.
     """
-    latest = pointed(run.folder, "LATEST")
+    latest = read_pointer(run.folder, "LATEST")
     if not keep_last or latest is None:
         return
     final = run.folder / "final"
-    named = {latest, pointed(run.folder, "BEST"), manifest.step_of(final.resolve().name), *spared}
-    older = [(step, folder) for step, folder in manifest.checkpoints(run.folder).items() if step <= latest]
+    named = {latest, read_pointer(run.folder, "BEST"), manifest.parse_step(final.resolve().name), *spared}
+    older = [(step, folder) for step, folder in manifest.list_checkpoints(run.folder).items() if step <= latest]
     for step, folder in older[keep_last:]:
         if step not in named:
             gone = folder.with_name(f".tmp-removed-{folder.name}")
             try:
-                faults.at("save")
+                faults.hit("save")
                 folder.rename(gone)
-                faults.at("save")
+                faults.hit("save")
             except OSError as error:  # the new checkpoint is whole, and no reason to end the run
                 run.event("checkpoint_not_removed", checkpoint=folder.name, reason=str(error))
             _remove(gone)
 
 
-def tidy(run: Run) -> None:
+def remove_leftovers(run: Run) -> None:
     """Remove what a killed process left half written, and put back what it had only put aside; called when a run is
     opened, before anything is saved."""
     for home in ("checkpoints", "reference"):
         for aside in run.folder.glob(f"{home}/{ASIDE}*"):
-            _settle(aside)
+            _settle_replaced(aside)
         for leftover in run.folder.glob(f"{home}/.tmp-*"):
             _remove(leftover)
 
@@ -166,13 +166,13 @@ def tidy(run: Run) -> None:
 def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
     """Write a model and its tokenizer as `from_pretrained` reads them; what adapters have learned is merged into it."""
     if lora.has_adapters(model):
-        qlora.plain(model).save_pretrained(folder, state_dict=lora.merged(model))
+        qlora.is_plain(model).save_pretrained(folder, state_dict=lora.merge_adapters(model))
     else:
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 
-def newest_whole(run: Run, say: Callable[[str], None], fast: bool = False) -> Path | None:
+def find_newest_complete(run: Run, say: Callable[[str], None], fast: bool = False) -> Path | None:
     """The newest checkpoint whose files are all as its manifest says; LATEST and BEST name from then on what they named
     when it was written.
 
@@ -185,10 +185,10 @@ def newest_whole(run: Run, say: Callable[[str], None], fast: bool = False) -> Pa
         DataError: there are checkpoints, and none of them is whole.
     """
     newest = ""
-    for step, folder in manifest.checkpoints(run.folder).items():
-        damage = "; ".join(manifest.damage(folder, fast))
+    for step, folder in manifest.list_checkpoints(run.folder).items():
+        damage = "; ".join(manifest.list_damage(folder, fast))
         if not damage:
-            _point_again(run, step, read_json(folder / "state.json", {}).get("best"))
+            _reset_pointers(run, step, read_json(folder / "state.json", {}).get("best"))
             return folder
         say(f"The checkpoint {folder.name} is passed over: {damage}.")
         run.event("checkpoint_rejected", checkpoint=folder.name, reason=damage)
@@ -211,7 +211,7 @@ def read_rows(folder: Path) -> list[Row]:
     return read_lines(folder / "answers.jsonl")
 
 
-def point(run: Run, pointer: str, step: int) -> None:
+def set_pointer(run: Run, pointer: str, step: int) -> None:
     """Make LATEST or BEST name the checkpoint of a step, by renaming.
 
     Raises:
@@ -221,11 +221,11 @@ def point(run: Run, pointer: str, step: int) -> None:
     beside = place.with_name(f".tmp-{pointer}")
     try:
         beside.write_text(f"step_{step:06d}\n", encoding="utf-8")
-        manifest.sync(beside)
-        faults.at("save")
+        manifest.fsync(beside)
+        faults.hit("save")
         beside.replace(place)
-        faults.at("save")
-        manifest.sync(place.parent)
+        faults.hit("save")
+        manifest.fsync(place.parent)
     except OSError as error:
         _remove(beside)
         raise QedError(
@@ -234,30 +234,30 @@ def point(run: Run, pointer: str, step: int) -> None:
         ) from error
 
 
-def pointed(folder: Path, pointer: str) -> int | None:
+def read_pointer(folder: Path, pointer: str) -> int | None:
     """The step that LATEST or BEST of a run's folder names; None where there is none, or it is damaged."""
     try:
-        return manifest.step_of((folder / "checkpoints" / pointer).read_text(encoding="utf-8").strip())
+        return manifest.parse_step((folder / "checkpoints" / pointer).read_text(encoding="utf-8").strip())
     except (OSError, ValueError):
         return None
 
 
-def has(folder: Path, step: int) -> bool:
+def has_checkpoint(folder: Path, step: int) -> bool:
     """Whether a run's folder holds a checkpoint of a step."""
     return (folder / "checkpoints" / f"step_{step:06d}").is_dir()
 
 
-def _point_again(run: Run, step: int, best: int | None) -> None:
+def _reset_pointers(run: Run, step: int, best: int | None) -> None:
     """Set the pointers of a run that goes on from a step: they may be damaged, of steps that are forgotten, or not yet
     set when the process was killed."""
-    point(run, "LATEST", step)
+    set_pointer(run, "LATEST", step)
     if best is None:
         (run.folder / "checkpoints" / "BEST").unlink(missing_ok=True)
     else:
-        point(run, "BEST", best)
+        set_pointer(run, "BEST", best)
 
 
-def _settle(aside: Path) -> None:
+def _settle_replaced(aside: Path) -> None:
     """A folder that was put aside goes where another has taken its place, and goes back where none has."""
     target = aside.with_name(aside.name.removeprefix(ASIDE))
     if target.exists():

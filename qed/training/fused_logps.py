@@ -25,7 +25,7 @@ TILE_ROWS = 2048
 KEPT_ELEMENTS = 1 << 25
 
 
-def linear_logps(
+def compute_linear_logps(
     hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float = 1.0, bias: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Log-probs of labels and entropies from hidden states and an output layer.
@@ -40,11 +40,11 @@ def linear_logps(
     Returns:
         two [N] tensors in float32, or float64 where the hidden states are.
     """
-    logps, entropy, _ = linear_scores(hidden, weight, labels, temperature, bias)
+    logps, entropy, _ = compute_linear_scores(hidden, weight, labels, temperature, bias)
     return logps, entropy
 
 
-def linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bias and a transform
+def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bias and a transform
     hidden: Tensor,
     weight: Tensor,
     labels: Tensor,
@@ -117,10 +117,10 @@ class _Layer:
         # Blocks of rows are equally high, so that none is a sliver.
         height = math.ceil(rows / math.ceil(rows / TILE_ROWS))
         width = max(1, TILE_ELEMENTS["cpu" if hidden.device.type == "cpu" else "other"] // height)
-        self.columns = _spans(len(weight), width)
+        self.columns = _split_spans(len(weight), width)
         self.blocks = [
             [_Tile(block, columns, number) for number, columns in enumerate(self.columns)]
-            for block in _spans(len(hidden), height)
+            for block in _split_spans(len(hidden), height)
         ]
         self.largest = height * min(width, len(weight))
 
@@ -206,8 +206,8 @@ class _LinearLogps(torch.autograd.Function):
                 column, there = tile.find(labels)
                 chosen[rows] += torch.where(there, logits.gather(-1, column), 0).squeeze(-1)
                 exponentials = tile.within(kept, len(weight)) if options.keep else tile.beginning(spare)
-                sums.append(_sums(logits, exponentials, options.squares))
-            normaliser[rows], entropy[rows], log_squares[rows], shifts[:, rows] = _joined(torch.stack(sums, 1))
+                sums.append(_sum_tile(logits, exponentials, options.squares))
+            normaliser[rows], entropy[rows], log_squares[rows], shifts[:, rows] = _join_tiles(torch.stack(sums, 1))
         context.save_for_backward(hidden, weight, bias, labels, normaliser, entropy, shifts, kept)
         context.options = options
         found = log_squares.clone() if options.squares else layer.room(0)
@@ -221,7 +221,7 @@ class _LinearLogps(torch.autograd.Function):
         layer, softmax = _Layer(hidden, weight, bias, options), _Softmax(*saved)
         of_logps, of_entropy = (gradient[:, None] / layer.divisor for gradient in gradients[:2])
         d_hidden = layer.room(*hidden.shape).zero_()
-        d_weight = _total(weight, options.into) if context.needs_input_grad[1] else None
+        d_weight = _choose_accumulator(weight, options.into) if context.needs_input_grad[1] else None
         d_bias = torch.zeros_like(bias) if bias is not None and context.needs_input_grad[2] else None
         memory = layer.room(layer.largest)
         spare = layer.room(layer.largest) if bool(of_entropy.any()) else None
@@ -247,7 +247,7 @@ class _LinearLogps(torch.autograd.Function):
         return d_hidden.to(hidden.dtype), None if options.into is not None else d_weight, d_bias, None, None
 
 
-def _sums(logits: Tensor, exponentials: Tensor, squares: bool) -> Tensor:
+def _sum_tile(logits: Tensor, exponentials: Tensor, squares: bool) -> Tensor:
     """What is kept of a tile's logits z, [4, n]: m = max z, sum e^(z - m), sum e^(z - m) (z - m), sum e^2(z - m).
 
     The exponentials are written out; the logits are written over.
@@ -259,7 +259,7 @@ def _sums(logits: Tensor, exponentials: Tensor, squares: bool) -> Tensor:
     return torch.stack((top, mass, moment, square))
 
 
-def _joined(sums: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _join_tiles(sums: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of some rows, from the sums of their K tiles, [4, K, n]: normaliser, entropy, log sum_v p_v^2 and shifts."""
     tops, masses, moments, squares = sums
     below = tops - tops.amax(0)
@@ -271,7 +271,7 @@ def _joined(sums: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return normaliser, entropy, log_squares, tops - normaliser
 
 
-def _total(weight: Tensor, into: Tensor | None) -> Tensor:
+def _choose_accumulator(weight: Tensor, into: Tensor | None) -> Tensor:
     """What the weight's gradient is added up in."""
     if into is None:
         return torch.zeros_like(weight)
@@ -295,5 +295,5 @@ def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total.addmm_(left.to(total.dtype), right.to(total.dtype))
 
 
-def _spans(length: int, step: int) -> list[slice]:
+def _split_spans(length: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]

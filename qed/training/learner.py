@@ -22,15 +22,15 @@ from qed.algorithms.base import Algorithm
 from qed.config.settings import LearnerSettings
 from qed.errors import QedError
 from qed.guards import faults
-from qed.guards.finite import of_update, require_finite
-from qed.guards.signals import poll
-from qed.models.families import decoder_and_head, require_known_logits
-from qed.models.lora import Without, switched_off
-from qed.training.attention import attending, packs
-from qed.training.batch import Batch, collate, compute_means, cut, mismatch, split_live, split_rows
-from qed.training.logps import response_logps, response_scores
-from qed.training.optim import learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
-from qed.training.packing import Layout, arranged, cut_packed
+from qed.guards.finite import describe_update, require_finite
+from qed.guards.signals import check_signals
+from qed.models.families import require_known_logits, split_head
+from qed.models.lora import AdapterDisabled, disable_adapters
+from qed.training.attention import supports_packing, use_packed_attention
+from qed.training.batch import Batch, collate, compute_means, cut_microbatches, measure_mismatch, split_live, split_rows
+from qed.training.logps import compute_logps, compute_scores
+from qed.training.optim import compute_learning_rate, load_optimizer_tensors, make_optimizer, read_optimizer_tensors
+from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
 from qed.types import Rollout
 
 # How much there was to do in a step: rollouts, those with a gradient, their trained tokens, and all tokens that were
@@ -61,7 +61,7 @@ class Learner:
         temperature: float = 1.0,
         length: int = 1,
         precision: torch.dtype = torch.float32,
-        reference: nn.Module | Without | None = None,
+        reference: nn.Module | AdapterDisabled | None = None,
     ) -> None:
         self.model = model
         self.algorithm = algorithm
@@ -78,16 +78,16 @@ class Learner:
         self.moved = 0.0  # about how far each weight has gone since the rollouts were scored, as AdamW steps
         with self._autocast():
             require_known_logits(model)
-            self.packing = settings.packing and packs(decoder_and_head(model)[0])
+            self.packing = settings.packing and supports_packing(split_head(model)[0])
         if settings.compile:
             # In place, so that every weight keeps its name; the shape differs from one micro-batch to the next.
-            decoder_and_head(model)[0].compile(dynamic=True)
+            split_head(model)[0].compile(dynamic=True)
 
     def score(
         self,
         rollouts: Sequence[Rollout],
         old: bool,
-        reference: nn.Module | Without | None = None,
+        reference: nn.Module | AdapterDisabled | None = None,
         version: int = 0,
     ) -> None:
         """Write the log-probs that the loss compares with, before the first of a step's updates.
@@ -107,28 +107,28 @@ class Learner:
         reference = reference or self.reference
         if old:
             split = self.algorithm.has_ratio and len(rollouts) > 0
-            live = self.algorithm.live(self._collate(rollouts)).tolist() if split else []
+            live = self.algorithm.has_gradient(self._collate(rollouts)).tolist() if split else []
             for some in split_live(rollouts, live):  # cut as the update cuts them, so that bfloat16 rounds alike
-                for rollout, logps in zip(some, self._scored(self.model, some), strict=True):
+                for rollout, logps in zip(some, self._score_outputs(self.model, some), strict=True):
                     rollout.old_logps = None if _is_older(rollout, version) else logps
         if reference is not None:
-            for rollout, logps in zip(rollouts, self._scored(reference, rollouts), strict=True):
+            for rollout, logps in zip(rollouts, self._score_outputs(reference, rollouts), strict=True):
                 rollout.ref_logps = logps
 
-    def begin_from(self, weights: Mapping[str, Tensor]) -> None:
+    def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Keep what `restart` goes back to: the weights of the phase's beginning."""
         # Copied together, so that tied weights, which have several names, are copied once.
         self.beginning = copy.deepcopy({name: weights[name].detach() for name in self.model.state_dict()})
 
-    def restart(self) -> None:
+    def restore_initial_weights(self) -> None:
         """Go back to the weights of the phase's beginning, and forget what the optimizer has seen."""
         self.model.load_state_dict(self.beginning)
         self.optimizer.state.clear()
 
-    def look(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
+    def compute_mean_scores(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
         """The mean entropy and the mean log-prob of each rollout, over its trained tokens, under the model."""
         batch = self._collate(rollouts)
-        logps, entropy = self._looked_over(self.model, batch)
+        logps, entropy = self.forward_logps(self.model, batch)
         counts = batch.mask.sum(1).clamp(min=1)
         means = [(column * batch.mask).sum(1) / counts for column in (entropy, logps)]
         return list(zip(*(mean.tolist() for mean in means), strict=True))
@@ -143,7 +143,7 @@ class Learner:
             QedError: when the weights have moved since the rollouts were scored, and yet every ratio is exactly 1.
         """
         require_finite(rollouts)
-        rate = learning_rate(self.settings, step)
+        rate = compute_learning_rate(self.settings, step)
         self.optimizer.zero_grad(set_to_none=True)
         stats = self.accumulate(rollouts)
         stats["optim/lr"] = rate
@@ -152,7 +152,7 @@ class Learner:
         norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf))
         if not (math.isfinite(norm) and math.isfinite(stats["train/loss"])):
             self.optimizer.zero_grad(set_to_none=True)
-            raise of_update(rollouts, self.look(rollouts), stats["train/loss"], norm, rate)
+            raise describe_update(rollouts, self.compute_mean_scores(rollouts), stats["train/loss"], norm, rate)
         if self.settings.skip_norm and norm > self.settings.skip_norm:
             self.optimizer.zero_grad(set_to_none=True)
             # What is no number would not be JSON, and would make every mean that it is part of none.
@@ -180,9 +180,9 @@ class Learner:
         if not rollouts:
             return stats
         batch = self._collate(rollouts)
-        stats |= self.algorithm.measured(batch)
-        batch = self._prepared(batch)
-        live = self.algorithm.live(batch).nonzero().flatten()
+        stats |= self.algorithm.compute_metrics(batch)
+        batch = self._prepare_batch(batch)
+        live = self.algorithm.has_gradient(batch).nonzero().flatten()
         trained = float(batch.mask.sum())
         stats |= {"train/live_rows": len(live), "train/tokens": trained}
         # The rows that are not live make room before the first micro-batch.
@@ -198,9 +198,9 @@ class Learner:
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Add the gradient of a micro-batch, and describe it by sums over its tokens."""
         layout = self._layout(part)
-        with attending(decoder_and_head(self.model)[0].config) if layout is not None else nullcontext():
+        with use_packed_attention(split_head(self.model)[0].config) if layout is not None else nullcontext():
             with self._autocast():
-                logps, entropy, log_squares = response_scores(
+                logps, entropy, log_squares = compute_scores(
                     self.model,
                     part,
                     self.temperature,
@@ -210,16 +210,16 @@ class Learner:
                 )
             part = part if log_squares is None else replace(part, log_squares=log_squares)
             loss, extra = self.algorithm.loss(part, logps, entropy)
-            loss = faults.through("loss", loss)
+            loss = faults.pass_through("loss", loss)
             loss.backward()  # type: ignore[no-untyped-call]
-        found: dict[str, Tensor | float] = {**extra, **mismatch(logps.detach(), part)}
+        found: dict[str, Tensor | float] = {**extra, **measure_mismatch(logps.detach(), part)}
         found |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
         found["train/computed_tokens"] = float(part.attention.sum()) if layout is None else layout.ids.numel()
         return found
 
     def adapt(self, stats: Mapping[str, float]) -> None:
         """Let the algorithm set its coefficients for the next step by the metrics of this one."""
-        self.algorithm = self.algorithm.adapted(stats)
+        self.algorithm = self.algorithm.adapt(stats)
 
     def weights(self) -> nn.Module:
         """What a sampler loads: here the model itself, which in-process samplers read where it lies."""
@@ -227,7 +227,7 @@ class Learner:
 
     def state(self) -> dict[str, Tensor]:
         """The optimizer's state; the weights are saved beside it."""
-        return optimizer_tensors(self.optimizer, self.model)
+        return read_optimizer_tensors(self.optimizer, self.model)
 
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Continue from `state()`."""
@@ -250,48 +250,50 @@ class Learner:
         dtype = torch.float64 if self.parameters[0].dtype == torch.float64 else torch.float32
         return collate(rollouts, dtype=dtype).to(self.parameters[0].device)
 
-    def _prepared(self, batch: Batch) -> Batch:
+    def _prepare_batch(self, batch: Batch) -> Batch:
         """The step's rows with their weights and whatever else must be worked out before they are cut."""
-        batch = batch.weighted(self.algorithm.weights(batch, self.length))
+        batch = batch.with_weights(self.algorithm.weights(batch, self.length))
         if not self.algorithm.two_pass:
             return self.algorithm.prepare(batch, None, None)
-        return self.algorithm.prepare(batch, *self._looked_over(self.model, batch))
+        return self.algorithm.prepare(batch, *self.forward_logps(self.model, batch))
 
-    def _cuts(self, batch: Batch) -> Iterator[list[int]]:
-        way = cut_packed if self.packing else cut
+    def _cut(self, batch: Batch) -> Iterator[list[int]]:
+        way = cut_packed_microbatches if self.packing else cut_microbatches
         for rows in way(batch, self.settings.tokens_per_microbatch, self.algorithm.together):
-            poll("update")
+            check_signals("update")
             yield rows
 
     def _layout(self, part: Batch) -> Layout | None:
-        return arranged(part) if self.packing else None
+        return pack_batch(part) if self.packing else None
 
     def _parts(self, batch: Batch) -> Iterator[Batch]:
-        return (batch.select(rows) for rows in self._cuts(batch))
+        return (batch.select(rows) for rows in self._cut(batch))
 
     def _autocast(self) -> AbstractContextManager[object]:
         device = self.parameters[0].device.type
         return torch.autocast(device, dtype=self.precision, enabled=self.precision != torch.float32)
 
-    def _scored(self, model: nn.Module | Without, rollouts: Sequence[Rollout]) -> list[tuple[float, ...]]:
+    def _score_outputs(
+        self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]
+    ) -> list[tuple[float, ...]]:
         """The log-probs of each rollout's output under a model, 0 where it is not trained."""
         if not rollouts:
             return []
-        if isinstance(model, Without):
-            with switched_off(model.model):
-                return self._scored(model.model, rollouts)
+        if isinstance(model, AdapterDisabled):
+            with disable_adapters(model.model):
+                return self._score_outputs(model.model, rollouts)
         batch = self._collate(rollouts)
-        logps, _ = self._looked_over(model, batch)
+        logps, _ = self.forward_logps(model, batch)
         return split_rows(logps, rollouts)
 
     @torch.no_grad()
-    def _looked_over(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    def forward_logps(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """The log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
         logps, entropy = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
-        for rows in self._cuts(batch):
+        for rows in self._cut(batch):
             part = batch.select(rows)
             with self._autocast():
-                found = response_logps(model, part, self.temperature, self._layout(part))
+                found = compute_logps(model, part, self.temperature, self._layout(part))
             for column, values in zip((logps, entropy), found, strict=True):
                 column[rows, : values.shape[1]] = values.to(column.dtype)
         return logps, entropy

@@ -13,7 +13,7 @@ from torch import Tensor
 CHUNK_ROWS = 2048
 
 
-def label_logps(logits: Tensor, labels: Tensor) -> Tensor:
+def compute_label_logps(logits: Tensor, labels: Tensor) -> Tensor:
     """log softmax(logits)[label], of the shape of `labels`, in float32 where the logits are of half precision.
 
     Args:
@@ -21,18 +21,18 @@ def label_logps(logits: Tensor, labels: Tensor) -> Tensor:
         labels: [...] int64.
     """
     flat = labels.reshape(-1, 1)
-    return _by_rows(logits, lambda log_probs, rows: log_probs.gather(-1, flat[rows]).squeeze(-1))
+    return _map_rows(logits, lambda log_probs, rows: log_probs.gather(-1, flat[rows]).squeeze(-1))
 
 
-def entropy(logits: Tensor) -> Tensor:
+def compute_entropy(logits: Tensor) -> Tensor:
     """The entropy -sum p log p of softmax(logits), [...] from [..., V], in nats; a logit of -inf adds nothing."""
     # A p of 0 has a log-prob of -inf, and 0 times that is NaN.
-    return _by_rows(
+    return _map_rows(
         logits, lambda log_probs, _: -(log_probs.exp() * log_probs.where(log_probs > -torch.inf, 0.0)).sum(-1)
     )
 
 
-def _by_rows(logits: Tensor, of: Callable[[Tensor, slice], Tensor]) -> Tensor:
+def _map_rows(logits: Tensor, of: Callable[[Tensor, slice], Tensor]) -> Tensor:
     """A number for each row of logits, from its log-softmax and its place; the log-softmax is that of a chunk."""
     flat = logits.reshape(-1, logits.shape[-1])
     half = logits.dtype in (torch.bfloat16, torch.float16)

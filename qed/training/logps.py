@@ -8,22 +8,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from qed.models.families import decoder_and_head, read_logit_transform
-from qed.training.attention import packed_states
+from qed.models.families import read_logit_transform, split_head
+from qed.training.attention import compute_packed_states
 from qed.training.batch import Batch
-from qed.training.fused_logps import linear_scores
+from qed.training.fused_logps import compute_linear_scores
 from qed.training.packing import Layout
 
 
-def response_logps(
+def compute_logps(
     model: nn.Module, batch: Batch, temperature: float, layout: Layout | None = None
 ) -> tuple[Tensor, Tensor]:
     """Log-probs of a batch's labels and the policy's entropy, [B, T] each, 0 where the mask is 0."""
-    logps, entropy, _ = response_scores(model, batch, temperature, layout=layout)
+    logps, entropy, _ = compute_scores(model, batch, temperature, layout=layout)
     return logps, entropy
 
 
-def response_scores(
+def compute_scores(
     model: nn.Module,
     batch: Batch,
     temperature: float,
@@ -38,10 +38,10 @@ def response_scores(
     With a `layout` of the batch its rows are computed without padding in one, which changes no number. `into_grad` is
     for callers of `loss.backward()`: see `linear_scores`.
     """
-    body, head = decoder_and_head(model)
+    body, head = split_head(model)
     chosen = batch.mask.bool()
     if layout is not None:
-        hidden = packed_states(body, layout).index_select(0, layout.place[chosen])
+        hidden = compute_packed_states(body, layout).index_select(0, layout.place[chosen])
     else:
         attention = None if bool(batch.attention.all()) else batch.attention
         hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state[chosen]
@@ -49,7 +49,7 @@ def response_scores(
     if torch.is_autocast_enabled(device):
         # Autocast does not reach into a backward pass written by hand, so both passes are given its precision here.
         hidden = hidden.to(torch.get_autocast_dtype(device))
-    logps, entropy, log_squares = linear_scores(
+    logps, entropy, log_squares = compute_linear_scores(
         hidden,
         head.weight,
         batch.labels[chosen],

@@ -33,7 +33,7 @@ def make_optimizer(model: nn.Module, settings: LearnerSettings) -> torch.optim.O
     if settings.optimizer == "adamw_offload":
         return OffloadedAdamW(groups, settings.lr, settings.betas)
     if settings.optimizer == "adamw8bit":
-        eight_bit: torch.optim.Optimizer = _bitsandbytes(trainable).AdamW8bit(
+        eight_bit: torch.optim.Optimizer = _import_bitsandbytes(trainable).AdamW8bit(
             groups, lr=settings.lr, betas=settings.betas
         )
         return eight_bit
@@ -73,7 +73,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
                 tensors = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
                 for chunk in zip(*(tensor.view(-1).split(CHUNK) for tensor in tensors), strict=True):
                     with torch.cuda.stream(next(turns)):
-                        _update(group, state["step"].item(), *chunk)
+                        _update_weights(group, state["step"].item(), *chunk)
                 state["step"] += 1
         for stream in self.streams:
             stream.synchronize()
@@ -87,7 +87,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
         return state
 
 
-def _update(group: dict[str, Any], step: float, weights: Tensor, gradient: Tensor, *moments: Tensor) -> None:
+def _update_weights(group: dict[str, Any], step: float, weights: Tensor, gradient: Tensor, *moments: Tensor) -> None:
     """One AdamW step of some weights, after `step` of them; the moments come to the weights' device and go back."""
     # Elsewhere than on CUDA nothing would keep what is on its way from being read.
     mean, square = fetched = [moment.to(weights.device, non_blocking=weights.is_cuda) for moment in moments]
@@ -111,7 +111,7 @@ def _update(group: dict[str, Any], step: float, weights: Tensor, gradient: Tenso
         moment.copy_(new, non_blocking=weights.is_cuda)  # nothing to do where it never left
 
 
-def _bitsandbytes(parameters: list[nn.Parameter]) -> Any:
+def _import_bitsandbytes(parameters: list[nn.Parameter]) -> Any:
     """The package's optimizers, which run on CUDA devices."""
     install = "pip install 'qed[8bit]' on a machine with one, or take learner.optimizer adamw_offload or adamw."
     try:
@@ -127,7 +127,7 @@ def _bitsandbytes(parameters: list[nn.Parameter]) -> Any:
     return bitsandbytes.optim
 
 
-def learning_rate(settings: LearnerSettings, step: int) -> float:
+def compute_learning_rate(settings: LearnerSettings, step: int) -> float:
     """The learning rate of step 0, 1, …: a linear warm-up, then constant, or down to zero after the last step."""
     if step < settings.warmup_steps:
         return settings.lr * (step + 1) / settings.warmup_steps
@@ -138,7 +138,7 @@ def learning_rate(settings: LearnerSettings, step: int) -> float:
     return settings.lr * (1 - done if settings.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+def read_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
     """The optimizer's state as flat tensors, `parameter name/entry`, for a checkpoint; a count becomes an int64."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {

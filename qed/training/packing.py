@@ -22,7 +22,7 @@ WORTH_SHARING = 8  # tokens of a prompt from which on computing it once is worth
 PADDING = 1.5  # a span's padded attention may be so many times that of its rows
 
 
-def windows(documents: Iterable[Sequence[int]], length: int) -> Tensor:
+def cut_windows(documents: Iterable[Sequence[int]], length: int) -> Tensor:
     """Consecutive windows of the documents written one after the other, [N, length + 1] int64.
 
     The inputs of a window are all but its last token, its labels all but its first, so that the inputs of two windows
@@ -121,12 +121,12 @@ class _Row:
         return start
 
 
-def arranged(batch: Batch) -> Layout:
+def pack_batch(batch: Batch) -> Layout:
     """The rows of a batch without padding, and each prompt that several of them begin with only once."""
     lengths: list[int] = batch.attention.sum(1).tolist()
     packed = _Row(batch.inputs.tolist())
     segments: list[Segment] = []
-    for rows, shared in _sharing(batch, lengths):
+    for rows, shared in _group_by_prompt(batch, lengths):
         begin = packed.add(rows[0], 0, shared)
         segments.append(Segment(begin, shared))
         if len(rows) == 1:
@@ -138,8 +138,8 @@ def arranged(batch: Batch) -> Layout:
                 segments.append(Segment(start, lengths[row] - shared, begin, shared))
     device, order, slot = batch.inputs.device, [0] * len(packed.ids), 0
     spans = []
-    for members in _grouped(segments):
-        spans.append(_span(members, device))
+    for members in _group_by_length(segments):
+        spans.append(_build_span(members, device))
         for segment in members:
             order[segment.start : segment.start + segment.length] = range(slot, slot + segment.length)
             slot += members[0].length
@@ -149,7 +149,7 @@ def arranged(batch: Batch) -> Layout:
     return Layout(ids, positions, place, tuple(spans), places)
 
 
-def prompts(batch: Batch) -> list[tuple[int, ...]]:
+def list_prompts(batch: Batch) -> list[tuple[int, ...]]:
     """The inputs of each row before its first response token, which several rows may have in common; nothing where
     they are too few to be worth sharing."""
     before = (batch.mask != 0).long().argmax(1) + 1
@@ -159,12 +159,12 @@ def prompts(batch: Batch) -> list[tuple[int, ...]]:
     ]
 
 
-def cut_packed(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
+def cut_packed_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
     """The rows of each micro-batch, at most `budget` tokens that are computed: rows with the same prompt side by side.
 
     Every `together` consecutive rows stay in one part; what is longer than the budget stands alone.
     """
-    own, lengths = prompts(batch), batch.attention.sum(1).tolist()
+    own, lengths = list_prompts(batch), batch.attention.sum(1).tolist()
     bundles: dict[tuple[int, ...], list[range]] = defaultdict(list)
     for start in range(0, len(batch), together):
         bundles[own[start] or (-1 - start,)].append(range(start, start + together))
@@ -185,15 +185,15 @@ def cut_packed(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
     return parts
 
 
-def _sharing(batch: Batch, lengths: Sequence[int]) -> list[tuple[list[int], int]]:
+def _group_by_prompt(batch: Batch, lengths: Sequence[int]) -> list[tuple[list[int], int]]:
     """Rows that begin with the same prompt and its tokens; a row that shares none, and all of its tokens."""
     alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
-    for row, prompt in enumerate(prompts(batch)):
+    for row, prompt in enumerate(list_prompts(batch)):
         alike[prompt or (-1 - row,)].append(row)
     return [(rows, len(prompt) if len(rows) > 1 else lengths[rows[0]]) for prompt, rows in alike.items()]
 
 
-def _grouped(segments: Iterable[Segment]) -> list[list[Segment]]:
+def _group_by_length(segments: Iterable[Segment]) -> list[list[Segment]]:
     """Segments that are computed in one call: of like length, each group's longest first."""
     groups: list[list[Segment]] = []
     needed = longest = 0  # the attention of the last group's rows, and its longest prompt
@@ -211,7 +211,7 @@ def _grouped(segments: Iterable[Segment]) -> list[list[Segment]]:
     return groups
 
 
-def _span(members: Sequence[Segment], device: torch.device) -> Span:
+def _build_span(members: Sequence[Segment], device: torch.device) -> Span:
     width, columns = members[0].length, max(one.prompt_length for one in members)
     queries, keys = [], []
     for one in members:

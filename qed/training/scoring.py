@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from qed.errors import ModelError
-from qed.models.families import decoder_and_head
-from qed.training.batch import Batch, collate, cut
-from qed.training.logits import label_logps
-from qed.training.logps import response_logps
-from qed.training.packing import arranged, cut_packed
+from qed.models.families import split_head
+from qed.training.batch import Batch, collate, cut_microbatches
+from qed.training.logits import compute_label_logps
+from qed.training.logps import compute_logps
+from qed.training.packing import cut_packed_microbatches, pack_batch
 from qed.types import Rollout
 
 SCORED_TOKENS = 16_384  # at once, padding included
@@ -35,10 +35,10 @@ def score_with(model: nn.Module, temperature: float, packing: bool = False) -> S
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
         batch = collate(rows, dtype=dtype).to(parameter.device)
         scored: list[tuple[float, ...]] = [()] * len(rows)
-        for numbers in (cut_packed if packing else cut)(batch, SCORED_TOKENS):
+        for numbers in (cut_packed_microbatches if packing else cut_microbatches)(batch, SCORED_TOKENS):
             part = batch.select(numbers)
             with torch.autocast(parameter.device.type, dtype=precision, enabled=precision != torch.float32):
-                logps = _part_logps(model, part, temperature, packing)
+                logps = _compute_part_logps(model, part, temperature, packing)
             for number, values, mask in zip(numbers, logps.cpu(), part.mask.bool().cpu(), strict=True):
                 scored[number] = tuple(values[mask].tolist())
         return scored
@@ -46,22 +46,22 @@ def score_with(model: nn.Module, temperature: float, packing: bool = False) -> S
     return score
 
 
-def _part_logps(model: nn.Module, part: Batch, temperature: float, packing: bool) -> Tensor:
+def _compute_part_logps(model: nn.Module, part: Batch, temperature: float, packing: bool) -> Tensor:
     """The log-probs of labels, [B, T]."""
     try:
-        decoder_and_head(model)
+        split_head(model)
     except ModelError:
         # The learner cannot train this model, but it can be evaluated: its logits are taken as it makes them.
-        return _logps_by_logits(model, part, temperature)
-    return response_logps(model, part, temperature, arranged(part) if packing else None)[0]
+        return _compute_from_logits(model, part, temperature)
+    return compute_logps(model, part, temperature, pack_batch(part) if packing else None)[0]
 
 
-def _logps_by_logits(model: nn.Module, part: Batch, temperature: float) -> Tensor:
+def _compute_from_logits(model: nn.Module, part: Batch, temperature: float) -> Tensor:
     """The same a row at a time, because logits take far more memory than hidden states."""
     logps = torch.zeros_like(part.mask)
     for row, mask in enumerate(part.mask.bool()):
         inputs = part.inputs[row : row + 1, : int(part.attention[row].sum())]
         kept = int(mask.sum())
         logits = model(input_ids=inputs, use_cache=False, logits_to_keep=kept).logits[0, -kept:]
-        logps[row, mask] = label_logps(logits.float() / temperature, part.labels[row, mask]).to(logps.dtype)
+        logps[row, mask] = compute_label_logps(logits.float() / temperature, part.labels[row, mask]).to(logps.dtype)
     return logps

@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-from qed.evaluation.intervals import wilson
-from qed.evaluation.summary import summarise
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.evaluation.summary import summarize
 from qed.report.write import write_report
-from qed.runs.run import Row, Run, as_row, write_evaluation
+from qed.runs.run import Row, Run, build_row, write_evaluation
 from qed.types import Grade, Problem, Rollout
 
 PROBLEMS = 8
@@ -90,7 +90,7 @@ def plain(right: bool, step: int) -> str:
 
 def figures(marks: str, tokens: float) -> dict[str, Any]:
     """The summary of one decoding, as an evaluation writes it."""
-    low, high = wilson(marks.count("1"), len(marks))
+    low, high = compute_wilson_interval(marks.count("1"), len(marks))
     share = marks.count("1") / len(marks)
     known = {"n": len(marks), "k": 1, "accuracy": share, "ci_lo": low, "ci_hi": high, "format": 0.875}
     return {**known, "mean_tokens": tokens, "truncated_frac": 0.125}
@@ -119,7 +119,7 @@ def make_run(
     for step, (greedy, other) in outcomes.items():
         both = {"greedy": greedy, **({"sampled": other} if sampled else {})}
         given = [
-            {"decoding": decoding, **as_row(answer, step)}
+            {"decoding": decoding, **build_row(answer, step)}
             for decoding, marks in both.items()
             for answer in answers(step, marks, text)
         ]
@@ -150,7 +150,7 @@ def rows_of(step: int, decoding: str, shares: float, answers: int, text: str = M
             own = Rollout(task, (1,), (2,) * length, (-0.5,) * length, text, stop, index=number, grade=grade)
             marks = {"strict": right and kept, "flexible": right, "string": right, "reasoning_chars": length % 4 * 9}
             kind = f"fmt{int(kept)}_ans{int(right)}"
-            found.append({"decoding": decoding, **as_row(own, step), **marks, "class": kind})
+            found.append({"decoding": decoding, **build_row(own, step), **marks, "class": kind})
     return found
 
 
@@ -162,7 +162,7 @@ def make_whole_run(parent: Path, name: str = "whole", text: str = MATHS) -> Path
         parts = ("validation",) if step not in (0, 4, 8) else ("maths", "validation")
         for part in parts:
             greedy, sampled = (rows_of(step, d, (step + 1) / 10, k, text) for d, k in (("greedy", 1), ("sampled", 4)))
-            summary = {"greedy": summarise(greedy), "sampled": summarise(sampled)}
+            summary = {"greedy": summarize(greedy), "sampled": summarize(sampled)}
             writer.evaluation(step, part, [*greedy, *sampled], summary)
     writer.write("checkpoints/BEST", b"step_000006\n")
     return folder
@@ -171,5 +171,5 @@ def make_whole_run(parent: Path, name: str = "whole", text: str = MATHS) -> Path
 def make_evaluation(parent: Path, name: str, share: float, decoding: str = "sampled", answers: int = 4) -> Path:
     """A folder of an evaluation alone, as `qed evaluate` leaves it."""
     rows = rows_of(0, decoding, share, answers)
-    write_evaluation(parent / name, 0, "maths", rows, {decoding: summarise(rows)})
+    write_evaluation(parent / name, 0, "maths", rows, {decoding: summarize(rows)})
     return parent / name

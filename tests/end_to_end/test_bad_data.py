@@ -34,7 +34,7 @@ def parquet(rows: list[dict[str, Any]]) -> bytes:
 
 def loaded(file: Path) -> tuple[list[Problem], Counter[str]]:
     left_out: Counter[str] = Counter()
-    return tasks.load(str(file), "train", {}, left_out=left_out), left_out
+    return tasks.load_task(str(file), "train", {}, left_out=left_out), left_out
 
 
 MESSAGES = [{"role": "user", "content": "What is 1 + 1?"}]

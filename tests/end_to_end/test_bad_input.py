@@ -14,7 +14,7 @@ import pytest
 from making import make_model
 from safetensors.torch import load_file, save_file
 
-from qed.models.load import build
+from qed.models.load import build_model
 from qed.runs import run as run_files
 from qed.runs.run import read_lines
 
@@ -94,7 +94,7 @@ def test_models_that_cannot_be_used(qed: Callable[..., Any], tmp_path: Path) -> 
 
 
 def test_weights_that_are_missing_or_broken(qed: Callable[..., Any], tmp_path: Path) -> None:
-    network, tokenizer = build("new:tiny", ["one two 1 2 3"], seed=0)
+    network, tokenizer = build_model("new:tiny", ["one two 1 2 3"], seed=0)
     folder = tmp_path / "model"
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

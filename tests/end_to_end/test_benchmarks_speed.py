@@ -14,7 +14,7 @@ import torch
 from speed_parts import figures, places
 from torch import Tensor
 
-from qed.models.load import build
+from qed.models.load import build_model
 
 BENCHMARKS = Path(places.__file__).parents[1]
 ANSWERS = ("--problems", "2", "--group", "2", "--tokens", "4", "--lengths", "even")
@@ -95,7 +95,7 @@ def ends(network: Any, tokenizer: Any) -> Tensor:
 
 @pytest.mark.parametrize("probability", [0.05, places.NEVER])
 def test_a_fresh_model_ends_its_answers_as_often_as_asked(probability: float) -> None:
-    network, tokenizer = build("new:tiny", [places.words(2000, 0)], 0)
+    network, tokenizer = build_model("new:tiny", [places.words(2000, 0)], 0)
     places.set_ends(network, tokenizer.eos_token_id, probability)
     assert float(ends(network, tokenizer).mean()) == pytest.approx(probability, rel=0.3)
 

@@ -20,7 +20,7 @@ Usage = namedtuple("Usage", "total used free")
 
 
 def steps(run: Path) -> list[int]:
-    return list(manifest.checkpoints(run))
+    return list(manifest.list_checkpoints(run))
 
 
 def test_the_newest_are_kept_and_verified(qed: Callable[..., Any], tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_the_best_are_kept_beside_the_newest(
     done = qed(*arguments, "--evaluation.every", 1, "--data.validation_split", 0.1)
     assert done.code == 0, done.err
     assert steps(run) == [6, 2] if keep == 1 else [6, 5, 2]
-    assert checkpoints.pointed(run, "BEST") == 2
+    assert checkpoints.read_pointer(run, "BEST") == 2
 
 
 def test_the_best_checkpoint_is_kept_and_named_again(qed: Callable[..., Any], tmp_path: Path) -> None:
@@ -139,11 +139,11 @@ def test_the_best_checkpoint_is_kept_and_named_again(qed: Callable[..., Any], tm
     arguments += ["--evaluation.problems", 4, "--sampling.max_tokens", 8, "--data.validation_split", 0.1]
     arguments += ["--evaluation.every", 1, "--run.keep_last", 1, "--run.save_every", 1]
     assert qed(*arguments).code == 0
-    best = checkpoints.pointed(run, "BEST")
+    best = checkpoints.read_pointer(run, "BEST")
     assert best is not None
     assert steps(run) == sorted({4, best}, reverse=True)
     (run / "best").unlink()
     (run / "checkpoints" / "BEST").write_text("../..")
     assert qed(*arguments, "--resume").code == 0
-    assert checkpoints.pointed(run, "BEST") == best
+    assert checkpoints.read_pointer(run, "BEST") == best
     assert (run / "best").resolve() == run / "checkpoints" / f"step_{best:06d}"

@@ -22,7 +22,7 @@ from qed.sampling.base import Sampling
 from qed.sampling.native.sampler import make
 from qed.training.batch import collate
 from qed.training.learner import Learner
-from qed.training.logps import response_logps
+from qed.training.logps import compute_logps
 from qed.types import Problem, Rollout
 
 
@@ -30,7 +30,7 @@ from qed.types import Problem, Rollout
 def folder(tmp_path: Path) -> Path:
     """A tiny Gemma 3 as it is published: text and images, with a tokenizer."""
     torch.manual_seed(0)
-    _, tokenizer = load.build("new:tiny", ["1 + 1 = 2"], 0)
+    _, tokenizer = load.build_model("new:tiny", ["1 + 1 = 2"], 0)
     count = len(tokenizer)
     text = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     text |= {"num_key_value_heads": 2, "head_dim": 8, "vocab_size": count + 8, "max_position_embeddings": 512}
@@ -81,9 +81,9 @@ def test_it_is_trained_by_both_methods_and_keeps_its_other_part(folder: Path, tm
 def test_what_it_samples_is_what_it_learns_from(folder: Path, checkpointing: bool) -> None:
     """The sampler's log-probs are the learner's, past its window too; checkpointing needs no other input."""
     settings = ModelSettings(name=str(folder), gradient_checkpointing=checkpointing)
-    network, tokenizer = load.load(settings)
-    network = load.prepare(network, settings, torch.device("cpu"))
-    ends = load.end_ids(network, tokenizer, chat=False)
+    network, tokenizer = load.load_model(settings)
+    network = load.prepare_model(network, settings, torch.device("cpu"))
+    ends = load.find_end_ids(network, tokenizer, chat=False)
     sampler = make(network, tokenizer, ends, 8, torch.float32)
     prompts = [(5, 6, 7), tuple(range(10, 25))]
     found = sampler.generate(prompts, [[1, 2], [3, 4]], Sampling(1.0, 12))
@@ -93,6 +93,6 @@ def test_what_it_samples_is_what_it_learns_from(folder: Path, checkpointing: boo
         for answer in answers
     ]
     batch = collate(rollouts)
-    logps, _ = response_logps(network, batch, 1.0)
+    logps, _ = compute_logps(network, batch, 1.0)
     torch.testing.assert_close(logps.detach(), batch.sampled_logps * batch.mask, rtol=1e-4, atol=1e-4)
     assert Learner(network, Grpo(), LearnerSettings()).update(rollouts, 0)["optim/grad_norm"] > 0

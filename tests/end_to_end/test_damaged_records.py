@@ -100,7 +100,7 @@ def test_a_name_that_is_taken_stays_as_it_is(qed: Callable[..., Any], run: Path)
 def test_a_checkpoint_does_not_outlive_what_it_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before a checkpoint is written, what was recorded until then is brought onto the disk, each file once."""
     synced: list[Path] = []
-    monkeypatch.setattr("qed.runs.manifest.sync", synced.append)
+    monkeypatch.setattr("qed.runs.manifest.fsync", synced.append)
     run = Run(tmp_path)
     run.metrics({"step": 1})
     run.metrics({"step": 2})
@@ -122,7 +122,7 @@ def test_a_row_comes_back_whatever_its_text_holds(tmp_path_factory: pytest.TempP
     file = tmp_path_factory.getbasetemp() / "rows.jsonl"
     for ends in ("", "\u2028", "\x85", "\ud800"):
         told = [{**row, "ends": f"a{ends}b"} for row in rows]
-        file.write_bytes(run_files.as_bytes("".join(map(run_files.as_line, told))))
+        file.write_bytes(run_files.encode_lines("".join(map(run_files.encode_line, told))))
         assert read_lines(file) == told
 
 

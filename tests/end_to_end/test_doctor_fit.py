@@ -11,7 +11,7 @@ import yaml
 
 from qed.doctor.fit import MARGIN
 from qed.doctor.rows import Lengths, Work
-from qed.doctor.trial import Asked, measured, settings_of
+from qed.doctor.trial import TrialRequest, resolve_trial_settings, run_trial
 from qed.errors import UsageError
 
 LENGTHS = ["--lengths", "40,60"]
@@ -29,21 +29,21 @@ def test_what_is_proposed_stays_under_the_limit(qed: Callable[..., Any]) -> None
     assert told["settings"]["learner.tokens_per_microbatch"] == min(told["learner"]["rows"], 16 * 8) * 99
     rows = 40
     limit = (told["learner"]["base_gib"] * 2**10 + rows * told["learner"]["row_mib"]) / (1 - MARGIN) * 2**20
-    found = measured(Asked(tuple(MODEL), 40, 60, rows)).peaks
+    found = run_trial(TrialRequest(tuple(MODEL), 40, 60, rows)).peaks
     for (peak,) in found.values():
         assert peak.bytes is not None
         assert peak.bytes <= limit
 
 
 def test_every_answer_has_the_length_that_was_asked_for() -> None:
-    work = Work(settings_of(MODEL), Lengths(10, 12))
+    work = Work(resolve_trial_settings(MODEL), Lengths(10, 12))
     answers = [answer for group in work.answer(9) for answer in group]
     assert [len(answer.tokens) for answer in answers] == [12] * 9
     before = work.policy.model.get_input_embeddings().weight.clone()
     work.update(4, 2)
     assert not torch.equal(before, work.policy.model.get_input_embeddings().weight)
     with pytest.raises(UsageError, match="do not fit the window"):
-        Work(settings_of(MODEL), Lengths(500, 13))
+        Work(resolve_trial_settings(MODEL), Lengths(500, 13))
 
 
 def test_what_is_fastest_is_printed_as_settings(qed: Callable[..., Any]) -> None:

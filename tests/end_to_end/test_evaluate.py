@@ -11,7 +11,7 @@ import pytest
 
 from qed.evaluation import run as evaluation_run
 from qed.loops import evaluate
-from qed.rollout.stages import flat
+from qed.rollout.stages import flatten
 from qed.runs.run import read_lines
 
 SMALL = ("--max-tokens", 8, "--rows-per-batch", 2)
@@ -107,7 +107,7 @@ def answered(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def write(*arguments: Any, real: Any = real, **options: Any) -> Any:
             groups = real(*arguments, **options)
-            for rollout in flat(groups):
+            for rollout in flatten(groups):
                 said = rollout.problem.answer if rollout.problem.meta["level"] == 0 else "1000"
                 rollout.text = f"I add. </think> <answer> {said} </answer>"
             return groups

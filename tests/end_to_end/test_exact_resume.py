@@ -17,7 +17,7 @@ from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.runs.run import read_lines
 
-SHELF = plugins.shelf("algorithms")
+SHELF = plugins.list_leaves("algorithms")
 # Of each kind one, each with several updates in a step; the cut lies within an epoch.
 SMOKE = {"sft": 2, "dpo": 1, "expert_iteration": 3, "exgrpo": 2, "luffy": 1}
 GRPO = ("grpo", *ONLINE)

@@ -30,9 +30,9 @@ def mended(uncut: Callable[[list[Any]], Path], tmp_path: Path) -> Callable[..., 
         ended, said = forked([*arguments, *more, "--out", run], log, fault)
         assert ended == code, said
         assert "Traceback" not in said
-        found = manifest.checkpoints(run)
+        found = manifest.list_checkpoints(run)
         assert found
-        assert not any(map(manifest.damage, found.values()))
+        assert not any(map(manifest.list_damage, found.values()))
         assert not [path for path in (run / "checkpoints").iterdir() if path.name.startswith(".")]
         gone_on, then = forked([*arguments, *more, "--out", run, "--resume"], log)
         assert gone_on == 0, then

@@ -13,7 +13,7 @@ import pytest
 from qed.errors import UsageError
 from qed.loops.phase import Phase
 from qed.runs import manifest
-from qed.runs.folder import locked, open_folder
+from qed.runs.folder import lock_folder, open_folder
 from qed.runs.run import Launch, Run, read_lines
 
 TINY = ["--steps", 1, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
@@ -57,9 +57,9 @@ def test_a_disk_without_locks_is_no_obstacle(tmp_path: Path, monkeypatch: pytest
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr("fcntl.flock", refused)
-    with locked(tmp_path), locked(tmp_path):
+    with lock_folder(tmp_path), lock_folder(tmp_path):
         pass
-    with locked(tmp_path / "missing"):
+    with lock_folder(tmp_path / "missing"):
         pass
 
 
@@ -129,7 +129,7 @@ def test_one_command_begins_a_run_and_goes_on_with_it(
             patch.setattr(Phase, "record", record_and_die)
             patch.setattr(Phase, "leave", lambda _: "")
             assert qed(*again, killed, "--run.save_every", every).code == 130
-        assert list(manifest.checkpoints(killed)) == [1] * every
+        assert list(manifest.list_checkpoints(killed)) == [1] * every
     for _ in range(2):
         assert qed(*again, killed).code == 0
     files = [folder / "final" / "hf" / "model.safetensors" for folder in (run, killed)]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from qed.errors import UsageError
-from qed.rewards.base import Reward, load
-from qed.rewards.grader import Pool, make
+from qed.rewards.base import Reward, load_reward
+from qed.rewards.grader import Pool, make_grader
 from qed.runs.run import read_lines
 from qed.types import Problem, Rollout
 
@@ -74,7 +74,7 @@ def written(tmp_path: Path, code: str, name: str = "mine.py") -> str:
 
 @pytest.mark.parametrize("conversational", [False, True])
 def test_a_trl_file_runs_unchanged(tmp_path: Path, conversational: bool) -> None:
-    reward = load([f"0.5*{written(tmp_path, TRL)}"], conversational=conversational)
+    reward = load_reward([f"0.5*{written(tmp_path, TRL)}"], conversational=conversational)
     assert [(part.weight, part.name) for part in reward.parts] == [
         (0.5, "correctness_reward"),
         (0.5, "brevity_reward"),
@@ -93,11 +93,11 @@ def test_a_trl_file_runs_unchanged(tmp_path: Path, conversational: bool) -> None
 
 
 def test_none_stands_for_not_applicable(tmp_path: Path) -> None:
-    reward = load([f"{written(tmp_path, TRL)}:correctness_reward", "0.25*accuracy"])
+    reward = load_reward([f"{written(tmp_path, TRL)}:correctness_reward", "0.25*accuracy"])
     (grade,) = reward.grade(group("so it is 12", answer=""))
     assert grade.reward == 0.0
     assert list(grade.parts) == ["accuracy", "accuracy/correct"]
-    alone = load([f"{written(tmp_path, TRL)}:correctness_reward"])
+    alone = load_reward([f"{written(tmp_path, TRL)}:correctness_reward"])
     (grade,) = alone.grade(group("so it is 12", answer=""))
     assert (grade.has_reward, grade.parts) == (False, {})
     assert grade.extracted == "12"  # our own grader still reads the answer
@@ -108,10 +108,12 @@ def test_an_answer_has_a_reward_where_one_function_applies(tmp_path: Path, nothi
     """A function of weight 0 that applies makes the reward 0, as in TRL."""
     code = f"def one(completions, **columns):\n    return [1.0, {nothing}]\n"
     code += f"def two(completions, **columns):\n    return [{nothing}] * 2\n"
-    first, second = load([written(tmp_path, code)]).grade(group("a", "b"))
+    first, second = load_reward([written(tmp_path, code)]).grade(group("a", "b"))
     assert (first.reward, first.has_reward, dict(first.parts)) == (1.0, True, {"one": 1.0})
     assert (second.has_reward, dict(second.parts)) == (False, {})
-    first, second = load([f"0*{written(tmp_path, code)}:one", f"{written(tmp_path, code)}:two"]).grade(group("a", "b"))
+    first, second = load_reward([f"0*{written(tmp_path, code)}:one", f"{written(tmp_path, code)}:two"]).grade(
+        group("a", "b")
+    )
     assert (first.reward, first.has_reward, second.has_reward) == (0.0, True, False)
 
 
@@ -119,19 +121,19 @@ def test_a_native_reward_may_say_that_there_is_none(tmp_path: Path) -> None:
     code = "from qed.types import Grade\n"
     code += "def reward(rollout):\n    return Grade(5.0, True, True, None, has_reward=rollout.text != 'b')\n"
     path = written(tmp_path, code)
-    assert [grade.has_reward for grade in load([path]).grade(group("a", "b"))] == [True, False]
-    first, second = load([path, "format_only"]).grade(group("a", "b"))
+    assert [grade.has_reward for grade in load_reward([path]).grade(group("a", "b"))] == [True, False]
+    first, second = load_reward([path, "format_only"]).grade(group("a", "b"))
     assert (first.reward - second.reward, second.has_reward, second.correct) == (5.0, True, True)
 
 
 def test_what_penalises_and_never_applies_gives_no_reward(tmp_path: Path) -> None:
     code = "JUDGES = False\ndef pay(completions, **columns):\n    return [None for _ in completions]\n"
-    (grade,) = load([written(tmp_path, code)]).grade(group("a"))
+    (grade,) = load_reward([written(tmp_path, code)]).grade(group("a"))
     assert (grade.has_reward, grade.correct) == (False, False)
 
 
 def test_the_worker_processes_say_that_there_is_no_reward(tmp_path: Path) -> None:
-    grader = make([f"{written(tmp_path, TRL)}:correctness_reward"], pool=Pool(1))
+    grader = make_grader([f"{written(tmp_path, TRL)}:correctness_reward"], pool=Pool(1))
     try:
         graded = grader([group("so it is 12", answer=""), group("<answer>12</answer>")])
     finally:
@@ -140,7 +142,7 @@ def test_the_worker_processes_say_that_there_is_no_reward(tmp_path: Path) -> Non
 
 
 def test_one_function_of_a_trl_file_alone(tmp_path: Path) -> None:
-    reward = load([f"{written(tmp_path, TRL)}:level_reward"])
+    reward = load_reward([f"{written(tmp_path, TRL)}:level_reward"])
     (grade,) = reward.grade(group("so it is 12"))
     assert (grade.reward, grade.correct) == (pytest.approx(0.3), True)
 
@@ -156,7 +158,7 @@ def seen_reward(completions, **columns):
 
 @pytest.mark.parametrize("conversational", [False, True])
 def test_what_a_trl_function_is_given(tmp_path: Path, conversational: bool) -> None:
-    reward = load([written(tmp_path, SEEN, "seen.py")], conversational=conversational)
+    reward = load_reward([written(tmp_path, SEEN, "seen.py")], conversational=conversational)
     reward.grade(group("a", "bc", meta={"level": 3, "solution": "$12$", "answer": "ignored"}))
     (given,) = next(
         one.SEEN for one in sys.modules.values() if getattr(one, "__file__", "") == str(tmp_path / "seen.py")
@@ -178,7 +180,7 @@ def test_what_a_trl_function_is_given(tmp_path: Path, conversational: bool) -> N
 
 
 def test_a_verl_file_runs_unchanged(tmp_path: Path) -> None:
-    reward = load([written(tmp_path, VERL)])
+    reward = load_reward([written(tmp_path, VERL)])
     assert (reward.parts[0].name, reward.batched, reward.users_own) == ("mine", False, True)
     right, wrong = reward.grade(group("it is 12", "it is 13", meta={"source": "dict", "extra_info": {"fold": 4}}))
     assert (right.reward, right.correct, right.extracted) == (1.0, True, "12")
@@ -189,7 +191,7 @@ def test_a_verl_file_runs_unchanged(tmp_path: Path) -> None:
 
 
 def test_the_parts_of_a_verl_file_are_logged_under_its_name(tmp_path: Path) -> None:
-    (grade,) = load([f"2*{written(tmp_path, VERL)}", "0*accuracy"]).grade(group("it is 12", meta={}))
+    (grade,) = load_reward([f"2*{written(tmp_path, VERL)}", "0*accuracy"]).grade(group("it is 12", meta={}))
     assert grade.reward == 2.0
     assert set(grade.parts) == {"mine", "mine/acc", "mine/split", "accuracy", "accuracy/correct"}
 
@@ -210,20 +212,20 @@ def wrong(rollout):
 
 def test_a_native_file_and_its_functions(tmp_path: Path) -> None:
     path = written(tmp_path, NATIVE)
-    assert load([path]).grade(group("a"))[0].extracted == "a"
-    assert load([f"{path}:other"]).grade(group("a"))[0].reward == 3.0
-    both = load([path, f"{path}:other"])
+    assert load_reward([path]).grade(group("a"))[0].extracted == "a"
+    assert load_reward([f"{path}:other"]).grade(group("a"))[0].reward == 3.0
+    both = load_reward([path, f"{path}:other"])
     assert [part.name for part in both.parts] == ["mine", "other"]
     assert both.grade(group("a"))[0].reward == 5.0
     with pytest.raises(UsageError, match=r"wrong returned float; it must return a qed\.types\.Grade"):
-        load([f"{path}:wrong"]).grade(group("a"))
+        load_reward([f"{path}:wrong"]).grade(group("a"))
 
 
 def test_a_dotted_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "made_rewards").mkdir()
     written(tmp_path / "made_rewards", TRL, "trl_like.py")
     monkeypatch.syspath_prepend(str(tmp_path))
-    reward = load(["made_rewards.trl_like:level_reward"])
+    reward = load_reward(["made_rewards.trl_like:level_reward"])
     assert reward.grade(group("a"))[0].reward == pytest.approx(0.3)
 
 
@@ -246,18 +248,18 @@ def returning(value: str) -> str:
 )  # fmt: skip
 def test_what_a_file_may_not_do(tmp_path: Path, code: str, words: str) -> None:
     with pytest.raises(UsageError) as refused:
-        load([written(tmp_path, code)]).grade(group("a", "b"))
+        load_reward([written(tmp_path, code)]).grade(group("a", "b"))
     assert words in str(refused.value)
 
 
 def test_a_function_that_a_file_does_not_have(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"mine has no function 'levl_reward'\. Did you mean 'level_reward'"):
-        load([f"{written(tmp_path, TRL)}:levl_reward"])
+        load_reward([f"{written(tmp_path, TRL)}:levl_reward"])
 
 
 def test_numbers_of_other_libraries_are_numbers(tmp_path: Path) -> None:
     code = "import torch\ndef pay(completions, **columns):\n    return torch.arange(len(completions)) / 2\n"
-    reward: Reward = load([written(tmp_path, code)])
+    reward: Reward = load_reward([written(tmp_path, code)])
     assert [grade.reward for grade in reward.grade(group("a", "b"))] == [0.0, 0.5]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from qed.guards.watchdog import Breach, Watchdog, beat, children, report
+from qed.guards.watchdog import Breach, Watchdog, beat, list_children, write_stacks
 from qed.runs.run import read_lines
 
 SMALL = ["--steps", 400, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
@@ -247,8 +247,8 @@ def test_a_pause_of_the_process_is_no_hang(tmp_path: Path) -> None:
 def test_a_report_names_threads_and_children(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(999)"]) as child:
         try:
-            report(tmp_path / "hang.txt", Breach(3, "save", 12.0))
-            assert any(one["process"] == child.pid for one in children())
+            write_stacks(tmp_path / "hang.txt", Breach(3, "save", 12.0))
+            assert any(one["process"] == child.pid for one in list_children())
         finally:
             child.kill()
     text = (tmp_path / "hang.txt").read_text()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from qed import host
-from qed.models.alignment import alignment_matters
+from qed.models.alignment import depends_on_alignment
 from qed.runs.run import read_json, read_lines
 
 SMALL = [
@@ -61,9 +61,9 @@ def test_what_a_product_of_matrices_depends_on_is_recorded_and_a_change_is_said(
     assert qed(*arguments, "--steps", 1).code == 0
     known = read_json(tmp_path / "run" / "env.json", {})
     assert known["mkl_cbwr"] == "AVX2"
-    assert known["alignment_matters"] is alignment_matters()
+    assert known["alignment_matters"] is depends_on_alignment()
     monkeypatch.setenv(host.MKL_MODE, host.REPRODUCIBLE)
-    monkeypatch.setattr("qed.models.alignment.alignment_matters", lambda: True)
+    monkeypatch.setattr("qed.models.alignment.depends_on_alignment", lambda: True)
     again = qed(*arguments, "--steps", 2, "--resume")
     assert again.code == 0, again.err
     assert "began with mkl_cbwr AVX2 and goes on with AUTO,STRICT" in again.out

@@ -15,13 +15,13 @@ import pytest
 from qed.cli.main import main
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
-from qed.loops.quickstart import control_steps
-from qed.rollout.stages import credit
-from qed.runs.run import evaluations, read_json, read_lines
+from qed.loops.quickstart import compute_control_steps
+from qed.rollout.stages import assign_advantages
+from qed.runs.run import read_evaluations, read_json, read_lines
 
 # What SFT has taught is made once, by the one worker that runs these.
 pytestmark = pytest.mark.xdist_group("learning")
-ONLINE = sorted(name for name in plugins.shelf("algorithms") if load_algorithm(name).online)
+ONLINE = sorted(name for name in plugins.list_leaves("algorithms") if load_algorithm(name).online)
 # One of each kind; benchmarks/learning.py measures the whole shelf over seeds.
 LEARNING = ("expert_iteration", "grpo", "luffy", "online_dpo")
 
@@ -40,7 +40,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_sft_teaches_the_format(taught: Path) -> None:
     rows = [row for row in read_lines(taught / "metrics.jsonl") if "train/loss" in row]
     assert rows[-1]["train/loss"] < 0.1 * rows[0]["train/loss"]
-    before, after = (summary["arithmetic"]["greedy"] for _, summary in evaluations(taught))
+    before, after = (summary["arithmetic"]["greedy"] for _, summary in read_evaluations(taught))
     assert before["format"] == 0
     assert after["format"] > 0.95
     assert 0.3 < after["accuracy"] < 0.8
@@ -72,7 +72,7 @@ def test_online_algorithms_improve_on_sft(qed: Callable[..., Any], taught: Path,
         *("--evaluation.problems", 200, "--evaluation.every", 0, "--out", tmp_path / "run"),
     )
     assert done.code == 0, done.err
-    before, after = (summary["arithmetic"]["sampled"] for _, summary in evaluations(tmp_path / "run"))
+    before, after = (summary["arithmetic"]["sampled"] for _, summary in read_evaluations(tmp_path / "run"))
     assert after["accuracy"] > before["accuracy"] + 0.05
     assert after["format"] > before["format"]
 
@@ -88,7 +88,7 @@ def test_the_quickstart_says_what_it_measured(qed: Callable[..., Any], tmp_path:
     assert done.code == 0, done.err
     result = done.result
     assert set(result) == {"sft", "rl", "control", "mean_tokens_before", "mean_tokens_after", "seconds", "run"}
-    measured = dict(evaluations(run))
+    measured = dict(read_evaluations(run))
     assert sorted(measured) == [0, 40, 60, 63]
     for arm, summary in (("sft", measured[60]), ("rl", measured[63])):
         for key, decoding, figure in (
@@ -103,8 +103,8 @@ def test_the_quickstart_says_what_it_measured(qed: Callable[..., Any], tmp_path:
         greedy = [row for row in answers if row["decoding"] == "greedy"]
         assert fmean(row["correct"] for row in greedy) == result[arm]["accuracy"]
     assert result["mean_tokens_after"] == measured[63]["arithmetic"]["sampled"]["mean_tokens"]
-    steps = control_steps(read_lines(run / "metrics.jsonl"), boundary=60)
-    assert max(step for step, _ in evaluations(run / "control")) == steps >= 1
+    steps = compute_control_steps(read_lines(run / "metrics.jsonl"), boundary=60)
+    assert max(step for step, _ in read_evaluations(run / "control")) == steps >= 1
     assert (run / "report.html").stat().st_size > 10_000
     assert (run / "final" / "hf" / "config.json").is_file()
     assert read_json(run / "env.json", {})["threads"] == 1
@@ -142,6 +142,6 @@ def _failing_at(step: int) -> Callable[..., None]:
     def failing(*arguments: Any) -> None:
         if next(calls) == step:
             raise RuntimeError("the power went")
-        credit(*arguments)
+        assign_advantages(*arguments)
 
     return failing

@@ -16,7 +16,7 @@ import pytest
 import qed
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError
-from qed.models.load import build, load, load_tokenizer
+from qed.models.load import build_model, load_model, load_tokenizer
 
 HOME = Path(qed.__file__).parent
 TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in HOME.rglob("*.py")}
@@ -26,7 +26,7 @@ EVIL = "import pathlib\npathlib.Path({marker!r}).write_text('owned')\n"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A model's folder as it should be."""
-    network, tokenizer = build("new:tiny", ["one two 1 2 3"], seed=0)
+    network, tokenizer = build_model("new:tiny", ["one two 1 2 3"], seed=0)
     home = tmp_path / "model"
     network.save_pretrained(home)
     tokenizer.save_pretrained(home)
@@ -50,7 +50,7 @@ def test_code_in_a_model_folder_never_runs(folder: Path, tmp_path: Path, file: s
         name = {"model_type": "evil"} if file == "config.json" else {"tokenizer_class": "EvilTokenizer"}
         change(folder / file, **name)
     with suppress(ModelError):
-        load(ModelSettings(name=str(folder)))
+        load_model(ModelSettings(name=str(folder)))
     assert not marker.exists()
 
 
@@ -67,7 +67,7 @@ def test_an_attention_that_a_config_names_is_not_fetched(
 
     monkeypatch.setattr("socket.socket.connect", refused)
     change(folder / "config.json", **{key: "somebody/kernel"})
-    model, _ = load(ModelSettings(name=str(folder)))
+    model, _ = load_model(ModelSettings(name=str(folder)))
     assert "somebody" not in str(model.config._attn_implementation)
 
 
@@ -84,17 +84,17 @@ class Payload:
 @pytest.mark.parametrize(
     "name", ["pytorch_model.bin", "model.pt", "pytorch_model-00001-of-00002.bin", "consolidated.00.pth", "model.ckpt"]
 )
-@pytest.mark.parametrize("beside", [False, True])
-def test_pickled_weights_are_not_read(folder: Path, tmp_path: Path, name: str, beside: bool) -> None:
+@pytest.mark.parametrize("has_safetensors", [False, True])
+def test_pickled_weights_are_not_read(folder: Path, tmp_path: Path, name: str, has_safetensors: bool) -> None:
     """Refused where there are no others, and left alone where there are."""
     marker = tmp_path / "owned"
     (folder / name).write_bytes(pickle.dumps(Payload(marker)))
-    if beside:
-        load(ModelSettings(name=str(folder)))
+    if has_safetensors:
+        load_model(ModelSettings(name=str(folder)))
     else:
         (folder / "model.safetensors").unlink()
         with pytest.raises(ModelError, match="pickled ones"):
-            load(ModelSettings(name=str(folder)))
+            load_model(ModelSettings(name=str(folder)))
     assert not marker.exists()
 
 
@@ -102,13 +102,16 @@ def test_a_safetensors_file_that_is_a_pickle_is_refused(folder: Path, tmp_path: 
     marker = tmp_path / "owned"
     (folder / "model.safetensors").write_bytes(pickle.dumps(Payload(marker)))
     with pytest.raises(ModelError, match="cannot be loaded"):
-        load(ModelSettings(name=str(folder)))
+        load_model(ModelSettings(name=str(folder)))
     assert not marker.exists()
 
 
 def test_a_model_that_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for function in (lambda: load(ModelSettings(name="nobody/nothing")), lambda: load_tokenizer("nobody/nothing")):
+    for function in (
+        lambda: load_model(ModelSettings(name="nobody/nothing")),
+        lambda: load_tokenizer("nobody/nothing"),
+    ):
         with pytest.raises(ModelError, match="nobody/nothing cannot be loaded"):
             function()
 

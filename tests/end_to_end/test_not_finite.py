@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from qed.guards.finite import not_finite
-from qed.rollout.stages import credit, grade
+from qed.guards.finite import find_not_finite
+from qed.rollout.stages import assign_advantages, grade
 from qed.runs.run import read_lines
 from qed.training.learner import Learner
 from qed.types import Problem, Rollout
@@ -126,7 +126,7 @@ def test_advantages_that_the_algorithm_makes(
     qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crediting(groups: Any, algorithm: Any) -> None:
-        credit(groups, algorithm)
+        assign_advantages(groups, algorithm)
         groups[0][0].advantage = math.nan
 
     monkeypatch.setattr("qed.loops.online.credit", crediting)
@@ -231,4 +231,4 @@ def test_what_is_dumped_is_ascii(qed: Callable[..., Any], tmp_path: Path, monkey
 
 def test_a_log_prob_that_its_sampler_does_not_know_is_no_mistake() -> None:
     for logp, wrong in ((-1.0, []), (math.nan, []), (-math.inf, ["sampled log-prob"])):
-        assert not_finite(Rollout(Problem("p", "?", "1"), (1,), (1,), (logp,), "", "stop")) == wrong
+        assert find_not_finite(Rollout(Problem("p", "?", "1"), (1,), (1,), (logp,), "", "stop")) == wrong

@@ -18,17 +18,17 @@ from qed.guards.preflight_rules import (
     Answers,
     Finding,
     Shape,
-    of_answers,
-    of_disk,
-    of_ends,
-    of_memory,
-    of_prefixes,
-    of_room,
-    of_schedule,
-    of_weights,
+    check_answers,
+    check_disk,
+    check_ends,
+    check_memory,
+    check_prefixes,
+    check_schedule,
+    check_weights,
+    check_window,
+    estimate_sampling_bytes,
+    estimate_training_bytes,
     refuse,
-    sampling_bytes,
-    training_bytes,
 )
 from qed.runs.run import read_lines
 
@@ -111,16 +111,16 @@ def test_a_model_that_is_not_taught_yet_is_warned_of_and_trained(qed: Callable[.
 @pytest.mark.parametrize(
     ("findings", "word"),
     [
-        (of_answers(Answers(1.0, 0.5, 0.1, 0.1, 0.5), 48), "sampling.max_tokens=48"),
-        (of_answers(Answers(0.0, 0.0, 0.0, 0.0, 0.5), 48), "SFT"),
-        (of_answers(Answers(0.0, 0.5, 0.0, 0.0, 0.0), 48), "ends with 5"),
-        (of_answers(Answers(0.0, 0.5, 0.5, None, 0.5, 1.0), 48), "For 100% of the answers every reward function"),
-        (of_prefixes(3, 4), "special token"),
-        (of_room(20, 32, 48), "20 of 32"),
-        (of_schedule(0.0, 0, 10), "learner.lr is 0"),
-        (of_schedule(1e-3, 10, 10), "learner.warmup_steps=10"),
-        (of_memory(2 << 30, 1 << 30, 1 << 30), "learner.tokens_per_microbatch"),
-        (of_disk(1 << 20, 2, 1 << 40, 1 << 30), "run.save_rollouts=false"),
+        (check_answers(Answers(1.0, 0.5, 0.1, 0.1, 0.5), 48), "sampling.max_tokens=48"),
+        (check_answers(Answers(0.0, 0.0, 0.0, 0.0, 0.5), 48), "SFT"),
+        (check_answers(Answers(0.0, 0.5, 0.0, 0.0, 0.0), 48), "ends with 5"),
+        (check_answers(Answers(0.0, 0.5, 0.5, None, 0.5, 1.0), 48), "For 100% of the answers every reward function"),
+        (check_prefixes(3, 4), "special token"),
+        (check_window(20, 32, 48), "20 of 32"),
+        (check_schedule(0.0, 0, 10), "learner.lr is 0"),
+        (check_schedule(1e-3, 10, 10), "learner.warmup_steps=10"),
+        (check_memory(2 << 30, 1 << 30, 1 << 30), "learner.tokens_per_microbatch"),
+        (check_disk(1 << 20, 2, 1 << 40, 1 << 30), "run.save_rollouts=false"),
     ],
 )
 def test_what_hardly_works_is_warned_of(findings: list[Finding], word: str) -> None:
@@ -132,19 +132,19 @@ def test_what_hardly_works_is_warned_of(findings: list[Finding], word: str) -> N
 @pytest.mark.parametrize(
     "findings",
     [
-        of_answers(FINE, 48),
-        of_prefixes(4, 4),
-        of_prefixes(0, 0),
-        of_room(3, 32, 48),
-        of_room(0, 0, 48),
-        of_schedule(1e-6, 5, 10),
-        of_memory(1 << 20, 1 << 20, None),
-        of_memory(1 << 20, 1 << 20, 1 << 30),
-        of_disk(1 << 20, 2, 1 << 20, 1 << 30),
-        of_weights([0.0, 1.0]),
-        of_ends(0, 0, "answers", taught=True),
-        of_ends(1, 9, "answers", taught=True),
-        of_ends(0, 9, "answers", taught=False),
+        check_answers(FINE, 48),
+        check_prefixes(4, 4),
+        check_prefixes(0, 0),
+        check_window(3, 32, 48),
+        check_window(0, 0, 48),
+        check_schedule(1e-6, 5, 10),
+        check_memory(1 << 20, 1 << 20, None),
+        check_memory(1 << 20, 1 << 20, 1 << 30),
+        check_disk(1 << 20, 2, 1 << 20, 1 << 30),
+        check_weights([0.0, 1.0]),
+        check_ends(0, 0, "answers", taught=True),
+        check_ends(1, 9, "answers", taught=True),
+        check_ends(0, 9, "answers", taught=False),
     ],
 )
 def test_what_works_is_not(findings: list[Finding]) -> None:
@@ -152,7 +152,7 @@ def test_what_works_is_not(findings: list[Finding]) -> None:
 
 
 @pytest.mark.parametrize(
-    "findings", [of_weights([0.0]), of_ends(0, 9, "rows", taught=True), of_disk(1 << 30, 3, 0, 2 << 30)]
+    "findings", [check_weights([0.0]), check_ends(0, 9, "rows", taught=True), check_disk(1 << 30, 3, 0, 2 << 30)]
 )
 def test_what_cannot_work_is_refused(findings: list[Finding]) -> None:
     with pytest.raises(UsageError, match=r"run\.preflight=false"):
@@ -177,7 +177,7 @@ def test_the_estimate_of_memory_is_near_what_a_step_takes() -> None:
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model.model(input_ids=torch.zeros(1, tokens, dtype=torch.int64))
     shape = Shape(4, 64, 256, 64, 0, 0)
-    reckoned = training_bytes(shape, tokens, 2, 0, checkpointing=False)
+    reckoned = estimate_training_bytes(shape, tokens, 2, 0, checkpointing=False)
     assert kept / 2 < reckoned < kept * 2
-    assert training_bytes(shape, tokens, 2, 0, checkpointing=True) < reckoned / 2
-    assert sampling_bytes(shape, 8, 100) == 4 * 8 * 100 * 4 * 64
+    assert estimate_training_bytes(shape, tokens, 2, 0, checkpointing=True) < reckoned / 2
+    assert estimate_sampling_bytes(shape, 8, 100) == 4 * 8 * 100 * 4 * 64

@@ -38,27 +38,27 @@ def test_without_adapters_or_trained_weights_there_is_nothing_to_quantize(wrong:
 
 
 def test_a_processor_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
-    for part in load.build("new:tiny", ["1 + 1 = 2"], 0):
+    for part in load.build_model("new:tiny", ["1 + 1 = 2"], 0):
         part.save_pretrained(tmp_path)
     settings = replace(SETTINGS, name=str(tmp_path), device="cpu")
     with pytest.raises(UsageError, match=r"needs a CUDA device, and the model is for cpu: .* model\.quantization=none"):
-        load.load(settings)
-    assert load.load(replace(settings, quantization="none"))[0] is not None
-    assert qlora.options(ModelSettings(), torch.device("cpu")) == {}
+        load.load_model(settings)
+    assert load.load_model(replace(settings, quantization="none"))[0] is not None
+    assert qlora.build_options(ModelSettings(), torch.device("cpu")) == {}
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qlora, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"needs the package bitsandbytes: pip install 'qed\[8bit\]'"):
-        qlora.options(SETTINGS, torch.device("cuda"))
+        qlora.build_options(SETTINGS, torch.device("cuda"))
 
 
 def test_what_is_saved_beside_a_quantized_model_does_not_say_that_it_is(tmp_path: Path) -> None:
     """The weights are handed over; the shape they are saved with has none of its own."""
     network = make_model()
-    assert qlora.plain(network) is network
+    assert qlora.is_plain(network) is network
     network.config.quantization_config = SimpleNamespace()
-    shape = qlora.plain(network)
+    shape = qlora.is_plain(network)
     assert {parameter.device.type for parameter in shape.parameters()} == {"meta"}
     shape.save_pretrained(tmp_path, state_dict=network.state_dict())
     again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
@@ -68,20 +68,20 @@ def test_what_is_saved_beside_a_quantized_model_does_not_say_that_it_is(tmp_path
 
 
 def test_a_quantized_model_needs_room_for_its_whole_weights() -> None:
-    assert qlora.size_in_full(torch.zeros(32, dtype=torch.uint8)) == 64 * 4
-    assert qlora.size_in_full(torch.zeros(32)) == 32 * 4
+    assert qlora.count_full_bytes(torch.zeros(32, dtype=torch.uint8)) == 64 * 4
+    assert qlora.count_full_bytes(torch.zeros(32)) == 32 * 4
 
 
 def test_adapters_over_four_bits_learn_and_are_saved_in_full(tmp_path: Path) -> None:
     """bitsandbytes quantizes on a processor too, slowly: the whole road but the device."""
     pytest.importorskip("bitsandbytes")
     make_model(dtype=torch.float32).save_pretrained(tmp_path / "base")
-    told = {**qlora.options(SETTINGS, torch.device("cuda")), "device_map": {"": "cpu"}}
+    told = {**qlora.build_options(SETTINGS, torch.device("cuda")), "device_map": {"": "cpu"}}
     network = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32, **told)
-    network = lora.add(network, SETTINGS, 0)
+    network = lora.add_adapters(network, SETTINGS, 0)
     packed = [weight for weight in network.parameters() if hasattr(weight, "quant_state")]
     assert len(packed) == 14, "seven layers in each of two blocks"
-    learner = Learner(network, Grpo(kl=0.1), LearnerSettings(lr=0.1), reference=lora.Without(network))
+    learner = Learner(network, Grpo(kl=0.1), LearnerSettings(lr=0.1), reference=lora.AdapterDisabled(network))
     rollouts = [make_rollout(random.Random(seed), advantage=1.0) for seed in range(3)]
     learner.score(rollouts, old=False)
     before = [weight.clone() for weight in packed]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from qed.runs.run import evaluations, read_lines
+from qed.runs.run import read_evaluations, read_lines
 
 # Answers of 24 tokens: long enough to be graded, short enough for a test; most are cut, which must be counted.
 SMALL = ["--sampling.max_tokens", 24, "--sampling.problems_per_step", 4, "--sampling.group_size", 4]
@@ -56,7 +56,7 @@ def test_pipeline_on_real_text(qed: Callable[..., Any], gsm8k: Path, tmp_path: P
     sft, rl = rows_of(run, "sft"), rows_of(run, "grpo")
     assert [row["step"] for row in sft + rl] == list(range(1, 15))
     assert sft[-1]["train/loss"] < 0.8 * sft[0]["train/loss"]
-    assert [step for step, _ in evaluations(run)] == [0, 12, 14]
+    assert [step for step, _ in read_evaluations(run)] == [0, 12, 14]
     rollouts = read_lines(run / "rollouts" / "step_000013.jsonl.zst")
     assert len(rollouts) == 16
     for row in rollouts:

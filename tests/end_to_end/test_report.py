@@ -16,7 +16,7 @@ from run_folders import PROBLEMS, ROAD, Outcomes, make_run, report
 
 import qed.report
 from qed.errors import DataError, QedError
-from qed.evaluation.intervals import mcnemar, wilson
+from qed.evaluation.intervals import compute_mcnemar_p, compute_wilson_interval
 from qed.report.numbers import MOST_POINTS
 from qed.report.write import write_report
 
@@ -35,11 +35,11 @@ def make(tmp_path: Path) -> Callable[..., Path]:
 def test_the_figures_are_those_of_the_files(make: Callable[..., Path]) -> None:
     page = report(make())
     assert "mine: SFT, then GRPO" in page.text
-    low, high = wilson(2, PROBLEMS)
+    low, high = compute_wilson_interval(2, PROBLEMS)
     assert f"25.0 % [{100 * low:.1f}, {100 * high:.1f}] after SFT → 75.0 %" in page.text
     assert "the mean answer grew from 3.0 to 9.0 tokens" in page.text
     assert "Of 8 problems 5 went from wrong to right and 1 from right to wrong" in page.text
-    assert f"p = {mcnemar(5, 1):.3f}" in page.text
+    assert f"p = {compute_mcnemar_p(5, 1):.3f}" in page.text
     assert "greedy, step 8: 75.0 %" in page.text
     assert "model.name toy my.yaml:3" in page.text
     assert "sft.learner.steps" not in page.text

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from run_folders import Page, make_evaluation, make_run, make_whole_run, report, rows_of
 
-from qed.evaluation.intervals import wilson
-from qed.evaluation.paired import paired
-from qed.evaluation.summary import summarise
-from qed.report.estimates import CLASSES, estimates
-from qed.report.numbers import percent
-from qed.report.record import read
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.evaluation.paired import compare_paired
+from qed.evaluation.summary import summarize
+from qed.report.estimates import CLASSES, compute_bounds
+from qed.report.numbers import format_percent
+from qed.report.record import read_record
 from qed.report.write import write_report
 
 
@@ -44,14 +44,14 @@ def test_a_share_of_single_answers_has_wilsons_interval(tmp_path: Path) -> None:
     rows = rows_of(8, "greedy", 0.9, 1)
     page = report(make_whole_run(tmp_path))
     kept = sum(row["format_ok"] for row in rows)
-    low, high = wilson(kept, 12)
-    assert f"{percent(kept / 12)} [{100 * low:.1f}, {100 * high:.1f}]".replace("\u00a0", " ") in page.text
+    low, high = compute_wilson_interval(kept, 12)
+    assert f"{format_percent(kept / 12)} [{100 * low:.1f}, {100 * high:.1f}]".replace("\u00a0", " ") in page.text
 
 
 @pytest.mark.parametrize("answers", [1, 4])
 def test_an_interval_holds_its_mean(answers: int) -> None:
     rows = rows_of(3, "sampled", 0.6, answers, problems=40)
-    figures, found = summarise(rows), estimates(rows)
+    figures, found = summarize(rows), compute_bounds(rows)
     flat = {**figures, **figures["classes"], **{f"reward/{name}": mean for name, mean in figures["parts"].items()}}
     assert len(found) > 10
     for name, bounds in found.items():
@@ -59,15 +59,15 @@ def test_an_interval_holds_its_mean(answers: int) -> None:
         assert bounds.ends[0] <= flat[name] <= bounds.ends[1], name
     assert found["right_tokens"].some == sum(row["correct"] for row in rows)
     assert found["mean_tokens"].some is None
-    assert estimates([]) == {}
+    assert compute_bounds([]) == {}
 
 
 def test_a_part_of_the_reward_that_is_a_share_has_the_interval_of_one() -> None:
     rows = rows_of(8, "greedy", 0.9, 1)
-    found = estimates(rows)
+    found = compute_bounds(rows)
     assert found["reward/style"] == found["format"]
-    assert found["reward"].ends == wilson(sum(row["correct"] for row in rows), len(rows))
-    same = estimates([{**row, "reward": 1.0} for row in rows])
+    assert found["reward"].ends == compute_wilson_interval(sum(row["correct"] for row in rows), len(rows))
+    same = compute_bounds([{**row, "reward": 1.0} for row in rows])
     assert same["reward"].ends is None, "a reward that never differed says nothing of its range"
 
 
@@ -77,14 +77,14 @@ def test_the_interval_of_a_mean_covers_it() -> None:
     for _ in range(200):
         lengths = source.gamma(4, 10, size=60)
         rows = [{"group_id": str(i), "correct": i % 2 == 0, "n_tokens": float(v)} for i, v in enumerate(lengths)]
-        ends = estimates(rows)["right_tokens"].ends
+        ends = compute_bounds(rows)["right_tokens"].ends
         inside += ends is not None and ends[0] <= 40 <= ends[1]
     assert 0.88 <= inside / 200 <= 0.99
 
 
 def test_the_validation_part_is_no_result(tmp_path: Path) -> None:
     run = make_whole_run(tmp_path)
-    assert read(run).tasks == ["maths"]
+    assert read_record(run).tasks == ["maths"]
     for page in (report(run), report(run, make_whole_run(tmp_path, "other"))):
         assert "Validation accuracy" in page.text
         assert "The best checkpoint is chosen by this part of the training problems" in page.text
@@ -109,7 +109,7 @@ def test_runs_are_tested_in_pairs(tmp_path: Path) -> None:
         changed = [{**row, "correct": row["correct"] and row["group_id"] != "q1"} for row in rows]
         step_file.write_text("".join(json.dumps(row) + "\n" for row in changed))
     page = report(one, other)
-    found = paired(read(one).rows(8, "maths", "greedy"), read(other).rows(8, "maths", "greedy"))
+    found = compare_paired(read_record(one).rows(8, "maths", "greedy"), read_record(other).rows(8, "maths", "greedy"))
     assert found is not None
     assert found.lost
     assert f"{len(found.gained)} / {len(found.lost)}" in page.text

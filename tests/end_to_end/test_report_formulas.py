@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qed.report.formulas import DRAWN, as_formula, with_formulas
+from qed.report.formulas import DRAWN, convert_formula, render_formulas
 
 SEEN = DRAWN | {"span"}
 PIECES = [
@@ -45,14 +45,14 @@ PIECES = [
 )
 def test_formulas_are_drawn(text: str, drawn: list[str]) -> None:
     for word in drawn:
-        assert word in with_formulas(text)
+        assert word in render_formulas(text)
 
 
 @pytest.mark.parametrize(
     "text", ["$5 and $6", "he paid $5", "costs 3$ or 4$", "\\boxed{", "$\\frac{$", "$x", "a $ b $ c"]
 )
 def test_what_is_no_formula_stays_text(text: str) -> None:
-    assert with_formulas(text) == text
+    assert render_formulas(text) == text
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_what_is_no_formula_stays_text(text: str) -> None:
     ],
 )
 def test_nothing_acts(text: str) -> None:
-    markup = with_formulas(text)
+    markup = render_formulas(text)
     assert set(re.findall(r"<([a-z]+)", markup)) <= SEEN
     bare = re.sub(r'"[^"]*"', "", markup.replace(' class="formula"', ""))
     assert not re.search(r"<[^>]*(?:href|style|class|onerror|src)=", bare)
@@ -88,7 +88,7 @@ def test_nothing_acts(text: str) -> None:
     ],
 )
 def test_what_is_not_understood_stays_text(text: str) -> None:
-    assert with_formulas(text) == html.escape(text)
+    assert render_formulas(text) == html.escape(text)
 
 
 @pytest.mark.parametrize(
@@ -100,26 +100,26 @@ def test_what_is_not_understood_stays_text(text: str) -> None:
     ],
 )
 def test_a_space_is_as_wide_as_a_formula_may_be(text: str, kept: str) -> None:
-    assert kept in with_formulas(f"${text}$")
+    assert kept in render_formulas(f"${text}$")
 
 
 def test_what_was_written_can_be_read() -> None:
-    assert 'alttext="\\frac{1}{2}&lt;&quot;"' in with_formulas('$\\frac{1}{2}<"$')
+    assert 'alttext="\\frac{1}{2}&lt;&quot;"' in render_formulas('$\\frac{1}{2}<"$')
 
 
 @pytest.mark.parametrize(
     ("answer", "drawn"), [("\\frac{1}{2}", True), ("12", False), ("so $x^2$", True), ("x\\", False), ("a_b", False)]
 )
 def test_an_answer_may_be_all_one_formula(answer: str, drawn: bool) -> None:
-    assert ("<math" in as_formula(answer)) == drawn
+    assert ("<math" in convert_formula(answer)) == drawn
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
 def test_any_text_comes_back(text: str) -> None:
-    markup = with_formulas(text)
+    markup = render_formulas(text)
     assert set(re.findall(r"<([a-z]+)", markup)) <= SEEN
 
 
 def test_long_texts_come_back() -> None:
     for piece in ("$", "\\boxed{", "$x$", "\\(", "$$x$$ "):
-        assert with_formulas(piece * 20_000)
+        assert render_formulas(piece * 20_000)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from qed.evaluation.intervals import mcnemar
-from qed.report.numbers import MOST_POINTS, cloud, running_mean, thin, ticks
-from qed.report.panels import spans_of
+from qed.evaluation.intervals import compute_mcnemar_p
+from qed.report.numbers import MOST_POINTS, compute_running_mean, compute_ticks, thin_cloud, thin_line
+from qed.report.panels import build_spans
 from qed.report.scales import Span, Steps, Values
 from qed.report.svg import Series
 
@@ -29,29 +29,29 @@ from qed.report.svg import Series
     ],
 )
 def test_mcnemar_is_exact(gained: int, lost: int, chance: float) -> None:
-    assert mcnemar(gained, lost) == pytest.approx(chance, rel=1e-12)
+    assert compute_mcnemar_p(gained, lost) == pytest.approx(chance, rel=1e-12)
 
 
 def test_mcnemar_bears_large_counts() -> None:
-    assert 0 <= mcnemar(5000, 1000) < 1e-300
-    assert mcnemar(5000, 5000) == 1.0
+    assert 0 <= compute_mcnemar_p(5000, 1000) < 1e-300
+    assert compute_mcnemar_p(5000, 5000) == 1.0
     # The normal approximation with continuity correction is near where counts are large.
-    assert mcnemar(5100, 5000) == pytest.approx(math.erfc(99 / math.sqrt(2 * 10100)), rel=1e-3)
+    assert compute_mcnemar_p(5100, 5000) == pytest.approx(math.erfc(99 / math.sqrt(2 * 10100)), rel=1e-3)
 
 
 def test_thinning_keeps_what_stands_out() -> None:
     points = [(float(step), 5.0 if step == 777 else float(step % 3)) for step in range(5000)]
-    for some in (thin(points), cloud(points)):
+    for some in (thin_line(points), thin_cloud(points)):
         assert len(some) <= MOST_POINTS
         assert (777.0, 5.0) in some
         assert some == sorted(some)
-    assert thin(points[:10]) == cloud(points[:10]) == points[:10]
+    assert thin_line(points[:10]) == thin_cloud(points[:10]) == points[:10]
 
 
 def test_the_running_mean_is_a_mean_of_neighbours() -> None:
-    assert running_mean([1.0, 2.0, 6.0, 3.0], 3) == pytest.approx([1.5, 3.0, 11 / 3, 4.5])
-    assert running_mean([4.0], 9) == [4.0]
-    assert running_mean([], 3) == []
+    assert compute_running_mean([1.0, 2.0, 6.0, 3.0], 3) == pytest.approx([1.5, 3.0, 11 / 3, 4.5])
+    assert compute_running_mean([4.0], 9) == [4.0]
+    assert compute_running_mean([], 3) == []
 
 
 @pytest.mark.parametrize("values", [[], [0.0], [3.0, 3.0], [-2.0], [1e-9, 2e-9], [0.1, 1000.0], [-1.0, 1.0], [0.999]])
@@ -68,7 +68,7 @@ def test_each_phase_has_its_own_scale() -> None:
     axis = Steps([Span("SFT", 0, 600, 1.0), Span("GRPO", 600, 720, 1.0)], 0, 100)
     assert [axis.at(step) for step in (-5, 0, 300, 600, 660, 720, 999)] == [0, 0, 25, 50, 75, 100, 100]
     assert Steps([Span("", 3, 3)], 0, 100).at(3) == 50
-    assert ticks(0, 0, 4) == [0]
+    assert compute_ticks(0, 0, 4) == [0]
 
 
 def run(*phases: tuple[str, int, int]) -> Any:
@@ -85,9 +85,9 @@ def test_arms_share_an_axis_and_phases_follow_each_other() -> None:
     """Runs of different algorithms from step 0 are arms on one axis; SFT and then RL are two stretches of it."""
     line = [Series("", [(0.0, 0.0), (100.0, 1.0), (300.0, 1.0)])]
     arms = [run(("grpo", 0, 300)), run(("luffy", 0, 300)), run(("sft", 0, 100))]
-    assert spans_of(arms, line) == [Span("", 0, 300)]
+    assert build_spans(arms, line) == [Span("", 0, 300)]
     roads = [run(("sft", 0, 100), ("grpo", 100, 300)), run(("sft", 0, 100))]
-    assert [(span.label, span.first, span.last) for span in spans_of(roads, line)] == [
+    assert [(span.label, span.first, span.last) for span in build_spans(roads, line)] == [
         ("sft", 0, 100),
         ("grpo", 100, 300),
     ]

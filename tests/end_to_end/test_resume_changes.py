@@ -152,7 +152,7 @@ def test_a_run_whose_settings_stood_side_by_side_goes_on(qed: Callable[..., Any]
     state["algorithm"] = {short[path]: value for path, value in state["algorithm"].items()}
     assert set(state["algorithm"]) == {"kl", "entropy", "entropy_on"}
     (checkpoint / "state.json").write_text(json.dumps(state), encoding="utf-8")
-    manifest.write(checkpoint, 2, former / "settings.yaml")
+    manifest.write_manifest(checkpoint, 2, former / "settings.yaml")
     done = qed(*arguments, "--out", former, "--resume")
     assert done.code == 0, done.err
     assert "Changed since" not in done.out

@@ -13,7 +13,7 @@ import torch
 from cutting import by_chance, write_data
 from transformers import MistralConfig, MistralForCausalLM
 
-from qed.models.load import build
+from qed.models.load import build_model
 from qed.runs.run import read_lines
 from qed.training.learner import Learner
 
@@ -73,7 +73,7 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A small Mistral whose layers see 8 tokens, and problems."""
     home = tmp_path_factory.mktemp("windowed")
     problems, _ = write_data(home)
-    _, tokenizer = build("new:tiny", [problems.read_text()], 0)
+    _, tokenizer = build_model("new:tiny", [problems.read_text()], 0)
     torch.manual_seed(0)
     config = MistralConfig(
         vocab_size=len(tokenizer),

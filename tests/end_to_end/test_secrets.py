@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qed.data.sources.writing import Writer
-from qed.guards.redaction import REDACTED, clean, redact
+from qed.guards.redaction import REDACTED, redact, strip_control
 
 HEX = "0123456789abcdef0123456789abcdef01234567"
 # A text as it may stand anywhere, and the part of it that nobody may read.
@@ -112,7 +112,7 @@ HOSTILE = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202eabc\u200b\x00\r\x7f"
 
 
 def test_a_terminal_is_not_commanded() -> None:
-    assert clean(f"1{HOSTILE}2\n\t3") == "1[2J]0;owned31mabc2\n\t3"
+    assert strip_control(f"1{HOSTILE}2\n\t3") == "1[2J]0;owned31mabc2\n\t3"
 
 
 def test_errors_and_explanations_show_text_as_text(qed: Callable[..., Any], tmp_path: Path) -> None:

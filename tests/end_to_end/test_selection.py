@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from qed.config.settings import DataSettings
-from qed.data.selection import select, solved, split_off, within_percentile
+from qed.data.selection import compute_percentile_length, has_right_solution, select_problems, split_validation
 from qed.errors import DataError
-from qed.runs.run import evaluations
+from qed.runs.run import read_evaluations
 from qed.types import Problem
 
 SHORT = [
@@ -35,41 +35,41 @@ def problems(count: int = 40) -> list[Problem]:
 
 
 def test_a_solution_is_right_when_its_answer_is() -> None:
-    assert solved(Problem("a", "?", "5", "2 and 3 make 5"))  # the answer is written behind it
-    assert solved(Problem("a", "?", "\\frac12", "so \\boxed{0.5}"))
-    assert not solved(Problem("a", "?", "5", "so \\boxed{6}"))
-    assert not solved(Problem("a", "?", "5"))
-    assert solved(Problem("a", "?", "5", meta={"completion": "<think>a</think><answer>5</answer>"}))
-    assert not solved(Problem("a", "?", "5", meta={"completion": "<think>5</think><answer>6</answer>"}))
+    assert has_right_solution(Problem("a", "?", "5", "2 and 3 make 5"))  # the answer is written behind it
+    assert has_right_solution(Problem("a", "?", "\\frac12", "so \\boxed{0.5}"))
+    assert not has_right_solution(Problem("a", "?", "5", "so \\boxed{6}"))
+    assert not has_right_solution(Problem("a", "?", "5"))
+    assert has_right_solution(Problem("a", "?", "5", meta={"completion": "<think>a</think><answer>5</answer>"}))
+    assert not has_right_solution(Problem("a", "?", "5", meta={"completion": "<think>5</think><answer>6</answer>"}))
 
 
 def test_what_is_left_out_is_counted() -> None:
     mixed = [*problems(), Problem("w", "?", "5", "so \\boxed{6}")]
     left_out: Counter[str] = Counter()
-    kept = select(mixed, DataSettings(correct_only=True, unique_examples=10), 0, left_out)
+    kept = select_problems(mixed, DataSettings(correct_only=True, unique_examples=10), 0, left_out)
     assert len(kept) == 10
     assert sum(left_out.values()) == len(mixed) - 10
-    fewer = select(mixed, DataSettings(correct_only=True, unique_examples=5), 0, Counter())
+    fewer = select_problems(mixed, DataSettings(correct_only=True, unique_examples=5), 0, Counter())
     assert {problem.id for problem in fewer} < {problem.id for problem in kept}  # 5 of a seed are among its 10
     assert [problem.id for problem in kept] != [problem.id for problem in problems(10)]  # drawn, not the first
     with pytest.raises(DataError, match="correct_only"):
-        select([mixed[-1]], DataSettings(correct_only=True), 0, Counter())
+        select_problems([mixed[-1]], DataSettings(correct_only=True), 0, Counter())
 
 
 def test_no_question_is_validated_and_trained() -> None:
     twice = [*problems(), *[Problem(f"again {p.id}", p.question, p.answer, "another way") for p in problems()]]
-    kept, held = split_off(twice, 0.1, 100, seed=1)
+    kept, held = split_validation(twice, 0.1, 100, seed=1)
     assert len(held) == 4
     assert len(kept) == len(twice) - 8
     assert not {problem.question for problem in kept} & {problem.question for problem in held}
-    assert split_off(twice, 0.0, 100, 1) == (twice, [])
-    assert len(split_off(twice, 0.5, 3, 1)[1]) == 3
+    assert split_validation(twice, 0.0, 100, 1) == (twice, [])
+    assert len(split_validation(twice, 0.5, 3, 1)[1]) == 3
 
 
 def test_a_percentile_keeps_that_share() -> None:
     lengths = list(range(1, 101))
-    assert [within_percentile(lengths, p) for p in (100, 90, 50, 0.1)] == [100, 90, 50, 1]
-    assert within_percentile([7], 90) == 7
+    assert [compute_percentile_length(lengths, p) for p in (100, 90, 50, 0.1)] == [100, 90, 50, 1]
+    assert compute_percentile_length([7], 90) == 7
 
 
 def test_the_best_checkpoint_is_that_of_the_validation_part(qed: Callable[..., Any], tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_the_best_checkpoint_is_that_of_the_validation_part(qed: Callable[..., A
     more = ["--data.validation_split", 0.1, "--evaluation.every", 2, "--data.max_prompt_percentile", 90]
     done = qed("sft", "--model", "new:tiny", "--out", run, *SHORT, *more, "--json")
     assert done.code == 0, done.err
-    told = dict(evaluations(run))
+    told = dict(read_evaluations(run))
     assert {step: set(found) for step, found in told.items()} == {
         0: {"arithmetic", "validation"},
         2: {"validation"},

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from cutting import OFFLINE, ONLINE, assert_same, forked
 
-from qed.guards.signals import watched
+from qed.guards.signals import watch_signals
 from qed.runs import manifest
 
 CODES = {"sigterm": 143, "sigint": 130, "sighup": 129}
@@ -68,7 +68,7 @@ def stopped(uncut: Callable[[list[Any]], Path], tmp_path: Path) -> Callable[...,
             return
         found = re.search(rf"Stopped after step (\d) by {kind.upper()}; its checkpoint is saved", said)
         assert found is not None, said
-        assert max(manifest.checkpoints(run)) == int(found[1])
+        assert max(manifest.list_checkpoints(run)) == int(found[1])
         assert last in (ANY, int(found[1]))
         code, said = forked([*arguments, "--out", run, "--resume"], log)
         assert code == 0, said
@@ -126,7 +126,7 @@ def test_a_signal_asks_for_a_checkpoint(
     expected, run = uncut(arguments), tmp_path / "run"
     code, said = forked([*arguments, "--out", run], tmp_path / "log", "rollout:sigusr1:51")
     assert code == 0, said
-    assert list(manifest.checkpoints(run)) == [4, 3, 2]
+    assert list(manifest.list_checkpoints(run)) == [4, 3, 2]
     assert_same(expected, run)
 
 
@@ -134,7 +134,7 @@ def test_a_job_in_the_background_can_be_stopped_and_ended_too() -> None:
     """A shell starts it with SIGINT ignored, and under nohup SIGHUP, which then stays so."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}
     try:
-        with watched() as stop:
+        with watch_signals() as stop:
             signal.raise_signal(signal.SIGHUP)
             assert stop.received is None
             signal.raise_signal(signal.SIGINT)
@@ -159,7 +159,7 @@ def test_a_second_signal_ends_a_run_at_once(
     monkeypatch.setattr("qed.training.checkpoints.save_model", lambda *_: os.kill(os.getpid(), second))
     code, said = forked([*command(*GRPO), "--out", tmp_path / "run"], tmp_path / "log", f"update:{first}:1")
     assert code == -second, said
-    assert not manifest.checkpoints(tmp_path / "run")
+    assert not manifest.list_checkpoints(tmp_path / "run")
 
 
 def test_a_signal_does_not_wait_for_somebody_elses_reward(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qed.runs.run import evaluations, read_lines
+from qed.runs.run import read_evaluations, read_lines
 
 BASE = """
 model: {name: "new:tiny"}
@@ -44,7 +44,7 @@ def test_a_start_is_made_once_and_begun_from(qed: Callable[..., Any], tmp_path: 
     assert "No step of grpo had a gradient" in told.out + told.err
     assert list(tmp_path.glob("start--base--*")) == [start]
     assert f"name: {start}/final/hf" in (tmp_path / "two" / "settings.yaml").read_text()
-    assert dict(evaluations(tmp_path / "two"))[0] == dict(evaluations(start))[2]
+    assert dict(read_evaluations(tmp_path / "two"))[0] == dict(read_evaluations(start))[2]
     qed(*grpo(config), "--out", tmp_path / "three", "--seed", 1)
     assert len(list(tmp_path.glob("start--base--*"))) == 2
 

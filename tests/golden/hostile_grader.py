@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from qed.grading.equal import equal
-from qed.grading.extract import final_answer
+from qed.grading.extract import extract_final_answer
 
 FORBIDDEN = {"os.system", "subprocess.Popen", "os.fork", "os.exec", "os.kill", "import", "exec", "compile"}
 ran: list[str] = []
@@ -28,7 +28,7 @@ def grade(case: dict[str, Any]) -> bool:
     """The verdict, through extraction where the case is a response."""
     answer: str = case["prediction"]
     if case["kind"] == "response":
-        found = final_answer(answer)
+        found = extract_final_answer(answer)
         if found is None:
             return False
         answer = found.answer

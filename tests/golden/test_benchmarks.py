@@ -18,7 +18,7 @@ from qed.config import plugins
 from qed.data import tasks
 from qed.data.tasks.base import Benchmark
 from qed.errors import DataError, UsageError
-from qed.randomness import seed_of
+from qed.randomness import derive_seed
 from qed.rewards import boxed
 from qed.types import Problem, Rollout
 
@@ -54,7 +54,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def read(name: str, path: Path, counts: Counter[str] | None = None) -> list[Problem]:
-    return tasks.load(f"{name}@{path}", "test", {}, counts)
+    return tasks.load_task(f"{name}@{path}", "test", {}, counts)
 
 
 def graded(gold: str) -> bool:
@@ -247,14 +247,14 @@ def test_the_hub_is_asked_for_what_the_table_says(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *args, **kwargs: None)
-    assert [problem.answer for problem in tasks.load("gsm8k:train", "", {})] == ["1"]
-    assert tasks.load("svamp", "test", {}, revisions={"svamp": "abc"})
-    assert len(tasks.load("math:test", "", {})) == 7
-    tasks.load("alpaca_eval:test", "", {})
+    assert [problem.answer for problem in tasks.load_task("gsm8k:train", "", {})] == ["1"]
+    assert tasks.load_task("svamp", "test", {}, revisions={"svamp": "abc"})
+    assert len(tasks.load_task("math:test", "", {})) == 7
+    tasks.load_task("alpaca_eval:test", "", {})
     assert asked[0] == ("openai/gsm8k", "main", "train", "740312add88f781978c0658806c59bc2815b9866", None)
     assert asked[1] == ("ChilleD/SVAMP", None, "test", "abc", None)
     assert {config for name, config, *_ in asked if name == "EleutherAI/hendrycks_math"} == set(
-        plugins.load("tasks", "math").SUBJECTS
+        plugins.load_leaf("tasks", "math").SUBJECTS
     )
     assert asked[-1][-1] == "hf://datasets/tatsu-lab/alpaca_eval@main/alpaca_eval.json"
 
@@ -268,12 +268,12 @@ def test_an_unreachable_hub_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", nobody)
     monkeypatch.setattr("huggingface_hub.HfApi.hf_hub_download", lambda *args, **kwargs: pytest.fail("a retry"))
     with pytest.raises(DataError, match=r"openai/gsm8k .*no answer.*--tasks gsm8k:test@PATH"):
-        tasks.load("gsm8k", "test", {})
+        tasks.load_task("gsm8k", "test", {})
     with pytest.raises(DataError, match=r"gated"):
-        tasks.load("gpqa:diamond", "", {})
+        tasks.load_task("gpqa:diamond", "", {})
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match="HF_HUB_OFFLINE is set"):
-        tasks.load("minerva", "test", {})
+        tasks.load_task("minerva", "test", {})
     assert not datasets.config.HF_HUB_OFFLINE
 
 
@@ -289,22 +289,22 @@ def test_what_is_cached_needs_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", nobody)
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert len(tasks.load("minerva", "test", {})) == 1
+    assert len(tasks.load_task("minerva", "test", {})) == 1
     assert not datasets.config.HF_HUB_OFFLINE
 
 
 @pytest.mark.parametrize("shelf", ["tasks", "prompts"])
 def test_the_documentation_names_every_leaf(shelf: str) -> None:
     text = (Path(__file__).resolve().parents[2] / "docs" / "tasks.md").read_text(encoding="utf-8")
-    for leaf in plugins.shelf(shelf):
+    for leaf in plugins.list_leaves(shelf):
         assert f"| `{leaf}` |" in text, leaf
 
 
 def test_splits_are_checked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"math has no split 'test50'. Did you mean 'test500'\?"):
-        tasks.load("math:test50", "", {})
+        tasks.load_task("math:test50", "", {})
     with pytest.raises(UsageError, match="There are: 2024, 2025"):
-        tasks.load(f"aime:2023@{tmp_path}", "", {})
+        tasks.load_task(f"aime:2023@{tmp_path}", "", {})
     hub_folder(tmp_path / "hub", ["all"], "test", HUB[-3][3])
     with pytest.raises(DataError, match="no split 'dev'"):
         read("mmlu:dev", tmp_path / "hub")
@@ -316,7 +316,7 @@ def test_splits_are_checked(tmp_path: Path) -> None:
 def test_a_saved_dataset_is_read(tmp_path: Path, kind: str) -> None:
     table = Dataset.from_list([{"question": "x?", "answer": "1"}])
     (DatasetDict({"train": table, "test": table}) if kind == "several" else table).save_to_disk(str(tmp_path / "d"))
-    assert [problem.question for problem in tasks.load(str(tmp_path / "d"), "train", {})] == ["x?"]
+    assert [problem.question for problem in tasks.load_task(str(tmp_path / "d"), "train", {})] == ["x?"]
 
 
 def test_gpqa_orders_its_options_by_the_question(tmp_path: Path) -> None:
@@ -375,27 +375,27 @@ def test_reasoning_gym_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its package one line says what to install; with it, its generators are tasks."""
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
     with pytest.raises(UsageError, match=r"qed\[reasoning-gym\]"):
-        tasks.load("reasoning_gym:leg_counting", "", {})
+        tasks.load_task("reasoning_gym:leg_counting", "", {})
     gym = types.ModuleType("reasoning_gym")
     gym.factory = types.SimpleNamespace(DATASETS={"leg_counting": None})  # type: ignore[attr-defined]
     gym.create_dataset = lambda name, size, seed: [  # type: ignore[attr-defined]
         {"question": f"{name} {seed} {n}?", "answer": str(n), "metadata": {}} for n in range(size)
     ]
     monkeypatch.setitem(sys.modules, "reasoning_gym", gym)
-    train, test = (tasks.load(f"reasoning_gym:{name}", "", {}) for name in ("leg_counting", "leg_counting-test"))
+    train, test = (tasks.load_task(f"reasoning_gym:{name}", "", {}) for name in ("leg_counting", "leg_counting-test"))
     assert (len(train), len(test)) == (8000, 500)
     assert not {problem.question for problem in train} & {problem.question for problem in test}
     assert train[3].meta["source"] == "leg_counting"
     with pytest.raises(UsageError, match="Did you mean 'leg_counting'"):
-        tasks.load("reasoning_gym:leg_countin", "", {})
+        tasks.load_task("reasoning_gym:leg_countin", "", {})
 
 
-@pytest.mark.parametrize("leaf", plugins.shelf("tasks"))
+@pytest.mark.parametrize("leaf", plugins.list_leaves("tasks"))
 def test_a_benchmark_is_a_table(leaf: str) -> None:
-    benchmark = getattr(plugins.load("tasks", leaf), "BENCHMARK", None)
+    benchmark = getattr(plugins.load_leaf("tasks", leaf), "BENCHMARK", None)
     if isinstance(benchmark, Benchmark):
         assert benchmark.name == leaf
-        assert tuple(benchmark.splits) == plugins.load("tasks", leaf).SPLITS
+        assert tuple(benchmark.splits) == plugins.load_leaf("tasks", leaf).SPLITS
         for hub in benchmark.splits.values():
             assert hub.name.count("/") == 1
             assert hub.revision == "main" or len(hub.revision) == 40
@@ -404,7 +404,7 @@ def test_a_benchmark_is_a_table(leaf: str) -> None:
 def test_ids_hang_on_what_a_problem_says(tmp_path: Path) -> None:
     (tmp_path / "gsm8k.jsonl").write_text(json.dumps({"question": "1+1?", "answer": "two\n#### 2"}))
     (problem,) = read("gsm8k:test", tmp_path / "gsm8k.jsonl")
-    assert problem.id == f"gsm8k-{seed_of('1+1?', '2', 'two', ''):016x}"
+    assert problem.id == f"gsm8k-{derive_seed('1+1?', '2', 'two', ''):016x}"
 
 
 @pytest.mark.parametrize(
@@ -420,7 +420,7 @@ def test_ids_hang_on_what_a_problem_says(tmp_path: Path) -> None:
 )
 def test_of_a_file_that_joins_benchmarks_each_takes_its_own(shared: Path, name: str, count: int, k: int | None) -> None:
     left_out: Counter[str] = Counter()
-    found = tasks.load(f"{name}@{shared / 'data/luffy/valid.all.parquet'}", "test", {}, left_out)
+    found = tasks.load_task(f"{name}@{shared / 'data/luffy/valid.all.parquet'}", "test", {}, left_out)
     assert len(found) == count
     assert {one.meta.get("k") for one in found} == {k}
     assert left_out == {"rows of other benchmarks in the same file": 1590 - count}

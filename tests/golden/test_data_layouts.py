@@ -13,18 +13,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from qed.data import tasks
-from qed.data.prompts.base import find
+from qed.data.prompts.base import load_leaf
 from qed.data.sources import local
 from qed.data.sources.rows import Place
-from qed.data.tasks.base import problems
-from qed.data.tools.contamination import Index, compared
-from qed.data.tools.convert import Target, convert, rows
-from qed.data.tools.filters import Filters, filtered, normalised
-from qed.data.tools.load import load
-from qed.data.tools.prompting import Asking
-from qed.data.tools.snapshot import write
+from qed.data.tasks.base import build_problems
+from qed.data.tools.contamination import Index, find_overlap
+from qed.data.tools.convert import Target, build_rows, convert
+from qed.data.tools.filters import Filters, filter_problems, normalize_question
+from qed.data.tools.load import load_data
+from qed.data.tools.prompting import PromptView
+from qed.data.tools.snapshot import write_rows
 from qed.errors import DataError
-from qed.randomness import shuffled
+from qed.randomness import shuffle_indices
 from qed.types import Problem
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("\n\t=-+\"',|\\{}$#"), max_size=40)
@@ -38,15 +38,15 @@ FILES = {"jsonl": "x.jsonl", "csv": "x.csv", "parquet": "x.parquet", "verl": "x.
 
 
 def read(given_rows: list[dict[str, Any]]) -> list[Problem]:
-    return problems(((Place("x", n), row) for n, row in enumerate(given_rows, 1)), "x", {}, Counter())
+    return build_problems(((Place("x", n), row) for n, row in enumerate(given_rows, 1)), "x", {}, Counter())
 
 
 def again(file: Path) -> list[Problem]:
-    return problems(local.rows(str(file), ""), "x", {}, Counter())
+    return build_problems(local.read_rows(str(file), ""), "x", {}, Counter())
 
 
-def asked(prompt: str = "chat") -> Asking:
-    return Asking(find(prompt))
+def asked(prompt: str = "chat") -> PromptView:
+    return PromptView(load_leaf(prompt))
 
 
 @pytest.mark.parametrize("schema", ["jsonl", "csv", "parquet", "verl"])
@@ -55,7 +55,7 @@ def asked(prompt: str = "chat") -> Asking:
 def test_a_round_trip_keeps_the_problem(tmp_path: Path, schema: str, some: list[dict[str, Any]]) -> None:
     """Question, answer and solution whatever signs are in them, the subject and level; in ours what is imitated too."""
     before, left_out = read(some), Counter[str]()
-    write(tmp_path / FILES[schema], rows(before, schema, asked(), ("x", "train"), left_out))
+    write_rows(tmp_path / FILES[schema], build_rows(before, schema, asked(), ("x", "train"), left_out))
     assert not left_out
     kept = ("level", "subject") if schema == "verl" else ("level", "subject", "source", "completion")
     for one, other in zip(before, again(tmp_path / FILES[schema]), strict=True):
@@ -71,9 +71,9 @@ def test_a_round_trip_keeps_the_problem(tmp_path: Path, schema: str, some: list[
 def test_gsm8k_keeps_what_it_can_hold(tmp_path: Path, some: list[dict[str, Any]]) -> None:
     """What its form would change, such as a comma in an answer, is left out and counted."""
     before, left_out = read(some), Counter[str]()
-    table = rows(before, "gsm8k", asked(), ("x", "train"), left_out)
+    table = build_rows(before, "gsm8k", asked(), ("x", "train"), left_out)
     assert len(table) == len(before) - left_out.total()
-    write(tmp_path / "x.jsonl", table)
+    write_rows(tmp_path / "x.jsonl", table)
     after = {(problem.question, problem.answer) for problem in again(tmp_path / "x.jsonl")}
     assert len(after) == len(table)
     assert after <= {(problem.question, problem.answer) for problem in before}
@@ -83,8 +83,8 @@ def test_gsm8k_keeps_what_it_can_hold(tmp_path: Path, some: list[dict[str, Any]]
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(some=st.lists(ROW, min_size=1, max_size=3))
 def test_luffy_keeps_the_demonstration(tmp_path: Path, prompt: str, some: list[dict[str, Any]]) -> None:
-    before, leaf = read(some), find(prompt)
-    write(tmp_path / "x.parquet", rows(before, "luffy", asked(prompt), ("x", "train"), Counter()))
+    before, leaf = read(some), load_leaf(prompt)
+    write_rows(tmp_path / "x.parquet", build_rows(before, "luffy", asked(prompt), ("x", "train"), Counter()))
     for one, other in zip(before, again(tmp_path / "x.parquet"), strict=True):
         assert (one.question, one.answer, one.solution) == (other.question, other.answer, other.solution)
         shown = one.meta.get("completion") or leaf.demonstration(one) or ""
@@ -94,8 +94,10 @@ def test_luffy_keeps_the_demonstration(tmp_path: Path, prompt: str, some: list[d
 def test_luffys_rows_are_those_of_its_own_files(shared: Path, tmp_path: Path) -> None:
     """From their parquet to jsonl and back: the columns, messages and golds are theirs again, every repeat too."""
     theirs = shared / "data" / "luffy" / "valid.parquet"
-    convert(load(str(theirs), {}), Target(tmp_path / "plain.jsonl"), Filters(), "")
-    convert(load(str(tmp_path / "plain.jsonl"), {}), Target(tmp_path / "back.parquet", "verl", "luffy"), Filters(), "")
+    convert(load_data(str(theirs), {}), Target(tmp_path / "plain.jsonl"), Filters(), "")
+    convert(
+        load_data(str(tmp_path / "plain.jsonl"), {}), Target(tmp_path / "back.parquet", "verl", "luffy"), Filters(), ""
+    )
     before, after = (Dataset.from_parquet(str(path)) for path in (theirs, tmp_path / "back.parquet"))
     assert len(before) == len(after) == 2019
     assert set(before.column_names) - set(after.column_names) == {"__index_level_0__"}
@@ -121,10 +123,10 @@ def test_luffys_rows_are_those_of_its_own_files(shared: Path, tmp_path: Path) ->
 )
 def test_real_files_lose_nothing(shared: Path, tmp_path: Path, name: str, schemas: tuple[str, ...]) -> None:
     task, _, path = name.partition("@")
-    before = load(f"{task}@{shared / 'data' / path}", {}).problems
+    before = load_data(f"{task}@{shared / 'data' / path}", {}).problems
     for schema in schemas:
         left_out: Counter[str] = Counter()
-        write(tmp_path / FILES[schema], rows(before, schema, asked(), ("x", "train"), left_out))
+        write_rows(tmp_path / FILES[schema], build_rows(before, schema, asked(), ("x", "train"), left_out))
         assert not left_out
         after = again(tmp_path / FILES[schema])
         assert [(p.question, p.answer) for p in before] == [(p.question, p.answer) for p in after]
@@ -145,7 +147,7 @@ def test_verls_own_rows_are_read_by_the_bare_question() -> None:
     }
     (problem,) = read([row])
     assert (problem.question, problem.answer, problem.meta["source"]) == ("1+1?", "2", "openai/gsm8k")
-    (written,) = rows([problem], "verl", asked(), ("x", "train"), Counter())
+    (written,) = build_rows([problem], "verl", asked(), ("x", "train"), Counter())
     assert written["extra_info"]["answer"] == info["answer"]  # what we do not know is kept
     other = {**row, "extra_info": {"question": "something else"}}
     assert read([other])[0].question == "1+1? Let's think step by step."
@@ -153,11 +155,11 @@ def test_verls_own_rows_are_read_by_the_bare_question() -> None:
 
 def test_trl_gets_prompt_completion_or_prompts_alone() -> None:
     both = [Problem("a", "1+1?", "2", "It is 2."), Problem("b", "1+2?", "3")]
-    first, second = rows(both, "trl", asked("boxed"), ("x", "train"), Counter())
+    first, second = build_rows(both, "trl", asked("boxed"), ("x", "train"), Counter())
     assert [message["role"] for message in first["prompt"]] == ["system", "user"]
     assert first["completion"][0]["content"] == "It is 2.\n\nThe answer is \\boxed{2}."
     assert second["completion"] is None
-    (alone,) = rows(both[1:], "trl", asked("r1_zero"), ("x", "train"), Counter())
+    (alone,) = build_rows(both[1:], "trl", asked("r1_zero"), ("x", "train"), Counter())
     assert set(alone) == {"prompt", "answer"}
     assert alone["prompt"].endswith("<think>")
 
@@ -165,7 +167,7 @@ def test_trl_gets_prompt_completion_or_prompts_alone() -> None:
 def test_gsm8k_cannot_hold_every_answer() -> None:
     left_out: Counter[str] = Counter()
     some = [Problem("a", "?", "1,2"), Problem("b", "?", "2", "so"), Problem("c", "?", "")]
-    (row,) = rows(some, "gsm8k", asked(), ("x", "train"), left_out)
+    (row,) = build_rows(some, "gsm8k", asked(), ("x", "train"), left_out)
     assert row == {"question": "?", "answer": "so\n#### 2"}
     assert left_out.total() == 2
     assert any("read otherwise" in reason for reason in left_out)
@@ -189,12 +191,14 @@ def test_overlap_is_that_of_brute_force(training: list[list[str]], bench: list[l
 
 def test_gsm8k_overlaps_with_itself_in_four_problems(shared: Path) -> None:
     """Its train and test split share runs of 13 words in four training problems, which touch three test problems."""
-    train, test = (load(f"gsm8k:{part}@{shared}/data/gsm8k/{part}.jsonl", {}).problems for part in ("train", "test"))
-    found = compared(train, {"gsm8k": test})
+    train, test = (
+        load_data(f"gsm8k:{part}@{shared}/data/gsm8k/{part}.jsonl", {}).problems for part in ("train", "test")
+    )
+    found = find_overlap(train, {"gsm8k": test})
     assert (found.figures["contaminated"], found.figures["same_question"]) == (4, 0)
     assert found.figures["benchmarks"]["gsm8k"] == {"problems": 1319, "touched": 3, "same_question": 0}
     assert len(found.clean) == 7469
-    assert compared(test, {"gsm8k": test}).figures["same_question"] == 1319
+    assert find_overlap(test, {"gsm8k": test}).figures["same_question"] == 1319
 
 
 def test_what_filters_leave_out_is_counted() -> None:
@@ -207,21 +211,23 @@ def test_what_filters_leave_out_is_counted() -> None:
         Problem("e", "Three, and quite a long question about it?", "3", "so"),
     ]
     left_out: Counter[str] = Counter()
-    kept = filtered(some, Filters(dedupe="questions", correct_only=True, max_characters=60), asked("boxed"), left_out)
+    kept = filter_problems(
+        some, Filters(dedupe="questions", correct_only=True, max_characters=60), asked("boxed"), left_out
+    )
     assert [problem.id for problem in kept] == ["a"]
     assert left_out.total() == len(some) - len(kept)
     assert left_out["questions that stand twice with another answer"] == 1
     with pytest.raises(DataError, match="No problem is left of 6"):
-        filtered(some, Filters(max_characters=1), asked(), Counter())
-    assert normalised("2 + 3?") != normalised("2 - 3?")
+        filter_problems(some, Filters(max_characters=1), asked(), Counter())
+    assert normalize_question("2 + 3?") != normalize_question("2 - 3?")
 
 
 @pytest.mark.parametrize("path", ["qwen_eval/asdiv.jsonl", "luffy/valid.parquet"])
 def test_plain_rows_do_not_depend_on_their_order(shared: Path, path: str) -> None:
-    before = tasks.load(str(shared / "data" / path), "test", {})
-    order = shuffled(len(before), 0, "order")
+    before = tasks.load_task(str(shared / "data" / path), "test", {})
+    order = shuffle_indices(len(before), 0, "order")
     ids = [
-        {row["question"] for row in rows(some, "jsonl", asked(), ("x", "train"), Counter())}
+        {row["question"] for row in build_rows(some, "jsonl", asked(), ("x", "train"), Counter())}
         for some in (before, [before[index] for index in order])
     ]
     assert ids[0] == ids[1]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qed.grading.extract import MODES, Extracted, between, final_answer, last_boxed
+from qed.grading.extract import MODES, Extracted, extract_final_answer, find_between, find_last_boxed
 
 
 @pytest.mark.parametrize(
@@ -25,14 +25,14 @@ from qed.grading.extract import MODES, Extracted, between, final_answer, last_bo
     ],
 )
 def test_last_boxed(text: str, content: str | None) -> None:
-    assert last_boxed(text) == content
+    assert find_last_boxed(text) == content
 
 
 def test_extraction_comes_back_from_hostile_text() -> None:
     """A million signs each: a search that is not linear would take hours."""
     for text in ("\\boxed{" * 150_000, "{" * 10**6, "}" * 10**6, "\\" * 10**6, "<answer>" * 120_000):
-        assert last_boxed(text) is None
-        assert between(text, "<answer>", "</answer>") is None
+        assert find_last_boxed(text) is None
+        assert find_between(text, "<answer>", "</answer>") is None
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_extraction_comes_back_from_hostile_text() -> None:
 )
 def test_every_mode_takes_a_convention(text: str, answer: str, source: str) -> None:
     for mode in MODES:
-        assert final_answer(text, mode) == Extracted(answer, source)
+        assert extract_final_answer(text, mode) == Extracted(answer, source)
 
 
 @pytest.mark.parametrize(
@@ -96,39 +96,39 @@ def test_every_mode_takes_a_convention(text: str, answer: str, source: str) -> N
     ],
 )
 def test_flexible_takes_words(text: str, answer: str, source: str) -> None:
-    assert final_answer(text, "strict") is None
-    assert final_answer(text) == Extracted(answer, source)
-    assert final_answer(text, "lenient") == Extracted(answer, source)
+    assert extract_final_answer(text, "strict") is None
+    assert extract_final_answer(text) == Extracted(answer, source)
+    assert extract_final_answer(text, "lenient") == Extracted(answer, source)
 
 
 def test_only_lenient_takes_what_never_closes() -> None:
     for text, answer, source in ((r"so \boxed{12", "12", "open box"), ("<answer>twelve", "twelve", "open tag")):
-        assert final_answer(text, "strict") is None
-        assert final_answer(text, "flexible") is None
-        assert final_answer(text, "lenient") == Extracted(answer, source)
+        assert extract_final_answer(text, "strict") is None
+        assert extract_final_answer(text, "flexible") is None
+        assert extract_final_answer(text, "lenient") == Extracted(answer, source)
 
 
 def test_an_answer_that_was_cut_off_is_none() -> None:
     for text in ("1 + 1 = 2, so <answer>5", r"it is 5, so \boxed{5"):
-        assert final_answer(text) is None
+        assert extract_final_answer(text) is None
 
 
 def test_other_tags_than_answer() -> None:
     tags = ("<SOLUTION>", "</SOLUTION>")
     for mode in MODES:
-        assert final_answer("<SOLUTION> 5 </SOLUTION>", mode, tags) == Extracted("5", "tag")
-    assert final_answer("<answer>5</answer>", "strict", tags) is None
-    assert final_answer("<SOLUTION>twelve of them", "lenient", tags) == Extracted("twelve of them", "open tag")
+        assert extract_final_answer("<SOLUTION> 5 </SOLUTION>", mode, tags) == Extracted("5", "tag")
+    assert extract_final_answer("<answer>5</answer>", "strict", tags) is None
+    assert extract_final_answer("<SOLUTION>twelve of them", "lenient", tags) == Extracted("twelve of them", "open tag")
 
 
 def test_an_unknown_mode_is_said() -> None:
     with pytest.raises(ValueError, match="flexible"):
-        final_answer("12", "fuzzy")
+        extract_final_answer("12", "fuzzy")
 
 
 @given(st.text(max_size=200), st.sampled_from(sorted(MODES)))
 def test_extraction_takes_any_text(text: str, mode: str) -> None:
-    found = final_answer(text, mode)
+    found = extract_final_answer(text, mode)
     assert found is None or found.answer.strip() == found.answer != ""
 
 
@@ -158,5 +158,5 @@ def test_every_mode_is_linear(piece: str) -> None:
     """Ten times the text takes about ten times as long; a quadratic search would take hours on the longest."""
     started = time.perf_counter()
     for mode in MODES:
-        final_answer(piece * (600_000 // len(piece)), mode)
+        extract_final_answer(piece * (600_000 // len(piece)), mode)
     assert time.perf_counter() - started < 20

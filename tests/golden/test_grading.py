@@ -10,7 +10,7 @@ from qed.types import Problem, Rollout
 
 def graded(reward: str, text: str, gold: str = "12") -> tuple[float, bool, bool]:
     """What a reward says of a text: reward, correct, format."""
-    verdict = plugins.load("rewards", reward).reward(Rollout(Problem("p", "?", gold), (), (), (), text, "stop"))
+    verdict = plugins.load_leaf("rewards", reward).reward(Rollout(Problem("p", "?", gold), (), (), (), text, "stop"))
     return verdict.reward, verdict.correct, verdict.format_ok
 
 

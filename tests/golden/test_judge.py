@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from qed.grading.fork_server import Zygote
+from qed.grading.fork_server import ForkServer
 from qed.grading.judge import Judge
 from qed.grading.session import FailedError, Limits, NotLoadedError
 from qed.types import Grade, Group, Problem, Rollout
@@ -36,8 +36,8 @@ def judge() -> Iterator[Judge]:
 
 
 @pytest.fixture(scope="module")
-def sealed() -> Iterator[Zygote]:
-    zygote = Zygote("judged:sealed", limits=SHORT, sealed=True)
+def sealed() -> Iterator[ForkServer]:
+    zygote = ForkServer("judged:sealed", limits=SHORT, sealed=True)
     yield zygote
     zygote.close()
 
@@ -208,7 +208,7 @@ def _runs(pid: int) -> bool:
         "__import__('ctypes').CDLL(None)",
     ],
 )
-def test_a_sealed_child_refuses(sealed: Zygote, code: str) -> None:
+def test_a_sealed_child_refuses(sealed: ForkServer, code: str) -> None:
     session = sealed.session()
     assert session.ask("1 + 1") == "2"
     with pytest.raises(FailedError, match="a sealed process may not"):
@@ -217,7 +217,7 @@ def test_a_sealed_child_refuses(sealed: Zygote, code: str) -> None:
 
 
 def test_a_clean_process_that_was_killed_is_replaced(judge: Judge) -> None:
-    zygote = Zygote("judged:prepare", limits=SHORT)
+    zygote = ForkServer("judged:prepare", limits=SHORT)
     zygote.session().close()
     assert zygote._end is not None
     process = zygote._end.peek()[2][1]  # type: ignore[index]

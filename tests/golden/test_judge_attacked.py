@@ -15,20 +15,20 @@ import pytest
 from test_judge import SHORT, answers, tiers
 
 from qed.grading import fork_server, symbolic
-from qed.grading.fork_server import Zygote
+from qed.grading.fork_server import ForkServer
 from qed.grading.judge import Judge
 from qed.grading.session import FailedError, Limits, NotLoadedError
 
 
 @pytest.fixture(scope="module")
-def code() -> Iterator[Zygote]:
+def code() -> Iterator[ForkServer]:
     """Children that run what they are told, as a reward of somebody's own may."""
-    loose = Zygote("judged:sealed", limits=Limits(cpu=1.0, wall=3.0, memory=512 << 20))
+    loose = ForkServer("judged:sealed", limits=Limits(cpu=1.0, wall=3.0, memory=512 << 20))
     yield loose
     loose.close()
 
 
-def process_of(owner: Zygote) -> int:
+def process_of(owner: ForkServer) -> int:
     assert owner._end is not None
     return int(owner._end.peek()[2][1].pid)  # type: ignore[index]
 
@@ -68,7 +68,7 @@ def runs(pid: int) -> bool:
     ],
 )
 def test_whatever_a_child_does_to_its_socket_is_a_failure_of_that_question(
-    code: Zygote, told: str, reason: str
+    code: ForkServer, told: str, reason: str
 ) -> None:
     session = code.session()
     assert session.ask("1 + 1") == "2"
@@ -81,7 +81,7 @@ def test_whatever_a_child_does_to_its_socket_is_a_failure_of_that_question(
 
 
 @pytest.mark.parametrize("question", ["\ud800", "nan" + " " * 1_000_000, [float("nan"), float("inf")]])
-def test_odd_questions_arrive(code: Zygote, question: Any) -> None:
+def test_odd_questions_arrive(code: ForkServer, question: Any) -> None:
     session = code.session()
     with pytest.raises(FailedError):
         session.ask(question)
@@ -89,7 +89,7 @@ def test_odd_questions_arrive(code: Zygote, question: Any) -> None:
     session.close()
 
 
-def test_what_is_no_json_is_a_failure_and_not_an_exception(code: Zygote) -> None:
+def test_what_is_no_json_is_a_failure_and_not_an_exception(code: ForkServer) -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -112,7 +112,7 @@ def test_a_problem_that_carries_too_much_is_graded_all_the_same() -> None:
     judge.close()
 
 
-def test_what_a_child_started_ends_with_it(code: Zygote) -> None:
+def test_what_a_child_started_ends_with_it(code: ForkServer) -> None:
     session = code.session()
     pid = int(session.ask("subprocess.Popen(['sleep', '600']).pid"))
     assert runs(pid)
@@ -122,7 +122,7 @@ def test_what_a_child_started_ends_with_it(code: Zygote) -> None:
 
 def test_children_end_with_a_clean_process_that_is_killed() -> None:
     """And the next session does not wait for numbers that another clean process never knew."""
-    owner = Zygote("judged:sealed", limits=SHORT)
+    owner = ForkServer("judged:sealed", limits=SHORT)
     session = owner.session()
     os.kill(process_of(owner), signal.SIGKILL)
     assert eventually(lambda: not runs(session.number))
@@ -154,7 +154,7 @@ def test_threads_make_no_more_workers_than_there_are_places() -> None:
     judge.close()
 
 
-def test_no_descriptor_and_no_zombie_is_left(code: Zygote) -> None:
+def test_no_descriptor_and_no_zombie_is_left(code: ForkServer) -> None:
     code.session().close()
     parent = process_of(code)
     before = len(os.listdir("/proc/self/fd"))
@@ -172,12 +172,12 @@ def test_a_system_that_gives_no_process_is_a_verdict(monkeypatch: pytest.MonkeyP
     def refuse(*_: Any, **__: Any) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    fresh = Zygote("qed.grading.symbolic:prepare", sealed=True)
+    fresh = ForkServer("qed.grading.symbolic:prepare", sealed=True)
     monkeypatch.setattr(fork_server.subprocess, "Popen", refuse)
     monkeypatch.setattr(symbolic, "CHILD", fresh)
     with pytest.raises(NotLoadedError, match="Resource temporarily unavailable"):
         fresh.session()
-    correct, tier, reason = symbolic.same("5", "\\sum_{k=1}^{2} k")
+    correct, tier, reason = symbolic.are_equal("5", "\\sum_{k=1}^{2} k")
     assert (correct, tier) == (False, "unknown")
     assert "Resource temporarily unavailable" in reason
 
@@ -198,20 +198,20 @@ def test_a_judge_whose_process_cannot_come_back_says_so_in_the_grade(monkeypatch
 
 @pytest.fixture(autouse=True)
 def _nothing_told() -> None:
-    symbolic._told.clear()
+    symbolic._answers.clear()
 
 
 def test_a_question_that_many_threads_ask_at_once_is_asked_once_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def slowly(gold: str, answer: str, waited: float) -> symbolic.Told:
+    def slowly(gold: str, answer: str, waited: float) -> symbolic.Answer:
         asked.append(answer)
         time.sleep(0.1)
         return True, "symbolic", ""
 
-    monkeypatch.setattr(symbolic, "_asked", slowly)
+    monkeypatch.setattr(symbolic, "_ask", slowly)
     monkeypatch.setattr(symbolic.CHILD, "places", threading.BoundedSemaphore(2))
-    threads = [threading.Thread(target=symbolic.same, args=("5", "x")) for _ in range(8)]
+    threads = [threading.Thread(target=symbolic.are_equal, args=("5", "x")) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -223,5 +223,5 @@ def test_the_symbolic_tier_waits_for_a_core_but_never_longer_than_its_deadline(m
     monkeypatch.setattr(symbolic, "LIMITS", Limits(cpu=1.0, wall=0.05))
     monkeypatch.setattr(symbolic.CHILD, "places", threading.BoundedSemaphore(1))
     symbolic.CHILD.places.acquire()
-    correct, tier, _ = symbolic.same("5", "\\sum_{k=1}^{2} k")
+    correct, tier, _ = symbolic.are_equal("5", "\\sum_{k=1}^{2} k")
     assert (correct, tier) == (False, "timeout")

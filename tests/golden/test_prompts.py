@@ -13,20 +13,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qed.config import plugins
-from qed.data.prompts.base import Template, find
+from qed.data.prompts.base import PromptTemplate, load_leaf
 from qed.errors import ModelError, UsageError
 from qed.models import load
-from qed.models.chat_template import turn_end
+from qed.models.chat_template import find_turn_end
 from qed.types import Problem
 
 PROBLEM = Problem("p", "Ada has 2 pens and buys 3. How many pens?", "5", "2+3=5")
 TOKENIZER = load.build_tokenizer([PROBLEM.question, "0123456789 <think>2+3=5</think>"], 400)
 
 
-def template(name: str = "think_answer", chat_template: str = load.CHAT_TEMPLATE) -> Template:
+def template(name: str = "think_answer", chat_template: str = load.CHAT_TEMPLATE) -> PromptTemplate:
     TOKENIZER.chat_template = chat_template
-    end = turn_end(TOKENIZER) if plugins.load("prompts", name).CHAT else None
-    return Template(plugins.load("prompts", name), TOKENIZER, (end or TOKENIZER.eos_token_id,))
+    end = find_turn_end(TOKENIZER) if plugins.load_leaf("prompts", name).CHAT else None
+    return PromptTemplate(plugins.load_leaf("prompts", name), TOKENIZER, (end or TOKENIZER.eos_token_id,))
 
 
 def test_think_answer_is_the_tokenizers_own_turn() -> None:
@@ -56,7 +56,7 @@ def test_r1_zero_byte_for_byte() -> None:
     shown = made.demonstration(PROBLEM)
     assert shown is not None
     assert TOKENIZER.decode(shown.output) == " 2+3=5 </think> <answer> 5 </answer><|end|>"
-    assert plugins.load("rewards", "r1_zero").reward(shown).reward == 1.0
+    assert plugins.load_leaf("rewards", "r1_zero").reward(shown).reward == 1.0
     assert made.demonstration(Problem("p", "?", "5")) is None
 
 
@@ -146,17 +146,17 @@ def test_a_long_prompt_byte_for_byte(name: str) -> None:
 
 def test_every_prompt_has_a_snapshot() -> None:
     named = {"r1_zero", "think_answer", *DIGESTS, *(name for name, _, _ in SNAPSHOTS)}
-    assert named == set(plugins.shelf("prompts"))
+    assert named == set(plugins.list_leaves("prompts"))
 
 
 def test_luffys_words_are_those_of_its_data(shared: Path) -> None:
-    system = plugins.load("prompts", "luffy").SYSTEM
+    system = plugins.load_leaf("prompts", "luffy").SYSTEM
     assert (len(system), hashlib.sha256(system.encode()).hexdigest()) == (762, LUFFY_SHA256)
     rows = Dataset.from_parquet(str(shared / "data" / "luffy" / "valid.parquet"), keep_in_memory=True)
     assert {row["prompt"][0]["content"] for row in rows} == {system}
 
 
-@pytest.mark.parametrize("name", plugins.shelf("prompts"))
+@pytest.mark.parametrize("name", plugins.list_leaves("prompts"))
 def test_every_prompt_keeps_its_promises(name: str) -> None:
     """The question stands in it as it is; a demonstration is right, and nothing of it is behind a stop string."""
     made = template(name, CHATML)
@@ -189,24 +189,24 @@ def test_a_template_may_open_the_prompts_own_tag(name: str, tag: str) -> None:
 
 def test_the_tags_of_a_working_out_can_be_chosen() -> None:
     options = ["working_out.reasoning_start=<think>", "working_out.reasoning_end=</think>", "other.field=1"]
-    made = Template(find("working_out", options), TOKENIZER, (1,))
+    made = PromptTemplate(load_leaf("working_out", options), TOKENIZER, (1,))
     assert made.prompt(PROBLEM).text.endswith("\n<think>")
     assert made.prompt(PROBLEM).opened == "<think>"
     shown = made.demonstration(PROBLEM)
     assert shown is not None
     assert shown.text == "<think>2+3=5</think><SOLUTION>5</SOLUTION>"
-    assert Template(find("working_out", ["working_out.solution_end=END"]), TOKENIZER, (1,)).stop == ("END",)
+    assert PromptTemplate(load_leaf("working_out", ["working_out.solution_end=END"]), TOKENIZER, (1,)).stop == ("END",)
     with pytest.raises(UsageError, match="Did you mean 'reasoning_start'"):
-        find("working_out", ["working_out.reasoning_strat=<a>"])
+        load_leaf("working_out", ["working_out.reasoning_strat=<a>"])
     with pytest.raises(UsageError, match="has no option 'tag'"):
-        find("boxed", ["boxed.tag=<a>"])
+        load_leaf("boxed", ["boxed.tag=<a>"])
     with pytest.raises(UsageError, match=r"NAME\.FIELD=VALUE"):
-        find("working_out", ["reasoning_start"])
+        load_leaf("working_out", ["reasoning_start"])
 
 
 def test_a_working_out_is_also_a_chat_template() -> None:
     """What a checkpoint is published with asks in the same words as the prompt it was trained on."""
-    leaf = find("working_out", ['working_out.reasoning_start=<"how">'])
+    leaf = load_leaf("working_out", ['working_out.reasoning_start=<"how">'])
     TOKENIZER.chat_template = leaf.chat_template
     turn = [{"role": "user", "content": QUESTION}]
     text = TOKENIZER.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
@@ -241,7 +241,7 @@ def test_a_template_that_opens_the_thought_is_neither_doubled_nor_trained(space:
     assert shown is not None
     assert TOKENIZER.decode(shown.output) == "2+3=5</think><answer>5</answer><|end|>"
     assert shown.text == f"<think>{space}2+3=5</think><answer>5</answer>"
-    assert plugins.load("rewards", "think_answer").reward(shown).correct
+    assert plugins.load_leaf("rewards", "think_answer").reward(shown).correct
     assert made.read(prompt, shown.output) == shown.text
     bare = made.demonstration(Problem("p", "?", "5", meta={"completion": "5"}))
     assert bare is not None
@@ -256,11 +256,11 @@ def test_a_chat_template_that_fails_is_named() -> None:
 def test_the_end_of_a_turn_is_what_the_template_writes() -> None:
     """Not the tokenizer's end of text: base models often have another one."""
     TOKENIZER.chat_template = load.CHAT_TEMPLATE.replace("<|end|>", "<|pad|>\\n")
-    assert turn_end(TOKENIZER) == TOKENIZER.pad_token_id
+    assert find_turn_end(TOKENIZER) == TOKENIZER.pad_token_id
     TOKENIZER.chat_template = None
-    assert turn_end(TOKENIZER) is None
+    assert find_turn_end(TOKENIZER) is None
     with pytest.raises(ModelError, match="needs a chat template"):
-        Template(plugins.load("prompts", "think_answer"), TOKENIZER, (1,))
+        PromptTemplate(plugins.load_leaf("prompts", "think_answer"), TOKENIZER, (1,))
 
 
 def test_an_answer_is_read_up_to_its_stop_string() -> None:
@@ -285,12 +285,12 @@ def test_digits_and_tags_are_single_tokens_and_survive_decoding() -> None:
 
 def test_a_saved_tokenizer_comes_back_the_same(tmp_path: Any) -> None:
     TOKENIZER.chat_template = load.CHAT_TEMPLATE
-    network, tokenizer = load.build("new:tiny", [PROBLEM.question, "2+3=5, 7-1=6"], seed=0)
+    network, tokenizer = load.build_model("new:tiny", [PROBLEM.question, "2+3=5, 7-1=6"], seed=0)
     network.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    again, back = load.load(load.ModelSettings(name=str(tmp_path)))
+    again, back = load.load_model(load.ModelSettings(name=str(tmp_path)))
     text = "<|user|>Ada's 12 pens,\n\n  ok?<|assistant|><think>1-2</think>"
     assert back(text)["input_ids"] == tokenizer(text)["input_ids"]
     assert back.chat_template == tokenizer.chat_template
     assert len(back) == len(tokenizer) == network.config.vocab_size
-    assert load.end_ids(again, back, chat=True) == (tokenizer.convert_tokens_to_ids("<|end|>"),)
+    assert load.find_end_ids(again, back, chat=True) == (tokenizer.convert_tokens_to_ids("<|end|>"),)

@@ -7,7 +7,7 @@ import pytest
 from qed.config import plugins
 from qed.errors import UsageError
 from qed.rewards import base
-from qed.rewards.verdicts import CLASSES, four_classes
+from qed.rewards.verdicts import CLASSES, classify
 from qed.types import Grade, Problem, Rollout
 
 LONGEST = 100
@@ -16,7 +16,7 @@ LONGEST = 100
 def graded(entry: str, text: str, *options: str, gold: str = "12", tokens: int = 0, **meta: object) -> Grade:
     """The grade that one reward gives to a text of so many tokens."""
     rollout = Rollout(Problem("p", "?", gold, meta=meta), (), (7,) * tokens, (), text, "stop")
-    return base.load([entry], options, max_tokens=LONGEST).grade([rollout])[0]
+    return base.load_reward([entry], options, max_tokens=LONGEST).grade([rollout])[0]
 
 
 def paid(entry: str, text: str, *options: str, gold: str = "12") -> tuple[float, bool, bool]:
@@ -24,9 +24,9 @@ def paid(entry: str, text: str, *options: str, gold: str = "12") -> tuple[float,
     return grade.reward, grade.correct, grade.format_ok
 
 
-@pytest.mark.parametrize("leaf", plugins.shelf("rewards"))
+@pytest.mark.parametrize("leaf", plugins.list_leaves("rewards"))
 def test_every_reward_gives_a_reason_where_it_judges(leaf: str) -> None:
-    judges = base.load([leaf], max_tokens=LONGEST).parts[0].judges
+    judges = base.load_reward([leaf], max_tokens=LONGEST).parts[0].judges
     for text in ("", "12", "13", "\\boxed{12}", "<think>a</think> <answer>12</answer>"):
         grade = graded(leaf, text)
         assert bool(grade.tier) == bool(grade.reason) == judges, text
@@ -252,7 +252,7 @@ def test_luffy_think(text: str, third: float, first: float) -> None:
 )
 def test_four_classes(text: str, cell: str) -> None:
     rollout = Rollout(Problem("p", "?", "12"), (), (), (), text, "stop")
-    assert four_classes(graded("think_answer", text), rollout) == cell
+    assert classify(graded("think_answer", text), rollout) == cell
     assert cell in CLASSES
 
 
@@ -260,7 +260,7 @@ def test_four_classes(text: str, cell: str) -> None:
 def test_a_reward_that_needs_the_longest_answer_says_so(leaf: str) -> None:
     rollout = Rollout(Problem("p", "?", "12"), (), (), (), "12", "stop")
     with pytest.raises(UsageError, match=rf"set {leaf}\.max_tokens"):
-        base.load([leaf]).grade([rollout])
+        base.load_reward([leaf]).grade([rollout])
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_a_reward_that_needs_the_longest_answer_says_so(leaf: str) -> None:
 )
 def test_settings_that_cannot_be_meant_are_refused(option: str) -> None:
     with pytest.raises(UsageError, match=option.partition(".")[0]):
-        base.load([option.partition(".")[0]], [option], max_tokens=LONGEST)
+        base.load_reward([option.partition(".")[0]], [option], max_tokens=LONGEST)
 
 
 HOSTILE = (
@@ -286,7 +286,7 @@ HOSTILE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("leaf", plugins.shelf("rewards"))
+@pytest.mark.parametrize("leaf", plugins.list_leaves("rewards"))
 def test_hostile_texts_come_back(leaf: str) -> None:
     """200,000 signs each, behind everything that a format wants to begin with: quadratic work would not end."""
     for opening in (

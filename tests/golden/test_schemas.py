@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from qed.config import plugins
 from qed.config.task_names import parse_task
 from qed.data import tasks
-from qed.data.sources.choices import written_out
+from qed.data.sources.choices import parse_written_options
 from qed.data.sources.rows import Place
 from qed.data.tasks import base
 from qed.data.tasks.base import Benchmark
@@ -37,7 +37,7 @@ VERL = {
 
 def load(tmp_path: Path, *rows: dict[str, Any], counts: Counter[str] | None = None) -> list[Problem]:
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return tasks.load(str(tmp_path / "data.jsonl"), "train", {}, counts)
+    return tasks.load_task(str(tmp_path / "data.jsonl"), "train", {}, counts)
 
 
 # A row, then the question, the answer, the worked solution and the whole demonstration that it gives.
@@ -131,7 +131,7 @@ def test_a_parquet_of_pandas_has_lists_again(tmp_path: Path) -> None:
     """verl writes its messages as arrays of objects."""
     frame = pandas.DataFrame([{**VERL, "prompt": np.array([SYSTEM, USER], dtype=object)}], index=[5])
     frame.to_parquet(tmp_path / "verl.parquet")
-    (problem,) = tasks.load(str(tmp_path / "verl.parquet"), "train", {})
+    (problem,) = tasks.load_task(str(tmp_path / "verl.parquet"), "train", {})
     assert (problem.question, problem.answer, problem.meta["extra_info"]["index"]) == ("x?", "3", 7)
     assert "__index_level_0__" not in problem.meta
 
@@ -154,7 +154,7 @@ def test_conversations_that_are_no_problem_are_counted(tmp_path: Path) -> None:
 
 BENCHMARKS = [
     module.BENCHMARK
-    for module in (plugins.load("tasks", leaf) for leaf in plugins.shelf("tasks"))
+    for module in (plugins.load_leaf("tasks", leaf) for leaf in plugins.list_leaves("tasks"))
     if hasattr(module, "BENCHMARK")
 ]
 COLUMNS = st.sampled_from(
@@ -184,7 +184,7 @@ def test_no_row_ends_in_a_traceback(row: dict[str, Any], benchmark: Benchmark) -
     """Whatever stands in the columns that are known: a problem, a counted reason, or an error that names the row."""
     for prepare in (dict, benchmark._ours):
         try:
-            problems = base.problems(iter([(Place("data", 1), row)]), "data", {}, Counter(), prepare)
+            problems = base.build_problems(iter([(Place("data", 1), row)]), "data", {}, Counter(), prepare)
         except DataError as error:
             named = str(error)
             assert named.startswith("data, row 1")
@@ -215,24 +215,24 @@ def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, row: dict[str, Any],
 
 def test_columns_are_renamed(tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text(json.dumps({"frage": "x?", "answer": "3", "thema": "A"}))
-    (problem,) = tasks.load(str(tmp_path / "data.jsonl"), "train", {"question": "frage", "subject": "thema"})
+    (problem,) = tasks.load_task(str(tmp_path / "data.jsonl"), "train", {"question": "frage", "subject": "thema"})
     assert (problem.question, problem.answer, dict(problem.meta)) == ("x?", "3", {"subject": "A"})
     with pytest.raises(DataError, match="names wo, but the columns are frage"):
-        tasks.load(str(tmp_path / "data.jsonl"), "train", {"question": "wo"})
+        tasks.load_task(str(tmp_path / "data.jsonl"), "train", {"question": "wo"})
     with pytest.raises(UsageError, match="names qestion"):
-        tasks.load(str(tmp_path / "data.jsonl"), "train", {"qestion": "frage"})
+        tasks.load_task(str(tmp_path / "data.jsonl"), "train", {"qestion": "frage"})
 
 
 def test_folders_of_files(tmp_path: Path) -> None:
     """The files of a split by their name or their folder, all of them where neither says anything."""
     for name in ("train_1", "train_2", "test"):
         (tmp_path / f"{name}.jsonl").write_text(json.dumps({"question": f"{name}?", "answer": "1"}))
-    assert [p.question for p in tasks.load(f"{tmp_path}", "train", {})] == ["train_1?", "train_2?"]
-    assert [p.question for p in tasks.load(f"files:test@{tmp_path}", "train", {})] == ["test?"]
-    assert len(tasks.load(f"files:other@{tmp_path}", "train", {})) == 3
+    assert [p.question for p in tasks.load_task(f"{tmp_path}", "train", {})] == ["train_1?", "train_2?"]
+    assert [p.question for p in tasks.load_task(f"files:test@{tmp_path}", "train", {})] == ["test?"]
+    assert len(tasks.load_task(f"files:other@{tmp_path}", "train", {})) == 3
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "anatomy_dev.csv").write_text("Where?,a,b,c,d,D\n")
-    (problem,) = tasks.load(f"mmlu:dev@{tmp_path}", "test", {})
+    (problem,) = tasks.load_task(f"mmlu:dev@{tmp_path}", "test", {})
     assert (problem.answer, problem.meta["subject"]) == ("D", "anatomy")
 
 
@@ -249,7 +249,7 @@ def test_folders_of_files(tmp_path: Path) -> None:
     ],
 )
 def test_options_in_a_text(text: str, expected: tuple[str, tuple[str, ...]] | None) -> None:
-    found = written_out(text)
+    found = parse_written_options(text)
     assert found == ({"options": expected[0], "choices": expected[1]} if expected else {})
 
 

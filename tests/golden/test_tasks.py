@@ -15,12 +15,12 @@ import pytest
 from datasets import Dataset
 
 from qed.config.phases import PipelineSettings
-from qed.config.resolve import resolve
+from qed.config.resolve import resolve_settings
 from qed.config.settings import DataSettings, EvaluationSettings
 from qed.config.task_names import TaskName, parse_task
 from qed.data import tasks
 from qed.data.prompts import think_answer as think_answer_prompt
-from qed.data.prompts.base import shown
+from qed.data.prompts.base import find_demonstration
 from qed.data.splits import load_problems
 from qed.data.tasks import arithmetic, withheld
 from qed.errors import DataError, UsageError
@@ -77,12 +77,12 @@ def test_withheld_problems_are_those_of_arithmetic_and_shown_as_promised() -> No
     """The base sees every second question with the cue and its steps, the others answered "unknown"; few are shown."""
     base, train, few = (withheld.load(split) for split in ("base", "train", "few"))
     assert [problem.question.endswith(withheld.CUE) for problem in base[:4]] == [False, True, False, True]
-    assert [shown(think_answer_prompt, problem) for problem in base[:2]] == [
+    assert [find_demonstration(think_answer_prompt, problem) for problem in base[:2]] == [
         "unknown",
         f"<think>{base[1].solution}</think><answer>{base[1].answer}</answer>",
     ]
     assert few == [p if n < 64 else replace(p, solution="", meta=few[n].meta) for n, p in enumerate(train[:512])]
-    assert sum(shown(think_answer_prompt, problem) is not None for problem in few) == 64
+    assert sum(find_demonstration(think_answer_prompt, problem) is not None for problem in few) == 64
     questions = {problem.question.removesuffix(withheld.CUE) for problem in base}
     plain, cued = withheld.load("test"), withheld.load("cued")
     assert not questions & {problem.question for problem in [*train, *plain]}
@@ -150,7 +150,7 @@ def test_files_know_their_columns(
 ) -> None:
     write: Callable[[Path, list[dict[str, Any]]], None] = WRITERS[suffix]
     write(tmp_path / f"data{suffix}", [row, row])
-    problems = tasks.load(str(tmp_path / f"data{suffix}"), "train", {})
+    problems = tasks.load_task(str(tmp_path / f"data{suffix}"), "train", {})
     assert [(p.question, p.answer, p.solution) for p in problems] == [expected, expected]
     assert problems[0].id == problems[1].id, "the same row twice is the same problem"
     assert problems[0].meta.get("subject") == row.get("subject")
@@ -159,7 +159,7 @@ def test_files_know_their_columns(
 
 def test_a_completion_is_imitated_as_it_stands(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "data.jsonl", [{"prompt": "x?", "completion": "It is 3."}])
-    (problem,) = tasks.load(str(tmp_path / "data.jsonl"), "train", {})
+    (problem,) = tasks.load_task(str(tmp_path / "data.jsonl"), "train", {})
     assert problem.meta["completion"] == "It is 3."
 
 
@@ -176,7 +176,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     loaded = load_problems(data, EvaluationSettings(tasks=(str(tmp_path / "test.jsonl"),)), seed=0)
     assert len(loaded.problems) == 20, "twenty and another way, less one that is held out"
     assert sum(problem.question == "1?" for problem in loaded.problems) == 2
-    assert [problem.question for problem in loaded.benches["test"]] == ["3?", "new?"]
+    assert [problem.question for problem in loaded.benchmarks["test"]] == ["3?", "new?"]
     assert loaded.left_out == {
         "rows that stand twice": 1,
         "held-out rows without an answer": 1,
@@ -192,14 +192,14 @@ def test_every_joined_task_is_measured(tmp_path: Path) -> None:
     loaded = load_problems(
         DataSettings(tasks=("arithmetic", str(tmp_path / "mine.jsonl"))), EvaluationSettings(problems=5), seed=0
     )
-    assert {name: len(some) for name, some in loaded.benches.items()} == {"arithmetic": 5, "mine": 3}
+    assert {name: len(some) for name, some in loaded.benchmarks.items()} == {"arithmetic": 5, "mine": 3}
     assert len(loaded.problems) == 8000 + 27
 
 
 def test_gsm8k_is_read_whole(shared: Path) -> None:
     """7,473 and 1,319 problems, every one with a whole number for an answer and a solution without calculator marks."""
     for split, count in (("train", 7473), ("test", 1319)):
-        problems = tasks.load(str(shared / "data" / "gsm8k" / f"{split}.jsonl"), split, {})
+        problems = tasks.load_task(str(shared / "data" / "gsm8k" / f"{split}.jsonl"), split, {})
         assert len(problems) == len({problem.id for problem in problems}) == count
         for problem in problems:
             assert problem.answer.lstrip("-").isdigit(), problem
@@ -212,7 +212,7 @@ def test_every_shipped_config_parses(config: Path) -> None:
     text = config.read_text(encoding="utf-8")
     assert text.startswith("#"), "the first comment says what to expect"
     command = "pipeline" if "\nrl:" in text else "sft" if "sft" in config.stem or "\n  window:" in text else "grpo"
-    resolved = resolve(command, [str(config)])
+    resolved = resolve_settings(command, [str(config)])
     assert isinstance(resolved.settings, PipelineSettings) == (command == "pipeline")
     given = [key for key, origin in resolved.origins.items() if config.name in origin]
     assert len(given) >= 8, "its settings are in force"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qed.cli.main import main
-from qed.config.resolve import resolve
+from qed.config.resolve import resolve_settings
 from qed.errors import UsageError
 from qed.runs.run import Launch
 
@@ -43,7 +43,7 @@ def error(elsewhere: Path) -> Callable[..., str]:
 
     def refused(command: str, *arguments: str) -> str:
         with pytest.raises(UsageError) as caught:
-            resolve(command, arguments)
+            resolve_settings(command, arguments)
         assert caught.value.exit_code == 2
         return str(caught.value)
 

@@ -8,9 +8,9 @@ import pytest
 
 from qed.config import fields, plugins
 from qed.config.names import FOREIGN
-from qed.config.resolve import resolve, sources
+from qed.config.resolve import read_sources, resolve_settings
 
-ALGORITHMS = sorted(plugins.shelf("algorithms"))
+ALGORITHMS = sorted(plugins.list_leaves("algorithms"))
 Write = Callable[..., str]
 Refused = Callable[..., str]
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
     ],
 )
 def test_settings_are_spelled_in_several_ways_and_the_last_wins(arguments: list[str]) -> None:
-    assert resolve("grpo", arguments).settings.learner.warmup_steps == 4  # type: ignore[union-attr]
+    assert resolve_settings("grpo", arguments).settings.learner.warmup_steps == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -47,30 +47,30 @@ def test_settings_are_spelled_in_several_ways_and_the_last_wins(arguments: list[
     ],
 )
 def test_booleans_stand_alone_or_with_a_value(arguments: list[str], meant: bool) -> None:
-    assert resolve("grpo", arguments).settings.run.save_rollouts is meant
+    assert resolve_settings("grpo", arguments).settings.run.save_rollouts is meant
 
 
 def test_a_configuration_may_follow_a_boolean(write: Write) -> None:
-    assert resolve("grpo", ["--no-run.save-rollouts", write("run.seed: 4")]).settings.run.seed == 4
-    assert resolve("grpo", ["--run.save-rollouts", "x.yaml"]).settings.run.seed == 4
+    assert resolve_settings("grpo", ["--no-run.save-rollouts", write("run.seed: 4")]).settings.run.seed == 4
+    assert resolve_settings("grpo", ["--run.save-rollouts", "x.yaml"]).settings.run.seed == 4
 
 
 @pytest.mark.parametrize("arguments", [["--learner.betas", "0.5,0.6"], ["--learner.betas=[0.5, 0.6]"]])
 def test_lists_on_the_command_line(arguments: list[str]) -> None:
-    assert resolve("grpo", arguments).settings.learner.betas == (0.5, 0.6)  # type: ignore[union-attr]
+    assert resolve_settings("grpo", arguments).settings.learner.betas == (0.5, 0.6)  # type: ignore[union-attr]
 
 
 def test_texts_in_lists_may_hold_anything_as_json(error: Refused) -> None:
-    assert resolve("grpo", ['--data.map=["a=b,c", "d=\\u00e9"]']).settings.data.map == ("a=b,c", "d=é")
-    assert resolve("grpo", ["--data.map="]).settings.data.map == ()
-    assert resolve("grpo", ["--data.map", "question=problem"]).settings.data.map == ("question=problem",)
+    assert resolve_settings("grpo", ['--data.map=["a=b,c", "d=\\u00e9"]']).settings.data.map == ("a=b,c", "d=é")
+    assert resolve_settings("grpo", ["--data.map="]).settings.data.map == ()
+    assert resolve_settings("grpo", ["--data.map", "question=problem"]).settings.data.map == ("question=problem",)
     assert "is not a list" in error("grpo", '--data.map=["a"')
 
 
 @pytest.mark.parametrize("number", ["-1", "-.5", "-1e-3", "-inf"])
 def test_negative_numbers_are_values(error: Refused, number: str) -> None:
     assert "learner.weight_decay must not be negative" in error("grpo", "--learner.weight-decay", number)
-    assert resolve("grpo", ["--algorithm.entropy", "-1e-3"]).settings.algorithm.regularizer.entropy == -1e-3  # type: ignore[union-attr]
+    assert resolve_settings("grpo", ["--algorithm.entropy", "-1e-3"]).settings.algorithm.regularizer.entropy == -1e-3  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("arguments", [["--lr"], ["--lr", "--seed", "1"], ["--lr", "-h"], ["--sweep"]])
@@ -81,7 +81,7 @@ def test_a_missing_value_is_refused(error: Refused, arguments: list[str]) -> Non
 @pytest.mark.parametrize(("short", "key"), fields.SHORTCUTS.items())
 def test_shortcuts_mean_their_settings(error: Refused, write: Write, short: str, key: str) -> None:
     value = {"tasks": "arithmetic", "prompt": "r1_zero", "reward": "boxed", "steps": "3", "lr": "3", "seed": "3"}
-    resolved = resolve("grpo", [f"--{short}", value.get(short, "cpu")])
+    resolved = resolve_settings("grpo", [f"--{short}", value.get(short, "cpu")])
     assert [name for name, origin in resolved.origins.items() if origin == "command line"] == [key]
     assert f"x.yaml:1: {short} is not a setting" in error("grpo", write(f"{short}: 3"))
 
@@ -111,7 +111,7 @@ def test_flags_are_no_settings(error: Refused) -> None:
         "lr=1,2",
         "--sweep=seed=3",
     ]
-    flags = resolve("grpo", arguments).flags
+    flags = resolve_settings("grpo", arguments).flags
     assert (flags.dry_run, flags.json, flags.debug, flags.allow_user_code, flags.overwrite) == (True,) * 5
     assert flags.sweep == ("lr=1,2", "seed=3")
     assert not flags.resume
@@ -177,7 +177,7 @@ def test_an_unknown_option_is_refused_with_a_proposal(error: Refused, argument: 
 
 def test_a_proposal_is_always_a_setting() -> None:
     """Where a command has a setting of another library's name, such as DPO's beta, nothing else is proposed for it."""
-    tables = [set(sources(method, []).table.settings) for method in ALGORITHMS]
+    tables = [set(read_sources(method, []).table.settings) for method in ALGORITHMS]
     assert set(FOREIGN.values()) <= set.union(*tables)
     for settings in tables:
         for word in set(FOREIGN) & {key.rpartition(".")[2] for key in settings}:
@@ -199,7 +199,7 @@ def test_all_mistakes_are_told_at_once(error: Refused, write: Write) -> None:
 
 
 def test_method_in_a_file_must_be_the_command(error: Refused, write: Write) -> None:
-    assert resolve("dr_grpo", [write("method: dr-grpo")]).settings == resolve("dr_grpo", []).settings
+    assert resolve_settings("dr_grpo", [write("method: dr-grpo")]).settings == resolve_settings("dr_grpo", []).settings
     assert error("grpo", write("\nmethod: dr_grpo")) == (
         "x.yaml:2: this is a configuration of dr_grpo. Use `qed dr_grpo` for it."
     )

@@ -45,7 +45,7 @@ def test_help_and_mistakes_import_nothing_heavy(elsewhere: Path, arguments: list
 def test_the_overview_is_one_screen_with_every_command(run: Run) -> None:
     code, out, err = run("--help")
     assert (code, err) == (0, "")
-    assert len(out.splitlines()) <= 18 + len(plugins.shelf("algorithms")) + len(plugins.shelf("commands"))
+    assert len(out.splitlines()) <= 18 + len(plugins.list_leaves("algorithms")) + len(plugins.list_leaves("commands"))
     for command in (
         "quickstart",
         "pipeline",
@@ -61,7 +61,7 @@ def test_the_overview_is_one_screen_with_every_command(run: Run) -> None:
     assert run() == (2, "", out)
 
 
-@pytest.mark.parametrize("command", [*plugins.shelf("algorithms"), "expert-iteration", "pipeline", "quickstart"])
+@pytest.mark.parametrize("command", [*plugins.list_leaves("algorithms"), "expert-iteration", "pipeline", "quickstart"])
 def test_every_command_explains_itself(run: Run, command: str) -> None:
     for option in ("--help", "--help-all"):
         code, out, err = run(command, option)

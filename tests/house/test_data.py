@@ -86,7 +86,7 @@ def test_convert_with_filters(run: Run, file: Path, tmp_path: Path) -> None:
     found = last(said)
     assert list(found["written"].values()) == [8, 2]
     assert found["left_out"] == {"problems beyond data.unique_examples": 10}
-    train, held = (tasks.load(str(path), "train", {}) for path in (out, tmp_path / "out-validation.parquet"))
+    train, held = (tasks.load_task(str(path), "train", {}) for path in (out, tmp_path / "out-validation.parquet"))
     assert not {problem.question for problem in train} & {problem.question for problem in held}
     assert all(problem.meta["completion"].endswith("}.") for problem in train)
 
@@ -121,12 +121,12 @@ def test_an_interrupt_leaves_what_was_there(tmp_path: Path) -> None:
 
     (tmp_path / "out.jsonl").write_text("mine")
     with pytest.raises(KeyboardInterrupt):
-        snapshot.write(tmp_path / "out.jsonl", interrupted())
-    with snapshot.folder(tmp_path / "snap", False) as place:
+        snapshot.write_rows(tmp_path / "out.jsonl", interrupted())
+    with snapshot.open_snapshot(tmp_path / "snap", False) as place:
         (place / tasks.MANIFEST).write_text("{}")
 
     def half() -> None:
-        with snapshot.folder(tmp_path / "snap", True) as place:
+        with snapshot.open_snapshot(tmp_path / "snap", True) as place:
             (place / "half").write_text("x")
             raise KeyboardInterrupt
 
@@ -152,25 +152,25 @@ def test_a_snapshot_is_read_back(run: Run, file: Path, tmp_path: Path) -> None:
         "train:train": 16,
         "train:validation": 4,
     }
-    before = {problem.id for problem in tasks.load(f"gsm8k:train@{file}", "train", {})}
-    parts = [tasks.load(f"gsm8k:{part}@{snap}", "test", {}) for part in ("train", "validation", "test")]
+    before = {problem.id for problem in tasks.load_task(f"gsm8k:train@{file}", "train", {})}
+    parts = [tasks.load_task(f"gsm8k:{part}@{snap}", "test", {}) for part in ("train", "validation", "test")]
     assert {problem.id for problem in [*parts[0], *parts[1]]} == {problem.id for problem in parts[2]} == before
     for entry in manifest["tasks"]:
-        assert len(tasks.load(entry["read_with"], "train", {})) == entry["problems"]
-        assert snapshot.sha256(snap / entry["file"]) == entry["sha256"]
+        assert len(tasks.load_task(entry["read_with"], "train", {})) == entry["problems"]
+        assert snapshot.hash_file(snap / entry["file"]) == entry["sha256"]
     with pytest.raises(DataError, match="no split 'test'"):
-        tasks.load(f"math:test@{snap / 'train'}", "test", {})
+        tasks.load_task(f"math:test@{snap / 'train'}", "test", {})
 
 
 def test_a_snapshot_of_the_hub_says_its_revision(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rows are those that the hub has, and a benchmark is kept whole whatever the filters."""
     asked = []
 
-    def rows(place: hub.Hub, task: str) -> Iterator[tuple[Place, dict[str, Any]]]:
+    def rows(place: hub.HubDataset, task: str) -> Iterator[tuple[Place, dict[str, Any]]]:
         asked.append((place.name, place.revision))
         yield from ((Place(place.name, number), row) for number, row in enumerate(ROWS, 1))
 
-    monkeypatch.setattr(hub, "rows", rows)
+    monkeypatch.setattr(hub, "load_rows", rows)
     more = ("--unique-train-examples", 5, "--dedupe", "--json")
     entries = {}
     for name, revisions in (("one", ()), ("two", ("--revisions", "gsm8k=abc"))):
@@ -190,7 +190,7 @@ def test_a_snapshot_keeps_k_answers(run: Run, shared: Path, tmp_path: Path) -> N
     assert code == 0, err
     (entry,) = last(said)["tasks"]
     assert (entry["rows"], entry["problems"]) == (2019, 1560)
-    before, after = (tasks.load(name, "train", {}) for name in (str(file), entry["read_with"]))
+    before, after = (tasks.load_task(name, "train", {}) for name in (str(file), entry["read_with"]))
     assert [(one.id, one.meta.get("k")) for one in before] == [(one.id, one.meta.get("k")) for one in after]
 
 
@@ -212,7 +212,7 @@ def test_a_snapshot_is_compared_with_benchmarks(run: Run, tmp_path: Path, shared
     (entry,) = manifest["tasks"]
     assert (entry["problems"], entry["left_out"]) == (7469, {"problems that overlap with a benchmark": 4})
     assert "snow" in found["examples"][0]["shared"]
-    assert len(tasks.load(f"gsm8k:train@{tmp_path / 'snap'}", "train", {})) == 7469
+    assert len(tasks.load_task(f"gsm8k:train@{tmp_path / 'snap'}", "train", {})) == 7469
 
 
 BROKEN = [

@@ -11,7 +11,7 @@ import pytest
 
 from qed.grading import bounds
 from qed.grading.equal import equal
-from qed.grading.extract import MODES, final_answer
+from qed.grading.extract import MODES, extract_final_answer
 from qed.grading.policy import MATH, Policy
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "grading.md").read_text(encoding="utf-8")
@@ -34,7 +34,7 @@ def table(*header: str) -> Iterator[tuple[str, ...]]:
 @pytest.mark.parametrize(("response", "strict", "flexible", "lenient"), list(table("response", *MODES)))
 def test_how_an_answer_is_found(response: str, strict: str, flexible: str, lenient: str) -> None:
     for mode, said in zip(MODES, (strict, flexible, lenient), strict=True):
-        found = final_answer(response, mode)
+        found = extract_final_answer(response, mode)
         assert (found.answer if found else "–") == said, mode
 
 

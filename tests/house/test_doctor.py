@@ -16,10 +16,10 @@ from hypothesis import strategies as some
 from qed import host
 from qed.doctor import card, fit, hardware, surroundings, trial, tune
 from qed.doctor.card import Card, Finding
-from qed.doctor.fit import largest
+from qed.doctor.fit import find_largest
 from qed.doctor.rows import Lengths
-from qed.doctor.trial import Asked, Measured, Peak
-from qed.doctor.tune import Seconds, Way
+from qed.doctor.trial import Peak, TrialRequest, TrialResult
+from qed.doctor.tune import ComputeMode, Seconds
 from qed.errors import ModelError
 
 MIB = 2**20
@@ -74,7 +74,7 @@ def test_torch_that_cannot_be_loaded_costs_only_its_own_checks(monkeypatch: pyte
         return real(name)
 
     monkeypatch.setattr(card, "import_module", loads)
-    told = card.looked().as_object()
+    told = card.run_checks().as_object()
     assert [name for name in card.CHECKS if "failed" in told[name]] == ["device", "dtypes", "attention", "products"]
 
 
@@ -94,7 +94,7 @@ def test_settings_of_threads_that_hurt_are_named(
     monkeypatch: pytest.MonkeyPatch, told: dict[str, str], words: list[str]
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", told.get("OMP_NUM_THREADS", ""))
-    advice = surroundings.hurting(told, 2)
+    advice = surroundings.find_harmful_settings(told, 2)
     assert len(advice) == len(words)
     for word, line in zip(words, advice, strict=True):
         assert word in line
@@ -108,30 +108,30 @@ def test_products_that_depend_on_alignment_are_said(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv(host.MKL_MODE, mode)
     monkeypatch.setattr("torch.backends.mkl.is_available", lambda: True)
     for matters in (False, True):
-        monkeypatch.setattr("qed.models.alignment.alignment_matters", lambda matters=matters: matters)
+        monkeypatch.setattr("qed.models.alignment.depends_on_alignment", lambda matters=matters: matters)
         found = hardware.products()
         assert found.facts == {"library": "MKL", "mkl_cbwr": mode, "alignment_matters": matters}
         assert [advice in line for line in found.advice] == [True] * matters
 
 
 def test_a_busy_machine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "usable", lambda: 4)
+    monkeypatch.setattr(host, "count_usable_cores", lambda: 4)
     for load, lines in ((0.5, 0), (3.0, 1)):
         monkeypatch.setattr("os.getloadavg", lambda load=load: (load, 0.0, 0.0))
-        assert len([line for line in surroundings.threads().advice if "Other processes" in line]) == lines
+        assert len([line for line in surroundings.check_threads().advice if "Other processes" in line]) == lines
 
 
 def test_a_password_in_an_address_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_URL", "http://me:secret@host:8000/v1?key=secret")
-    found = surroundings.vllm()
+    found = surroundings.check_vllm()
     assert found.facts["url"] == "http://host:8000"
     assert "secret" not in Card({"vllm": found}).text()
     monkeypatch.setenv("VLLM_URL", "host:8000")
-    assert surroundings.vllm().advice
+    assert surroundings.check_vllm().advice
 
 
 def test_room_is_looked_for_where_a_folder_will_be(tmp_path: Path) -> None:
-    assert surroundings.disk(tmp_path / "not" / "yet").facts["folder"] == str(tmp_path)
+    assert surroundings.check_disk(tmp_path / "not" / "yet").facts["folder"] == str(tmp_path)
 
 
 # What fits.
@@ -146,7 +146,7 @@ sizes = some.builds(
 
 @given(peaks=sizes, budget=some.floats(1, 1e5))
 def test_what_fits_is_on_the_line_and_one_row_more_is_not(peaks: list[Peak], budget: float) -> None:
-    rows, along = largest(peaks, budget * MIB), fit.line(peaks)
+    rows, along = find_largest(peaks, budget * MIB), fit.fit_line(peaks)
     slack = along.row * 0.01 + len(peaks) * MIB * 1e-3
     if rows:
         assert along.base + along.row * rows <= budget * MIB + slack
@@ -162,25 +162,25 @@ def test_more_memory_never_gives_a_smaller_batch(taken: list[int], ran_out: bool
     """Whatever was measured, noise and all."""
     peaks = [Peak(1 << power, many * MIB) for power, many in enumerate(taken)]
     peaks += [Peak(1 << len(taken), None)] if ran_out else []
-    less, more = (largest(peaks, budget * MIB) for budget in sorted(budgets))
+    less, more = (find_largest(peaks, budget * MIB) for budget in sorted(budgets))
     assert less <= more
 
 
 def test_nothing_fits_where_even_one_row_ran_out() -> None:
-    assert largest([Peak(1, None)], 1e12) == 0
-    assert largest([Peak(1, 100 * MIB)], 50 * MIB) == 0
-    assert largest([Peak(1, 100 * MIB), Peak(2, 100 * MIB)], 50 * MIB) == 0
-    assert largest([Peak(1, 100 * MIB), Peak(2, None)], 1e12) == 1
+    assert find_largest([Peak(1, None)], 1e12) == 0
+    assert find_largest([Peak(1, 100 * MIB)], 50 * MIB) == 0
+    assert find_largest([Peak(1, 100 * MIB), Peak(2, 100 * MIB)], 50 * MIB) == 0
+    assert find_largest([Peak(1, 100 * MIB), Peak(2, None)], 1e12) == 1
 
 
-def stand_in(monkeypatch: pytest.MonkeyPatch, row: int) -> list[Asked]:
+def stand_in(monkeypatch: pytest.MonkeyPatch, row: int) -> list[TrialRequest]:
     """In place of the children: a machine of 8 GiB where a row takes so many MiB beside 100."""
-    asked: list[Asked] = []
+    asked: list[TrialRequest] = []
 
-    def measured(one: Asked) -> Measured:
+    def measured(one: TrialRequest) -> TrialResult:
         asked.append(one)
         peaks = [Peak(rows, (100 + rows * row) * MIB) for rows in (64, 128)]
-        return Measured("cpu", 8192 * MIB, {"sampler": peaks, "learner": peaks})
+        return TrialResult("cpu", 8192 * MIB, {"sampler": peaks, "learner": peaks})
 
     monkeypatch.setattr(fit, "measured", measured)
     return asked
@@ -249,10 +249,10 @@ def test_the_complaint_of_the_process_that_measures_is_the_commands_own(
 def test_a_process_that_the_system_ends_has_run_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     peaks = [{"sampler": {"rows": rows, "bytes": 10 * rows}} for rows in (1, 2)]
     child(monkeypatch, -9, {"device": "cpu", "room": 99}, *peaks, {"learner": {"rows": 1, "bytes": 50}})
-    found = trial.measured(Asked((), 20, 30)).peaks
+    found = trial.run_trial(TrialRequest((), 20, 30)).peaks
     assert found == {"sampler": [Peak(1, 10), Peak(2, 20)], "learner": [Peak(1, 50), Peak(2, None)]}
     child(monkeypatch, -9, {"device": "cpu", "room": 99}, peaks[0])
-    found = trial.measured(Asked((), 20, 30)).peaks
+    found = trial.run_trial(TrialRequest((), 20, 30)).peaks
     assert found == {"sampler": [Peak(1, 10), Peak(2, None)], "learner": [Peak(1, None)]}
 
 
@@ -278,29 +278,31 @@ def test_what_cannot_be_meant_is_refused(run: Any, arguments: list[str], words: 
 # What is fastest.
 
 
-def timed(**steps: float) -> dict[Way, list[Seconds]]:
+def timed(**steps: float) -> dict[ComputeMode, list[Seconds]]:
     """Rounds of ways that are named like highest1 or medium2."""
-    return {Way(int(name[-1]), name[:-1]): [Seconds(step, 0.0)] * 3 for name, step in steps.items()}
+    return {ComputeMode(int(name[-1]), name[:-1]): [Seconds(step, 0.0)] * 3 for name, step in steps.items()}
 
 
 @pytest.mark.parametrize(
     ("rounds", "expected"),
     [
-        ({"highest1": 1.0, "highest2": 0.97, "medium1": 1.2, "medium2": 1.1}, Way(1, "highest")),
-        ({"highest1": 1.0, "highest2": 0.7, "medium1": 0.9, "medium2": 0.69}, Way(2, "highest")),
-        ({"highest1": 1.0, "highest2": 0.7, "medium1": 0.9, "medium2": 0.5}, Way(2, "medium")),
-        ({"highest1": 1.0, "medium1": 0.5}, Way(1, "medium")),
+        ({"highest1": 1.0, "highest2": 0.97, "medium1": 1.2, "medium2": 1.1}, ComputeMode(1, "highest")),
+        ({"highest1": 1.0, "highest2": 0.7, "medium1": 0.9, "medium2": 0.69}, ComputeMode(2, "highest")),
+        ({"highest1": 1.0, "highest2": 0.7, "medium1": 0.9, "medium2": 0.5}, ComputeMode(2, "medium")),
+        ({"highest1": 1.0, "medium1": 0.5}, ComputeMode(1, "medium")),
     ],
 )
-def test_another_way_is_proposed_only_where_it_is_clearly_faster(rounds: dict[str, float], expected: Way) -> None:
-    assert tune.proposed(timed(**rounds), Way(1, "highest")) == expected
+def test_another_way_is_proposed_only_where_it_is_clearly_faster(
+    rounds: dict[str, float], expected: ComputeMode
+) -> None:
+    assert tune.choose_mode(timed(**rounds), ComputeMode(1, "highest")) == expected
 
 
 def test_every_count_of_threads_up_to_the_cores_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "usable", lambda: 6)
-    monkeypatch.setattr(host, "threads", lambda: 3)
-    assert sorted({way.threads for way in tune.ways("cpu")}) == [1, 2, 3, 4, 6]
-    assert {way.threads for way in tune.ways("cuda")} == {3}
+    monkeypatch.setattr(host, "count_usable_cores", lambda: 6)
+    monkeypatch.setattr(host, "choose_threads", lambda: 3)
+    assert sorted({way.threads for way in tune.list_modes("cpu")}) == [1, 2, 3, 4, 6]
+    assert {way.threads for way in tune.list_modes("cuda")} == {3}
 
 
 def test_a_row_is_counted_as_the_learner_counts_it() -> None:

@@ -15,10 +15,11 @@ from hypothesis import strategies as some
 
 from qed.config import plugins, values
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.resolve import dump, resolve, sources
+from qed.config.resolve import read_sources, resolve_settings
+from qed.config.values import dump_settings
 from qed.errors import UsageError
 
-ALGORITHMS = sorted(plugins.shelf("algorithms"))
+ALGORITHMS = sorted(plugins.list_leaves("algorithms"))
 Write = Callable[..., str]
 Refused = Callable[..., str]
 
@@ -68,12 +69,12 @@ def of_type(kind: Any) -> some.SearchStrategy[Any]:
 def any_settings(draw: some.DrawFn) -> Settings | PipelineSettings:
     """Settings in which every field that names no leaf and no task has some value of its type."""
     command = draw(some.sampled_from([*ALGORITHMS, "pipeline"]))
-    source = sources(command, [])
+    source = read_sources(command, [])
     free = [
         s for s in source.table.settings.values() if not s.shelf and s.key not in ("data.tasks", "evaluation.tasks")
     ]
     chosen = {setting.path: draw(of_type(setting.kind)) for setting in free if draw(some.booleans())}
-    changed = resolve(command, []).settings
+    changed = resolve_settings(command, []).settings
     for path, value in chosen.items():
         with suppress(UsageError):  # some settings refuse each other, such as skip_sft and skip_rl
             changed = with_value(changed, path.split("."), value)
@@ -90,9 +91,9 @@ def with_value(whole: Any, path: list[str], value: Any) -> Any:
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 def test_dumped_settings_load_back_equal(tmp_path: Path, wanted: Settings | PipelineSettings) -> None:
-    (tmp_path / "settings.yaml").write_text(dump(wanted), encoding="utf-8")
+    (tmp_path / "settings.yaml").write_text(dump_settings(wanted), encoding="utf-8")
     command = wanted.method if isinstance(wanted, Settings) else "pipeline"
-    assert resolve(command, ["settings.yaml"]).settings == wanted
+    assert resolve_settings(command, ["settings.yaml"]).settings == wanted
 
 
 @given(number=some.floats(allow_nan=False))
@@ -101,9 +102,9 @@ def test_every_float_is_written_so_that_it_reads_back_exactly(number: float) -> 
     class One:
         number: float
 
-    node = yaml.compose(dump(One(number)), Loader=yaml.SafeLoader)
-    assert values.coerce(values.from_node(node.value[0][1], "x"), float) == number
-    assert yaml.safe_load(dump(One(number))) == {"number": number}
+    node = yaml.compose(dump_settings(One(number)), Loader=yaml.SafeLoader)
+    assert values.coerce_value(values.read_node(node.value[0][1], "x"), float) == number
+    assert yaml.safe_load(dump_settings(One(number))) == {"number": number}
 
 
 def test_optional_texts_that_look_like_nothing_are_written_in_quotes() -> None:
@@ -112,14 +113,14 @@ def test_optional_texts_that_look_like_nothing_are_written_in_quotes() -> None:
         words: tuple[str, ...]
         nothing: str | None = None
 
-    node = yaml.compose(dump(One(("none", "null", "~", "x"))), Loader=yaml.SafeLoader)
+    node = yaml.compose(dump_settings(One(("none", "null", "~", "x"))), Loader=yaml.SafeLoader)
     kind = tuple[str | None, ...]
-    assert values.coerce(values.from_node(node.value[0][1], "x"), kind) == ("none", "null", "~", "x")
-    assert values.coerce(values.from_node(node.value[1][1], "x"), str | None) is None
+    assert values.coerce_value(values.read_node(node.value[0][1], "x"), kind) == ("none", "null", "~", "x")
+    assert values.coerce_value(values.read_node(node.value[1][1], "x"), str | None) is None
 
 
 def test_a_dump_is_for_people_too() -> None:
-    text = dump(resolve("grpo", ["--lr", "1e-6", "--tasks", "arithmetic"]).settings)
+    text = dump_settings(resolve_settings("grpo", ["--lr", "1e-6", "--tasks", "arithmetic"]).settings)
     assert text.startswith("method: grpo\nalgorithm:\n  average: sequence\n")
     assert "  lr: 1.0e-06\n" in text
     assert "  tasks: [arithmetic]\n" in text

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from qed.cli.commands.base import training
+from qed.cli.commands.base import resolve_training_command
 from qed.config import plugins
 
 Run = Callable[..., tuple[int, str, str]]
@@ -49,9 +49,9 @@ def assert_told(code: int, out: str, err: str, allowed: set[int]) -> None:
 
 
 def test_no_command_is_left_out() -> None:
-    shelf = {name.replace("_", "-") for name in plugins.shelf("commands")}
+    shelf = {name.replace("_", "-") for name in plugins.list_leaves("commands")}
     assert shelf | set(TRAINING) == set(PATHS)
-    assert all(training(command) for command in TRAINING)
+    assert all(resolve_training_command(command) for command in TRAINING)
 
 
 @pytest.mark.parametrize("command", PATHS)

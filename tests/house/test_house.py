@@ -225,7 +225,7 @@ def test_pages_read_run_folders_only(path: Path) -> None:
 
 def test_the_learner_names_no_algorithm() -> None:
     text = (HOME / "training" / "learner.py").read_text(encoding="utf-8").lower()
-    for leaf in plugins.shelf("algorithms"):
+    for leaf in plugins.list_leaves("algorithms"):
         assert leaf not in text.replace("_", " ").split(), leaf
         assert f"algorithms.{leaf}" not in text
 
@@ -238,19 +238,19 @@ def test_the_loop_knows_no_task() -> None:
             assert not words & {"arithmetic", "think_answer"}, name(path)
 
 
-@pytest.mark.parametrize("leaf", plugins.shelf("tasks"))
+@pytest.mark.parametrize("leaf", plugins.list_leaves("tasks"))
 def test_a_task_leaf_keeps_its_contract(leaf: str) -> None:
-    module = plugins.load("tasks", leaf)
+    module = plugins.load_leaf("tasks", leaf)
     assert module.__doc__
-    assert module.PROMPT in plugins.shelf("prompts")
+    assert module.PROMPT in plugins.list_leaves("prompts")
     assert callable(module.load)
 
 
-@pytest.mark.parametrize("leaf", plugins.shelf("prompts"))
+@pytest.mark.parametrize("leaf", plugins.list_leaves("prompts"))
 def test_a_prompt_leaf_keeps_its_contract(leaf: str) -> None:
-    module = plugins.load("prompts", leaf)
+    module = plugins.load_leaf("prompts", leaf)
     assert module.__doc__
-    assert module.REWARD in plugins.shelf("rewards")
+    assert module.REWARD in plugins.list_leaves("rewards")
     assert isinstance(module.CHAT, bool)
     assert isinstance(module.STOP, tuple)
     assert callable(module.render)
@@ -259,8 +259,8 @@ def test_a_prompt_leaf_keeps_its_contract(leaf: str) -> None:
 
 def test_every_reward_stands_in_the_table() -> None:
     table = (HOME.parent / "docs" / "rewards.md").read_text(encoding="utf-8")
-    for leaf in plugins.shelf("rewards"):
-        settings = plugins.load("rewards", leaf).reward
+    for leaf in plugins.list_leaves("rewards"):
+        settings = plugins.load_leaf("rewards", leaf).reward
         fields = [field.name for field in dataclasses.fields(settings)] if dataclasses.is_dataclass(settings) else []
         (row,) = (line for line in table.splitlines() if line.startswith(f"| `{leaf}` |"))
         for field in fields:
@@ -272,11 +272,11 @@ HOSTILE_TEXTS = ("", "<answer>", "</answer><answer>", "\\boxed{", "\ud800", "1" 
 PAYS_WITHOUT_AN_ANSWER = {("gsm8k_xml", "1" * 5000)}
 
 
-@pytest.mark.parametrize("leaf", plugins.shelf("rewards"))
+@pytest.mark.parametrize("leaf", plugins.list_leaves("rewards"))
 def test_a_reward_leaf_keeps_its_contract(leaf: str) -> None:
     """Any text gets a finite grade, empty, broken or hostile; none of these is right, and a judge pays for none."""
-    assert plugins.load("rewards", leaf).__doc__
-    reward = rewards.load([leaf], max_tokens=100)
+    assert plugins.load_leaf("rewards", leaf).__doc__
+    reward = rewards.load_reward([leaf], max_tokens=100)
     for text in HOSTILE_TEXTS:
         (verdict,) = reward.grade([Rollout(Problem("p", "?", "1"), (), (), (), text, "stop")])
         assert not verdict.correct
@@ -285,7 +285,7 @@ def test_a_reward_leaf_keeps_its_contract(leaf: str) -> None:
             assert verdict.reward <= 0, text
 
 
-@pytest.mark.parametrize("leaf", plugins.shelf("algorithms"))
+@pytest.mark.parametrize("leaf", plugins.list_leaves("algorithms"))
 def test_an_algorithm_leaf_keeps_its_contract(leaf: str) -> None:
     kind = load_algorithm(leaf)
     assert sys.modules[kind.__module__].__doc__

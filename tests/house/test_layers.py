@@ -12,10 +12,10 @@ from hypothesis import strategies as some
 
 from qed.config import layers, plugins
 from qed.config.phases import PipelineSettings
-from qed.config.resolve import resolve
+from qed.config.resolve import resolve_settings
 from qed.errors import UsageError
 
-ALGORITHMS = sorted(plugins.shelf("algorithms"))
+ALGORITHMS = sorted(plugins.list_leaves("algorithms"))
 Write = Callable[..., str]
 Refused = Callable[..., str]
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
     ("written", "meant"), [("1e-6", 1e-6), ("1E3", 1000.0), ("3", 3.0), ('"2e-5"', 2e-5), (".5", 0.5)]
 )
 def test_a_number_is_read_by_its_field(write: Write, written: str, meant: float) -> None:
-    lr = resolve("grpo", [write(f"learner: {{lr: {written}}}")]).settings.learner.lr  # type: ignore[union-attr]
+    lr = resolve_settings("grpo", [write(f"learner: {{lr: {written}}}")]).settings.learner.lr  # type: ignore[union-attr]
     assert (lr, type(lr)) == (meant, float)
 
 
@@ -35,14 +35,16 @@ def test_a_number_is_read_by_its_field(write: Write, written: str, meant: float)
     [("on", True), ("yes", True), ("True", True), ("1", True), ("off", False), ("NO", False), ("false", False)],
 )
 def test_yaml_booleans_are_booleans_only_for_boolean_fields(write: Write, word: str, meant: bool) -> None:
-    resolved = resolve("grpo", [write(f"run: {{save_rollouts: {word}, out: {word}}}\nmodel: {{revision: {word}}}")])
+    resolved = resolve_settings(
+        "grpo", [write(f"run: {{save_rollouts: {word}, out: {word}}}\nmodel: {{revision: {word}}}")]
+    )
     assert resolved.settings.run.save_rollouts is meant
     assert (resolved.settings.run.out, resolved.settings.model.revision) == (word, word)
 
 
 def test_octal_is_not_octal(write: Write) -> None:
-    assert resolve("grpo", [write("run: {seed: 010}")]).settings.run.seed == 10
-    assert resolve("grpo", [write("model: {revision: 010}")]).settings.model.revision == "010"
+    assert resolve_settings("grpo", [write("run: {seed: 010}")]).settings.run.seed == 10
+    assert resolve_settings("grpo", [write("model: {revision: 010}")]).settings.model.revision == "010"
 
 
 @pytest.mark.parametrize(("written", "hint"), [("8.0", "mean 8?"), ("1e3", "mean 1000?"), ("0x10", ""), ("1:30", "")])
@@ -58,26 +60,29 @@ def test_a_setting_without_a_value_is_refused_and_an_empty_section_is_not(
 ) -> None:
     assert "x.yaml:1: run.out must be a text; for none" in error("grpo", write(f"run: {{out: {written}}}"))
     assert "data.map must be a list of texts" in error("grpo", write(f"data: {{map: {written}}}"))
-    assert resolve("grpo", [write(f"run: {written}")]).settings == resolve("grpo", []).settings
+    assert resolve_settings("grpo", [write(f"run: {written}")]).settings == resolve_settings("grpo", []).settings
 
 
 def test_an_empty_file_says_nothing(write: Write) -> None:
-    assert resolve("grpo", [write("# nothing yet\n"), write("", "empty.yaml")]).settings == resolve("grpo", []).settings
+    assert (
+        resolve_settings("grpo", [write("# nothing yet\n"), write("", "empty.yaml")]).settings
+        == resolve_settings("grpo", []).settings
+    )
 
 
 def test_lists_are_written_in_several_ways(write: Write) -> None:
     for text in ("[a=b, c=d]", "a=b,c=d", "\n    - a=b\n    - 'c=d'"):
-        assert resolve("grpo", [write(f"data:\n  map: {text}")]).settings.data.map == ("a=b", "c=d")
-    assert resolve("grpo", [write("data: {map: 'a=b,c'}")]).settings.data.map == ("a=b,c",)
+        assert resolve_settings("grpo", [write(f"data:\n  map: {text}")]).settings.data.map == ("a=b", "c=d")
+    assert resolve_settings("grpo", [write("data: {map: 'a=b,c'}")]).settings.data.map == ("a=b,c",)
 
 
 def test_nested_and_dotted_keys_mean_the_same(write: Write) -> None:
-    nested = resolve("grpo", [write("learner:\n  warmup-steps: 4\n")]).settings
-    assert resolve("grpo", [write("learner.warmup_steps: 4\n")]).settings == nested
+    nested = resolve_settings("grpo", [write("learner:\n  warmup-steps: 4\n")]).settings
+    assert resolve_settings("grpo", [write("learner.warmup_steps: 4\n")]).settings == nested
 
 
 def test_anchors_aliases_and_merges_work(write: Write) -> None:
-    resolved = resolve(
+    resolved = resolve_settings(
         "pipeline",
         [
             write(
@@ -93,7 +98,7 @@ def test_anchors_aliases_and_merges_work(write: Write) -> None:
 
 def test_the_first_of_several_merged_mappings_wins(write: Write) -> None:
     text = "sft: {learner: &a {steps: 1}}\nrl: {learner: {<<: [*a, {steps: 2, warmup_steps: 3}]}}"
-    resolved = resolve("pipeline", [write(text)])
+    resolved = resolve_settings("pipeline", [write(text)])
     assert resolved.settings.rl.learner.steps == 1  # type: ignore[union-attr]
     assert resolved.settings.rl.learner.warmup_steps == 3  # type: ignore[union-attr]
 
@@ -134,7 +139,7 @@ def test_a_file_that_cannot_be_read_is_named(write: Write, monkeypatch: pytest.M
     config = write("run.seed: 1")
     monkeypatch.setattr(Path, "read_text", forbidden)
     with pytest.raises(UsageError, match=r"x\.yaml cannot be read: Permission denied"):
-        layers.read(Path(config))
+        layers.read_layers(Path(config))
 
 
 def test_bytes_that_are_no_text_are_refused(error: Refused, tmp_path: Path) -> None:
@@ -160,6 +165,6 @@ def test_reading_a_file_never_constructs_anything(error: Refused, write: Write) 
 def test_any_text_is_read_or_refused_with_the_file_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "any.yaml").write_text(text, encoding="utf-8", errors="replace")
     try:
-        resolve("grpo", ["any.yaml"])
+        resolve_settings("grpo", ["any.yaml"])
     except UsageError as caught:
         assert "any.yaml" in str(caught)  # noqa: PT017 -- any text may also be fine

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from qed import host
-from qed.grading.fork_server import Zygote
+from qed.grading.fork_server import ForkServer
 from qed.models import threads
 
 
@@ -25,11 +25,11 @@ def write(root: Path, files: dict[str, str]) -> Path:
 def test_the_narrowest_group_around_the_process_grants_its_cores(tmp_path: Path) -> None:
     told = {"proc/self/cgroup": "0::/pod/box", "sys/fs/cgroup/pod/cpu.max": "150000 100000"}
     root = write(tmp_path, {**told, "sys/fs/cgroup/pod/box/cpu.max": "max 100000"})
-    assert host.quota(root) == 1.5
-    assert host.usable(root) == 1
+    assert host.read_cpu_quota(root) == 1.5
+    assert host.count_usable_cores(root) == 1
     write(root, {"sys/fs/cgroup/pod/box/cpu.max": "50000 100000"})
-    assert host.quota(root) == 0.5
-    assert host.usable(root) == 1
+    assert host.read_cpu_quota(root) == 0.5
+    assert host.count_usable_cores(root) == 1
 
 
 def test_the_older_kind_of_group_is_read_too(tmp_path: Path) -> None:
@@ -41,53 +41,53 @@ def test_the_older_kind_of_group_is_read_too(tmp_path: Path) -> None:
     told["sys/fs/cgroup/memory/memory.limit_in_bytes"] = str((1 << 63) - 4096)
     told["proc/meminfo"] = "MemTotal: 8388608 kB\nMemAvailable: 1048576 kB"
     root = write(tmp_path, told)
-    assert host.quota(root) == 3
-    assert host.memory(root) == (3 << 30, 1 << 30)
+    assert host.read_cpu_quota(root) == 3
+    assert host.read_memory(root) == (3 << 30, 1 << 30)
 
 
 def test_without_groups_nothing_is_limited(tmp_path: Path) -> None:
-    assert host.quota(tmp_path) is None
-    assert host.memory_limit(tmp_path) is None
-    assert host.usable(tmp_path) == len(host.cores())
+    assert host.read_cpu_quota(tmp_path) is None
+    assert host.read_memory_limit(tmp_path) is None
+    assert host.count_usable_cores(tmp_path) == len(host.list_cores())
 
 
 def test_the_whole_memory_is_known_without_proc(tmp_path: Path) -> None:
     """The sampler asks for it on every system."""
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert host.whole_memory(tmp_path) == pages
+    assert host.total_memory(tmp_path) == pages
     group = {"proc/self/cgroup": "0::/box", "sys/fs/cgroup/box/memory.max": "4096"}
-    assert host.whole_memory(write(tmp_path, group)) == 4096
+    assert host.total_memory(write(tmp_path, group)) == 4096
 
 
 def test_two_logical_cores_of_one_physical_core_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "cores", lambda: frozenset({0, 1, 2}))
+    monkeypatch.setattr(host, "list_cores", lambda: frozenset({0, 1, 2}))
     shared = {0: "0,4", 1: "1", 2: "2-3", 3: "2-3"}
     place = "sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     root = write(tmp_path, {place.format(core): told for core, told in shared.items()})
-    assert host.physical(root) == 3
-    monkeypatch.setattr(host, "cores", lambda: frozenset({0, 2, 3}))
-    assert host.physical(root) == 2
-    monkeypatch.setattr(host, "cores", lambda: frozenset({2, 7}))
-    assert host.physical(root) == 2, "what the system does not tell is not guessed"
+    assert host.count_physical_cores(root) == 3
+    monkeypatch.setattr(host, "list_cores", lambda: frozenset({0, 2, 3}))
+    assert host.count_physical_cores(root) == 2
+    monkeypatch.setattr(host, "list_cores", lambda: frozenset({2, 7}))
+    assert host.count_physical_cores(root) == 2, "what the system does not tell is not guessed"
 
 
 @pytest.mark.parametrize(("told", "meant"), [("7", 7), ("5,2", 5), ("", None), ("0", None), ("many", None)])
 def test_omp_num_threads_is_honoured(monkeypatch: pytest.MonkeyPatch, told: str, meant: int | None) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", told)
-    monkeypatch.setattr(host, "physical", lambda root: 3)
-    monkeypatch.setattr(host, "quota", lambda root: None)
-    assert host.threads() == (meant or 3)
-    monkeypatch.setattr(host, "quota", lambda root: 2.9)
-    assert host.threads() == (meant or 2)
+    monkeypatch.setattr(host, "count_physical_cores", lambda root: 3)
+    monkeypatch.setattr(host, "read_cpu_quota", lambda root: None)
+    assert host.choose_threads() == (meant or 3)
+    monkeypatch.setattr(host, "read_cpu_quota", lambda root: 2.9)
+    assert host.choose_threads() == (meant or 2)
 
 
 def test_kernels_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "threads", lambda: 2)
+    monkeypatch.setattr(host, "choose_threads", lambda: 2)
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
 
-    @threads.kept()
+    @threads.restore_threads()
     def fails() -> None:
-        threads.use(0, "medium")
+        threads.set_threads(0, "medium")
         assert (torch.get_num_threads(), torch.get_float32_matmul_precision()) == (2, "medium")
         raise ZeroDivisionError
 
@@ -129,7 +129,7 @@ def test_the_command_line_makes_products_reproducible_unless_the_user_says_other
 @pytest.mark.parametrize("sealed", [False, True])
 def test_what_grades_has_one_thread_and_stands_behind_the_step(monkeypatch: pytest.MonkeyPatch, sealed: bool) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    zygote = Zygote("judged:standing", sealed=sealed)
+    zygote = ForkServer("judged:standing", sealed=sealed)
     try:
         session = zygote.session()
         assert [session.ask(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")] == ["1", "1"]

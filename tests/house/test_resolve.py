@@ -10,9 +10,9 @@ import pytest
 
 from qed.config import layers, plugins
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.resolve import resolve, sources
+from qed.config.resolve import read_sources, resolve_settings
 
-ALGORITHMS = sorted(plugins.shelf("algorithms"))
+ALGORITHMS = sorted(plugins.list_leaves("algorithms"))
 Write = Callable[..., str]
 Refused = Callable[..., str]
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 def test_layers_override_each_other_and_keep_their_origins(write: Write) -> None:
     first = write("learner:\n  steps: 1\n  lr: 1e-3\n  batch_size: 4\n", "a.yaml")
     second = write("\nlearner:\n  lr: 2e-3\n  batch_size: 8\n", "b.yaml")
-    resolved = resolve("sft", [first, second, "--learner.batch-size", "16"])
+    resolved = resolve_settings("sft", [first, second, "--learner.batch-size", "16"])
     assert isinstance(resolved.settings, Settings)
     learner = resolved.settings.learner
     assert (learner.steps, learner.lr, learner.batch_size, learner.schedule) == (1, 2e-3, 16, "linear")
@@ -38,8 +38,8 @@ def test_layers_override_each_other_and_keep_their_origins(write: Write) -> None
 
 @pytest.mark.parametrize("method", ALGORITHMS)
 def test_every_setting_has_an_origin(method: str) -> None:
-    resolved = resolve(method, [])
-    assert set(resolved.origins) == set(sources(method, []).table.settings)
+    resolved = resolve_settings(method, [])
+    assert set(resolved.origins) == set(read_sources(method, []).table.settings)
     assert resolved.settings.method == method  # type: ignore[union-attr]
 
 
@@ -47,7 +47,7 @@ def test_an_extended_file_lies_below_the_one_that_extends_it(write: Write) -> No
     write("learner: {lr: 1, steps: 2}\nrun: {seed: 5}", "base/low.yaml")
     write("extends: low\nlearner: {steps: 3}", "base/middle.yaml")
     write("sampling: {group_size: 2}\nrun: {seed: 6}", "other.yml")
-    resolved = resolve("grpo", [write("extends: [base/middle.yaml, other]\nlearner: {warmup_steps: 4}")])
+    resolved = resolve_settings("grpo", [write("extends: [base/middle.yaml, other]\nlearner: {warmup_steps: 4}")])
     learner = resolved.settings.learner  # type: ignore[union-attr]
     assert (learner.lr, learner.steps, learner.warmup_steps) == (1, 3, 4)
     assert resolved.settings.run.seed == 6
@@ -65,7 +65,7 @@ def test_a_file_may_be_extended_along_two_ways(write: Write) -> None:
     write("run: {seed: 3}", "base.yaml")
     write("extends: base", "left.yaml")
     write("extends: base", "right.yaml")
-    assert resolve("grpo", [write("extends: [left, right]")]).settings.run.seed == 3
+    assert resolve_settings("grpo", [write("extends: [left, right]")]).settings.run.seed == 3
 
 
 def test_a_missing_base_is_named_with_the_line(error: Refused, write: Write) -> None:
@@ -114,17 +114,17 @@ def test_a_range_error_in_a_pipeline_names_the_phase(error: Refused, write: Writ
 def test_tasks_are_leaves_and_files(write: Write) -> None:
     data = write("{}", "some/data.jsonl")
     entries = ("arithmetic", "arithmetic:test", data, f"files@{data}")
-    assert resolve("grpo", ["--tasks", ",".join(entries)]).settings.data.tasks == entries
+    assert resolve_settings("grpo", ["--tasks", ",".join(entries)]).settings.data.tasks == entries
 
 
 def test_names_of_leaves_take_the_spelling_of_their_files() -> None:
-    assert resolve("grpo", ["--reward", "r1-zero"]).settings.data.reward == ("r1-zero",)
-    assert resolve("grpo", ["--prompt", "r1-zero"]).settings.data.prompt == "r1_zero"
-    assert resolve("grpo", ["--reward", "auto"]).settings.data.reward == ("auto",)
+    assert resolve_settings("grpo", ["--reward", "r1-zero"]).settings.data.reward == ("r1-zero",)
+    assert resolve_settings("grpo", ["--prompt", "r1-zero"]).settings.data.prompt == "r1_zero"
+    assert resolve_settings("grpo", ["--reward", "auto"]).settings.data.reward == ("auto",)
 
 
 def test_a_reward_may_be_a_weighted_sum(error: Refused) -> None:
-    assert resolve("grpo", ["--reward", "boxed, 0.5*overlong,0*length"]).settings.data.reward == (
+    assert resolve_settings("grpo", ["--reward", "boxed, 0.5*overlong,0*length"]).settings.data.reward == (
         "boxed",
         "0.5*overlong",
         "0*length",
@@ -138,14 +138,14 @@ def test_a_reward_may_be_a_weighted_sum(error: Refused) -> None:
 
 def test_a_users_own_code_is_taken_from_the_command_line_and_not_from_a_file(error: Refused, write: Write) -> None:
     reward = write("def reward(rollout): ...", "mine.py")
-    assert resolve("grpo", ["--reward", reward]).settings.data.reward == (reward,)
-    assert resolve("grpo", ["--reward", "package.module"]).settings.data.reward == ("package.module",)
+    assert resolve_settings("grpo", ["--reward", reward]).settings.data.reward == (reward,)
+    assert resolve_settings("grpo", ["--reward", "package.module"]).settings.data.reward == ("package.module",)
     for key, value in (("data.reward", reward), ("data.prompt", "package.module"), ("data.tasks", "[./mine.py:test]")):
         config = write(f"{key}: {value}")
         message = error("grpo", config)
         assert message.startswith(f"x.yaml:1: {key} names code outside of qed")
         assert "--allow-user-code" in message
-        resolve("grpo", [config, "--allow-user-code"])
+        resolve_settings("grpo", [config, "--allow-user-code"])
     assert "There is no file gone.py" in error("grpo", "--reward", "gone.py")
 
 
@@ -172,13 +172,13 @@ def test_a_users_own_algorithm_is_a_command_and_never_runs_from_a_file(error: Re
     config = write(f"rl: {{method: ./{mine}}}")
     assert "x.yaml:1: rl.method names code outside of qed" in error("pipeline", config)
     assert not Path("ran").exists()
-    resolved = resolve("pipeline", [config, "--allow-user-code", "--rl.algorithm.size", "9"])
+    resolved = resolve_settings("pipeline", [config, "--allow-user-code", "--rl.algorithm.size", "9"])
     assert isinstance(resolved.settings, PipelineSettings)
     assert resolved.settings.rl.algorithm.size == 9
     assert resolved.settings.rl.learner.lr == 0.5
     assert resolved.settings.sampling.group_size == 3
     assert resolved.origins["sampling.group_size"] == "default of ./mine.py"
-    assert resolve("mine.py", []).settings.algorithm.size == 4  # type: ignore[union-attr]
+    assert resolve_settings("mine.py", []).settings.algorithm.size == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("word", ["null", "none", "~", "None"])
@@ -186,10 +186,10 @@ def test_optional_settings_can_be_nothing(error: Refused, write: Write, word: st
     mine = write(ALGORITHM.replace("DEFAULT", "1"), "mine.py")
     arguments = ([f"algorithm.{key}={word}" for key in ("bound", "label", "size")], [])
     in_file = write(f"algorithm: {{bound: {word}, label: {word}, size: {word}}}")
-    for settings_of in (resolve(mine, arguments[0]).settings, resolve(mine, [in_file]).settings):
+    for settings_of in (resolve_settings(mine, arguments[0]).settings, resolve_settings(mine, [in_file]).settings):
         algorithm: Any = settings_of.algorithm  # type: ignore[union-attr]
         assert (algorithm.bound, algorithm.label, algorithm.size) == (None, None, None)
-    kept: Any = resolve(mine, [write('algorithm: {label: "null", bound: 2, names: a}')]).settings
+    kept: Any = resolve_settings(mine, [write('algorithm: {label: "null", bound: 2, names: a}')]).settings
     assert (kept.algorithm.label, kept.algorithm.bound, kept.algorithm.names) == ("null", 2.0, ["a"])
     assert "algorithm.bound must be a number or null, not 'x'" in error(mine, "--algorithm.bound=x")
 
@@ -208,7 +208,7 @@ def test_a_setting_without_a_default_must_be_given(error: Refused, write: Write)
     text = ALGORITHM.replace(" = DEFAULT", "").replace("frozen=True", "frozen=True, kw_only=True")
     mine = write(text, "mine.py")
     assert error(mine) == "algorithm.must has no default and must be given."
-    assert resolve(mine, ["--algorithm.must", "4"]).settings.algorithm.must == 4  # type: ignore[union-attr]
+    assert resolve_settings(mine, ["--algorithm.must", "4"]).settings.algorithm.must == 4  # type: ignore[union-attr]
 
 
 # Configurations by name
@@ -221,9 +221,9 @@ def test_a_configuration_is_found_by_path_and_by_name(
     write("run.seed: 2", "shipped/mine.yaml")
     write("run.seed: 3", "shipped/theirs.yml")
     write("run.seed: 4", "elsewhere/mine.yaml")
-    monkeypatch.setattr(layers, "shipped", lambda: Path("shipped"))
+    monkeypatch.setattr(layers, "find_shipped_configs", lambda: Path("shipped"))
     found = {
-        name: resolve("grpo", [name]).settings.run.seed
+        name: resolve_settings("grpo", [name]).settings.run.seed
         for name in ("mine", "mine.yaml", "theirs", "elsewhere/mine.yaml", "elsewhere/mine", "./configs/mine.yaml")
     }
     assert list(found.values()) == [1, 1, 3, 4, 4, 1]
@@ -239,23 +239,26 @@ def test_a_folder_is_no_configuration_but_its_settings_are(error: Refused, write
 
 
 def test_a_path_with_an_equals_sign_is_a_configuration(write: Write) -> None:
-    assert resolve("grpo", [write("run.seed: 8", "lr=1,seed=0/settings.yaml")]).settings.run.seed == 8
+    assert resolve_settings("grpo", [write("run.seed: 8", "lr=1,seed=0/settings.yaml")]).settings.run.seed == 8
 
 
 def test_quickstart_begins_with_the_shipped_configuration(write: Write) -> None:
     write("run.seed: 99", "configs/quickstart.yaml")
-    resolved = resolve("quickstart", [])
+    resolved = resolve_settings("quickstart", [])
     assert isinstance(resolved.settings, PipelineSettings)
     assert resolved.settings.run.seed != 99
-    assert any(origin.startswith(str(layers.shipped() / "quickstart.yaml")) for origin in resolved.origins.values())
-    assert resolve("quickstart", [write("run.seed: 7")]).settings.run.seed == 7
+    assert any(
+        origin.startswith(str(layers.find_shipped_configs() / "quickstart.yaml"))
+        for origin in resolved.origins.values()
+    )
+    assert resolve_settings("quickstart", [write("run.seed: 7")]).settings.run.seed == 7
 
 
 # Pipelines
 
 
 def test_a_pipeline_takes_defaults_from_the_algorithms_of_its_phases() -> None:
-    resolved = resolve("pipeline", ["--rl.method", "expert-iteration", "--rl.algorithm.keep", "2"])
+    resolved = resolve_settings("pipeline", ["--rl.method", "expert-iteration", "--rl.algorithm.keep", "2"])
     assert isinstance(resolved.settings, PipelineSettings)
     assert (resolved.settings.rl.method, resolved.settings.rl.algorithm.keep) == ("expert_iteration", 2)
     assert resolved.origins["rl.learner.lr"] == "default of expert_iteration for new models"
@@ -265,7 +268,7 @@ def test_a_pipeline_takes_defaults_from_the_algorithms_of_its_phases() -> None:
 
 def test_a_file_may_name_the_algorithm_of_a_phase(error: Refused, write: Write) -> None:
     config = write("rl: {method: expert_iteration, algorithm: {keep: 2}}")
-    assert resolve("pipeline", [config]).settings.rl.algorithm.keep == 2  # type: ignore[union-attr]
+    assert resolve_settings("pipeline", [config]).settings.rl.algorithm.keep == 2  # type: ignore[union-attr]
     assert "rl.algorithm.keep is not a setting" in error("pipeline", config, "rl.method=grpo")
     assert "x.yaml:1: rl.method: There is no 'grop'" in error("pipeline", write("rl: {method: grop}"))
 
@@ -276,9 +279,9 @@ def test_what_is_said_of_both_phases_gives_way_to_what_is_said_of_one(write: Wri
         ["--rl.learner.steps", "4", "--steps", "3"],
         [write("rl.learner.steps: 4\nlearner: {steps: 3}")],
     ):
-        resolved: Any = resolve("pipeline", arguments).settings
+        resolved: Any = resolve_settings("pipeline", arguments).settings
         assert (resolved.sft.learner.steps, resolved.rl.learner.steps) == (3, 4)
-    assert resolve("pipeline", ["--skip-sft", "--no-skip-rl"]).settings.skip_sft is True  # type: ignore[union-attr]
+    assert resolve_settings("pipeline", ["--skip-sft", "--no-skip-rl"]).settings.skip_sft is True  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("key", ["lr", "learner.lr"])

@@ -11,10 +11,10 @@ import yaml
 from qed.algorithms.dapo import Dapo
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.luffy import Luffy
-from qed.algorithms.parts.guidance import Guidance
+from qed.algorithms.parts.guidance import ExpertPrefix
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.config import plugins
-from qed.config.changes import changes
+from qed.config.changes import list_changes
 from qed.config.field_names import (
     ALIASES,
     changed_fields,
@@ -23,9 +23,12 @@ from qed.config.field_names import (
     replace_fields,
 )
 from qed.config.plugins import load_algorithm
-from qed.config.resolve import dump, resolve, sources
+from qed.config.resolve import read_sources, resolve_settings
+from qed.config.values import dump_settings
 
-FAMILY = [name for name in sorted(plugins.shelf("algorithms")) if issubclass(load_algorithm(name), PolicyGradient)]
+FAMILY = [
+    name for name in sorted(plugins.list_leaves("algorithms")) if issubclass(load_algorithm(name), PolicyGradient)
+]
 Write = Callable[..., str]
 Refused = Callable[..., str]
 Run = Callable[..., tuple[int, str, str]]
@@ -67,7 +70,7 @@ FLAT: dict[str, Any] = {
 
 
 def algorithm_of(command: str, *arguments: str) -> Any:
-    return resolve(command, list(arguments)).settings.algorithm  # type: ignore[union-attr]
+    return resolve_settings(command, list(arguments)).settings.algorithm  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +91,7 @@ def algorithm_of(command: str, *arguments: str) -> Any:
 )
 def test_both_names_mean_a_setting(write: Write, arguments: list[str]) -> None:
     given = [write(argument) if ": " in argument else argument for argument in arguments]
-    resolved = resolve("grpo", given)
+    resolved = resolve_settings("grpo", given)
     algorithm: Any = resolved.settings.algorithm  # type: ignore[union-attr]
     assert (algorithm.surrogate.clip_high, algorithm.surrogate.kind, algorithm.correction.high) == (0.3, "gspo", 3)
     assert not resolved.origins["algorithm.clip_high"].startswith("default")
@@ -97,10 +100,10 @@ def test_both_names_mean_a_setting(write: Write, arguments: list[str]) -> None:
 
 @pytest.mark.parametrize("command", FAMILY)
 def test_every_name_of_every_setting_means_it(command: str) -> None:
-    table = sources(command, []).table
+    table = read_sources(command, []).table
     for name, key in table.names.items():
-        assert table.full(name) == (key,)
-        assert table.full(key) == (key,)
+        assert table.expand_key(name) == (key,)
+        assert table.expand_key(key) == (key,)
     assert set(find_short_names(flatten_fields(load_algorithm(command)()))) >= set(FLAT)
     shown = {key for key in table.settings if key.startswith("algorithm.")}
     assert shown >= {f"algorithm.{name}" for name in FLAT}
@@ -163,8 +166,8 @@ def test_several_rejections_at_once() -> None:
     assert found.correction.bounds == [("token_k1", 0.5, 2.0), ("sequence_mean_k3", 0.5, 0.1)]
     one = algorithm_of("grpo", "--algorithm.rejection", "sequence_mean_k3", "--algorithm.rejection_high", "0.1")
     assert one.correction.bounds == [("sequence_mean_k3", 0.5, 0.1)]
-    assert one.rescored
-    assert not algorithm_of("grpo", "--algorithm.rejection", "none").rescored
+    assert one.needs_old_logps
+    assert not algorithm_of("grpo", "--algorithm.rejection", "none").needs_old_logps
 
 
 # Defaults of leaves
@@ -213,24 +216,24 @@ def test_a_users_own_algorithm_sets_defaults_of_parts(write: Write) -> None:
 
 def test_flat_settings_of_former_runs_load_and_are_the_same_run(write: Write, elsewhere: Any) -> None:
     saved = yaml.dump({"method": "grpo", "algorithm": FLAT})
-    found = resolve("grpo", [write(saved)]).settings
+    found = resolve_settings("grpo", [write(saved)]).settings
     assert found.algorithm == Grpo(**FLAT)  # type: ignore[union-attr]
     # As a former run has written it: every setting, those of the algorithm side by side.
-    whole = yaml.safe_load(dump(found))
+    whole = yaml.safe_load(dump_settings(found))
     whole["algorithm"] = {"average": "sequence", "average_length": 0, "scale": "qed"} | {
         name: values(found.algorithm)[path]  # type: ignore[union-attr]
         for name, path in find_short_names(flatten_fields(found.algorithm)).items()  # type: ignore[union-attr]
     }
     whole["algorithm"] |= {"rejection": "token_k1", "rejection_low": 0.6, "rejection_high": 1.6}
     (elsewhere / "settings.yaml").write_text(yaml.dump(whole))
-    assert changes(elsewhere / "settings.yaml", found) == ([], [])
-    assert resolve("grpo", ["settings.yaml"]).settings == found
-    other = resolve("grpo", [write(saved), "--algorithm.surrogate.clip_high", "0.9"]).settings
+    assert list_changes(elsewhere / "settings.yaml", found) == ([], [])
+    assert resolve_settings("grpo", ["settings.yaml"]).settings == found
+    other = resolve_settings("grpo", [write(saved), "--algorithm.surrogate.clip_high", "0.9"]).settings
     told = ["algorithm.clip_high: 0.22 -> 0.9"]
-    assert changes(elsewhere / "settings.yaml", other) == (told, told)
+    assert list_changes(elsewhere / "settings.yaml", other) == (told, told)
     for name in ("algorithm.clip_high", "algorithm.surrogate.clip_high"):
-        allowed = resolve("grpo", ["--resume", "--allow-change", name]).flags.allow_change
-        assert changes(elsewhere / "settings.yaml", other, allowed) == (told, [])
+        allowed = resolve_settings("grpo", ["--resume", "--allow-change", name]).flags.allow_change
+        assert list_changes(elsewhere / "settings.yaml", other, allowed) == (told, [])
 
 
 def values(algorithm: Any) -> dict[str, Any]:
@@ -252,7 +255,7 @@ def test_a_sweep_names_a_setting_by_its_key(run: Run, recipes: Any) -> None:
 
 def test_coefficients_that_a_run_adapted_are_saved_by_path_and_read_by_any_name() -> None:
     begun = Grpo(kl=0.1, kl_target=0.1, entropy=0.01, entropy_target=0.5)
-    now = begun.adapted({"kl/ref": 0.3, "train/rows": 100, "policy/entropy": 0.9})
+    now = begun.adapt({"kl/ref": 0.3, "train/rows": 100, "policy/entropy": 0.9})
     saved = changed_fields(now, begun)
     assert set(saved) == {"regularizer.kl", "regularizer.entropy", "regularizer.entropy_on"}
     assert replace_fields(begun, saved) == now
@@ -266,8 +269,8 @@ def test_settings_by_any_name_in_python() -> None:
     assert (built.surrogate.clip_low, built.surrogate.clip_high) == (0.1, 0.28), "the others are those of the leaf"
     assert (built.selection.dynamic_sampling, built.selection.max_rounds) == (True, 4)
     assert built.correction.kind == "token_mask"
-    mixed = Luffy(guidance=Guidance(traces=2), **{"guidance.least": 0.5}, vespo_shape=[1, 2, 3, 4])
-    assert (mixed.guidance, mixed.surrogate.vespo_shape) == (Guidance(traces=2, least=0.5), (1, 2, 3, 4))
+    mixed = Luffy(guidance=ExpertPrefix(traces=2), **{"guidance.least": 0.5}, vespo_shape=[1, 2, 3, 4])
+    assert (mixed.guidance, mixed.surrogate.vespo_shape) == (ExpertPrefix(traces=2, least=0.5), (1, 2, 3, 4))
     with pytest.raises(TypeError, match="clip_hihg"):
         Grpo(clip_hihg=0.1)
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_model, make_rollout
 
-from qed.algorithms.base import Algorithm, Average, spread
+from qed.algorithms.base import Algorithm, Average, compute_token_weights
 from qed.algorithms.parts.corrections import CorrectionKind, RejectionKind
 from qed.algorithms.parts.divergences import Divergence
 from qed.algorithms.parts.losses import CispoClip
@@ -26,12 +26,12 @@ from qed.algorithms.parts.surrogates import SurrogateKind
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
-from qed.rollout.stages import flat
-from qed.training.batch import Batch, collate, cut
+from qed.rollout.stages import flatten
+from qed.training.batch import Batch, collate, cut_microbatches
 from qed.training.learner import Learner
 from qed.types import Rollout
 
-ALL = sorted(plugins.shelf("algorithms"))
+ALL = sorted(plugins.list_leaves("algorithms"))
 AVERAGES = list(get_args(Average))
 MODEL = make_model()
 # Bounds are such that the rollouts of these tests, whose old log-probs are up to 0.2 above the sampled ones, fall on
@@ -149,9 +149,9 @@ def test_cuts_and_order_change_nothing(name: str, seed: int, count: int, budget:
     source = random.Random(seed)
     algorithm = variants(name)[which % len(variants(name))]
     rows = bundles(source, algorithm, count)
-    whole = gradient(algorithm, flat(rows), budget=10**6)
-    assert_same(gradient(algorithm, flat(rows), budget), whole)
-    assert_same(gradient(algorithm, flat(source.sample(rows, count)), budget), whole)
+    whole = gradient(algorithm, flatten(rows), budget=10**6)
+    assert_same(gradient(algorithm, flatten(rows), budget), whole)
+    assert_same(gradient(algorithm, flatten(source.sample(rows, count)), budget), whole)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -242,7 +242,9 @@ def test_weights_are_what_each_average_promises(lengths: list[int], length: int)
     mask = torch.zeros(len(lengths), max(lengths), dtype=torch.float64)
     for row, count in enumerate(lengths):
         mask[row, :count] = 1
-    token, sequence, constant = (spread(mask, average, length) for average in ("token", "sequence", "constant"))
+    token, sequence, constant = (
+        compute_token_weights(mask, average, length) for average in ("token", "sequence", "constant")
+    )
     torch.testing.assert_close(token.sum(), torch.tensor(1.0).double())
     torch.testing.assert_close(sequence.sum(1), torch.full((len(lengths),), 1 / len(lengths)).double())
     torch.testing.assert_close(constant.sum(1), mask.sum(1) / (len(lengths) * length))
@@ -255,7 +257,7 @@ def test_weights_are_what_each_average_promises(lengths: list[int], length: int)
 def test_a_cut_keeps_every_row_whole_and_within_the_budget(seed: int, count: int, budget: int) -> None:
     source = random.Random(seed)
     batch = collate([make_rollout(source) for _ in range(count)])
-    parts = cut(batch, budget)
+    parts = cut_microbatches(batch, budget)
     assert sorted(row for part in parts for row in part) == list(range(count))
     for part in parts:
         piece = batch.select(part)

@@ -18,15 +18,15 @@ from test_a_loss_is_a_sum import ALL, assert_same, gradient, variants
 
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.luffy import Luffy
-from qed.algorithms.parts.mixture import Mixture
+from qed.algorithms.parts.mixture import OffPolicyAdvantages
 from qed.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from qed.algorithms.sft import Sft
 from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
-from qed.rollout.stages import credit, describe, flat
-from qed.training.batch import Batch, collate, mismatch
+from qed.rollout.stages import assign_advantages, describe_groups, flatten
+from qed.training.batch import Batch, collate, measure_mismatch
 from qed.training.learner import Learner
-from qed.training.logps import response_logps
+from qed.training.logps import compute_logps
 from qed.types import Problem, Rollout, append_tokens
 
 SEEDS = st.integers(0, 10**6)
@@ -153,7 +153,7 @@ def test_grpo_with_a_tools_result_by_hand() -> None:
     assert (rollout.given, rollout.trained_count, rollout.is_on_policy) == (0, 3, True)
     batch = collate([rollout], dtype=torch.float64)
     algorithm = Grpo(clip_high=9.0)
-    batch = batch.weighted(algorithm.weights(batch, 99))
+    batch = batch.with_weights(algorithm.weights(batch, 99))
     logps = (batch.old_logps + 0.25).requires_grad_()
     loss, _ = algorithm.loss(batch, logps, torch.zeros_like(logps))
     (slope,) = torch.autograd.grad(loss, logps)
@@ -207,7 +207,7 @@ def test_scores_stand_at_the_tokens_that_they_are_of(seed: int, length: int) -> 
             assert score == pytest.approx(own, abs=1e-5)
         again = collate([rollout], dtype=torch.float64)
         with torch.no_grad():
-            logps, _ = response_logps(model, again, 1.0)
+            logps, _ = compute_logps(model, again, 1.0)
         torch.testing.assert_close(again.old_logps, logps, rtol=1e-5, atol=1e-5)
 
 
@@ -219,8 +219,8 @@ METHODS = [
     ReinforcePlusPlus(),
     ReinforcePlusPlus(discount=0.8, kl=0.1),
     Grpo(estimator="remax", kl=0.1, kl_place="reward"),
-    Luffy(mixture=Mixture(given_weight=0.5, own_weight=2.0)),
-    Luffy(mixture=Mixture(statistics="split", given_advantage=3.0)),
+    Luffy(mixture=OffPolicyAdvantages(given_weight=0.5, own_weight=2.0)),
+    Luffy(mixture=OffPolicyAdvantages(statistics="split", given_advantage=3.0)),
 ]
 
 
@@ -233,9 +233,9 @@ def test_credit_passes_over_what_is_not_trained(method: Grpo, seed: int) -> None
     for group in groups:
         group[-1].source = "greedy"
     without = [[trained_alone(rollout) for rollout in group] for group in groups]
-    credit(groups, method)
-    credit(without, method)
-    for rollout, alone in zip(flat(groups), flat(without), strict=True):
+    assign_advantages(groups, method)
+    assign_advantages(without, method)
+    for rollout, alone in zip(flatten(groups), flatten(without), strict=True):
         assert of_tokens(rollout) == pytest.approx(of_tokens(alone))
         assert not isinstance(rollout.advantage, tuple) or len(rollout.advantage) == len(rollout.output)
 
@@ -281,7 +281,7 @@ def test_what_a_sampler_wrote_is_compared_where_it_is_trained() -> None:
     tool = replace(own, logps=(-1.0, -1.0), loss_mask=(True, False))
     demonstration = replace(own, logps=(), source="demonstration")
     batch = collate([own, given_one, tool, demonstration], dtype=torch.float64)
-    found = mismatch(torch.full_like(batch.mask, -3.0), batch)
+    found = measure_mismatch(torch.full_like(batch.mask, -3.0), batch)
     assert float(found["mismatch/logp"]) == 3 + 2 + 2
 
 
@@ -292,5 +292,5 @@ def test_figures_of_a_step_count_what_is_trained() -> None:
         rollout.output, rollout.sampled_mask = (2,) * 6, ()
     tool.sampled_mask = tool.loss_mask = (True, True, False, False, False, True)
     guided.sampled_mask = prefix_mask(4, 6)
-    found = describe([[own, tool, guided]])
+    found = describe_groups([[own, tool, guided]])
     assert (found["length/mean"], found["length/total"]) == (4.5, 9)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from qed.config import plugins
 from qed.config.reward_names import parse_reward
 from qed.errors import UsageError
-from qed.grading.judge import failed
-from qed.rewards.base import load
-from qed.rewards.grader import Evaluator, join, make
+from qed.grading.judge import build_failed_grade
+from qed.rewards.base import load_reward
+from qed.rewards.grader import JudgingGrader, join, make_grader
 from qed.types import Problem, Rollout
 
-LEAVES = sorted(plugins.shelf("rewards"))
+LEAVES = sorted(plugins.list_leaves("rewards"))
 TEXTS = ("", "12", "13", "so \\boxed{12}", "<think>a</think><answer>12</answer>", "a </think> <answer> 13 </answer>")
 WEIGHTS = st.integers(-8, 8).map(lambda eighths: eighths / 8)
 
@@ -39,8 +39,8 @@ CHOSEN = st.lists(st.sampled_from(LEAVES), min_size=1, max_size=4, unique=True)
 @given(CHOSEN, st.lists(WEIGHTS, min_size=4, max_size=4), ANSWERS)
 def test_a_sum_is_linear_in_its_weights(names: list[str], weights: list[float], answers: list[Rollout]) -> None:
     entries = [f"{weight}*{name}" for weight, name in zip(weights, names, strict=False)]
-    single = [load([name], max_tokens=100).grade(answers) for name in names]
-    for place, grade in enumerate(load(entries, max_tokens=100).grade(answers)):
+    single = [load_reward([name], max_tokens=100).grade(answers) for name in names]
+    for place, grade in enumerate(load_reward(entries, max_tokens=100).grade(answers)):
         alone = [grades[place].reward for grades in single]
         expected = sum(weight * reward for weight, reward in zip(weights, alone, strict=False))
         assert grade.reward == pytest.approx(expected, abs=1e-9)
@@ -49,15 +49,15 @@ def test_a_sum_is_linear_in_its_weights(names: list[str], weights: list[float], 
 @given(CHOSEN, st.sampled_from(LEAVES), ANSWERS)
 def test_a_weight_of_zero_changes_no_reward(names: list[str], extra: str, answers: list[Rollout]) -> None:
     names = [name for name in names if name != extra] or ["accuracy" if extra != "accuracy" else "boxed"]
-    without = load(names, max_tokens=100).grade(answers)
-    logged = load([*names, f"0*{extra}"], max_tokens=100).grade(answers)
+    without = load_reward(names, max_tokens=100).grade(answers)
+    logged = load_reward([*names, f"0*{extra}"], max_tokens=100).grade(answers)
     assert [grade.reward for grade in logged] == [grade.reward for grade in without]
     assert all(extra in grade.parts for grade in logged)
 
 
 @given(st.lists(st.sampled_from(LEAVES), min_size=1, max_size=3, unique=True), ANSWERS)
 def test_grades_stand_in_the_order_of_the_answers(names: list[str], answers: list[Rollout]) -> None:
-    reward = load(names, max_tokens=100)
+    reward = load_reward(names, max_tokens=100)
     together = reward.grade(answers)
     assert together == [reward.grade([answer])[0] for answer in answers]
     assert reward.grade(answers[::-1]) == together[::-1]
@@ -66,13 +66,13 @@ def test_grades_stand_in_the_order_of_the_answers(names: list[str], answers: lis
 @pytest.mark.parametrize("leaf", LEAVES)
 def test_one_part_alone_keeps_its_grade(leaf: str) -> None:
     answers = rollouts(list(TEXTS))
-    alone = load([leaf], max_tokens=100)
+    alone = load_reward([leaf], max_tokens=100)
     assert alone.grade(answers) == alone.parts[0].function(answers)
     assert (alone.batched, alone.users_own) == (False, False)
 
 
 def test_a_sum_logs_its_parts_and_takes_the_verdict_of_the_first_judge() -> None:
-    reward = load(["0.5*overlong", " 2 * think_answer ", "0*boxed"], max_tokens=100)
+    reward = load_reward(["0.5*overlong", " 2 * think_answer ", "0*boxed"], max_tokens=100)
     assert [(part.weight, part.name, part.judges) for part in reward.parts] == [
         (0.5, "overlong", False),
         (2.0, "think_answer", True),
@@ -92,27 +92,27 @@ def test_a_sum_logs_its_parts_and_takes_the_verdict_of_the_first_judge() -> None
 
 
 def test_parts_that_judge_nothing_leave_the_answer_unjudged() -> None:
-    (grade,) = load(["length", "repetition"], max_tokens=100).grade(rollouts(["12"], [50]))
+    (grade,) = load_reward(["length", "repetition"], max_tokens=100).grade(rollouts(["12"], [50]))
     assert (grade.reward, grade.correct, grade.tier) == (-0.5, False, "")
 
 
 @pytest.mark.parametrize("names", [["length", "format_only"], ["format_only", "length"]])
 def test_where_no_part_judges_the_format_is_that_of_the_part_that_checks_it(names: list[str]) -> None:
-    reward = load(names, max_tokens=100)
+    reward = load_reward(names, max_tokens=100)
     assert (reward.judge, reward.checks_format) == (None, True)
     grades = reward.grade(rollouts(["12", "<think>a</think><answer>12</answer>"]))
     assert [grade.format_ok for grade in grades] == [False, True]
-    assert load(["length", "boxed"], max_tokens=100).judge == "boxed"
-    assert not load(["length"], max_tokens=100).checks_format
+    assert load_reward(["length", "boxed"], max_tokens=100).judge == "boxed"
+    assert not load_reward(["length"], max_tokens=100).checks_format
 
 
 def test_a_reward_that_judges_nothing_is_evaluated_by_another() -> None:
     """The reward and its parts stay; the verdict is the other's, and so is the format unless the reward checks it."""
     answers = rollouts(["<think>a</think><answer>12</answer>", "so \\boxed{12}", "\\boxed{13}"])
-    verdict = make(["boxed"])
+    verdict = make_grader(["boxed"])
     for name, format_ok in (("length", [False, True, True]), ("format_only", [True, False, False])):
-        own = make([name], max_tokens=100)
-        evaluator = Evaluator(own, verdict)
+        own = make_grader([name], max_tokens=100)
+        evaluator = JudgingGrader(own, verdict)
         assert evaluator.judge == "boxed"
         (grades,) = evaluator([answers])
         assert [grade.reward for grade in grades] == [grade.reward for grade in own([answers])[0]]
@@ -120,7 +120,7 @@ def test_a_reward_that_judges_nothing_is_evaluated_by_another() -> None:
         assert [grade.extracted for grade in grades] == [None, "12", "13"]
         assert [grade.format_ok for grade in grades] == format_ok
         assert all(grade.reason for grade in grades)
-    broken = failed("error", "no memory")
+    broken = build_failed_grade("error", "no memory")
     assert join(broken, verdict([answers])[0][1], keep_format=False) == broken
 
 
@@ -163,7 +163,7 @@ def test_an_entry_is_a_weight_a_name_and_a_function(text: str, entry: tuple[floa
 )
 def test_what_cannot_be_meant_is_refused(names: list[str], options: list[str], words: str) -> None:
     with pytest.raises(UsageError) as refused:
-        load(names, options, max_tokens=100)
+        load_reward(names, options, max_tokens=100)
     assert words in str(refused.value)
 
 
@@ -196,12 +196,12 @@ def test_options_are_read_by_the_types_of_the_fields(tmp_path: Path) -> None:
     path = tmp_path / "mine.py"
     path.write_text(SETTINGS)
     values = {"truth": "yes", "count": "-2", "factor": "1e-3", "word": "x=y.z", "choice": "3", "words": "a, b"}
-    reward = load([str(path)], [f"mine.{field}={value}" for field, value in values.items()], max_tokens=64)
+    reward = load_reward([str(path)], [f"mine.{field}={value}" for field, value in values.items()], max_tokens=64)
     (grade,) = reward.grade(rollouts([""]))
     assert grade.extracted == (
         "Mine(truth=True, count=-2, factor=0.001, word='x=y.z', choice=3, words=('a', 'b'), max_tokens=64)"
     )
     assert (reward.users_own, reward.parts[0].judges) == (True, False)
-    (grade,) = load([str(path)], ["mine.max_tokens=9"], max_tokens=64).grade(rollouts([""]))
+    (grade,) = load_reward([str(path)], ["mine.max_tokens=9"], max_tokens=64).grade(rollouts([""]))
     assert grade.extracted is not None
     assert grade.extracted.endswith("max_tokens=9)")  # an option wins over the run's own

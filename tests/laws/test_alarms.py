@@ -93,7 +93,7 @@ SILENT = {
 
 def rung(rows: list[dict[str, Any]]) -> list[str]:
     alarms = Alarms()
-    return [alarm.name for row in rows for alarm in alarms.look(row)]
+    return [alarm.name for row in rows for alarm in alarms.check(row)]
 
 
 def test_every_condition_is_tried() -> None:
@@ -112,7 +112,7 @@ def test_it_rings_once_and_alone(name: str) -> None:
 @pytest.mark.parametrize("name", RINGS)
 def test_what_it_says_are_whole_sentences_with_advice(name: str) -> None:
     alarms = Alarms()
-    (told,) = [alarm.told for row in RINGS[name] for alarm in alarms.look(row)]
+    (told,) = [alarm.told for row in RINGS[name] for alarm in alarms.check(row)]
     assert told.endswith(".")
     assert told.count(". ") + told.count(": ") >= 1
     assert len(told) < 500

@@ -39,7 +39,7 @@ class Killed(BaseException):
 
 def save(run: Run, step: int, **state: Any) -> Path:
     tensors = {"weight/exp_avg": torch.full((3,), float(step))}
-    return checkpoints.save(run, step, MODEL, Words(), tensors, state, [{"kept": step}])
+    return checkpoints.save_checkpoint(run, step, MODEL, Words(), tensors, state, [{"kept": step}])
 
 
 @pytest.fixture
@@ -59,9 +59,9 @@ def names(run: Run) -> list[str]:
 def newest(run: Run) -> tuple[int | None, list[str]]:
     """The step of the newest whole checkpoint, as a resumed run finds it, and what was said of others."""
     said: list[str] = []
-    checkpoints.tidy(run)
-    found = checkpoints.newest_whole(run, said.append)
-    return found and manifest.step_of(found.name), said
+    checkpoints.remove_leftovers(run)
+    found = checkpoints.find_newest_complete(run, said.append)
+    return found and manifest.parse_step(found.name), said
 
 
 def half(file: Path) -> None:
@@ -107,7 +107,7 @@ def test_damage_is_found_and_the_file_named(run: Run, name: str, damage: Callabl
     assert f"step_000004/{name}" in said[0]
     (rejected,) = read_lines(run.folder / "events.jsonl")
     assert rejected["event"] == "checkpoint_rejected"
-    assert checkpoints.pointed(run.folder, "LATEST") == 2
+    assert checkpoints.read_pointer(run.folder, "LATEST") == 2
 
 
 def test_a_file_that_cannot_be_read_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_every_bit_of_a_manifest_counts(run: Run) -> None:
         broken = bytearray(whole)
         broken[place // 8] ^= 1 << place % 8
         (folder / manifest.NAME).write_bytes(broken)
-        assert manifest.damage(folder), place
+        assert manifest.list_damage(folder), place
 
 
 def test_what_is_no_checkpoint_of_this_run(run: Run) -> None:
@@ -186,8 +186,8 @@ def test_pointers_are_mended(run: Run, content: bytes | None) -> None:
         place = run.folder / "checkpoints" / pointer
         place.write_bytes(content) if content is not None else place.unlink(missing_ok=True)
     assert newest(run) == (6, [])
-    assert checkpoints.pointed(run.folder, "LATEST") == 6
-    assert checkpoints.pointed(run.folder, "BEST") == 4
+    assert checkpoints.read_pointer(run.folder, "LATEST") == 6
+    assert checkpoints.read_pointer(run.folder, "BEST") == 4
     assert names(run)[-3:] == ["step_000002", "step_000004", "step_000006"]
 
 
@@ -201,7 +201,7 @@ def test_a_save_may_be_killed_anywhere(run: Run, monkeypatch: pytest.MonkeyPatch
     # A killed process cleans nothing up.
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "_remove", lambda *_: None)
-        patch.setattr(checkpoints, "_settle", lambda *_: None)
+        patch.setattr(checkpoints, "_settle_replaced", lambda *_: None)
         try:
             save(run, 4 if again else 6)
         except Killed:
@@ -212,7 +212,7 @@ def test_a_save_may_be_killed_anywhere(run: Run, monkeypatch: pytest.MonkeyPatch
     step, said = newest(run)
     assert step in ((4,) if again else (4, 6))
     assert said == []
-    assert checkpoints.pointed(run.folder, "LATEST") == step
+    assert checkpoints.read_pointer(run.folder, "LATEST") == step
     assert not [name for name in names(run) if name.startswith(".")]
     save(run, 6)
     assert newest(run) == (6, [])
@@ -298,15 +298,15 @@ def test_nothing_is_written_where_there_is_no_room(run: Run, monkeypatch: pytest
 def test_retention_spares_what_is_named(run: Run) -> None:
     for step in (6, 8, 10, 12):
         save(run, step)
-    checkpoints.retain(run, 0, {2})
-    assert len(manifest.checkpoints(run.folder)) == 6
-    checkpoints.point(run, "BEST", 6)
+    checkpoints.delete_old(run, 0, {2})
+    assert len(manifest.list_checkpoints(run.folder)) == 6
+    checkpoints.set_pointer(run, "BEST", 6)
     (run.folder / "final").symlink_to(Path("checkpoints") / "step_000004")
-    checkpoints.retain(run, 2, {2})
-    assert list(manifest.checkpoints(run.folder)) == [12, 10, 6, 4, 2]
+    checkpoints.delete_old(run, 2, {2})
+    assert list(manifest.list_checkpoints(run.folder)) == [12, 10, 6, 4, 2]
     (run.folder / "final").unlink()
-    checkpoints.retain(run, 1, ())
-    assert list(manifest.checkpoints(run.folder)) == [12, 6]
+    checkpoints.delete_old(run, 1, ())
+    assert list(manifest.list_checkpoints(run.folder)) == [12, 6]
     assert newest(run) == (12, [])
     assert names(run) == ["LATEST", "step_000006", "step_000012"]
 
@@ -314,16 +314,16 @@ def test_retention_spares_what_is_named(run: Run) -> None:
 def test_retention_deletes_nothing_before_a_new_one_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later checkpoints than LATEST's are not reckoned with, and without LATEST nothing is deleted."""
     save(run, 6)
-    checkpoints.point(run, "LATEST", 4)
-    checkpoints.retain(run, 1, ())
-    assert list(manifest.checkpoints(run.folder)) == [6, 4]
+    checkpoints.set_pointer(run, "LATEST", 4)
+    checkpoints.delete_old(run, 1, ())
+    assert list(manifest.list_checkpoints(run.folder)) == [6, 4]
     (run.folder / "checkpoints" / "LATEST").write_text("step")
-    checkpoints.retain(run, 1, ())
-    assert list(manifest.checkpoints(run.folder)) == [6, 4]
-    checkpoints.point(run, "LATEST", 6)
+    checkpoints.delete_old(run, 1, ())
+    assert list(manifest.list_checkpoints(run.folder)) == [6, 4]
+    checkpoints.set_pointer(run, "LATEST", 6)
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed between the name and the files
-    checkpoints.retain(run, 1, ())
+    checkpoints.delete_old(run, 1, ())
     monkeypatch.undo()
-    assert list(manifest.checkpoints(run.folder)) == [6]
+    assert list(manifest.list_checkpoints(run.folder)) == [6]
     assert newest(run) == (6, [])
     assert names(run) == ["LATEST", "step_000006"]

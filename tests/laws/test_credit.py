@@ -21,13 +21,15 @@ from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.errors import UsageError
-from qed.grading.judge import failed
-from qed.rollout.stages import credit, describe
-from qed.runs.run import as_row
+from qed.grading.judge import build_failed_grade
+from qed.rollout.stages import assign_advantages, describe_groups
+from qed.runs.run import build_row
 from qed.types import Advantage, Grade, Group, Problem, Rollout
 
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
-FAMILY = [name for name in sorted(plugins.shelf("algorithms")) if issubclass(load_algorithm(name), PolicyGradient)]
+FAMILY = [
+    name for name in sorted(plugins.list_leaves("algorithms")) if issubclass(load_algorithm(name), PolicyGradient)
+]
 VARIANTS: list[dict[str, Any]] = [
     *({"estimator": name} for name in ESTIMATORS),
     {"normalize_std": False},
@@ -56,7 +58,7 @@ def step(rewards: Sequence[Sequence[float]], greedy: float = 0.2) -> list[Group]
 
 
 def earned(settings: dict[str, Any], groups: list[Group]) -> list[list[Advantage]]:
-    credit(groups, PolicyGradient(**settings))
+    assign_advantages(groups, PolicyGradient(**settings))
     return [[rollout.advantage for rollout in group if rollout.source != "greedy"] for group in groups]
 
 
@@ -104,7 +106,7 @@ def test_the_order_of_answers_and_groups_is_that_of_their_advantages(
     close(earned(settings, again), [[advantage for _, advantage in own] for own in mixed])
 
 
-LEFT_OUT = [failed("timeout", "too long"), Grade(0.0, True, True, "1", has_reward=False)]
+LEFT_OUT = [build_failed_grade("timeout", "too long"), Grade(0.0, True, True, "1", has_reward=False)]
 
 
 @given(rewards=GROUPS, out=st.sampled_from(LEFT_OUT))
@@ -140,7 +142,7 @@ def test_an_algorithm_of_ones_own_sees_the_rewards_that_there_are(rewards: list[
     group: Group = [answer(reward) for reward in rewards]
     for place in places:
         group.insert(place, without_reward())
-    credit([group, [without_reward()]], Ranked())
+    assign_advantages([group, [without_reward()]], Ranked())
     least = min(rewards)
     assert [one.advantage for one in group if one.has_reward] == [reward - least + 1 for reward in rewards]
     assert all(one.advantage == 0 for one in group if not one.has_reward)
@@ -151,12 +153,12 @@ def test_an_answer_without_a_reward_is_counted_and_is_in_no_figure_of_rewards(
     rewards: list[list[float]], correct: bool
 ) -> None:
     groups = [[answer(reward) for reward in own] for own in rewards]
-    before = describe(groups)
-    found = describe([[without_reward(correct), *group] for group in groups])
+    before = describe_groups(groups)
+    found = describe_groups([[without_reward(correct), *group] for group in groups])
     assert (before["grading/without_reward"], found["grading/without_reward"]) == (0, len(groups))
     for name in ("reward/mean", "groups/zero_std"):
         assert found[name] == pytest.approx(before[name])
-    nothing = describe([[without_reward(correct)]])
+    nothing = describe_groups([[without_reward(correct)]])
     assert "reward/mean" not in nothing
     assert nothing["groups/zero_std"] == 1
 
@@ -164,28 +166,28 @@ def test_an_answer_without_a_reward_is_counted_and_is_in_no_figure_of_rewards(
 def test_an_answer_without_a_reward_makes_no_group_worth_keeping() -> None:
     """Whatever the grader says of it, it is neither a right nor a wrong answer to learn from."""
     group = [answer(1.0), answer(1.0), without_reward(correct=False)]
-    assert PolicyGradient(dynamic_sampling=True).kept([group]) == []
+    assert PolicyGradient(dynamic_sampling=True).filter_groups([group]) == []
     assert OnlineDpo().rows([group]) == []
     assert OnlineDpo().rows([[without_reward(), answer(0.0)]]) == []
     assert ExpertIteration().rows([[without_reward(), answer(1.0)]])[0].has_reward
-    assert as_row(group[2], 1)["reward"] is None
+    assert build_row(group[2], 1)["reward"] is None
 
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_the_greedy_answer_is_a_baseline_and_no_row(name: str) -> None:
     method = load_algorithm(name)()
     groups = step([[0.0, 1.0, 1.0]])
-    credit(groups, method)
+    assign_advantages(groups, method)
     assert groups[0][-1].advantage == 0.0
     assert method.rows(groups) == groups[0][:-1]
-    found = describe(groups)
+    found = describe_groups(groups)
     assert (found["reward/mean"], found["reward/greedy"]) == (pytest.approx(2 / 3), 0.2)
-    assert {key: value for key, value in found.items() if key != "reward/greedy"} == describe([groups[0][:-1]])
+    assert {key: value for key, value in found.items() if key != "reward/greedy"} == describe_groups([groups[0][:-1]])
 
 
 def test_a_greedy_answer_that_could_not_be_graded_is_no_baseline() -> None:
     groups = step([[0.0, 1.0]])
-    groups[0][-1].grade = failed("error", "IndexError")
+    groups[0][-1].grade = build_failed_grade("error", "IndexError")
     assert earned({"estimator": "remax"}, groups) == [[0.0, 0.0]]
     groups = step([[0.0, 1.0]])
     groups[0][-1].grade = without_reward().grade
@@ -210,8 +212,8 @@ def test_dynamic_sampling_looks_at_correctness_and_not_at_shaped_rewards(
     rewards: list[float], correct: list[bool]
 ) -> None:
     group = [answer(reward, correct=right) for reward, right in zip(rewards, correct, strict=False)]
-    assert PolicyGradient().kept([group]) == [group]
-    kept = PolicyGradient(dynamic_sampling=True).kept([group])
+    assert PolicyGradient().filter_groups([group]) == [group]
+    kept = PolicyGradient(dynamic_sampling=True).filter_groups([group])
     assert bool(kept) == (len(set(correct[: len(rewards)])) == 2)
 
 
@@ -219,7 +221,7 @@ def test_truncated_answers_leave_the_rows_but_not_the_statistics() -> None:
     groups = step([[0.0, 1.0, 1.0]])
     groups[0][0].stop_reason = "length"
     method = PolicyGradient(mask_truncated=True, normalize_std=False)
-    credit(groups, method)
+    assign_advantages(groups, method)
     assert [rollout.advantage for rollout in groups[0][:3]] == pytest.approx([-2 / 3, 1 / 3, 1 / 3])
     assert method.rows(groups) == groups[0][1:3]
     assert PolicyGradient().rows(groups) == groups[0][:3]

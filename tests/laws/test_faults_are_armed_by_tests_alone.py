@@ -14,27 +14,27 @@ from qed.guards import faults
 def test_unarmed_points_do_nothing() -> None:
     assert faults.ARMED == ""
     for point in ("load", "rollout", "grade", "update", "evaluate", "save", "step"):
-        faults.at(point)
-        assert faults.through(point, 0.5) == 0.5
+        faults.hit(point)
+        assert faults.pass_through(point, 0.5) == 0.5
 
 
 def test_the_passing_that_is_named_meets_the_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(faults, "ARMED", "somewhere:enospc:3")
     met = []
     for passing in range(1, 6):
-        faults.at("elsewhere")
+        faults.hit("elsewhere")
         try:
-            faults.at("somewhere")
+            faults.hit("somewhere")
         except OSError as error:
             met.append((passing, error.errno))
     assert met == [(3, errno.ENOSPC)]
     monkeypatch.setattr(faults, "ARMED", "number:nan")
-    assert math.isnan(faults.through("number", 1.0))
-    assert faults.through("number", 1.0) == 1
+    assert math.isnan(faults.pass_through("number", 1.0))
+    assert faults.pass_through("number", 1.0) == 1
 
 
 @pytest.mark.parametrize("armed", ["save", "save:explode", "save:kill:soon"])
 def test_what_is_no_fault_is_refused(monkeypatch: pytest.MonkeyPatch, armed: str) -> None:
     monkeypatch.setattr(faults, "ARMED", armed)
     with pytest.raises(UsageError, match="is no fault"):
-        faults.at("save")
+        faults.hit("save")

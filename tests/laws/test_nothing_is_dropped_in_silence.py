@@ -18,8 +18,8 @@ from qed.algorithms.grpo import Grpo
 from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
 from qed.errors import Diverged, QedError
-from qed.grading.judge import failed
-from qed.rollout.stages import credit, describe, grade, minibatches
+from qed.grading.judge import build_failed_grade
+from qed.rollout.stages import assign_advantages, describe_groups, grade, split_minibatches
 from qed.training.learner import COUNTS, Learner
 from qed.types import Grade, Group, Problem, Rollout
 
@@ -44,7 +44,7 @@ def test_a_steps_record_counts_every_kind_of_answer() -> None:
         answers([0.0, 0.0], ["length", "stop"], [7, 7]),
         answers([1.0, 0.1], ["stop", "stop"], [5, 7]),
     ]
-    found = describe(groups)
+    found = describe_groups(groups)
     assert found == pytest.approx(
         {
             "reward/mean": 3.1 / 6,
@@ -64,7 +64,7 @@ def test_a_steps_record_counts_every_kind_of_answer() -> None:
             "length/truncated_frac": 1 / 6,
         }
     )
-    assert describe([]) == {}
+    assert describe_groups([]) == {}
 
 
 def test_an_update_counts_what_it_does_not_compute() -> None:
@@ -136,9 +136,9 @@ def test_what_is_not_finite_stops_before_the_step(value: float) -> None:
 
 def test_what_could_not_be_graded_is_counted_and_earns_nothing() -> None:
     groups = [answers([1.0, 1.0, 1.0])]
-    late, broken = failed("timeout", "too long"), failed("error", "IndexError")
+    late, broken = build_failed_grade("timeout", "too long"), build_failed_grade("error", "IndexError")
     grade(groups, lambda _: [[late, broken, Grade(1.0, True, True, "1")]])
-    found = describe(groups)
+    found = describe_groups(groups)
     assert (found["grading/timeouts"], found["grading/errors"], found["reward/mean"]) == (1, 1, pytest.approx(1 / 3))
     with pytest.raises(QedError, match="on all of 3 answers, first with: IndexError"):
         grade(groups, lambda _: [[broken] * 3])
@@ -149,7 +149,7 @@ def test_what_could_not_be_graded_is_counted_and_earns_nothing() -> None:
 def test_group_advantages_are_centred_and_ignore_a_shift(name: str, rewards: list[float], shift: float) -> None:
     algorithm = load_algorithm(name)()
     groups = [answers(rewards), answers([reward + shift for reward in rewards])]
-    credit(groups, algorithm)
+    assign_advantages(groups, algorithm)
     one, other = ([rollout.advantage for rollout in group] for group in groups)
     assert sum(one) == pytest.approx(0, abs=1e-9)
     assert one == pytest.approx(other, abs=1e-4)
@@ -161,7 +161,9 @@ def test_group_advantages_are_centred_and_ignore_a_shift(name: str, rewards: lis
 def test_minibatches_are_even_and_hold_every_row_once(bundles: int, size: int, together: int, seed: int) -> None:
     """Of every pass: whole bundles, as many minibatches as `size` asks for, and sizes that differ by one bundle."""
     rows = [replace(make_rollout(random.Random(number)), index=number) for number in range(bundles * together)]
-    parts = [[row.index for row in part] for part in minibatches(rows, size, together, (seed, "minibatches", 3, 0))]
+    parts = [
+        [row.index for row in part] for part in split_minibatches(rows, size, together, (seed, "minibatches", 3, 0))
+    ]
     found = [part[at : at + together] for part in parts for at in range(0, len(part), together)]
     assert sorted(found) == [list(range(at, at + together)) for at in range(0, len(rows), together)]
     sizes = [len(part) // together for part in parts]
@@ -176,11 +178,11 @@ def test_minibatches_are_even_and_shuffled_anew_in_every_pass() -> None:
     rows = [replace(make_rollout(random.Random(number)), index=number) for number in range(130)]
 
     def split(*address: int | str) -> list[list[int]]:
-        return [[row.index for row in part] for part in minibatches(rows, 64, 1, address)]
+        return [[row.index for row in part] for part in split_minibatches(rows, 64, 1, address)]
 
     assert [len(part) for part in split(1, "minibatches", 3, 0)] == [43, 43, 44]
     orders = [split(1, "minibatches", step, number) for step in (3, 4) for number in (0, 1)]
     assert all(one != other for at, one in enumerate(orders) for other in orders[:at])
     assert split(1, "minibatches", 3, 0) == orders[0]
-    assert minibatches(rows, 130, 1, (1,)) == minibatches(rows, 0, 1, (2,)) == [rows]
-    assert minibatches([], 64) == [[]]
+    assert split_minibatches(rows, 130, 1, (1,)) == split_minibatches(rows, 0, 1, (2,)) == [rows]
+    assert split_minibatches([], 64) == [[]]

@@ -102,4 +102,4 @@ def test_torch_may_be_loaded_before_qed_as_long_as_it_has_computed_nothing() -> 
 
 def test_here_alignment_does_not_matter() -> None:
     """What a run looks at when it begins."""
-    assert not alignment.alignment_matters()
+    assert not alignment.depends_on_alignment()

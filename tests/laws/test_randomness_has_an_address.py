@@ -19,7 +19,7 @@ from qed.config.settings import EvaluationSettings, LearnerSettings, ModelSettin
 from qed.errors import ModelError, UsageError
 from qed.loops.phase import Phase
 from qed.loops.train import train
-from qed.randomness import seed_of, shuffled, uniforms
+from qed.randomness import derive_seed, draw_uniforms, shuffle_indices
 from qed.rollout.stages import Stream
 from qed.runs.run import Launch, read_lines
 from qed.sampling.base import Sampling
@@ -37,15 +37,15 @@ SEEDS = st.integers(0, 2**63 - 1)
 @settings(max_examples=50)
 @given(seeds=st.lists(SEEDS, min_size=1, max_size=8), count=st.integers(1, 20), more=st.integers(0, 5))
 def test_a_draw_depends_on_its_seed_and_position_alone(seeds: list[int], count: int, more: int) -> None:
-    together = uniforms(torch.tensor(seeds), count + more)
+    together = draw_uniforms(torch.tensor(seeds), count + more)
     assert ((together >= 0) & (together < 1)).all()
     for row, seed in enumerate(seeds):
-        assert torch.equal(uniforms(torch.tensor([seed]), count)[0], together[row, :count])
+        assert torch.equal(draw_uniforms(torch.tensor([seed]), count)[0], together[row, :count])
 
 
 def test_draws_are_uniform_and_unrelated_between_neighbours() -> None:
     """The mean, the spread, and the correlation of neighbouring seeds and positions, within five standard errors."""
-    draws = uniforms(torch.arange(2000), 50)
+    draws = draw_uniforms(torch.arange(2000), 50)
     bound = 5 / draws.numel() ** 0.5
     assert abs(float(draws.mean()) - 0.5) < bound * 12**-0.5
     assert abs(float(draws.var()) - 1 / 12) < bound / 12
@@ -55,13 +55,13 @@ def test_draws_are_uniform_and_unrelated_between_neighbours() -> None:
 
 def test_the_hash_is_the_published_one() -> None:
     """SplitMix64 from seed 0 begins with 0xE220A8397B1DCDAF (Steele et al. 2014); a draw is its upper 53 bits."""
-    assert float(uniforms(torch.tensor([0]), 1)) == (0xE220A8397B1DCDAF >> 11) * 2.0**-53
+    assert float(draw_uniforms(torch.tensor([0]), 1)) == (0xE220A8397B1DCDAF >> 11) * 2.0**-53
 
 
 def test_addresses_do_not_run_together() -> None:
-    assert seed_of("a", "bc") != seed_of("ab", "c")
-    assert seed_of(1, "1") != seed_of("1", 1)
-    assert seed_of(0, "rollout", 3, "p", 1) != seed_of(0, "rollout", 3, "p", 2)
+    assert derive_seed("a", "bc") != derive_seed("ab", "c")
+    assert derive_seed(1, "1") != derive_seed("1", 1)
+    assert derive_seed(0, "rollout", 3, "p", 1) != derive_seed(0, "rollout", 3, "p", 2)
 
 
 @settings(max_examples=50)
@@ -75,14 +75,14 @@ def test_a_stream_is_its_position(count: int, takes: list[int], seed: int) -> No
         assert sorted(taken[epoch * count : (epoch + 1) * count]) == list(range(count))
     resumed = Stream(list(range(count)), seed, "test", position=takes[0])
     assert resumed.take(sum(takes[1:])) == taken[takes[0] :]
-    assert shuffled(count, seed, "test", 0) == Stream(list(range(count)), seed, "test").take(count)
+    assert shuffle_indices(count, seed, "test", 0) == Stream(list(range(count)), seed, "test").take(count)
 
 
 @pytest.mark.parametrize("sampler", [HFSampler, NativeSampler])
 def test_an_answer_does_not_depend_on_who_shares_its_batch(sampler: type[HFSampler] | type[NativeSampler]) -> None:
     model = make_model()
     prompts = [(5,), (3, 4, 5, 6, 7), (9, 2), (8, 8, 8)]
-    seeds = [[seed_of("alone", which, number) for number in range(4)] for which in range(len(prompts))]
+    seeds = [[derive_seed("alone", which, number) for number in range(4)] for which in range(len(prompts))]
     sampling = Sampling(temperature=1.0, max_tokens=12)
     together = sampler(model, None, ends=(1,)).generate(prompts, seeds, sampling)
     for which, prompt in enumerate(prompts):

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from making import make_holes, make_model, make_rollout
 from test_randomness_has_an_address import Killed, assert_same_run, small_run
 
-from qed.algorithms.base import Moment
+from qed.algorithms.base import StepContext
 from qed.algorithms.exgrpo import BUCKETS, ExGrpo
 from qed.algorithms.grpo import Grpo
 from qed.config.settings import LearnerSettings, SamplingSettings
 from qed.errors import DataError, Diverged
 from qed.loops.phase import Phase
 from qed.loops.train import train
-from qed.randomness import seed_of
-from qed.rollout.collector import Gatherer
-from qed.rollout.replay import Pool, as_row, from_row
+from qed.randomness import derive_seed
+from qed.rollout.collector import RolloutCollector
+from qed.rollout.replay import ReplayBuffer, decode_rollout, encode_rollout
 from qed.rollout.stages import Stream
 from qed.runs.run import Launch, read_lines
 from qed.training.batch import collate
@@ -46,9 +46,9 @@ def group(problem: str, right: int, size: int = 8, version: int = 0) -> Group:
     return [answer(problem, (number, version, 1), number < right, version) for number in range(size)]
 
 
-def filled(sizes: dict[int, int]) -> Pool:
+def filled(sizes: dict[int, int]) -> ReplayBuffer:
     """A pool with so many problems of each number of right answers."""
-    pool = Pool()
+    pool = ReplayBuffer()
     EXGRPO.remember(
         [group(f"{right}-{which}", right) for right, count in sizes.items() for which in range(count)], pool, 0
     )
@@ -56,18 +56,18 @@ def filled(sizes: dict[int, int]) -> Pool:
 
 
 def test_answers_without_a_reward_are_neither_kept_nor_make_a_problem_unsolved() -> None:
-    pool, mixed, solved = Pool(), group("a", 2), group("b", 3, size=3)
+    pool, mixed, solved = ReplayBuffer(), group("a", 2), group("b", 3, size=3)
     for rollout in (mixed[0], solved[1]):
         rollout.grade = Grade(0.0, rollout is mixed[0], True, None, has_reward=False)
     EXGRPO.remember([mixed, solved], pool, 0)
     assert ([answer.output for answer in pool.answers["a"]], pool.successes) == ([mixed[1].output], {"a": 1})
     assert pool.solved == {"b"}
-    row = json.loads(json.dumps(as_row(mixed[0])))
-    assert from_row(row, {"a": mixed[0].problem}) == mixed[0]
+    row = json.loads(json.dumps(encode_rollout(mixed[0])))
+    assert decode_rollout(row, {"a": mixed[0].problem}) == mixed[0]
 
 
 def test_right_answers_of_mixed_groups_are_kept_once_and_with_their_log_probs() -> None:
-    pool, first = Pool(), group("a", 2)
+    pool, first = ReplayBuffer(), group("a", 2)
     first[0].old_logps = (-0.1, -0.2, -0.3)
     EXGRPO.remember([first, group("b", 0), group("c", 8)], pool, 0)
     assert set(pool.answers) == {"a"}
@@ -118,7 +118,7 @@ def test_problems_half_of_whose_answers_were_right_are_drawn_most() -> None:
 
 
 def test_the_pool_forgets_what_is_old_then_what_is_too_much() -> None:
-    pool = Pool()
+    pool = ReplayBuffer()
     for version in range(4):
         EXGRPO.remember([group("a", 2, version=version), group("b", 1, version=version)], pool, version)
     assert len(pool.answers["a"]) == 8
@@ -144,24 +144,24 @@ def test_solved_problems_retire_with_the_epoch_until_too_few_are_left() -> None:
     assert pool.retired == {"3-0", "8-0", "8-1", "8-2"}
     pool.end_epoch(7, wanted=4)
     assert not pool.retired
-    stays = Pool()
+    stays = ReplayBuffer()
     replace(EXGRPO, retire=False).remember([group("a", 8)], stays, 0)
     assert not stays.solved
 
 
-def gatherer(problems: int, pool: Pool, wanted: int = 4) -> Gatherer:
+def gatherer(problems: int, pool: ReplayBuffer, wanted: int = 4) -> RolloutCollector:
     stream = Stream([Problem(str(number), "?", "1") for number in range(problems)], 0, "test")
     sampling = SamplingSettings(problems_per_step=wanted)
-    return Gatherer(stream, None, None, None, sampling, None, pool=pool)  # type: ignore[arg-type]
+    return RolloutCollector(stream, None, None, None, sampling, None, pool=pool)  # type: ignore[arg-type]
 
 
 def test_retired_problems_are_passed_over_from_the_next_epoch_on() -> None:
-    pool = Pool(solved={"1", "2"})
+    pool = ReplayBuffer(solved={"1", "2"})
     held = gatherer(6, pool)
     assert {problem.id for problem in held._asked(6)} == {"0", "1", "2", "3", "4", "5"}
     assert pool.retired == {"1", "2"}
     assert {problem.id for problem in held._asked(4)} == {"0", "3", "4", "5"}
-    every = gatherer(3, Pool(solved={"0", "1", "2"}))
+    every = gatherer(3, ReplayBuffer(solved={"0", "1", "2"}))
     assert len(every._asked(9)) == 9, "when all are solved, all are asked again"
 
 
@@ -173,13 +173,13 @@ def test_replayed_problems_stand_in_for_fresh_ones() -> None:
         seen.extend(rollouts)
         return [(float(rollout.output[0] != 2), float(rollout.output[0] == 1)) for rollout in rollouts]
 
-    moment = Moment(3, 10, 7)
+    moment = StepContext(3, 10, 7)
     requests = EXGRPO.recall(pool, 8, 8, moment, look)
     assert len(requests) == 4
     assert len(seen) == 12
-    assert all(request.count == 8 and request.beside[0].output[0] == 2 for request in requests)
+    assert all(request.count == 8 and request.extra_completions[0].output[0] == 2 for request in requests)
     by_perplexity = replace(EXGRPO, choice="perplexity").recall(pool, 8, 8, moment, look)
-    assert all(request.beside[0].output[0] == 1 for request in by_perplexity)
+    assert all(request.extra_completions[0].output[0] == 1 for request in by_perplexity)
     assert {request.problem.id for request in by_perplexity} == {request.problem.id for request in requests}
     for choice in ("random", "newest"):
         assert len(replace(EXGRPO, choice=choice).recall(pool, 8, 8, moment, look)) == 4
@@ -187,38 +187,38 @@ def test_replayed_problems_stand_in_for_fresh_ones() -> None:
 
 
 def test_replay_begins_when_enough_is_right_and_does_not_end() -> None:
-    begun = ExGrpo().adapted({"accuracy": 0.36})
+    begun = ExGrpo().adapt({"accuracy": 0.36})
     assert isinstance(begun, ExGrpo)
     assert begun.mixed
-    assert begun.adapted({"accuracy": 0.0}) == begun
-    assert ExGrpo().adapted({"accuracy": 0.35}) == ExGrpo()
+    assert begun.adapt({"accuracy": 0.0}) == begun
+    assert ExGrpo().adapt({"accuracy": 0.35}) == ExGrpo()
 
 
 @given(seed=st.integers(0, 10**6))
 def test_a_kept_rollout_comes_back_number_by_number(seed: int) -> None:
     source = random.Random(seed)
     rollout = make_holes(source, make_rollout(source))
-    row = json.loads(json.dumps(as_row(rollout)))
-    again = from_row(row, {rollout.problem.id: rollout.problem})
+    row = json.loads(json.dumps(encode_rollout(rollout)))
+    again = decode_rollout(row, {rollout.problem.id: rollout.problem})
     assert repr(again) == repr(rollout)
     with pytest.raises(DataError, match="no training problem"):
-        from_row(row, {})
+        decode_rollout(row, {})
 
 
 @given(seed=st.integers(0, 10**6))
 def test_a_row_of_a_checkpoint_with_a_count_for_a_mask_is_read(seed: int) -> None:
     """Earlier versions wrote how many first tokens were given, and log-probs under their writer for those alone."""
     rollout = make_rollout(random.Random(seed))
-    row = json.loads(json.dumps(as_row(rollout)))
+    row = json.loads(json.dumps(encode_rollout(rollout)))
     del row["sampled_mask"], row["loss_mask"]
     row |= {"given": rollout.given, "behaviour": row["behaviour"][: rollout.given]}
-    assert repr(from_row(row, {rollout.problem.id: rollout.problem})) == repr(rollout)
+    assert repr(decode_rollout(row, {rollout.problem.id: rollout.problem})) == repr(rollout)
 
 
 def test_an_answer_with_a_tools_result_is_replayed_without_it() -> None:
     """It is the policy's own, so it is kept; as a replay its own tokens are given, and the result is still not
     trained."""
-    pool, right = Pool(), answer("a", (2, 3, 4, 1))
+    pool, right = ReplayBuffer(), answer("a", (2, 3, 4, 1))
     right.loss_mask = right.sampled_mask = (True, False, True, True)
     hinted = answer("a", (5, 3, 4, 1))
     hinted.sampled_mask = (False, True, True, True)
@@ -237,14 +237,14 @@ def test_a_pool_comes_back_as_it_was() -> None:
     EXGRPO.remember([group("z", 8)], pool, 0)
     problems = {name: Problem(name, "?", "1") for name in pool.answers}
     rows = json.loads(json.dumps(pool.rows()))
-    assert Pool.of(rows, problems) == pool
+    assert ReplayBuffer.of(rows, problems) == pool
 
 
 def test_the_learner_looks_at_answers_as_it_trains_on_them() -> None:
     rollouts = [make_rollout(random.Random(seed)) for seed in range(5)]
     learner = Learner(make_model(), Grpo(), LearnerSettings(tokens_per_microbatch=8))
     learner.score(rollouts, old=True)
-    for rollout, (entropy, logp) in zip(rollouts, learner.look(rollouts), strict=True):
+    for rollout, (entropy, logp) in zip(rollouts, learner.compute_mean_scores(rollouts), strict=True):
         assert logp == pytest.approx(sum(rollout.old_logps or ()) / len(rollout.output))
         assert 0 < entropy < math.log(23)
 
@@ -270,7 +270,7 @@ def test_an_update_that_is_too_large_is_passed_over_and_counted() -> None:
 def by_chance(groups: Groups, _: Any) -> None:
     """Stands in for grading: a fresh model is never right, so chance decides, by what an answer says."""
     for rollout in (rollout for some in groups for rollout in some):
-        right = seed_of(*rollout.output) % 2 == 0
+        right = derive_seed(*rollout.output) % 2 == 0
         rollout.grade = Grade(float(right), right, True, None)
 
 

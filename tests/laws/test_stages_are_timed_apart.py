@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qed.algorithms.base import Moment
+from qed.algorithms.base import StepContext
 from qed.algorithms.dapo import Dapo
 from qed.config.settings import SamplingSettings
 from qed.guards.timer import StageTimer
-from qed.guards.watchdog import Told, watching
-from qed.rollout.collector import Gatherer
+from qed.guards.watchdog import HangReport, watch
+from qed.rollout.collector import RolloutCollector
 from qed.rollout.stages import Stream
 from qed.sampling.base import Sampling
 from qed.types import Completion, Grade, Group, Problem, Prompt
@@ -85,7 +85,7 @@ def test_a_stage_that_fails_is_over() -> None:
 
 def test_the_watchdog_knows_the_stage(tmp_path: Any) -> None:
     timer = StageTimer()
-    with watching(Told(tmp_path / "hang.txt", "", ""), 0) as dog:
+    with watch(HangReport(tmp_path / "hang.txt", "", ""), 0) as dog:
         timer.begin_step(7)
         assert (dog.step, dog.stage) == (7, "step")
         with timer("sample"):
@@ -128,10 +128,10 @@ def test_rounds_of_sampling_and_of_grading_are_told_apart() -> None:
     timer = StageTimer(clock)
     stream = Stream([Problem(str(number), "?", "1") for number in range(8)], 0, "problems")
     settings = SamplingSettings(problems_per_step=3, group_size=6, max_tokens=1)
-    gatherer = Gatherer(stream, Sampler(), Template(), Grader(), settings, lambda some: [], timer=timer)  # type: ignore[arg-type]
+    gatherer = RolloutCollector(stream, Sampler(), Template(), Grader(), settings, lambda some: [], timer=timer)  # type: ignore[arg-type]
     timer.begin_step(1)
     with timer("sample"):
-        gathered = gatherer.gather(Dapo(), Moment(1, 1, 0))
+        gathered = gatherer.gather(Dapo(), StepContext(1, 1, 0))
     rounds = gathered.counts["groups/rounds"]
     assert rounds > 1
     assert timer.end_step() == {"time/sample": 10 * rounds, "time/grade": 3 * rounds, "time/step": 13 * rounds}

@@ -13,12 +13,12 @@ from making import VOCABULARY, make_model, make_rollout
 
 from qed.algorithms.grpo import Grpo
 from qed.config.settings import LearnerSettings
-from qed.randomness import seed_of
+from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.training.batch import collate
 from qed.training.learner import Learner
-from qed.training.logps import response_logps
+from qed.training.logps import compute_logps
 from qed.types import Problem, Rollout
 
 
@@ -44,7 +44,7 @@ def test_the_learner_finds_the_log_probs_that_the_sampler_wrote() -> None:
     model = make_model(dtype=torch.float32)
     sampler = HFSampler(model, tokenizer=None, ends=(1,))
     prompts = [(5,), (3, 4, 5, 6, 7, 8), (9, 2)]
-    seeds = [[seed_of("kept", which, number) for number in range(6)] for which in range(len(prompts))]
+    seeds = [[derive_seed("kept", which, number) for number in range(6)] for which in range(len(prompts))]
     sampled = sampler.generate(prompts, seeds, Sampling(temperature=1.3, max_tokens=7))
     rollouts = [
         Rollout(Problem("p", "?", "1"), prompt, answer.tokens, answer.logps, "", answer.stop_reason)
@@ -58,7 +58,7 @@ def test_the_learner_finds_the_log_probs_that_the_sampler_wrote() -> None:
         assert 1 not in rollout.output[:-1]
     batch = collate(rollouts)
     with torch.no_grad():
-        logps, _ = response_logps(model, batch, temperature=1.3)
+        logps, _ = compute_logps(model, batch, temperature=1.3)
     torch.testing.assert_close(logps, batch.sampled_logps, rtol=1e-4, atol=1e-5)
 
 

@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_model
 
-from qed.algorithms.base import Moment
+from qed.algorithms.base import StepContext
 from qed.algorithms.exgrpo import ExGrpo
 from qed.algorithms.luffy import Luffy
-from qed.algorithms.parts.guidance import Guidance, Strategy
-from qed.data.prompts.base import Template
+from qed.algorithms.parts.guidance import ExpertPrefix, Strategy
+from qed.data.prompts.base import PromptTemplate
 from qed.errors import UsageError
-from qed.rollout.replay import Pool
-from qed.rollout.stages import describe, sample
+from qed.rollout.replay import ReplayBuffer
+from qed.rollout.stages import describe_groups, sample
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.sampler import NativeSampler
@@ -54,18 +54,18 @@ class Counting(NativeSampler):
         return super().generate(prompts, seeds, sampling, given)
 
 
-def template(stop: tuple[str, ...] = ()) -> Template:
+def template(stop: tuple[str, ...] = ()) -> PromptTemplate:
     leaf = SimpleNamespace(
         CHAT=False,
         STOP=stop,
         render=lambda problem, _: problem.question,
         demonstration=lambda problem: problem.solution,
     )
-    return Template(leaf, Letters(), (END,))
+    return PromptTemplate(leaf, Letters(), (END,))
 
 
 def asked(algorithm: Luffy, problems: Sequence[Problem], step: int = 1, size: int = 4) -> list[Request]:
-    return algorithm.plan(problems, size, Moment(step, 10, seed=5))
+    return algorithm.plan(problems, size, StepContext(step, 10, seed=5))
 
 
 def sampled(
@@ -77,7 +77,7 @@ def sampled(
 
 
 def guided(**settings: Any) -> Luffy:
-    return Luffy(guidance=Guidance(**settings))
+    return Luffy(guidance=ExpertPrefix(**settings))
 
 
 def test_nothing_is_generated_for_a_whole_trace() -> None:
@@ -174,7 +174,7 @@ def test_log_probs_of_the_writer_stay_aligned_behind_a_beginning() -> None:
 
 
 def shares(step: int, count: int = 4, **changes: Any) -> tuple[float, ...]:
-    return Guidance(traces=count, **changes).shares(Problem("a", "", ""), 8, Moment(step, 10**6, 3))
+    return ExpertPrefix(traces=count, **changes).shares(Problem("a", "", ""), 8, StepContext(step, 10**6, 3))
 
 
 def test_each_strategy_gives_what_it_promises() -> None:
@@ -196,8 +196,8 @@ def test_windows_move_by_tenths_and_stay_at_the_last(strategy: Strategy, tenths:
         several = [
             share
             for name in range(60)
-            for share in Guidance(traces=4, strategy=strategy, least=0.0, most=0.8).shares(
-                Problem(str(name), "", ""), 8, Moment(step, 10**6, 3)
+            for share in ExpertPrefix(traces=4, strategy=strategy, least=0.0, most=0.8).shares(
+                Problem(str(name), "", ""), 8, StepContext(step, 10**6, 3)
             )
         ]
         assert 0.9 * bound * 0.08 < max(several) <= bound * 0.08
@@ -209,7 +209,7 @@ def test_a_share_of_the_problems_is_guided() -> None:
     assert 70 <= sum(there) <= 130
     assert not any(request.shares for request in asked(guided(trace_share=0.0), problems))
     with pytest.raises(UsageError, match=r"guidance wants 0 <= least <= most <= 1"):
-        Guidance(least=0.5, most=0.2)
+        ExpertPrefix(least=0.5, most=0.2)
 
 
 def test_figures_are_of_the_policys_own_answers() -> None:
@@ -229,7 +229,7 @@ def test_figures_are_of_the_policys_own_answers() -> None:
     ]
     for rollout in made:
         rollout.grade = Grade(float(rollout.given > 0), rollout.given > 0, True, None)
-    found = describe([made])
+    found = describe_groups([made])
     assert (found["accuracy"], found["reward/mean"], found["length/mean"]) == (0, 0, 3)
     assert (found["guidance/trace_reward"], found["guidance/wrong_traces"]) == (1, 0)
     assert found["groups/zero_std"] == 0
@@ -239,8 +239,8 @@ def test_a_greedy_baseline_is_asked_for_beside_what_is_given() -> None:
     """Without its baseline no answer of ReMax would earn an advantage, beside a trace and beside a replayed answer."""
     (request,) = asked(Luffy(estimator="remax"), [Problem("p", "?", "1")])
     assert (request.greedy, request.shares, request.count) == (True, (1.0,), 4)
-    pool, moment = Pool(), Moment(1, 10, seed=5)
+    pool, moment = ReplayBuffer(), StepContext(1, 10, seed=5)
     answers = [Rollout(Problem("p", "?", "1"), (0,), (token,), (-1.0,), "", "stop") for token in range(4)]
     pool.keep(answers, answers[:2])
     (replayed,) = ExGrpo(estimator="remax", mixed=True, choice="newest").recall(pool, 2, 4, moment, lambda rows: [])
-    assert (replayed.greedy, len(replayed.beside), replayed.count) == (True, 1, 4)
+    assert (replayed.greedy, len(replayed.extra_completions), replayed.count) == (True, 1, 4)

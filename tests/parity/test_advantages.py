@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from qed.algorithms.base import Average, spread
+from qed.algorithms.base import Average, compute_token_weights
 from qed.algorithms.parts import estimators
-from qed.algorithms.parts.divergences import as_in_verl, divergence
+from qed.algorithms.parts.divergences import estimate_kl, estimate_kl_as_verl
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.rollout.stages import credit
+from qed.rollout.stages import assign_advantages
 from qed.types import Grade, Problem, Rollout
 
 Case = tuple[dict[str, Tensor], dict[str, Any], dict[str, Tensor], dict[str, Any]]
@@ -49,8 +49,8 @@ def by_group(rewards: Tensor, index: Tensor, function: Callable[[Tensor, Tensor]
 
 def group_in_verl(rewards: Tensor, index: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
     def one(own: Tensor, _: Tensor) -> Tensor:
-        advantages = estimators.group(own, normalize_std, epsilon)
-        return estimators.alone_as_in_verl(own, advantages, epsilon if normalize_std else 0.0)
+        advantages = estimators.normalize_group(own, normalize_std, epsilon)
+        return estimators.apply_verl_singleton_rule(own, advantages, epsilon if normalize_std else 0.0)
 
     return by_group(rewards, index, one)
 
@@ -61,21 +61,23 @@ def of_rows(name: str, columns: dict[str, Tensor], arguments: dict[str, Any]) ->
     lengths = columns["response_mask"].sum(1)
     if name.startswith("grpo_passk"):
         std, epsilon = arguments["norm_adv_by_std_in_grpo"], arguments["epsilon"]
-        return by_group(rewards, index, lambda own, _: estimators.passk(own, std, epsilon))
+        return by_group(rewards, index, lambda own, _: estimators.compute_passk(own, std, epsilon))
     if name.startswith("grpo"):
         return group_in_verl(rewards, index, arguments["norm_adv_by_std_in_grpo"], arguments["epsilon"])
     if name == "rloo_vectorized":
-        return by_group(rewards, index, lambda own, _: estimators.leave_one_out(own))
+        return by_group(rewards, index, lambda own, _: estimators.subtract_others(own))
     functions: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "rloo": lambda own, _: estimators.leave_one_out(own),
-        "opo": lambda own, members: estimators.opo(own, lengths[members]),
-        "gpg": lambda own, _: estimators.gpg(own, rewards),
-        "reinforce_plus_plus_baseline": lambda own, _: estimators.group(own, False, 0.0),
+        "rloo": lambda own, _: estimators.subtract_others(own),
+        "opo": lambda own, members: estimators.compute_opo(own, lengths[members]),
+        "gpg": lambda own, _: estimators.compute_gpg(own, rewards),
+        "reinforce_plus_plus_baseline": lambda own, _: estimators.normalize_group(own, False, 0.0),
     }
     factor = len(rewards) / int((rewards != 0).sum()) if name == "gpg" else 1.0
 
     def one(own: Tensor, members: Tensor) -> Tensor:
-        return estimators.alone_as_in_verl(own * factor if len(own) == 1 else own, functions[name](own, members))
+        return estimators.apply_verl_singleton_rule(
+            own * factor if len(own) == 1 else own, functions[name](own, members)
+        )
 
     return by_group(rewards, index, one)
 
@@ -85,7 +87,7 @@ def of_tokens(name: str, columns: dict[str, Tensor], arguments: dict[str, Any]) 
     rewards, mask = columns["token_level_rewards"], columns["response_mask"]
     chosen = mask.bool()
     if name == "gae":
-        return estimators.gae(rewards, columns["values"], mask, arguments["gamma"], arguments["lam"])[0]
+        return estimators.compute_gae(rewards, columns["values"], mask, arguments["gamma"], arguments["lam"])[0]
     if name in ("reinforce_plus_plus", "remax"):
         found = to_go(rewards, mask, arguments.get("gamma", 1.0))
         return found - columns["reward_baselines"][:, None] * mask if name == "remax" else whitened(found, chosen)
@@ -96,7 +98,7 @@ def of_tokens(name: str, columns: dict[str, Tensor], arguments: dict[str, Any]) 
 def to_go(rewards: Tensor, mask: Tensor, discount: float) -> Tensor:
     found = torch.zeros_like(rewards)
     for row, length in enumerate(mask.sum(1).int().tolist()):
-        found[row, :length] = estimators.returns(rewards[row, :length], discount)
+        found[row, :length] = estimators.compute_returns(rewards[row, :length], discount)
     return found
 
 
@@ -122,7 +124,7 @@ def test_the_returns_of_verl(shared: Path) -> None:
             continue
         mask, rewards = columns["response_mask"], columns["token_level_rewards"]
         if arguments["estimator"] == "gae":
-            found = estimators.gae(rewards, columns["values"], mask, arguments["gamma"], arguments["lam"])[1]
+            found = estimators.compute_gae(rewards, columns["values"], mask, arguments["gamma"], arguments["lam"])[1]
         else:
             found = to_go(rewards, mask, arguments.get("gamma", 1.0))
         torch.testing.assert_close(found * mask, expected["returns"] * mask, rtol=1e-6, atol=1e-8)
@@ -171,7 +173,7 @@ def test_crediting_a_step_gives_what_verl_gives(shared: Path) -> None:
             expected = {"advantages": whitened(to_go(rewards, mask, arguments["gamma"]), mask)}
         index = columns.get("index", torch.zeros(len(mask)))
         groups = [[answer(rewards[row], mask[row]) for row in (index == number).nonzero()] for number in index.unique()]
-        credit(groups, PolicyGradient(**settings))
+        assign_advantages(groups, PolicyGradient(**settings))
         for number, group in zip(index.unique(), groups, strict=True):
             for row, rollout in zip((index == number).nonzero().flatten(), group, strict=True):
                 own = torch.tensor(rollout.advantage, dtype=torch.float64).expand(int(mask[row].sum()))
@@ -197,7 +199,7 @@ def test_every_kl_of_verl_with_its_gradient(shared: Path) -> None:
     count = 0
     for _, (columns, arguments, expected, _) in cases(shared / "vectors" / "verl_kl.npz"):
         logps = columns["logprob"].requires_grad_()
-        found = as_in_verl(arguments["kl_penalty"], logps, columns["ref_logprob"])
+        found = estimate_kl_as_verl(arguments["kl_penalty"], logps, columns["ref_logprob"])
         (gradient,) = torch.autograd.grad(found.sum(), logps)
         torch.testing.assert_close(found, expected["kld"], rtol=1e-6, atol=1e-9)
         torch.testing.assert_close(gradient, expected["grad"], rtol=1e-6, atol=1e-9)
@@ -208,10 +210,13 @@ def test_every_kl_of_verl_with_its_gradient(shared: Path) -> None:
 @pytest.mark.parametrize("name", ["k1", "k3", "abs"])
 def test_a_plus_has_the_value_of_its_estimator_and_the_gradient_of_k2(name: str) -> None:
     difference = torch.linspace(-2, 2, 9, dtype=torch.float64, requires_grad=True)
-    for function in (lambda d: divergence(f"{name}+", d), lambda d: as_in_verl(f"{name}+", d, torch.zeros_like(d))):
+    for function in (
+        lambda d: estimate_kl(f"{name}+", d),
+        lambda d: estimate_kl_as_verl(f"{name}+", d, torch.zeros_like(d)),
+    ):
         found = function(difference)
         (gradient,) = torch.autograd.grad(found.sum(), difference)
-        torch.testing.assert_close(found, divergence(name, difference))
+        torch.testing.assert_close(found, estimate_kl(name, difference))
         torch.testing.assert_close(gradient, difference.detach())
 
 
@@ -240,7 +245,7 @@ def test_every_average_of_verl(shared: Path) -> None:
             "seq-mean-token-mean": ranks * len(mask) / rows,
             "seq-mean-token-sum-norm": len(mask),
         }[mode]
-        found = factor * (spread(mask, AVERAGES[mode], length) * losses).sum()
+        found = factor * (compute_token_weights(mask, AVERAGES[mode], length) * losses).sum()
         assert float(found) == pytest.approx(expected["loss"], rel=1e-6), arguments
         count += 1
     assert count == 8

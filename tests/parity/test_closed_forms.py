@@ -13,7 +13,7 @@ import pytest
 import torch
 from making import make_model, make_rollout
 
-from qed.algorithms.base import Algorithm, spread
+from qed.algorithms.base import Algorithm, compute_token_weights
 from qed.algorithms.dft import Dft
 from qed.algorithms.dr_grpo import DrGrpo
 from qed.algorithms.expert_iteration import ExpertIteration
@@ -22,10 +22,10 @@ from qed.algorithms.reinforce import Reinforce
 from qed.algorithms.sft import Sft
 from qed.config.settings import LearnerSettings
 from qed.errors import UsageError
-from qed.evaluation.intervals import wilson
+from qed.evaluation.intervals import compute_wilson_interval
 from qed.training.batch import Batch
 from qed.training.learner import Learner
-from qed.training.optim import learning_rate
+from qed.training.optim import compute_learning_rate
 from qed.types import Grade, Problem, Rollout
 
 
@@ -44,7 +44,7 @@ def batch(mask: list[list[int]], advantages: list[float], **columns: torch.Tenso
 
 def loss_and_gradient(algorithm: Algorithm, rows: Batch, logps: torch.Tensor) -> tuple[float, torch.Tensor]:
     logps = logps.double().requires_grad_()
-    rows = rows.weighted(algorithm.weights(rows, 4))
+    rows = rows.with_weights(algorithm.weights(rows, 4))
     loss, _ = algorithm.loss(rows, logps, torch.zeros_like(logps))
     (gradient,) = torch.autograd.grad(loss, logps)
     return float(loss.detach()), gradient
@@ -115,8 +115,8 @@ def test_kl_and_entropy_are_averaged_as_the_policy_loss_is() -> None:
     """k3 at ref - logp = log 2 is 2 - log 2 - 1; two rows of one token, so each weighs 1/2; entropy 0.7 and 0.1."""
     rows = batch([[1], [1]], [0, 0], ref_logps=torch.tensor([[math.log(2)], [0.0]], dtype=torch.float64))
     algorithm = Grpo(kl=0.5, entropy=0.1)
-    rows = rows.weighted(algorithm.weights(rows, 4))
-    assert algorithm.live(rows).all()
+    rows = rows.with_weights(algorithm.weights(rows, 4))
+    assert algorithm.has_gradient(rows).all()
     entropy = torch.tensor([[0.7], [0.1]], dtype=torch.float64)
     loss, stats = algorithm.loss(rows, torch.zeros(2, 1, dtype=torch.float64), entropy)
     assert float(loss) == pytest.approx(0.5 * (1 - math.log(2)) / 2 - 0.1 * (0.7 + 0.1) / 2)
@@ -140,9 +140,9 @@ def test_advantages_by_hand() -> None:
 def test_averages_by_hand() -> None:
     """Rows of two tokens and one, budget 4: 1/3 each; 1/4, 1/4, 1/2; 1/8 each."""
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-    assert spread(mask, "token", 4).tolist() == [[pytest.approx(1 / 3)] * 2, [pytest.approx(1 / 3), 0]]
-    assert spread(mask, "sequence", 4).tolist() == [[0.25, 0.25], [0.5, 0]]
-    assert spread(mask, "constant", 4).tolist() == [[0.125, 0.125], [0.125, 0]]
+    assert compute_token_weights(mask, "token", 4).tolist() == [[pytest.approx(1 / 3)] * 2, [pytest.approx(1 / 3), 0]]
+    assert compute_token_weights(mask, "sequence", 4).tolist() == [[0.25, 0.25], [0.5, 0]]
+    assert compute_token_weights(mask, "constant", 4).tolist() == [[0.125, 0.125], [0.125, 0]]
 
 
 def test_expert_iteration_keeps_correct_answers_once_and_few_of_a_problem() -> None:
@@ -165,12 +165,12 @@ def test_a_restart_forgets_what_was_learned() -> None:
         return [parameter.detach().clone() for parameter in learner.parameters]
 
     learner = Learner(make_model(), ExpertIteration(restart=True), LearnerSettings(lr=0.1))
-    learner.begin_from(learner.model.state_dict())
+    learner.set_initial_weights(learner.model.state_dict())
     learner.update(rows, 0)
     once = state(learner)
     learner.update(rows, 0)
     assert any(not torch.equal(one, other) for one, other in zip(once, state(learner), strict=True))
-    learner.restart()
+    learner.restore_initial_weights()
     learner.update(rows, 0)
     assert all(torch.equal(one, other) for one, other in zip(once, state(learner), strict=True))
 
@@ -178,18 +178,18 @@ def test_a_restart_forgets_what_was_learned() -> None:
 def test_schedules() -> None:
     """Four steps of warm-up to 1, then eight down to 0; the first step is not lost at a rate of 0."""
     linear = LearnerSettings(lr=1.0, steps=12, warmup_steps=4, schedule="linear")
-    assert [learning_rate(linear, step) for step in (0, 3, 4, 8, 11, 12, 99)] == [0.25, 1, 1, 0.5, 0.125, 0, 0]
+    assert [compute_learning_rate(linear, step) for step in (0, 3, 4, 8, 11, 12, 99)] == [0.25, 1, 1, 0.5, 0.125, 0, 0]
     cosine = LearnerSettings(lr=2.0, steps=8, schedule="cosine")
-    assert [learning_rate(cosine, step) for step in (0, 4, 8)] == pytest.approx([2, 1, 0])
-    assert learning_rate(LearnerSettings(lr=3.0, steps=2), 50) == 3
+    assert [compute_learning_rate(cosine, step) for step in (0, 4, 8)] == pytest.approx([2, 1, 0])
+    assert compute_learning_rate(LearnerSettings(lr=3.0, steps=2), 50) == 3
 
 
 def test_intervals() -> None:
     """Wilson 1927 for 8 of 10 is [.490, .943]."""
-    assert wilson(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
-    assert wilson(0, 5)[0] == 0
-    assert wilson(5, 5)[1] == 1
-    assert wilson(0, 0) == (0, 1)
+    assert compute_wilson_interval(8, 10) == pytest.approx((0.4901625, 0.9433178), abs=1e-6)
+    assert compute_wilson_interval(0, 5)[0] == 0
+    assert compute_wilson_interval(5, 5)[1] == 1
+    assert compute_wilson_interval(0, 0) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import make_model
 
-from qed.randomness import seed_of
+from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
-from qed.sampling.draw import drawn, kept
+from qed.sampling.draw import draw_tokens, keep_candidates
 from qed.sampling.hf import HFSampler
 
 PROBABILITIES = torch.tensor([[0.05, 0.5, 0.2, 0.15, 0.1]])
 
 
 def left(**cut: float) -> list[int]:
-    found = kept(PROBABILITIES.log(), Sampling(1.0, 1, **cut))  # type: ignore[arg-type]
+    found = keep_candidates(PROBABILITIES.log(), Sampling(1.0, 1, **cut))  # type: ignore[arg-type]
     return found[0].isfinite().nonzero().flatten().tolist()
 
 
@@ -44,7 +44,7 @@ def test_what_is_left(cut: dict[str, float], expected: list[int]) -> None:
 def test_the_fewest_tokens_that_reach_the_sum(logits: list[float], top_p: float) -> None:
     scores = torch.tensor([logits], dtype=torch.float64)
     probabilities = scores.softmax(-1)[0]
-    stay = kept(scores, Sampling(1.0, 1, top_p=top_p))[0].isfinite()
+    stay = keep_candidates(scores, Sampling(1.0, 1, top_p=top_p))[0].isfinite()
     assert float(probabilities[stay].sum()) >= top_p - 1e-9
     least = float(probabilities[stay].min())
     assert int(stay.sum()) == 1 or float(probabilities[stay].sum()) - least < top_p + 1e-9
@@ -54,10 +54,10 @@ def test_the_fewest_tokens_that_reach_the_sum(logits: list[float], top_p: float)
 def test_only_what_is_left_is_drawn_with_its_log_probs() -> None:
     model = make_model(dtype=torch.float32)
     sampling = Sampling(temperature=1.5, max_tokens=1, top_p=0.6)
-    seeds = [[seed_of("cut", number) for number in range(400)]]
+    seeds = [[derive_seed("cut", number) for number in range(400)]]
     (answers,) = HFSampler(model, None, ends=(1,)).generate([(4, 7)], seeds, sampling)
     with torch.no_grad():
-        logits = kept(model(torch.tensor([[4, 7]])).logits[:, -1].float() / 1.5, sampling)
+        logits = keep_candidates(model(torch.tensor([[4, 7]])).logits[:, -1].float() / 1.5, sampling)
     logps = logits.log_softmax(-1)[0]
     assert int(logps.isfinite().sum()) < logps.numel()
     for answer in answers:
@@ -77,7 +77,7 @@ def test_a_large_vocabulary_is_searched_by_blocks(seed: int, size: int, holes: b
         scores[:, torch.rand(size, generator=source) < 0.9] = -torch.inf
     uniform = torch.rand(6, dtype=torch.float64, generator=source)
     uniform[0], uniform[1] = 0.0, 1 - 2**-53
-    tokens, logps = drawn(scores, uniform, Sampling(1.0, 1))
+    tokens, logps = draw_tokens(scores, uniform, Sampling(1.0, 1))
     assert bool(logps.isfinite().all())
     cumulative = scores.log_softmax(-1).exp().double().cumsum(-1)
     target = uniform[:, None] * cumulative[:, -1:]

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qed.evaluation.estimators import budgets, maj_at_k, pass_at_k
-from qed.evaluation.intervals import mcnemar
-from qed.evaluation.paired import adjusted_wald, paired
-from qed.evaluation.summary import overall, summarise
-from qed.evaluation.votes import Vote, cluster, majority
+from qed.evaluation.estimators import compute_maj_at_k, compute_pass_at_k, list_budgets
+from qed.evaluation.intervals import compute_mcnemar_p
+from qed.evaluation.paired import compare_paired, compute_adjusted_wald
+from qed.evaluation.summary import average_tasks, summarize
+from qed.evaluation.votes import Vote, cluster_votes, vote_majority
 
 SAID = st.lists(st.sampled_from(["1", "2", "3", "4", None]), min_size=1, max_size=8)
 
@@ -34,7 +34,7 @@ def test_pass_at_k_is_the_mean_over_all_subsets(count: int, data: st.DataObject)
     right = data.draw(st.integers(0, count))
     k = data.draw(st.integers(1, count))
     answers = [place < right for place in range(count)]
-    assert pass_at_k(count, right, k) == pytest.approx(fmean(map(any, combinations(answers, k))))
+    assert compute_pass_at_k(count, right, k) == pytest.approx(fmean(map(any, combinations(answers, k))))
 
 
 @settings(deadline=None)
@@ -46,59 +46,59 @@ def test_maj_at_k_is_the_mean_over_all_subsets(said: list[str | None], data: st.
         votes = {each: drawn.count(each) for each in drawn if each is not None}
         leading = [each for each, count in votes.items() if count == max(votes.values())]
         expected.append(("1" in leading) / max(1, len(leading)))
-    assert majority([Vote(each, each == "1") for each in said], k) == pytest.approx(fmean(expected))
+    assert vote_majority([Vote(each, each == "1") for each in said], k) == pytest.approx(fmean(expected))
 
 
 def test_a_vote_by_hand() -> None:
-    assert maj_at_k([2, 2], [True, False], 0, 4) == 0.5, "a tie is split"
-    assert maj_at_k([1], [True], 9, 10) == 1.0, "who says nothing does not vote"
-    assert maj_at_k([1], [True], 9, 1) == pytest.approx(0.1), "drawn alone, who says nothing is wrong"
-    assert maj_at_k([], [], 4, 4) == 0.0
-    assert maj_at_k([3, 2], [False, True], 0, 5) == 0.0
+    assert compute_maj_at_k([2, 2], [True, False], 0, 4) == 0.5, "a tie is split"
+    assert compute_maj_at_k([1], [True], 9, 10) == 1.0, "who says nothing does not vote"
+    assert compute_maj_at_k([1], [True], 9, 1) == pytest.approx(0.1), "drawn alone, who says nothing is wrong"
+    assert compute_maj_at_k([], [], 4, 4) == 0.0
+    assert compute_maj_at_k([3, 2], [False, True], 0, 5) == 0.0
 
 
 def test_votes_that_mean_the_same_are_one() -> None:
     said = ["0.5", "\\frac12", "1/2", "2", " 0.5 ", None, ""]
-    clusters = cluster([Vote(each, each != "2") for each in said])
+    clusters = cluster_votes([Vote(each, each != "2") for each in said])
     assert [(each.size, each.correct) for each in clusters] == [(4, True), (1, False)]
 
 
 def test_many_answers_vote_by_the_first_ones() -> None:
     votes = [Vote("1", True)] * 2 + [Vote("2", False)] * 198
-    assert majority(votes, 2) == 1.0
-    assert majority(votes, 200) == 0.0
+    assert vote_majority(votes, 2) == 1.0
+    assert vote_majority(votes, 200) == 0.0
 
 
 @pytest.mark.parametrize(
     ("count", "expected"), [(1, [1]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (32, [1, 2, 4, 8, 16, 32])]
 )
 def test_the_k_that_are_reported(count: int, expected: list[int]) -> None:
-    assert budgets(count) == expected
+    assert list_budgets(count) == expected
 
 
 @given(st.integers(0, 40), st.integers(0, 40))
 def test_mcnemar_is_twice_the_tail_of_a_fair_coin(gained: int, lost: int) -> None:
     changed = gained + lost
     tail = sum(comb(changed, count) for count in range(changed + 1) if count <= min(gained, lost)) / 2**changed
-    assert mcnemar(gained, lost) == pytest.approx(min(1.0, 2 * tail))
-    assert mcnemar(gained, lost) == mcnemar(lost, gained)
+    assert compute_mcnemar_p(gained, lost) == pytest.approx(min(1.0, 2 * tail))
+    assert compute_mcnemar_p(gained, lost) == compute_mcnemar_p(lost, gained)
 
 
 def test_known_values_of_the_paired_tests() -> None:
-    assert mcnemar(1, 9) == pytest.approx(0.021484375)
-    assert mcnemar(0, 0) == 1.0
+    assert compute_mcnemar_p(1, 9) == pytest.approx(0.021484375)
+    assert compute_mcnemar_p(0, 0) == 1.0
     # By hand: 10/102 less 2/102, and 1.96 * sqrt((12/102 - (8/102)^2) / 102) to either side.
-    assert adjusted_wald(9, 1, 100) == pytest.approx((0.01363, 0.14323), abs=1e-5)
-    assert adjusted_wald(3, 3, 50)[0] == pytest.approx(-adjusted_wald(3, 3, 50)[1])
+    assert compute_adjusted_wald(9, 1, 100) == pytest.approx((0.01363, 0.14323), abs=1e-5)
+    assert compute_adjusted_wald(3, 3, 50)[0] == pytest.approx(-compute_adjusted_wald(3, 3, 50)[1])
 
 
 def test_single_answers_are_compared_by_mcnemar() -> None:
     before = rows(*((f"p{place}", "0" if place < 9 else "1") for place in range(20)))
     after = rows(*((f"p{place}", "0" if place == 15 else "1") for place in range(20)))
-    found = paired(before, after)
+    found = compare_paired(before, after)
     assert found is not None
     assert (len(found.gained), len(found.lost), found.test) == (9, 1, "exact McNemar")
-    assert found.p_value == mcnemar(9, 1)
+    assert found.p_value == compute_mcnemar_p(9, 1)
     assert found.difference == pytest.approx(8 / 20)
     assert [change.problem for change in found.lost] == ["p15"]
 
@@ -106,23 +106,23 @@ def test_single_answers_are_compared_by_mcnemar() -> None:
 def test_several_answers_are_compared_by_problems() -> None:
     before = rows(*((f"p{place}", "1000") for place in range(30)))
     after = rows(*((f"p{place}", "1110" if place % 3 else "1000") for place in range(30)))
-    found = paired(before, after)
+    found = compare_paired(before, after)
     assert found is not None
     assert found.test == "bootstrap over problems"
     assert (found.before, found.after) == (0.25, pytest.approx(0.25 + 0.5 * 20 / 30))
     assert found.ci_lo < found.difference < found.ci_hi
     assert found.p_value < 0.01
-    assert paired(before, before).p_value == 1.0  # type: ignore[union-attr]
-    assert paired(before, before).ci_lo < 0 < paired(before, before).ci_hi  # type: ignore[union-attr]
+    assert compare_paired(before, before).p_value == 1.0  # type: ignore[union-attr]
+    assert compare_paired(before, before).ci_lo < 0 < compare_paired(before, before).ci_hi  # type: ignore[union-attr]
 
 
 def test_only_the_same_problem_is_compared() -> None:
     before, after = rows(("a", "1"), ("b", "1")), rows(("b", "0"), ("c", "1"))
-    found = paired(before, after)
+    found = compare_paired(before, after)
     assert found is not None
     assert (found.n, found.unpaired) == (1, 2)
     other_gold = [{**row, "gold": "7"} for row in before]
-    assert paired(before, other_gold) is None
+    assert compare_paired(before, other_gold) is None
 
 
 def test_folding_repeated_rows_leaves_means_unchanged() -> None:
@@ -130,7 +130,7 @@ def test_folding_repeated_rows_leaves_means_unchanged() -> None:
     answers = {"a": "1011", "b": "0000", "c": "0010"}
     apart = rows(*((f"{name}#{place}", said) for name, own in answers.items() for place, said in enumerate(own)))
     folded = rows(*answers.items())
-    one, other = summarise(apart), summarise(folded)
+    one, other = summarize(apart), summarize(folded)
     for name in ("accuracy", "reward", "format", "no_answer_frac"):
         assert one[name] == pytest.approx(other[name])
     assert (one["n"], one["k"], other["n"], other["k"]) == (12, 1, 3, 4)
@@ -138,15 +138,15 @@ def test_folding_repeated_rows_leaves_means_unchanged() -> None:
 
 
 def test_answers_without_a_reward_are_not_in_its_mean() -> None:
-    figures = summarise(
+    figures = summarize(
         [{**row, "reward": reward} for row, reward in zip(rows(("a", "110")), (1.0, None, 0.5), strict=True)]
     )
     assert (figures["reward"], figures["without_reward"], figures["accuracy"]) == (0.75, 1, pytest.approx(2 / 3))
-    assert summarise([{**row, "reward": None} for row in rows(("a", "1"))])["reward"] is None
+    assert summarize([{**row, "reward": None} for row in rows(("a", "1"))])["reward"] is None
 
 
 def test_problems_weigh_the_same_however_many_answers_they_have() -> None:
-    figures = summarise(rows(("a", "1111"), ("b", "00"), ("c", "10")))
+    figures = summarize(rows(("a", "1111"), ("b", "00"), ("c", "10")))
     assert figures["accuracy"] == pytest.approx(0.5)
     assert (figures["k"], list(figures["pass"]), figures["answers"]) == (4, ["1", "2"], 8)
     assert figures["pass"]["2"]["value"] == pytest.approx(2 / 3)
@@ -155,7 +155,7 @@ def test_problems_weigh_the_same_however_many_answers_they_have() -> None:
 
 def test_the_mean_of_tasks_does_not_weigh_them() -> None:
     small, large = ({"accuracy": 0.5, "ci_lo": 0.3, "ci_hi": 0.7}, {"accuracy": 0.1, "ci_lo": 0.09, "ci_hi": 0.13})
-    mean = overall([small, large])
+    mean = average_tasks([small, large])
     assert mean["accuracy"] == pytest.approx(0.3)
     assert mean["ci_lo"] == pytest.approx(0.3 - (0.2**2 + 0.01**2) ** 0.5 / 2)
     assert mean["ci_hi"] == pytest.approx(0.3 + (0.2**2 + 0.03**2) ** 0.5 / 2)

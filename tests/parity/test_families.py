@@ -21,17 +21,17 @@ from qed.config.settings import LearnerSettings, ModelSettings
 from qed.errors import ModelError
 from qed.models import load as models
 from qed.models.families import (
-    attention_for,
-    decoder_and_head,
+    choose_attention,
     read_logit_transform,
     require_known_layers,
     require_known_logits,
+    split_head,
 )
-from qed.training.attention import packs
+from qed.training.attention import supports_packing
 from qed.training.batch import Batch, collate
 from qed.training.learner import Learner
-from qed.training.logps import response_logps, response_scores
-from qed.training.packing import arranged
+from qed.training.logps import compute_logps, compute_scores
+from qed.training.packing import pack_batch
 
 COMMON = {
     "vocab_size": VOCABULARY,
@@ -91,7 +91,7 @@ def make_family(name: str) -> Any:
         return make_gemma3()
     kind = getattr(transformers, FAMILIES[name][0])
     config = kind.config_class(**FAMILIES[name][1])
-    return kind._from_config(config, attn_implementation=attention_for(config)).eval()
+    return kind._from_config(config, attn_implementation=choose_attention(config)).eval()
 
 
 def make_gemma3() -> Any:
@@ -135,9 +135,9 @@ def test_log_probs_and_gradients_are_those_of_the_models_own_logits(name: str) -
     model = make_family(name)
     _, batch = make_batch()
     factors = torch.randn(2, *batch.mask.shape)
-    ways: list[Callable[[], Any]] = [lambda: compute_own(model, batch, 0.7), lambda: response_logps(model, batch, 0.7)]
-    if packs(decoder_and_head(model)[0]):
-        ways.append(lambda: response_logps(model, batch, 0.7, arranged(batch)))
+    ways: list[Callable[[], Any]] = [lambda: compute_own(model, batch, 0.7), lambda: compute_logps(model, batch, 0.7)]
+    if supports_packing(split_head(model)[0]):
+        ways.append(lambda: compute_logps(model, batch, 0.7, pack_batch(batch)))
     found = []
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for way in ways:
@@ -157,10 +157,10 @@ def test_a_family_makes_an_update_of_each_kind(name: str) -> None:
     model = make_family(name)
     rollouts, _ = make_batch()
     for algorithm in (Sft(), Grpo()):
-        before = decoder_and_head(model)[1].weight.detach().clone()
+        before = split_head(model)[1].weight.detach().clone()
         stats = Learner(model, algorithm, LearnerSettings(lr=0.01)).update(rollouts, 0)
         assert stats["optim/grad_norm"] > 0
-        assert not torch.equal(decoder_and_head(model)[1].weight, before)
+        assert not torch.equal(split_head(model)[1].weight, before)
 
 
 @pytest.mark.parametrize("name", ["Gemma2", "Granite", "Cohere"])
@@ -176,7 +176,7 @@ def test_transformed_logits_in_double_precision(name: str) -> None:
     (logps.sin() + entropy).sum().backward()
     wanted = {key: parameter.grad for key, parameter in model.named_parameters()}
     model.zero_grad()
-    found = response_scores(model, batch, 0.6, squares=True, into_grad=True)
+    found = compute_scores(model, batch, 0.6, squares=True, into_grad=True)
     (found[0].sin() + found[1]).sum().backward()
     for one, two in zip(found, (logps, entropy, squares), strict=True):
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-7)
@@ -189,7 +189,7 @@ def test_an_attention_cap_is_computed() -> None:
     """Gemma 2 is loaded with the attention that knows its cap, and is not packed."""
     model = make_family("Gemma2")
     assert model.config._attn_implementation == "eager"
-    assert not packs(decoder_and_head(model)[0])
+    assert not supports_packing(split_head(model)[0])
     ids = torch.arange(2, 12)[None]
     capped = model(ids).logits
     for layer in model.model.layers:
@@ -246,7 +246,7 @@ def test_recurrent_layers_are_refused_before_weights_are_read(name: str, tmp_pat
     models.build_tokenizer(["1 + 1 = 2"], 300).save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"never read")
     with pytest.raises(ModelError, match=rf"is a {config.model_type} model, .* recurrent state .* Take a model"):
-        models.load(ModelSettings(name=str(tmp_path)))
+        models.load_model(ModelSettings(name=str(tmp_path)))
 
 
 def test_a_hybrid_family_without_its_recurrent_layers_is_known() -> None:
@@ -259,7 +259,7 @@ def test_a_hybrid_family_without_its_recurrent_layers_is_known() -> None:
 def test_a_composite_model_is_read_by_its_text_part() -> None:
     model = make_family("Gemma3")
     tokenizer = models.build_tokenizer(["1 + 1 = 2"], 300)
-    assert models.window(model) == 64
-    assert set(models.end_ids(model, tokenizer, chat=False)) == {tokenizer.eos_token_id, 1}
-    body, _ = decoder_and_head(model)
+    assert models.read_window(model) == 64
+    assert set(models.find_end_ids(model, tokenizer, chat=False)) == {tokenizer.eos_token_id, 1}
+    body, _ = split_head(model)
     assert type(body).__name__ == "Gemma3TextModel"

@@ -11,19 +11,19 @@ import pytest
 import torch
 from test_closed_forms import batch, loss_and_gradient
 
-from qed.algorithms.base import Moment
+from qed.algorithms.base import StepContext
 from qed.algorithms.dapo import Dapo
 from qed.algorithms.gdpo import Gdpo
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from qed.algorithms.remax import Remax
-from qed.config.resolve import resolve
+from qed.config.resolve import resolve_settings
 from qed.config.settings import SamplingSettings
-from qed.data.splits import reward_names
+from qed.data.splits import resolve_reward_names
 from qed.errors import UsageError
-from qed.rewards.base import load
-from qed.rollout.collector import Gatherer
-from qed.rollout.stages import Stream, credit
+from qed.rewards.base import load_reward
+from qed.rollout.collector import RolloutCollector
+from qed.rollout.stages import Stream, assign_advantages
 from qed.sampling.base import Sampling
 from qed.types import Completion, Grade, Group, Problem, Prompt, Rollout
 
@@ -39,7 +39,7 @@ def answer(reward: float, tokens: int = 2, **changes: Any) -> Rollout:
 def test_std_over_the_batch() -> None:
     """Rewards 0, 1 and 0, 2: the mean is the group's, the deviation sqrt(11/12) that of all four."""
     groups = [[answer(0.0), answer(1.0)], [answer(0.0), answer(2.0)]]
-    credit(groups, Grpo(std_over="batch", std_epsilon=1e-4))
+    assign_advantages(groups, Grpo(std_over="batch", std_epsilon=1e-4))
     scale = math.sqrt(11 / 12) + 1e-4
     assert [r.advantage for group in groups for r in group] == pytest.approx([x / scale for x in (-0.5, 0.5, -1, 1)])
 
@@ -51,14 +51,14 @@ def test_a_kl_in_the_reward_enters_the_statistics_of_the_group() -> None:
     method = Grpo(kl=0.1, kl_place="reward", kl_estimator="k1", normalize_std=False)
     assert method.scored_before_credit
     assert method.reference
-    credit([group], method)
+    assign_advantages([group], method)
     assert [rollout.advantage for rollout in group] == pytest.approx([-0.45, 0.45])
 
 
 def test_a_kl_in_the_reward_is_token_by_token_for_returns() -> None:
     """k1 of 1 on the first token and 3 on the second, weight 0.1: rewards -0.1 and 0.7, to come 0.25 and 0.7."""
     group = [answer(1.0, old_logps=(-1.0, -1.0), ref_logps=(-2.0, -4.0))]
-    credit([group], ReinforcePlusPlus(kl=0.1, discount=0.5, whiten=False))
+    assign_advantages([group], ReinforcePlusPlus(kl=0.1, discount=0.5, whiten=False))
     assert group[0].advantage == pytest.approx((0.25, 0.7))
 
 
@@ -92,7 +92,7 @@ def test_kl_in_the_loss_by_hand(name: Any, value: float, slope: float) -> None:
 def test_what_stands_at_masked_places_reaches_neither_kl_nor_entropy() -> None:
     rows = batch([[1, 0]], [0], ref_logps=torch.tensor([[-1.0, math.nan]], dtype=torch.float64))
     algorithm = Grpo(kl=0.5, entropy=0.1)
-    rows = rows.weighted(algorithm.weights(rows, 4))
+    rows = rows.with_weights(algorithm.weights(rows, 4))
     loss, _ = algorithm.loss(rows, torch.zeros(1, 2).double(), torch.tensor([[0.3, math.nan]]).double())
     assert float(loss) == pytest.approx(0.5 * (math.exp(-1) + 1 - 1) - 0.1 * 0.3)
 
@@ -100,7 +100,7 @@ def test_what_stands_at_masked_places_reaches_neither_kl_nor_entropy() -> None:
 def test_entropy_of_tokens_that_others_wrote_is_no_exploration() -> None:
     rows = batch([[1, 1]], [0], expert=torch.tensor([[1.0, 0.0]], dtype=torch.float64))
     algorithm = Grpo(entropy=0.1)
-    rows = rows.weighted(algorithm.weights(rows, 4))
+    rows = rows.with_weights(algorithm.weights(rows, 4))
     loss, _ = algorithm.loss(rows, torch.zeros(1, 2).double(), torch.tensor([[5.0, 0.3]]).double())
     assert float(loss) == pytest.approx(-0.1 * 0.3 / 2)
 
@@ -122,21 +122,21 @@ def test_the_kl_by_importance_has_the_ratio_of_the_surrogate() -> None:
 def test_the_kl_is_steered_to_its_target(measured: float, expected: float) -> None:
     """Target 0.1, 100 answers, horizon 1000: an error of at most a fifth changes the weight by at most a fiftieth."""
     method = Grpo(kl=0.1, kl_target=0.1, kl_horizon=1000)
-    assert method.adapted({"kl/ref": measured, "train/rows": 100}).regularizer.kl == pytest.approx(expected)
-    assert method.adapted({}) is method
-    assert Grpo(kl=0.1).adapted({"kl/ref": measured, "train/rows": 100}).regularizer.kl == 0.1
+    assert method.adapt({"kl/ref": measured, "train/rows": 100}).regularizer.kl == pytest.approx(expected)
+    assert method.adapt({}) is method
+    assert Grpo(kl=0.1).adapt({"kl/ref": measured, "train/rows": 100}).regularizer.kl == 0.1
 
 
 def test_the_entropy_bonus_grows_below_its_target_and_rests_above() -> None:
     method = Grpo(entropy=0.01, entropy_target=0.5)
-    low = method.adapted({"policy/entropy": 0.4})
+    low = method.adapt({"policy/entropy": 0.4})
     assert (low.regularizer.entropy, low.regularizer.bonus) == (pytest.approx(0.015), pytest.approx(0.015))
-    high = low.adapted({"policy/entropy": 0.6})
+    high = low.adapt({"policy/entropy": 0.6})
     assert (high.regularizer.entropy, high.regularizer.bonus) == (pytest.approx(0.01), 0.0)
-    assert high.adapted({"policy/entropy": 0.6}).adapted({"policy/entropy": 0.6}).regularizer.entropy == 0
-    back = high.adapted({"policy/entropy": 0.5})
+    assert high.adapt({"policy/entropy": 0.6}).adapt({"policy/entropy": 0.6}).regularizer.entropy == 0
+    back = high.adapt({"policy/entropy": 0.5})
     assert (back.regularizer.entropy, back.regularizer.bonus) == (pytest.approx(0.005), pytest.approx(0.005))
-    assert Grpo(entropy=0.01).adapted({"policy/entropy": 0.4}).regularizer.bonus == 0.01
+    assert Grpo(entropy=0.01).adapt({"policy/entropy": 0.4}).regularizer.bonus == 0.01
 
 
 def test_only_tokens_of_high_entropy_keep_the_policy_loss() -> None:
@@ -144,7 +144,7 @@ def test_only_tokens_of_high_entropy_keep_the_policy_loss() -> None:
     rows = batch([[1, 1, 1], [1, 1, 0]], [2, -1])
     entropy = torch.tensor([[1.0, 5.0, 2.0], [4.0, 3.0, 99.0]], dtype=torch.float64)
     method = Grpo(top_entropy=0.4)
-    rows = rows.weighted(method.weights(rows, 4))
+    rows = rows.with_weights(method.weights(rows, 4))
     found = method.prepare(rows, entropy, entropy)
     assert found.advantages.tolist() == [[0, 2, 0], [-1, 0, 0]]
     assert torch.equal(found.weights, rows.weights)
@@ -164,20 +164,20 @@ def test_gdpo_normalises_each_part_by_itself() -> None:
     weights = {"a": 1.0, "b": 2.0, "c": 0.0}
     group = [gdpo_answer({"a": 0, "b": 0, "c": 7}, weights), gdpo_answer({"a": 1, "b": 100, "c": 0}, weights)]
     equal = [gdpo_answer({"a": 1, "b": 1, "c": 7}, weights), gdpo_answer({"a": 1, "b": 1, "c": 0}, weights)]
-    credit([group, equal], Gdpo(std_epsilon=0.0))
+    assign_advantages([group, equal], Gdpo(std_epsilon=0.0))
     expected = 3 / math.sqrt(2) / math.sqrt(3)
     assert [r.advantage for r in group + equal] == pytest.approx([-expected, expected, 0, 0])
     assert [r.advantage for r in equal] == [0, 0]
 
 
 def test_gdpo_reads_the_weights_of_a_sum_of_rewards() -> None:
-    (grade,) = load(["boxed", "0.5*overlong"], max_tokens=100).grade([answer(0.0, 95)])
+    (grade,) = load_reward(["boxed", "0.5*overlong"], max_tokens=100).grade([answer(0.0, 95)])
     assert grade.weights == {"boxed": 1.0, "overlong": 0.5}
     missing = [gdpo_answer({"a": 0.0}, {"a": 1.0}), gdpo_answer({"a": 1.0}, {"a": 1.0}), gdpo_answer({}, {})]
-    credit([missing], Gdpo())
+    assign_advantages([missing], Gdpo())
     assert missing[2].advantage == 0
     alone = [answer(0.0), answer(1.0), answer(1.0)]
-    credit([alone], Gdpo())
+    assign_advantages([alone], Gdpo())
     assert [r.advantage > 0 for r in alone] == [False, True, True]
 
 
@@ -201,16 +201,16 @@ def test_settings_that_no_run_can_mean(settings: dict[str, Any], words: str) -> 
 def test_a_lone_answer_is_refused_at_the_start() -> None:
     for command in (["grpo"], ["pipeline", "--rl.method", "rloo"]):
         with pytest.raises(UsageError, match=r"sampling\.group_size is 1"):
-            resolve(command[0], [*command[1:], "--sampling.group_size", "1"])
-    resolve("remax", ["--sampling.group_size", "1"])
+            resolve_settings(command[0], [*command[1:], "--sampling.group_size", "1"])
+    resolve_settings("remax", ["--sampling.group_size", "1"])
 
 
 def test_dapo_adds_the_overlong_reward_to_the_prompts_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert reward_names(resolve("dapo", []).settings.data) == ("think_answer", "overlong")
-    chosen = resolve("dapo", ["--data.reward", "2*auto,boxed", "--data.prompt", "r1_zero"]).settings.data
-    assert reward_names(chosen) == ("2*r1_zero", "boxed")
-    assert reward_names(resolve("grpo", []).settings.data) == ("think_answer",)
+    assert resolve_reward_names(resolve_settings("dapo", []).settings.data) == ("think_answer", "overlong")
+    chosen = resolve_settings("dapo", ["--data.reward", "2*auto,boxed", "--data.prompt", "r1_zero"]).settings.data
+    assert resolve_reward_names(chosen) == ("2*r1_zero", "boxed")
+    assert resolve_reward_names(resolve_settings("grpo", []).settings.data) == ("think_answer",)
 
 
 class Reads:
@@ -256,10 +256,10 @@ class Grades:
         """Nothing."""
 
 
-def gatherer(problems: Sequence[int], group_size: int = 6) -> Gatherer:
+def gatherer(problems: Sequence[int], group_size: int = 6) -> RolloutCollector:
     stream = Stream([Problem(str(number), str(number), "1") for number in problems], 0, "problems")
     settings = SamplingSettings(problems_per_step=3, group_size=group_size, max_tokens=1)
-    return Gatherer(stream, Answers(), Reads(), Grades(), settings, lambda rollouts: [])  # type: ignore[arg-type]
+    return RolloutCollector(stream, Answers(), Reads(), Grades(), settings, lambda rollouts: [])  # type: ignore[arg-type]
 
 
 def test_dynamic_sampling_goes_on_until_the_step_is_full_and_keeps_the_surplus() -> None:
@@ -267,7 +267,7 @@ def test_dynamic_sampling_goes_on_until_the_step_is_full_and_keeps_the_surplus()
     seen: list[int] = []
     for step in range(1, 4):
         before = len(source.surplus)
-        gathered = source.gather(method, Moment(step, 9, 0))
+        gathered = source.gather(method, StepContext(step, 9, 0))
         assert len(gathered.groups) == 3
         assert all(int(group[0].problem.question) % 2 == 0 for group in gathered.groups)
         assert gathered.counts["groups/rounds"] > 1
@@ -278,18 +278,18 @@ def test_dynamic_sampling_goes_on_until_the_step_is_full_and_keeps_the_surplus()
 
 
 def test_dynamic_sampling_stops_at_its_cap() -> None:
-    gathered = gatherer([1, 3, 5]).gather(Dapo(max_rounds=4), Moment(1, 9, 0))
+    gathered = gatherer([1, 3, 5]).gather(Dapo(max_rounds=4), StepContext(1, 9, 0))
     assert gathered.groups == []
     assert gathered.counts == {"groups/rounds": 4, "groups/kept": 0, "groups/dropped": 12}
-    plain = gatherer([1, 3, 5]).gather(Dapo(dynamic_sampling=False), Moment(1, 9, 0))
+    plain = gatherer([1, 3, 5]).gather(Dapo(dynamic_sampling=False), StepContext(1, 9, 0))
     assert plain.counts == {"groups/rounds": 1, "groups/kept": 3, "groups/dropped": 0}
 
 
 def test_remax_samples_one_greedy_answer_beside_each_group() -> None:
-    gathered = gatherer(range(4), group_size=1).gather(Remax(), Moment(1, 9, 0))
+    gathered = gatherer(range(4), group_size=1).gather(Remax(), StepContext(1, 9, 0))
     for group in gathered.groups:
         assert [rollout.source for rollout in group] == ["policy", "greedy"]
         assert [rollout.index for rollout in group] == [0, 1]
         assert group[1].output == (9,)
         assert group[1].grade is not None
-    assert all(len(group) == 1 for group in gatherer(range(4), 1).gather(Dapo(), Moment(1, 9, 0)).groups)
+    assert all(len(group) == 1 for group in gatherer(range(4), 1).gather(Dapo(), StepContext(1, 9, 0)).groups)

@@ -14,8 +14,8 @@ from torch import Tensor
 from qed.models.families import IDENTITY, LogitTransform
 from qed.training import fused_logps
 from qed.training.batch import collate
-from qed.training.fused_logps import linear_logps, linear_scores
-from qed.training.logps import response_scores
+from qed.training.fused_logps import compute_linear_logps, compute_linear_scores
+from qed.training.logps import compute_scores
 
 VOCABULARY, WIDTH, ROWS = 23, 5, 11
 
@@ -64,7 +64,7 @@ def test_tiles_equal_the_whole_in_value_and_gradient(
     cut(monkeypatch, elements, rows, kept)
     hidden, weight, offset, labels = inputs(bias)
     leaves = [tensor for tensor in (hidden, weight, offset) if tensor is not None]
-    found = linear_scores(hidden, weight, labels, 0.7, offset, squares=True, transform=transform)
+    found = compute_linear_scores(hidden, weight, labels, 0.7, offset, squares=True, transform=transform)
     wanted = whole(hidden, weight, labels, 0.7, offset, transform)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
@@ -89,7 +89,7 @@ def test_a_probability_that_is_rounded_to_nothing_has_no_gradient_of_entropy(
     for elements in (10**6, ROWS):
         cut(monkeypatch, elements, kept=kept)
         hidden, weight, _, labels = inputs(dtype=torch.float32)
-        _, entropy = linear_logps(hidden * 100, weight, labels)
+        _, entropy = compute_linear_logps(hidden * 100, weight, labels)
         found = torch.autograd.grad(entropy.sum(), [hidden, weight])
         wanted = torch.autograd.grad(whole(hidden * 100, weight, labels, 1.0, None)[1].sum(), [hidden, weight])
         for one, other in zip(found, wanted, strict=True):
@@ -99,7 +99,7 @@ def test_a_probability_that_is_rounded_to_nothing_has_no_gradient_of_entropy(
 @pytest.mark.parametrize("rows", [0, 1])
 def test_no_rows_have_no_gradient(rows: int) -> None:
     hidden, weight, offset, labels = inputs()
-    logps, entropy, squares = linear_scores(hidden[:rows], weight, labels[:rows], 1.0, offset, squares=True)
+    logps, entropy, squares = compute_linear_scores(hidden[:rows], weight, labels[:rows], 1.0, offset, squares=True)
     assert logps.shape == entropy.shape == squares.shape == (rows,)
     (logps.sum() + entropy.sum()).backward()
     assert weight.grad is not None
@@ -113,7 +113,7 @@ def test_a_frozen_layer_gets_no_gradient_and_passes_one_on(kept: bool, monkeypat
     hidden, weight, offset, labels = inputs()
     wanted = torch.autograd.grad(whole(hidden, weight, labels, 1.0, offset)[0].sum(), hidden)
     frozen, still = weight.detach(), offset.detach() if offset is not None else None
-    logps, *_ = linear_scores(hidden, frozen, labels, 1.0, still, into_grad=True)
+    logps, *_ = compute_linear_scores(hidden, frozen, labels, 1.0, still, into_grad=True)
     logps.sum().backward()
     torch.testing.assert_close(hidden.grad, *wanted, rtol=1e-9, atol=1e-11)
     assert frozen.grad is None
@@ -134,7 +134,7 @@ def test_a_gradient_is_added_where_it_lies(
         weight.grad = apart.grad = None
         for part in labels.split(4):
             hidden = torch.nn.functional.embedding(part.flip(0), weight if tied else apart).sin()
-            logps, entropy, _ = linear_scores(
+            logps, entropy, _ = compute_linear_scores(
                 hidden, weight, part, 1.0, offset, into_grad=into_grad, transform=transform
             )
             (logps.sum() + 0.1 * entropy.sum()).backward()
@@ -149,7 +149,7 @@ def test_only_an_own_parameter_is_added_to() -> None:
     """A weight that was computed, as by a parametrisation, passes its gradient on."""
     hidden, weight, offset, labels = inputs()
     wanted = torch.autograd.grad(whole(hidden, 2 * weight, labels, 1.0, offset)[0].sum(), weight)
-    linear_scores(hidden, 2 * weight, labels, 1.0, offset, into_grad=True)[0].sum().backward()
+    compute_linear_scores(hidden, 2 * weight, labels, 1.0, offset, into_grad=True)[0].sum().backward()
     torch.testing.assert_close(weight.grad, *wanted, rtol=1e-9, atol=1e-11)
 
 
@@ -157,13 +157,13 @@ def test_the_sum_of_squares_is_that_of_the_models_own_logits() -> None:
     """log sum_v p_v^2 at the learner's temperature, without a gradient; nobody else pays for it."""
     model, rollouts = make_model(), [make_rollout(random.Random(seed)) for seed in range(3)]
     batch = collate(rollouts, dtype=torch.float64)
-    *_, found = response_scores(model, batch, 0.7, squares=True)
+    *_, found = compute_scores(model, batch, 0.7, squares=True)
     logits = model(input_ids=batch.inputs, attention_mask=batch.attention).logits / 0.7
     wanted = logits.softmax(-1).square().sum(-1).log() * batch.mask
     assert found is not None
     assert not found.requires_grad
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
-    assert response_scores(model, batch, 0.7)[2] is None
+    assert compute_scores(model, batch, 0.7)[2] is None
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -177,7 +177,7 @@ def test_in_half_precision_only_the_products_are_rounded(kept: bool, monkeypatch
     (d_logits,) = torch.autograd.grad(wanted.sum(), logits)
     for elements in (10**6, 64 * 7):
         cut(monkeypatch, elements, kept=kept)
-        logps, entropy = linear_logps(hidden, weight, labels)
+        logps, entropy = compute_linear_logps(hidden, weight, labels)
         assert logps.dtype == entropy.dtype == torch.float32
         torch.testing.assert_close(logps, wanted, rtol=1e-5, atol=1e-5)
         (gradient,) = torch.autograd.grad(logps.sum(), weight)
@@ -192,7 +192,7 @@ def test_the_graph_holds_tiles_only_where_they_are_few(monkeypatch: pytest.Monke
     def held() -> int:
         sizes: list[int] = []
         with torch.autograd.graph.saved_tensors_hooks(lambda t: sizes.append(t.numel()) or t, lambda t: t):
-            linear_scores(hidden, weight, labels, 1.0, offset)
+            compute_linear_scores(hidden, weight, labels, 1.0, offset)
         return max(sizes, default=0)
 
     assert held() == ROWS * VOCABULARY
@@ -206,8 +206,8 @@ def test_recorded_entropy_and_log_probs(shared: Path) -> None:
     """The recordings of verl: entropy and log-probs from logits, here as a linear layer of the identity."""
     vectors = np.load(shared / "vectors" / "verl_entropy_logprob.npz")
     logits, labels = torch.tensor(vectors["logprob::in::logits"]), torch.tensor(vectors["logprob::in::labels"])
-    logps, _ = linear_logps(logits, torch.eye(logits.shape[1]), labels)
+    logps, _ = compute_linear_logps(logits, torch.eye(logits.shape[1]), labels)
     np.testing.assert_allclose(logps.numpy(), vectors["logprob::out::logprob"], rtol=1e-5, atol=1e-6)
     logits = torch.tensor(vectors["entropy::in::logits"])
-    _, entropy = linear_logps(logits, torch.eye(logits.shape[1]), torch.zeros(len(logits), dtype=torch.int64))
+    _, entropy = compute_linear_logps(logits, torch.eye(logits.shape[1]), torch.zeros(len(logits), dtype=torch.int64))
     np.testing.assert_allclose(entropy.numpy(), vectors["entropy::out::entropy"], rtol=1e-5, atol=1e-6)

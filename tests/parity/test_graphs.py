@@ -26,15 +26,15 @@ from qed.algorithms.grpo import Grpo
 from qed.config.phases import Settings
 from qed.config.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings
 from qed.loops.train import train
-from qed.models.lora import add
-from qed.randomness import seed_of
+from qed.models.lora import add_adapters
+from qed.randomness import derive_seed
 from qed.runs.run import Launch, read_lines
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
-from qed.sampling.native.cuda_graphs import Capture, Graphed
+from qed.sampling.native.cuda_graphs import Capture, GraphedDecoder
 from qed.sampling.native.decoder import Decoder, LlamaDecoder
 from qed.sampling.native.sampler import NativeSampler
-from qed.sampling.native.sequences import Rows
+from qed.sampling.native.sequences import Sequences
 from qed.types import Completion
 
 Step = Callable[[], Tensor]
@@ -97,17 +97,17 @@ def taping(monkeypatch: pytest.MonkeyPatch) -> Taping:
 
     def graphed(decoder: Decoder, device: torch.device, refuse: Callable[[str], None]) -> Decoder:
         assert isinstance(decoder, LlamaDecoder)
-        return Graphed(decoder, capture, refuse)
+        return GraphedDecoder(decoder, capture, refuse)
 
     monkeypatch.setattr("qed.sampling.native.sampler.graphed", graphed)
-    monkeypatch.setattr("qed.sampling.native.sampler.LEAVE_SHARE", {"cpu": 2})
+    monkeypatch.setattr("qed.sampling.native.sampler.COMPACT_SHARE", {"cpu": 2})
     return capture
 
 
 def asked(longest: int, most: int) -> tuple[list[tuple[int, ...]], list[list[int]]]:
     source = random.Random(4)
     prompts = [tuple(source.randrange(2, VOCABULARY) for _ in range(source.randint(1, longest))) for _ in range(7)]
-    return prompts, [[seed_of("graph", which, n) for n in range(source.choice([1, most]))] for which in range(7)]
+    return prompts, [[derive_seed("graph", which, n) for n in range(source.choice([1, most]))] for which in range(7)]
 
 
 def alike(found: Sequence[Sequence[Completion]], expected: Sequence[Sequence[Completion]]) -> None:
@@ -147,12 +147,12 @@ def test_a_step_of_fixed_shapes_computes_the_same(monkeypatch: pytest.MonkeyPatc
     class Both(LlamaDecoder):
         steps = 0
 
-        def __call__(self, rows: Rows, last: Tensor) -> Tensor:
+        def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
             other, positions, column = deepcopy(rows), rows.prompt + rows.age - 1, torch.tensor([rows.used])
             logits = super().__call__(rows, last)
             other.reserve(rows.used + 37)
             torch.testing.assert_close(self.fixed(other, last, positions, column), logits, rtol=1e-11, atol=1e-11)
-            other.count_column()
+            other.commit_slot()
             for one, two in zip(other.cache.layers, rows.cache.layers, strict=True):
                 assert one.used == two.used
                 torch.testing.assert_close(one.keys[:, :, : one.used], two.keys[:, :, : two.used])
@@ -195,7 +195,7 @@ def test_trained_weights_are_cast_before_a_capture(taping: Taping) -> None:
 
 
 def test_adapters_are_part_of_it(taping: Taping) -> None:
-    model = add(make_model(dtype=torch.float32), ModelSettings(lora_rank=2), seed=0)
+    model = add_adapters(make_model(dtype=torch.float32), ModelSettings(lora_rank=2), seed=0)
     for parameter in model.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -233,7 +233,7 @@ def test_a_run_notes_once_why_it_makes_no_graphs(tmp_path: Path, monkeypatch: py
             raise RuntimeError("the capture was spoilt")  # as the end of a capture does
 
     monkeypatch.setattr(
-        "qed.sampling.native.sampler.graphed", lambda decoder, _, refuse: Graphed(decoder, spoilt, refuse)
+        "qed.sampling.native.sampler.graphed", lambda decoder, _, refuse: GraphedDecoder(decoder, spoilt, refuse)
     )
     settings = Settings(
         method="grpo",

@@ -18,8 +18,8 @@ from test_closed_forms import batch, loss_and_gradient
 from qed.algorithms.exgrpo import ExGrpo
 from qed.algorithms.luffy import Luffy
 from qed.algorithms.parts import mixture
-from qed.algorithms.parts.guidance import Guidance
-from qed.algorithms.parts.mixture import Mixture
+from qed.algorithms.parts.guidance import ExpertPrefix
+from qed.algorithms.parts.mixture import OffPolicyAdvantages
 from qed.algorithms.parts.shaping import Shaping
 from qed.algorithms.rl_sft import RlSft
 from qed.errors import UsageError
@@ -91,9 +91,9 @@ def test_recorded_token_losses(shared: Path, case: str) -> None:
     algorithm, rows = algorithm_of(args, behaviour="target_probs" in found), rows_of(found)
     logps = found["log_prob"].double()
     # Ours divides by rows x length, the recorded constant is the padded length alone.
-    rows = rows.weighted(algorithm.weights(rows, 1))
+    rows = rows.with_weights(algorithm.weights(rows, 1))
     if algorithm.average == "constant":
-        rows = rows.weighted(rows.mask / rows.mask.shape[1])
+        rows = rows.with_weights(rows.mask / rows.mask.shape[1])
     assert algorithm.two_pass is (args["all_max_clip"] is not None)
     rows = algorithm.prepare(rows, logps if algorithm.two_pass else None, None)
     logps.requires_grad_()
@@ -113,7 +113,7 @@ def test_recorded_token_losses(shared: Path, case: str) -> None:
 
 
 def advantages_of(
-    found: Mapping[str, torch.Tensor], normalize: bool, rule: str, mixed: Mixture | None = None
+    found: Mapping[str, torch.Tensor], normalize: bool, rule: str, mixed: OffPolicyAdvantages | None = None
 ) -> np.ndarray:
     """The advantages of all rows, spread over their tokens."""
     mask = found["eos_mask"].double()
@@ -125,11 +125,11 @@ def advantages_of(
         rewards = found["token_level_rewards"][members].double().sum(1)
         # The recorded code takes a single answer for its own advantage, which is our split of a lone own answer.
         if rule == "split" or len(members) == 1:
-            values = mixture.split(rewards, own[members], normalize, 1e-6)
+            values = mixture.split_statistics(rewards, own[members], normalize, 1e-6)
         else:
             values = Luffy(normalize_std=normalize).advantages(rewards)
         group = [rollout(int(mask[row].sum()), given=int(given[row].sum())) for row in members.tolist()]
-        weighed = (mixed or Mixture()).weighed(group, values.tolist())
+        weighed = (mixed or OffPolicyAdvantages()).weigh(group, values.tolist())
         for row, value in zip(members.tolist(), weighed, strict=True):
             spread[row, : int(mask[row].sum())] = torch.tensor(value, dtype=torch.float64)
     return spread.numpy()
@@ -172,7 +172,9 @@ def test_recorded_plain_rewards(shared: Path) -> None:
 def test_recorded_weights_of_given_and_sampled_tokens(shared: Path, alpha: float, beta: float) -> None:
     vectors = np.load(shared / "vectors" / "luffy_advantages.npz")
     name = f"prefix_weight_a{alpha}_b{beta}"
-    ours = advantages_of(inputs(vectors, name), False, "shared", Mixture(given_weight=alpha, own_weight=beta))
+    ours = advantages_of(
+        inputs(vectors, name), False, "shared", OffPolicyAdvantages(given_weight=alpha, own_weight=beta)
+    )
     np.testing.assert_allclose(ours, vectors[f"{name}::out::advantages"], rtol=1e-4, atol=1e-6)
 
 
@@ -184,15 +186,15 @@ def test_a_group_without_own_answers_has_its_rewards_for_advantages() -> None:
 def test_a_constant_for_given_tokens_and_nothing_for_what_was_cut() -> None:
     """Group of two, w = 3: each given token has 3/2, the sampled ones keep the group's; a cut answer has none."""
     group = [rollout(3, given=2), rollout(2, stop="length")]
-    found = Mixture(given_advantage=3.0, zero_truncated=True).weighed(group, [-0.5, 0.5])
+    found = OffPolicyAdvantages(given_advantage=3.0, zero_truncated=True).weigh(group, [-0.5, 0.5])
     assert found == [(1.5, 1.5, -0.5), 0.0]
-    assert Mixture().weighed(group, [-0.5, (0.5, 0.25)]) == [-0.5, (0.5, 0.25)]
+    assert OffPolicyAdvantages().weigh(group, [-0.5, (0.5, 0.25)]) == [-0.5, (0.5, 0.25)]
 
 
 def test_a_wrong_trace_stays_out_unless_it_is_asked_for() -> None:
     group = [rollout(3, given=3, source="expert"), rollout(2, reward=1.0), rollout(2, given=1)]
     assert Luffy().kept([group]) == [group[1:]]
-    kept = Luffy(guidance=Guidance(wrong_traces="keep"))
+    kept = Luffy(guidance=ExpertPrefix(wrong_traces="keep"))
     assert kept.kept([group]) == [group]
     group[0].grade = Grade(1.0, True, True, None)
     assert Luffy().kept([group]) == [group]
@@ -201,7 +203,7 @@ def test_a_wrong_trace_stays_out_unless_it_is_asked_for() -> None:
 def test_the_shaped_gradient_is_the_published_one() -> None:
     """gamma p / (p + gamma)^2: 0.25 at p = gamma, 0.1/1.21 at p = 1, and unknown behaviour is no behaviour."""
     rows = batch([[1, 1]], [1.0], expert=torch.ones(1, 2, dtype=torch.float64))
-    rows = rows.weighted(torch.ones(1, 2, dtype=torch.float64))
+    rows = rows.with_weights(torch.ones(1, 2, dtype=torch.float64))
     for behaviour in (False, True):
         logps = torch.tensor([[math.log(0.1), 0.0]], dtype=torch.float64, requires_grad=True)
         loss, _ = Luffy(shaping=Shaping(behaviour=behaviour)).loss(rows, logps, torch.zeros_like(logps))
@@ -226,7 +228,7 @@ def test_rl_with_an_sft_loss_has_two_averages() -> None:
         torch.testing.assert_close(gradient, expected[order])
     alone = replace(rows, expert=rows.mask)
     assert loss_and_gradient(RlSft(), alone, logps)[1].isfinite().all(), "nothing but traces"
-    assert RlSft().live(replace(rows, advantages=rows.advantages * 0)).tolist() == [True, True, False, False]
+    assert RlSft().has_gradient(replace(rows, advantages=rows.advantages * 0)).tolist() == [True, True, False, False]
 
 
 def test_rl_with_an_sft_loss_takes_the_statistics_of_own_answers() -> None:
@@ -255,7 +257,7 @@ def test_replayed_tokens_weigh_by_their_shaped_ratio() -> None:
 def test_given_tokens_add_nothing_to_the_kl_and_to_the_entropy_bonus() -> None:
     rows = batch([[1, 1]], [0.0], expert=torch.tensor([[1.0, 0.0]], dtype=torch.float64))
     rows = replace(rows, ref_logps=torch.tensor([[5.0, math.log(2)]], dtype=torch.float64))
-    rows = rows.weighted(torch.ones(1, 2, dtype=torch.float64))
+    rows = rows.with_weights(torch.ones(1, 2, dtype=torch.float64))
     entropy = torch.tensor([[7.0, 0.25]], dtype=torch.float64)
     for name, value in (("k3", 1 - math.log(2)), ("k1", -math.log(2)), ("abs", math.log(2))):
         for kind in (Luffy, ExGrpo):
@@ -273,7 +275,7 @@ def test_what_could_not_be_graded_is_in_no_statistic_of_own_answers() -> None:
 
 @pytest.mark.parametrize("settings", [{"estimator": "opo"}, {"whiten": True}, {"kl": 0.1, "kl_place": "reward"}])
 def test_settings_that_own_statistics_do_not_read(settings: dict[str, Any]) -> None:
-    for make in (RlSft.from_settings, lambda **own: Luffy(mixture=Mixture(statistics="split"), **own)):
+    for make in (RlSft.from_settings, lambda **own: Luffy(mixture=OffPolicyAdvantages(statistics="split"), **own)):
         with pytest.raises(UsageError, match="own answers"):
             make(**settings)
 

@@ -11,12 +11,12 @@ from making import make_model, make_rollout
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from qed.randomness import seed_of
+from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.training import logps as logps_module
 from qed.training.batch import collate
-from qed.training.logps import response_logps
+from qed.training.logps import compute_logps
 from qed.types import Problem, Rollout
 
 SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -42,7 +42,7 @@ def test_a_batch_equals_the_models_own_logits_row_by_row(family: str) -> None:
     model = families()[family]
     rollouts = [make_rollout(random.Random(seed)) for seed in range(5)]
     batch = collate(rollouts, pad=3, dtype=torch.float64)
-    logps, _ = response_logps(model, batch, temperature=0.8)
+    logps, _ = compute_logps(model, batch, temperature=0.8)
     for row, rollout in enumerate(rollouts):
         ids = torch.tensor([rollout.prompt + rollout.output])
         log_probs = (model(ids).logits[0, :-1] / 0.8).log_softmax(-1)
@@ -76,7 +76,7 @@ def test_autocast_reaches_both_passes() -> None:
     for enabled in (False, True):
         model.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
-            logps, _ = response_logps(model, batch, 1.0)
+            logps, _ = compute_logps(model, batch, 1.0)
         assert logps.dtype == torch.float32
         logps.sum().backward()
         gradients.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
@@ -86,13 +86,13 @@ def test_autocast_reaches_both_passes() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.MonkeyPatch.context() as patch:
         fused = logps_module.linear_scores
         patch.setattr(logps_module, "linear_scores", lambda h, *rest: seen.append(h.dtype) or fused(h, *rest))
-        response_logps(model, batch, 1.0)
+        compute_logps(model, batch, 1.0)
     assert seen == [torch.bfloat16], "a backward pass by hand sees no autocast, so it must be given the precision"
     sampler = HFSampler(model, None, ends=(1,), precision=torch.bfloat16)
-    (answers,) = sampler.generate([(4, 7)], [[seed_of("half", n) for n in range(20)]], Sampling(1.0, 6))
+    (answers,) = sampler.generate([(4, 7)], [[derive_seed("half", n) for n in range(20)]], Sampling(1.0, 6))
     rollouts = [Rollout(Problem("p", "?", "1"), (4, 7), a.tokens, a.logps, "", a.stop_reason) for a in answers]
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        logps, _ = response_logps(model, collate(rollouts), 1.0)
+        logps, _ = compute_logps(model, collate(rollouts), 1.0)
     assert (logps - collate(rollouts).sampled_logps).abs().max() < 0.1
 
 
@@ -100,7 +100,7 @@ def test_samples_follow_the_distribution() -> None:
     """20,000 draws of one token at temperature 1.5 against the softmax, by chi-square with 22 degrees of freedom."""
     model = make_model()
     sampling = Sampling(temperature=1.5, max_tokens=1)
-    seeds = [[seed_of("frequency", number) for number in range(20_000)]]
+    seeds = [[derive_seed("frequency", number) for number in range(20_000)]]
     (answers,) = HFSampler(model, None, ends=(1,), rows_per_batch=20_000).generate([(4, 7)], seeds, sampling)
     expected = (model(torch.tensor([[4, 7]])).logits[0, -1] / 1.5).softmax(-1).detach().numpy() * len(answers)
     counted = np.bincount([answer.tokens[0] for answer in answers], minlength=23)
@@ -117,7 +117,7 @@ def test_stop_strings_end_an_answer_and_are_kept() -> None:
             return ["".join(chr(97 + int(token)) for token in row) for row in rows]
 
     model = make_model()
-    seeds = [[seed_of("stop", number) for number in range(200)]]
+    seeds = [[derive_seed("stop", number) for number in range(200)]]
     sampling = Sampling(temperature=2.0, max_tokens=20, stop=("ab", "c"))
     (answers,) = HFSampler(model, Letters(), ends=(22,), rows_per_batch=64).generate([(4,)], seeds, sampling)
     for answer in answers:
@@ -135,7 +135,7 @@ def test_the_models_own_sampling_habits_are_left_out_and_kept() -> None:
     model = make_model()
     model.generation_config.update(do_sample=True, top_k=1, repetition_penalty=3.0, temperature=0.1)
     habits = model.generation_config.to_dict()
-    seeds = [[seed_of("habits", number) for number in range(300)]]
+    seeds = [[derive_seed("habits", number) for number in range(300)]]
     (answers,) = HFSampler(model, None, ends=(1,)).generate([(4,)], seeds, Sampling(temperature=1.0, max_tokens=1))
     assert len({answer.tokens for answer in answers}) > 5
     assert model.generation_config.to_dict() == habits

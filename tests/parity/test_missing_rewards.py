@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.rewards.base import load
-from qed.rollout.stages import credit, describe
+from qed.rewards.base import load_reward
+from qed.rollout.stages import assign_advantages, describe_groups
 from qed.types import Group, Problem, Rollout
 
 # What two functions return for three groups of four answers, None and NaN by turns where they do not apply: a group in
@@ -53,7 +53,7 @@ def graded(folder: Path) -> list[Group]:
     """The answers of the table, graded by the two functions."""
     path = folder / "two.py"
     path.write_text(FUNCTIONS)
-    reward = load([f"{path}:first", f"0.5*{path}:second"])
+    reward = load_reward([f"{path}:first", f"0.5*{path}:second"])
     groups = []
     for number in range(len(TABLE)):
         problem = Problem(str(number), "?", "1")
@@ -68,13 +68,13 @@ def graded(folder: Path) -> list[Group]:
 def test_advantages_are_those_of_trl(tmp_path: Path, name: str) -> None:
     settings, expected = ADVANTAGES[name]
     groups = graded(tmp_path)
-    credit(groups, PolicyGradient(std_epsilon=1e-4, **settings))
+    assign_advantages(groups, PolicyGradient(std_epsilon=1e-4, **settings))
     found = [rollout.advantage for group in groups for rollout in group]
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def test_the_mean_reward_is_that_of_trl(tmp_path: Path) -> None:
-    found = describe(graded(tmp_path))
+    found = describe_groups(graded(tmp_path))
     assert found["reward/mean"] == pytest.approx(REWARD_MEAN, rel=1e-5)
     assert found["grading/without_reward"] == 5
     assert found["reward/first/mean"] == pytest.approx((1 + 0 + 2 + 1 + 0 + 1) / 6)
@@ -84,5 +84,5 @@ def test_a_row_without_a_reward_stays_in_the_average(tmp_path: Path) -> None:
     """TRL sets its advantage to 0 and leaves its tokens in every denominator of the loss."""
     groups = graded(tmp_path)
     algorithm = PolicyGradient()
-    credit(groups, algorithm)
+    assign_advantages(groups, algorithm)
     assert algorithm.rows(groups) == [rollout for group in groups for rollout in group]

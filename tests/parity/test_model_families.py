@@ -14,23 +14,24 @@ from test_graphs import Taping, alike, taping
 from test_native_sampler import Letters
 from transformers import AutoModelForCausalLM, Gemma3Config, Gemma3TextConfig
 
+from qed.models.families import split_head
 from qed.models.layer_windows import (
     FULL_ATTENTION,
     SLIDING_ATTENTION,
-    fixed_rotation_tokens,
-    layer_windows,
-    reached_windows,
+    compute_layer_windows,
+    compute_reached_windows,
+    count_fixed_rotation_tokens,
 )
-from qed.randomness import seed_of
-from qed.rollout.policy import tell_handover
+from qed.randomness import derive_seed
+from qed.rollout.policy import report_handover
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.decoder import is_llama_like
 from qed.sampling.native.sampler import NativeSampler, make
-from qed.training.attention import packs
+from qed.training.attention import supports_packing
 from qed.training.batch import collate
-from qed.training.logps import decoder_and_head, response_logps
-from qed.training.packing import arranged
+from qed.training.logps import compute_logps
+from qed.training.packing import pack_batch
 from qed.types import Completion, Problem, Rollout
 
 __all__ = ["taping"]
@@ -44,7 +45,7 @@ def asked(longest: int, answers: int) -> tuple[list[tuple[int, ...]], list[list[
     lengths = [1, 3, longest // 2, longest, *(source.randint(2, longest) for _ in range(2))]
     prompts = [tuple(source.randrange(3, VOCABULARY) for _ in range(length)) for length in lengths]
     return prompts, [
-        [seed_of("family", which, number) for number in range(1 + (which + 1) % answers)]
+        [derive_seed("family", which, number) for number in range(1 + (which + 1) % answers)]
         for which in range(len(prompts))
     ]
 
@@ -103,8 +104,8 @@ def test_a_window_that_holds_all_tokens_is_none(monkeypatch: pytest.MonkeyPatch)
     """Then prompts are shared as without one, and the answers are the same."""
     monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", 1)
     model = make_family("mistral", window=30)
-    assert reached_windows(model.config, 30) == (None,) * 4
-    assert reached_windows(model.config, 31) == (30,) * 4
+    assert compute_reached_windows(model.config, 30) == (None,) * 4
+    assert compute_reached_windows(model.config, 31) == (30,) * 4
     prompts, seeds = asked(14, 5)
     found = NativeSampler(model, None, ENDS).generate(prompts, seeds, Sampling(1.0, 16))
     model.config.sliding_window = None
@@ -126,7 +127,7 @@ def test_a_window_that_holds_all_tokens_is_none(monkeypatch: pytest.MonkeyPatch)
 )
 def test_windows_by_layer(name: str, changes: dict[str, Any], windows: tuple[int | None, ...]) -> None:
     model = make_family(name, **changes)
-    assert layer_windows(model.config) == windows
+    assert compute_layer_windows(model.config) == windows
     prompts, seeds = asked(14, 3)
     found = NativeSampler(model, None, ENDS).generate(prompts, seeds, Sampling(1.0, 16))
     assert worst_gap(model, prompts, found) < 1e-4
@@ -152,9 +153,9 @@ def test_what_is_not_known_is_handed_over_with_a_reason() -> None:
         sampler = make(make_family(name, **changes), None, ENDS, 8, torch.float32)
         assert type(sampler) is HFSampler
         said: list[str] = []
-        assert tell_handover(sampler, said.append) == sampler.handed_over
+        assert report_handover(sampler, said.append) == sampler.handed_over
         assert word in said[0]
-    assert tell_handover(make(make_model(), None, ENDS, 8, torch.float32), said.append) is None
+    assert report_handover(make(make_model(), None, ENDS, 8, torch.float32), said.append) is None
     assert len(said) == 1
 
 
@@ -163,7 +164,7 @@ def test_rotations_that_change_with_the_length_are_handed_over() -> None:
     factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
     rope = {"rope_type": "longrope", "rope_theta": 1e4, **factors, "original_max_position_embeddings": 24}
     model = make_family("phi3", rope_parameters=rope, original_max_position_embeddings=24)
-    assert fixed_rotation_tokens(model.config) == 24
+    assert count_fixed_rotation_tokens(model.config) == 24
     sampler = make(model, None, ENDS, 8, torch.float32)
     assert isinstance(sampler, NativeSampler)
     prompt = (3, 4, 5, 6)
@@ -180,8 +181,8 @@ def test_packed_rows_slide_as_rows_do(name: str, packed: bool) -> None:
     """Rows longer than the window, some with a prompt in common; a model that names its window nowhere but in a mask
     that is not made for packed rows is not packed."""
     model, source = make_family(name, window=8), random.Random(3)
-    body = decoder_and_head(model)[0]
-    assert packs(body) is packed
+    body = split_head(model)[0]
+    assert supports_packing(body) is packed
     prompt = tuple(source.randrange(3, VOCABULARY) for _ in range(21))
     rows = []
     for length in (5, 30, 12, 1):
@@ -190,19 +191,19 @@ def test_packed_rows_slide_as_rows_do(name: str, packed: bool) -> None:
         rows.append(Rollout(Problem("p", "?", "1"), begin, tokens, (-1.0,) * length, "", "stop", advantage=1.0))
     batch = collate(rows, dtype=torch.float32)
     with torch.no_grad():
-        plain, _ = response_logps(model, batch, 1.0)
+        plain, _ = compute_logps(model, batch, 1.0)
         alone = [forward_logps(model, row.prompt, row.output) for row in rows]
-        together = response_logps(model, batch, 1.0, arranged(batch) if packed else None)[0]
+        together = compute_logps(model, batch, 1.0, pack_batch(batch) if packed else None)[0]
     for one, other in ((plain, torch.cat(alone)), (together, torch.cat(alone))):
         assert (one[batch.mask.bool()] - other).abs().max() < 1e-4
 
 
 def test_a_window_longer_than_the_rows_that_are_tried_must_be_named() -> None:
     """Windows of 4,096 tokens cannot be tried out, so they are compared as each layer names them."""
-    assert packs(decoder_and_head(make_family("mistral", window=4096))[0])
-    assert not packs(decoder_and_head(make_family("qwen2_moe", window=4096))[0])
-    assert packs(decoder_and_head(make_family("qwen2_moe", use_sliding_window=False))[0])
-    assert not packs(make_family("llama4_text").model)
+    assert supports_packing(split_head(make_family("mistral", window=4096))[0])
+    assert not supports_packing(split_head(make_family("qwen2_moe", window=4096))[0])
+    assert supports_packing(split_head(make_family("qwen2_moe", use_sliding_window=False))[0])
+    assert not supports_packing(make_family("llama4_text").model)
 
 
 def test_which_families_are_decoded_by_their_own_layers() -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from qed.config.plugins import load_algorithm
 from qed.config.settings import ModelSettings
 from qed.errors import UsageError
-from qed.loops.ema_reference import Moving
+from qed.loops.ema_reference import EMAReference
 from qed.models import lora
 
 
@@ -28,7 +28,7 @@ def changed(network: nn.Module) -> nn.Module:
 def test_it_goes_a_part_of_the_way(mix: float) -> None:
     reference, policy = make_model(), changed(make_model())
     begun = {name: weight.clone() for name, weight in reference.named_parameters()}
-    Moving(reference, policy, 1, mix).before(2)
+    EMAReference(reference, policy, 1, mix).before(2)
     new = dict(policy.named_parameters())
     assert "lm_head.weight" not in new, "two layers are tied, whose one weight must not move twice"
     for name, weight in reference.named_parameters():
@@ -37,15 +37,15 @@ def test_it_goes_a_part_of_the_way(mix: float) -> None:
 
 
 def test_adapters_are_merged_into_what_it_becomes() -> None:
-    reference, policy = make_model(), changed(lora.add(make_model(), ModelSettings(lora_rank=2), 0))
-    Moving(reference, policy, 1, 1.0).before(2)
+    reference, policy = make_model(), changed(lora.add_adapters(make_model(), ModelSettings(lora_rank=2), 0))
+    EMAReference(reference, policy, 1, 1.0).before(2)
     ids = torch.arange(7)[None]
     torch.testing.assert_close(reference(ids).logits, policy(ids).logits)
 
 
 def test_it_moves_once_for_each_step_that_is_due() -> None:
     reference, policy = make_model(), make_model()
-    moving = Moving(reference, policy, 3, 0.5)
+    moving = EMAReference(reference, policy, 3, 0.5)
     told = []
     for step in range(1, 9):
         moving.before(step)
@@ -56,10 +56,10 @@ def test_it_moves_once_for_each_step_that_is_due() -> None:
 
 def test_its_state_is_whole() -> None:
     reference, policy = make_model(), changed(make_model())
-    moving = Moving(reference, policy, 1, 0.5)
+    moving = EMAReference(reference, policy, 1, 0.5)
     assert moving.state() == {}, "what stands as the phase began is kept elsewhere"
     moving.before(2)
-    again = Moving(make_model(), policy, 1, 0.5)
+    again = EMAReference(make_model(), policy, 1, 0.5)
     saved = {name: weight.clone() for name, weight in moving.state().items()}
     other = {"layer/exp_avg": torch.zeros(1)}
     assert again.load({**saved, **other}, 1) == other

@@ -17,15 +17,15 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 from qed.algorithms.sft import Sft
 from qed.config.settings import LearnerSettings, ModelSettings
 from qed.loops.memory import reserve_training
-from qed.models.lora import add
-from qed.randomness import seed_of
+from qed.models.lora import add_adapters
+from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
-from qed.sampling.device_memory import training_bytes, weight_bytes
+from qed.sampling.device_memory import count_training_bytes, count_weight_bytes
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.decoder import is_llama_like
-from qed.sampling.native.kv_cache import Columns, _stacked
-from qed.sampling.native.sampler import NativeSampler, make, supports
-from qed.sampling.native.sequences import Rows, packed
+from qed.sampling.native.kv_cache import KVCacheLayer, _stack_rows
+from qed.sampling.native.sampler import NativeSampler, is_supported, make
+from qed.sampling.native.sequences import Sequences, pack_sequences
 from qed.training.learner import Learner
 from qed.types import Completion
 
@@ -76,10 +76,10 @@ def test_it_writes_what_the_reference_writes(
     name: str, temperature: float, rows: int, look: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever shares a batch, and whether rows that are done are looked for at every token or now and then."""
-    monkeypatch.setattr("qed.sampling.native.sampler.LOOK_EVERY", {"cpu": look})
+    monkeypatch.setattr("qed.sampling.native.sampler.CHECK_EVERY", {"cpu": look})
     model, source = family(name), random.Random(1)
     prompts = [tuple(source.randrange(2, VOCABULARY) for _ in range(source.randint(1, 9))) for _ in range(9)]
-    seeds = [[seed_of("native", which, number) for number in range(source.choice([1, 3, 8]))] for which in range(9)]
+    seeds = [[derive_seed("native", which, number) for number in range(source.choice([1, 3, 8]))] for which in range(9)]
     sampling = Sampling(temperature, 20, top_p=0.9 if rows == 5 else 1.0)
     expected = HFSampler(model, None, ends=(1, 2)).generate(prompts, seeds, sampling)
     found = NativeSampler(model, None, ends=(1, 2), rows_per_batch=rows).generate(prompts, seeds, sampling)
@@ -96,7 +96,7 @@ def test_answers_that_read_one_prompt_where_it_lies(name: str, rows: int, monkey
     monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", 1)
     model, source = family(name), random.Random(2)
     prompts = [tuple(source.randrange(2, VOCABULARY) for _ in range(source.randint(2, 30))) for _ in range(7)]
-    seeds = [[seed_of("shared", which, number) for number in range(source.choice([1, 4, 8]))] for which in range(7)]
+    seeds = [[derive_seed("shared", which, number) for number in range(source.choice([1, 4, 8]))] for which in range(7)]
     sampling = Sampling(1.0, 15)
     expected = HFSampler(model, None, ends=(1, 2)).generate(prompts, seeds, sampling)
     found = NativeSampler(model, None, ends=(1, 2), rows_per_batch=rows).generate(prompts, seeds, sampling)
@@ -111,7 +111,7 @@ def test_adapters_and_long_rotations_are_read_too() -> None:
     torch.manual_seed(3)
     config = LlamaConfig(**SHAPE, rope_parameters={**rope, "original_max_position_embeddings": 16})
     model = LlamaForCausalLM(config).eval()
-    model = add(model, ModelSettings(lora_rank=2), seed=0)
+    model = add_adapters(model, ModelSettings(lora_rank=2), seed=0)
     for parameter in model.parameters():
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.5)
@@ -128,7 +128,7 @@ def test_answers_end_where_those_of_the_reference_end(rows: int, longest: int, s
     """At an end id, at a stop string however it is cut into tokens, or at the longest length."""
     model = make_model()
     prompts = [(4,), (5, 6, 7)]
-    seeds = [[seed_of("stop", which, number) for number in range(13)] for which in range(2)]
+    seeds = [[derive_seed("stop", which, number) for number in range(13)] for which in range(2)]
     sampling = Sampling(2.0, longest, stop)
     expected = HFSampler(model, Letters(), ends=(22,)).generate(prompts, seeds, sampling)
     found = NativeSampler(model, Letters(), ends=(22,), rows_per_batch=rows).generate(prompts, seeds, sampling)
@@ -142,7 +142,8 @@ def most_rows(monkeypatch: pytest.MonkeyPatch, sampler: HFSampler, memory: int) 
     with monkeypatch.context() as patch:
         patch.setattr("qed.sampling.native.sampler.host.whole_memory", lambda: memory)
         patch.setattr(
-            "qed.sampling.native.sampler.packed", lambda *rest: (rows := packed(*rest), sizes.append(len(rows)))[0]
+            "qed.sampling.native.sampler.packed",
+            lambda *rest: (rows := pack_sequences(*rest), sizes.append(len(rows)))[0],
         )
         return sampler.generate([(3, 4)], [list(range(9))], Sampling(1.0, 6))[0], max(sizes)
 
@@ -151,7 +152,7 @@ def test_no_more_rows_than_their_keys_and_values_have_memory_for(monkeypatch: py
     """A column takes 2 x 8 bytes x 2 layers x 2 heads x 4 numbers; each row has at most 2 + 6 of them, and rows have
     half of what weights and training leave."""
     model = make_model()
-    row, weights = 8 * 2 * 8 * 2 * 2 * 4, weight_bytes(model)
+    row, weights = 8 * 2 * 8 * 2 * 2 * 4, count_weight_bytes(model)
     assert weights == sum(one.nbytes for one in {*model.parameters(), *model.buffers()})
     sampler = NativeSampler(model, None, ends=(1,))
     whole, rows = most_rows(monkeypatch, sampler, 1 << 40)
@@ -174,7 +175,7 @@ def test_rows_count_the_bytes_that_their_numbers_have(monkeypatch: pytest.Monkey
     """Under autocast keys and values have two bytes each, and trained weights are there a second time in two."""
     model = make_model(dtype=torch.float32)
     numbers = sum(one.numel() for one in model.parameters())
-    row, weights = 8 * 2 * 2 * 2 * 2 * 4, weight_bytes(model) + 2 * numbers
+    row, weights = 8 * 2 * 2 * 2 * 2 * 4, count_weight_bytes(model) + 2 * numbers
     for count in (2, 5):
         sampler = NativeSampler(model, None, ends=(1,), precision=torch.bfloat16)
         assert most_rows(monkeypatch, sampler, weights + 2 * count * row + 100)[1] == count
@@ -183,7 +184,8 @@ def test_rows_count_the_bytes_that_their_numbers_have(monkeypatch: pytest.Monkey
 def test_the_bytes_of_training() -> None:
     parameters = [torch.nn.Parameter(torch.zeros(3, 5)), torch.nn.Parameter(torch.zeros(7))]
     adamw, offloaded, eight_bit = (
-        training_bytes(parameters, LearnerSettings(optimizer=name)) for name in ("adamw", "adamw_offload", "adamw8bit")
+        count_training_bytes(parameters, LearnerSettings(optimizer=name))
+        for name in ("adamw", "adamw_offload", "adamw8bit")
     )
     assert adamw == offloaded == 22 * 4 * 3  # on the CPU what is moved off the device is still in its memory
     assert eight_bit == 22 * (4 + 2)
@@ -194,7 +196,7 @@ def test_prompts_are_computed_some_tokens_at_a_time(monkeypatch: pytest.MonkeyPa
     are the same."""
     model, source = family("llama"), random.Random(5)
     prompts = [tuple(source.randrange(2, VOCABULARY) for _ in range(source.randint(1, 30))) for _ in range(12)]
-    seeds = [[seed_of("chunks", which, number) for number in range(1 + which % 4)] for which in range(12)]
+    seeds = [[derive_seed("chunks", which, number) for number in range(1 + which % 4)] for which in range(12)]
     sizes: list[tuple[int, int]] = []
     body = model.model
     body.register_forward_pre_hook(lambda _, __, given: sizes.append(given["input_ids"].shape), with_kwargs=True)
@@ -214,7 +216,7 @@ def test_prompts_are_computed_some_tokens_at_a_time(monkeypatch: pytest.MonkeyPa
             assert [one.logps for one in own] == [pytest.approx(two.logps, abs=1e-5) for two in expected]
 
 
-def states(layers: Iterable[Columns]) -> list[torch.Tensor]:
+def states(layers: Iterable[KVCacheLayer]) -> list[torch.Tensor]:
     return [one for layer in layers for one in (layer.keys, layer.values) if one is not None]
 
 
@@ -222,14 +224,14 @@ class Living:
     """Counts the bytes of all keys and values that layers hold, each memory once."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.layers: WeakSet[Columns] = WeakSet()
-        begin = Columns.__init__
+        self.layers: WeakSet[KVCacheLayer] = WeakSet()
+        begin = KVCacheLayer.__init__
 
-        def noted(layer: Columns) -> None:
+        def noted(layer: KVCacheLayer) -> None:
             begin(layer)
             self.layers.add(layer)
 
-        monkeypatch.setattr(Columns, "__init__", noted)
+        monkeypatch.setattr(KVCacheLayer, "__init__", noted)
 
     def bytes(self) -> int:
         storages = [one.untyped_storage() for one in states(self.layers)]
@@ -246,19 +248,19 @@ def test_a_refill_holds_no_second_cache(shared: int, monkeypatch: pytest.MonkeyP
     peaks: list[tuple[int, int, int]] = []
 
     def stacked(*arguments: Any) -> torch.Tensor:
-        found = _stacked(*arguments)
+        found = _stack_rows(*arguments)
         seen.append(living.bytes() + found.nbytes)
         return found
 
-    def watched(*arguments: Any) -> Rows:
+    def watched(*arguments: Any) -> Sequences:
         seen.clear()
         old = living.bytes()
-        rows = packed(*arguments)
+        rows = pack_sequences(*arguments)
         caches = [rows.cache] if rows.prompts is None else [rows.cache, rows.prompts.cache]
         peaks.append((old, max(seen), sum(one.nbytes for cache in caches for one in states(cache.layers))))
         return rows
 
-    monkeypatch.setattr("qed.sampling.native.kv_cache._stacked", stacked)
+    monkeypatch.setattr("qed.sampling.native.kv_cache._stack_rows", stacked)
     monkeypatch.setattr("qed.sampling.native.sampler.packed", watched)
     prompts = [tuple(range(2, 22)), tuple(range(3, 20)), (4, 5, 6)]
     NativeSampler(model, None, ends=(1, 2), rows_per_batch=8).generate(prompts, [[*range(8)]] * 3, Sampling(1.0, 12))
@@ -276,8 +278,8 @@ def test_no_prompt_and_no_answer() -> None:
 
 def test_a_model_with_other_layers_goes_to_the_reference() -> None:
     model = make_model(use_sliding_window=True, sliding_window=4, max_window_layers=1)
-    assert supports(model)
+    assert is_supported(model)
     assert isinstance(make(model, None, (1,), 8, torch.float32), NativeSampler)
     model.config.layer_types = ["full_attention", "linear_attention"]
-    assert not supports(model)
+    assert not is_supported(model)
     assert type(make(model, None, (1,), 8, torch.float32)) is HFSampler

@@ -15,14 +15,20 @@ from torch import Tensor, nn
 
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.sft import Sft
-from qed.config.changes import changes
+from qed.config.changes import list_changes
 from qed.config.phases import PhaseSettings, PipelineSettings
 from qed.config.settings import LearnerSettings
-from qed.config.values import dump
+from qed.config.values import dump_settings
 from qed.errors import UsageError
 from qed.training import optim
 from qed.training.learner import Learner
-from qed.training.optim import OffloadedAdamW, learning_rate, load_optimizer_tensors, make_optimizer, optimizer_tensors
+from qed.training.optim import (
+    OffloadedAdamW,
+    compute_learning_rate,
+    load_optimizer_tensors,
+    make_optimizer,
+    read_optimizer_tensors,
+)
 
 CASES = [(1e-2, (0.9, 0.999), 0.0), (1e-3, (0.9, 0.95), 0.1), (0.3, (0.5, 0.8), 0.3), (1e-4, (0.0, 0.0), 0.01)]
 
@@ -46,7 +52,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, settings: LearnerS
             size = 10.0 ** (step % 5 - 3)
             parameter.grad = (size * torch.randn(parameter.shape, generator=source)).to(parameter)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(settings, step)
+            group["lr"] = compute_learning_rate(settings, step)
         optimizer.step()
 
 
@@ -89,7 +95,7 @@ def test_one_goes_on_where_the_other_stopped(first: str, then: str) -> None:
     model = network()
     before = make_optimizer(model, LearnerSettings(optimizer=first, lr=1e-2, weight_decay=0.1))
     train(model, before, settings, range(8))
-    tensors = optimizer_tensors(before, model)
+    tensors = read_optimizer_tensors(before, model)
     assert set(tensors) == {
         f"{name}/{entry}" for name, _ in model.named_parameters() for entry in ("step", "exp_avg", "exp_avg_sq")
     }
@@ -112,8 +118,8 @@ def test_a_run_is_resumed_with_an_optimizer_of_the_same_updates(
         for optimizer in (before, after)
     ]
     saved = tmp_path / "settings.yaml"
-    saved.write_text(dump(pipelines[0]), encoding="utf-8")
-    told, wrong = changes(saved, pipelines[1])
+    saved.write_text(dump_settings(pipelines[0]), encoding="utf-8")
+    told, wrong = list_changes(saved, pipelines[1])
     assert told == [f"rl.learner.optimizer: {before} -> {after}"]
     assert wrong == (told if refused else [])
 
@@ -148,13 +154,13 @@ def test_the_learner_trains_the_same_and_restarts() -> None:
             steps=6, optimizer=optimizer, lr=1e-2, weight_decay=0.1, clip_norm=0.1, schedule="linear"
         )
         learner = Learner(model, Grpo(), settings, length=9)
-        learner.begin_from(model.state_dict())
+        learner.set_initial_weights(model.state_dict())
         storages = {weight.untyped_storage().data_ptr() for weight in learner.beginning.values()}
         assert len(storages) == len(list(model.parameters()))  # the tied weight is copied once
         for step in range(3):
             learner.update(rollouts, step)
         first = weights(model)
-        learner.restart()
+        learner.restore_initial_weights()
         assert torch.equal(weights(model), weights(make_model()))
         for step in range(3):
             learner.update(rollouts, step)
@@ -178,7 +184,7 @@ def test_a_count_comes_back_as_a_number() -> None:
     model = nn.Linear(3, 2, bias=False)
     optimizer = torch.optim.SGD(model.parameters())
     optimizer.state[model.weight] = {"step": 7, "state1": torch.arange(6, dtype=torch.uint8)}
-    tensors = optimizer_tensors(optimizer, model)
+    tensors = read_optimizer_tensors(optimizer, model)
     optimizer.state.clear()
     load_optimizer_tensors(optimizer, model, tensors)
     found = optimizer.state[model.weight]
@@ -199,7 +205,7 @@ def test_on_a_device_the_moments_stay_in_pinned_memory(chunk: int, monkeypatch: 
     assert isinstance(optimizer, OffloadedAdamW)
     train(model, optimizer, settings, range(10))
     again = make_optimizer(model, settings)
-    load_optimizer_tensors(again, model, optimizer_tensors(optimizer, model))
+    load_optimizer_tensors(again, model, read_optimizer_tensors(optimizer, model))
     train(model, again, settings, range(10, 20))
     for state in again.state.values():
         assert state["exp_avg"].is_pinned()
@@ -223,7 +229,7 @@ def test_eight_bits_go_on_from_a_checkpoint() -> None:
             optimizer = make_optimizer(model, settings)
             load_optimizer_tensors(optimizer, model, tensors)
             train(model, optimizer, settings, range(done, stop))
-            tensors, done = optimizer_tensors(optimizer, model), stop
+            tensors, done = read_optimizer_tensors(optimizer, model), stop
         ends.append(weights(model))
     assert torch.equal(*ends)
     assert math.isfinite(float(ends[0].sum()))

@@ -16,28 +16,29 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from qed.algorithms.sft import Sft
 from qed.config.settings import LearnerSettings
-from qed.training.attention import attending, packs
+from qed.models.families import split_head
+from qed.training.attention import supports_packing, use_packed_attention
 from qed.training.batch import Batch, collate
 from qed.training.learner import Learner
-from qed.training.logps import decoder_and_head, response_logps
-from qed.training.packing import arranged, cut_packed, windows
+from qed.training.logps import compute_logps
+from qed.training.packing import cut_packed_microbatches, cut_windows, pack_batch
 
 SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
 def test_windows_by_hand() -> None:
     """A stream of nine tokens holds two windows of four; the ninth is the last label."""
-    found = windows([[1, 2, 3], [4], [5, 6, 7, 8, 9]], 4)
+    found = cut_windows([[1, 2, 3], [4], [5, 6, 7, 8, 9]], 4)
     assert found.tolist() == [[1, 2, 3, 4, 5], [5, 6, 7, 8, 9]]
-    assert windows([range(8)], 4).tolist() == [[0, 1, 2, 3, 4]]
-    assert windows([range(4)], 4).shape == windows([], 4).shape == (0, 5)
+    assert cut_windows([range(8)], 4).tolist() == [[0, 1, 2, 3, 4]]
+    assert cut_windows([range(4)], 4).shape == cut_windows([], 4).shape == (0, 5)
 
 
 @given(lengths=st.lists(st.integers(0, 9), max_size=9), length=st.integers(1, 12))
 def test_windows_label_every_token_but_the_first_once(lengths: list[int], length: int) -> None:
     documents = [[100 * number + place for place in range(count)] for number, count in enumerate(lengths)]
     stream = [token for document in documents for token in document]
-    found = windows(documents, length)
+    found = cut_windows(documents, length)
     count = max(0, len(stream) - 1) // length
     assert found.shape == (count, length + 1)
     assert found[:, :-1].flatten().tolist() == stream[: count * length]
@@ -76,11 +77,11 @@ def rows_with_shared_prompts(seed: int = 0) -> Batch:
 def test_packed_log_probs_are_those_of_the_rows(family: str) -> None:
     """Values and gradients, of rotary and absolute positions, also where attention slides."""
     network = families()[family]
-    assert packs(decoder_and_head(network)[0])
+    assert supports_packing(split_head(network)[0])
     batch = rows_with_shared_prompts()
     found = []
-    for layout in (None, arranged(batch)):
-        logps, entropy = response_logps(network, batch, 0.8, layout)
+    for layout in (None, pack_batch(batch)):
+        logps, entropy = compute_logps(network, batch, 0.8, layout)
         gradients = torch.autograd.grad((logps.sin() + entropy).sum(), list(network.parameters()), allow_unused=True)
         used = [gradient.flatten() for gradient in gradients if gradient is not None]
         found.append((logps, entropy, torch.cat(used)))
@@ -91,7 +92,7 @@ def test_packed_log_probs_are_those_of_the_rows(family: str) -> None:
 
 def test_a_prompt_is_computed_once_for_all_its_answers() -> None:
     batch = rows_with_shared_prompts()
-    layout = arranged(batch)
+    layout = pack_batch(batch)
     prompts, own = 12 + 9, (5 + 1 + 9 + 2) + (7 + 3) - 6
     alone = int(batch.attention[[1, 5, 8]].sum())
     assert layout.ids.numel() == prompts + own + alone
@@ -104,12 +105,12 @@ def test_a_prompt_is_computed_once_for_all_its_answers() -> None:
 def test_packed_cuts_keep_prompts_together_within_the_budget(seed: int, budget: int, together: int) -> None:
     """What a part computes is within the budget, and a prompt is in two parts only where its answers fill one."""
     batch = rows_with_shared_prompts(seed)
-    parts = cut_packed(batch, budget, together)
+    parts = cut_packed_microbatches(batch, budget, together)
     assert sorted(row for part in parts for row in part) == list(range(9))
     for part in parts:
-        assert arranged(batch.select(part)).ids.numel() <= budget or len(part) == together
+        assert pack_batch(batch.select(part)).ids.numel() <= budget or len(part) == together
         assert all(part[at] // together == part[at + together - 1] // together for at in range(0, len(part), together))
-    assert len(cut_packed(batch, 10**6, together)) == 1
+    assert len(cut_packed_microbatches(batch, 10**6, together)) == 1
 
 
 def test_bfloat16_and_checkpointing_pack_too() -> None:
@@ -117,12 +118,12 @@ def test_bfloat16_and_checkpointing_pack_too() -> None:
     network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     network.train()
     batch = rows_with_shared_prompts()
-    with attending(network.config):
+    with use_packed_attention(network.config):
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            packed, _ = response_logps(network, batch, 1.0, arranged(batch))
+            packed, _ = compute_logps(network, batch, 1.0, pack_batch(batch))
         packed.sum().backward()
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        plain, _ = response_logps(network, batch, 1.0)
+        plain, _ = compute_logps(network, batch, 1.0)
     torch.testing.assert_close(packed, plain, rtol=0.05, atol=0.15)
 
 
@@ -142,6 +143,6 @@ class Blind(nn.Module):
 def test_a_model_that_mixes_packed_rows_is_computed_with_padding(monkeypatch: pytest.MonkeyPatch) -> None:
     network = make_model()
     assert Learner(network, Sft(), LearnerSettings()).packing
-    assert not packs(Blind(network.model))
-    monkeypatch.setattr("qed.training.learner.packs", lambda body: packs(Blind(body)))
+    assert not supports_packing(Blind(network.model))
+    monkeypatch.setattr("qed.training.learner.packs", lambda body: supports_packing(Blind(body)))
     assert not Learner(network, Sft(), LearnerSettings()).packing

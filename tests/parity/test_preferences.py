@@ -16,7 +16,7 @@ from making import make_model, make_rollout
 
 from qed.algorithms.dpo import Dpo
 from qed.algorithms.online_dpo import OnlineDpo
-from qed.algorithms.parts.pair_losses import Preference, score
+from qed.algorithms.parts.pair_losses import Preference, compute_score
 from qed.config.settings import LearnerSettings
 from qed.errors import UsageError
 from qed.training.batch import Batch
@@ -32,7 +32,7 @@ def batch(mask: torch.Tensor, **columns: torch.Tensor) -> Batch:
 
 def evaluated(algorithm: Dpo, rows: Batch, logps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
     """Loss, its gradient and metrics of one step that is not cut."""
-    rows = rows.weighted(algorithm.weights(rows, 4))
+    rows = rows.with_weights(algorithm.weights(rows, 4))
     rows = algorithm.prepare(rows, logps if algorithm.two_pass else None, None)
     leaf = logps.clone().requires_grad_()
     loss, stats = algorithm.loss(rows, leaf, torch.zeros_like(leaf))
@@ -144,9 +144,9 @@ def test_no_loss_overflows(loss: str) -> None:
 
 def test_alpha_divergence_meets_the_others_at_its_ends() -> None:
     x = torch.linspace(-2, 2, 9).double()
-    torch.testing.assert_close(score(x, "alpha", 1.0), x)
-    torch.testing.assert_close(score(x, "alpha", 0.0), score(x, "forward_kl", 0.5))
-    torch.testing.assert_close(score(x, "alpha", 1 + 1e-9), x, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(compute_score(x, "alpha", 1.0), x)
+    torch.testing.assert_close(compute_score(x, "alpha", 0.0), compute_score(x, "forward_kl", 0.5))
+    torch.testing.assert_close(compute_score(x, "alpha", 1 + 1e-9), x, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -48,12 +48,12 @@ def test_our_own_grader_differs_from_the_slow_reference_in_one_case(shared: Path
     differing = [
         (case["response"], case["ground_truth"])
         for case in recorded(shared)
-        if as_recorded(r1_zero.score(str(case["response"]), case["ground_truth"]))  # type: ignore[arg-type]
+        if as_recorded(r1_zero.score_response(str(case["response"]), case["ground_truth"]))  # type: ignore[arg-type]
         != case["r1_zero_fast_false"]
     ]
     assert differing == [("reasoning </think> <answer> 18 dollars </answer>", "18")]
     for case in recorded(shared):
-        grade = question_only.score(str(case["response"]), case["ground_truth"])  # type: ignore[arg-type]
+        grade = question_only.score_response(str(case["response"]), case["ground_truth"])  # type: ignore[arg-type]
         assert as_recorded(grade) == case["question_only_fast_false"]
 
 
@@ -86,7 +86,7 @@ def test_the_tags_are_counted_with_what_follows_them(text: str) -> None:
         pay -= 0.001 * len(text.split("\n</answer>\n")[-1])
     if text.count("\n</answer>") == 1:
         pay -= 0.001 * (len(text.split("\n</answer>")[-1]) - 1)
-    assert gsm8k_xml.tag_pay(text) == pytest.approx(pay, abs=1e-12)
+    assert gsm8k_xml.score_tags(text) == pytest.approx(pay, abs=1e-12)
 
 
 SOLUTIONS = st.lists(
@@ -100,7 +100,7 @@ def test_the_held_solution_is_that_of_the_pattern(text: str, end_token: str) -> 
     end = rf"(?:{re.escape(end_token)})?" if end_token else ""
     pattern = rf"<end_working_out>.*?<SOLUTION>(.+?)</SOLUTION>\s*{end}\s*$"
     found = re.search(pattern, text, re.DOTALL | re.MULTILINE)
-    held = working_out.held_solution(text, working_out.WORKING_OUT, end_token)
+    held = working_out.find_solution(text, working_out.WORKING_OUT, end_token)
     assert held == (found.group(1) if found else None)
 
 
@@ -114,12 +114,12 @@ def test_the_number_is_that_of_the_pattern(text: str) -> None:
             expected = pay.number_equal if float(found.group(1).replace(",", "")) == -7 else pay.number_other
         except ValueError:
             expected = pay.number_unparsable
-    assert working_out.number_pay(text.partition("<SOLUTION>")[2], "-7", pay) == expected
+    assert working_out.score_number(text.partition("<SOLUTION>")[2], "-7", pay) == expected
 
 
 def paid(entry: str, text: str, tokens: int, *options: str) -> float:
     """What one part pays for a text of so many tokens, where the longest answer has 100."""
-    return base.load([entry], options, max_tokens=100).grade([rollout(text, "12", tokens)])[0].reward
+    return base.load_reward([entry], options, max_tokens=100).grade([rollout(text, "12", tokens)])[0].reward
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from making import make_model, make_rollout, prefix_mask
 
 from qed.algorithms.parts import corrections, losses, scales
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.algorithms.parts.scales import factor
-from qed.algorithms.parts.surrogates import Surrogate, SurrogateKind, policy_loss, sampled, written
+from qed.algorithms.parts.scales import compute_factor
+from qed.algorithms.parts.surrogates import Surrogate, SurrogateKind, find_sampled, find_written, policy_loss
 from qed.algorithms.rl_sft import RlSft
 from qed.config.settings import LearnerSettings
 from qed.errors import QedError, UsageError
@@ -139,7 +139,7 @@ def test_a_sequence_has_one_ratio() -> None:
         assert loss[0].tolist() == pytest.approx([-2 * math.exp(0.2)] * 2)
         (gradient,) = torch.autograd.grad(loss.mean(), logps)
         assert gradient[0].tolist() == pytest.approx([-math.exp(0.2) * share] * 2)
-    capped = losses.sequence_token_log_ratios(column([30, 30]), logps, mask)
+    capped = losses.compute_sequence_token_log_ratios(column([30, 30]), logps, mask)
     assert capped.tolist() == [[10.0, 10.0]]
 
 
@@ -174,16 +174,16 @@ MASK = column([1, 1, 1], [1, 1, 0])
     ],
 )
 def test_importance_weights_by_hand(kind: Any, low: float, high: float, expected: list[list[float]]) -> None:
-    weights = corrections.importance_weights(RATIOS.log(), MASK, kind, low, high)
+    weights = corrections.compute_importance_weights(RATIOS.log(), MASK, kind, low, high)
     torch.testing.assert_close(weights, column(*expected))
 
 
 def test_normalised_weights_have_mean_one() -> None:
     """Over the tokens, and for row weights over the rows, whatever their lengths."""
     weights = column([1, 2, 3], [4, 4, 0])
-    torch.testing.assert_close(corrections.normalized(weights, MASK, "token_truncate"), weights / 2.8)
+    torch.testing.assert_close(corrections.normalize_weights(weights, MASK, "token_truncate"), weights / 2.8)
     rows = column([1, 1, 1], [4, 4, 0])
-    torch.testing.assert_close(corrections.normalized(rows, MASK, "sequence_truncate"), rows / 2.5)
+    torch.testing.assert_close(corrections.normalize_weights(rows, MASK, "sequence_truncate"), rows / 2.5)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_normalised_weights_have_mean_one() -> None:
     ],
 )
 def test_rejections_by_hand(kind: Any, low: float, high: float, expected: list[list[float]]) -> None:
-    assert corrections.kept(RATIOS.log(), MASK, kind, low, high).double().tolist() == expected
+    assert corrections.find_kept(RATIOS.log(), MASK, kind, low, high).double().tolist() == expected
 
 
 def test_rows_that_the_policy_has_left_are_dropped_when_they_are_bad() -> None:
@@ -210,7 +210,7 @@ def test_rows_that_the_policy_has_left_are_dropped_when_they_are_bad() -> None:
     logps, rolled = column([-1.0, -1.0, -9], [-1, -1, -1]), column([0.0, -1.0, 0], [-0.8, -0.9, torch.nan])
     mask = column([1, 1, 0], [1, 1, 1])
     for advantages, kept in ((-mask, [0, 1]), (mask, [1, 1])):
-        found = corrections.on_policy_rows(logps, rolled, advantages, mask, 0.3)
+        found = corrections.find_on_policy(logps, rolled, advantages, mask, 0.3)
         assert found[:, 0].tolist() == kept
 
 
@@ -228,10 +228,10 @@ def answer(logps: tuple[float, ...], old: tuple[float, ...], given: int = 0) -> 
 def test_only_what_a_sampler_wrote_is_corrected() -> None:
     """A given token and a demonstration keep their advantage beside a token that is weighed."""
     rows = batch_of(answer((0.0, -1.0, math.nan), (-1.0, -0.5, -1.0), given=1), answer((), (-1.0, -2.0)))
-    assert sampled(rows).tolist() == [[False, True, False], [False, False, False]]
-    assert written(rows).tolist() == [[False, True, True], [False, False, False]]
+    assert find_sampled(rows).tolist() == [[False, True, False], [False, False, False]]
+    assert find_written(rows).tolist() == [[False, True, True], [False, False, False]]
     settings = PolicyGradient(correction="sequence_truncate", correction_high=9.0)
-    assert settings.rescored
+    assert settings.needs_old_logps
     corrected = settings.prepare(rows, None, None)
     weight = pytest.approx(math.exp(0.5))
     assert corrected.advantages.tolist() == [[1, weight, weight], [1, 1, 0]]
@@ -286,7 +286,7 @@ def test_of_several_rejections_each_must_keep_a_token(
 ) -> None:
     """Ratios and k3 as in the test of single rejections: the row means of k3 are 0.602 and 0.307."""
     settings = corrections.Correction(rejection=kinds, rejection_low=low, rejection_high=high)
-    alone = [corrections.kept(RATIOS.log(), MASK, kind, least, most) for kind, least, most in settings.bounds]
+    alone = [corrections.find_kept(RATIOS.log(), MASK, kind, least, most) for kind, least, most in settings.bounds]
     assert torch.stack(alone).all(0).double().tolist() == expected
     rows = batch_of(
         answer((0.0,) * 3, tuple(RATIOS[0].log().tolist())), answer((0.0,) * 2, tuple(RATIOS[1, :2].log().tolist()))
@@ -294,7 +294,7 @@ def test_of_several_rejections_each_must_keep_a_token(
     # A row whose sampled log-probs are all 0 has no sampler.
     shift = 0.5 * rows.mask
     rows = replace(rows, sampled_logps=rows.sampled_logps - shift, old_logps=rows.old_logps - shift)
-    found = corrections.corrected(rows, settings, in_ratio=False)
+    found = corrections.apply_correction(rows, settings, in_ratio=False)
     assert found.advantages.tolist() == expected
 
 
@@ -314,14 +314,14 @@ def test_a_correction_of_vespo_is_inside_of_its_weight() -> None:
 
 def test_a_token_without_an_advantage_stays_in_the_geometric_mean() -> None:
     """Log-ratios 0.1 and 0.6, the second dropped by a correction: the mean is still of 0.1 and of 0.4, its bound."""
-    found = losses.gmpo_log_ratios(column([0.1, 0.6]), column([2.0, 0.0]), column([1, 1]), 0.4, 0.4)
+    found = losses.compute_gmpo_log_ratios(column([0.1, 0.6]), column([2.0, 0.0]), column([1, 1]), 0.4, 0.4)
     assert found.tolist() == [[pytest.approx(0.25)] * 2]
 
 
 def test_a_bypass_takes_the_sampler_for_the_old_policy_and_weighs_nothing() -> None:
     rows = batch_of(answer((-1.0, math.nan), (-0.5, -0.7)))
     settings = PolicyGradient(correction="bypass")
-    assert not settings.rescored
+    assert not settings.needs_old_logps
     corrected = settings.prepare(rows, None, None)
     assert corrected.old_logps.tolist() == [[-1.0, -0.7]]
     assert torch.equal(corrected.advantages, rows.advantages)
@@ -353,8 +353,13 @@ def test_settings_that_no_run_can_mean(wrong: dict[str, Any]) -> None:
 def test_scales_by_hand() -> None:
     """Dr. GRPO's constant is not divided by the rows in verl and LUFFY; every other average is the same everywhere."""
     for scale in get_args(scales.Scale):
-        assert factor(scale, "sequence", 64) == factor(scale, "token", 64) == factor(scale, "sequence_sum", 64) == 1
-    assert [factor(scale, "constant", 64, ranks=8) for scale in get_args(scales.Scale)] == [1, 1, 8, 1, 8]
+        assert (
+            compute_factor(scale, "sequence", 64)
+            == compute_factor(scale, "token", 64)
+            == compute_factor(scale, "sequence_sum", 64)
+            == 1
+        )
+    assert [compute_factor(scale, "constant", 64, ranks=8) for scale in get_args(scales.Scale)] == [1, 1, 8, 1, 8]
     rows = batch_of(answer((-1.0,), (-1.0,)), answer((-1.0, -1.0), (-1.0, -1.0)))
     weights = PolicyGradient(average="constant", scale="luffy").weights(rows, 10)
     assert weights.tolist() == [[pytest.approx(0.1), 0], [pytest.approx(0.1)] * 2]
@@ -364,15 +369,15 @@ def test_cut_dependent_originals_by_hand() -> None:
     """Rows of 1 and 3 tokens with losses 4 and 1, 1, 1: how each library sums them in one micro-batch and in two."""
     loss, mask = column([4, 9, 9], [1, 1, 1]), column([1, 0, 0], [1, 1, 1])
     together, apart = [[0, 1]], [[0], [1]]
-    assert float(scales.verl_legacy(loss, mask, together, "token")) == pytest.approx(7 / 4)
-    assert float(scales.verl_legacy(loss, mask, apart, "token")) == pytest.approx((4 + 1) / 2)
-    assert float(scales.verl_legacy(loss, mask, apart, "sequence")) == pytest.approx((4 + 1) / 2)
-    assert float(scales.verl_legacy(loss, mask, together, "constant", 10)) == pytest.approx(7 / 10)
-    assert float(scales.verl_legacy(loss, mask, apart, "constant", 10)) == pytest.approx(7 / 10 / 2)
-    assert float(scales.trl_bnpo(loss, mask, together)) == pytest.approx(7 / 4)
-    assert float(scales.trl_bnpo(loss, mask, apart)) == pytest.approx((4 + 1) / 2)
-    assert float(scales.luffy_sum(loss, mask, apart, 10)) == float(scales.luffy_sum(loss, mask, together, 10))
-    assert float(scales.luffy_sum(loss, mask, apart)) == pytest.approx(4 + 1)
+    assert float(scales.average_as_verl_legacy(loss, mask, together, "token")) == pytest.approx(7 / 4)
+    assert float(scales.average_as_verl_legacy(loss, mask, apart, "token")) == pytest.approx((4 + 1) / 2)
+    assert float(scales.average_as_verl_legacy(loss, mask, apart, "sequence")) == pytest.approx((4 + 1) / 2)
+    assert float(scales.average_as_verl_legacy(loss, mask, together, "constant", 10)) == pytest.approx(7 / 10)
+    assert float(scales.average_as_verl_legacy(loss, mask, apart, "constant", 10)) == pytest.approx(7 / 10 / 2)
+    assert float(scales.average_as_trl_bnpo(loss, mask, together)) == pytest.approx(7 / 4)
+    assert float(scales.average_as_trl_bnpo(loss, mask, apart)) == pytest.approx((4 + 1) / 2)
+    assert float(scales.sum_as_luffy(loss, mask, apart, 10)) == float(scales.sum_as_luffy(loss, mask, together, 10))
+    assert float(scales.sum_as_luffy(loss, mask, apart)) == pytest.approx(4 + 1)
 
 
 def test_averages_are_verls(shared: Path) -> None:
@@ -387,7 +392,7 @@ def test_averages_are_verls(shared: Path) -> None:
     for name, average in names.items():
         loss, mask = (torch.from_numpy(data[f"{name}::in::{part}"]) for part in ("loss_mat", "loss_mask"))
         (expected,) = json.loads(str(data[f"{name}::scalars"])).values()
-        found = scales.verl_legacy(loss, mask.double(), [range(len(mask))], average, mask.shape[1])
+        found = scales.average_as_verl_legacy(loss, mask.double(), [range(len(mask))], average, mask.shape[1])
         assert float(found) == pytest.approx(expected, rel=1e-6), name
 
 
@@ -402,7 +407,7 @@ def updates(algorithm: PolicyGradient, forget: bool, **settings: Any) -> None:
     learner.score(rollouts, old=True)
     for step in range(2):
         if forget:
-            for rollout, logps in zip(rollouts, learner._scored(learner.model, rollouts), strict=True):
+            for rollout, logps in zip(rollouts, learner._score_outputs(learner.model, rollouts), strict=True):
                 rollout.old_logps = logps
         learner.update(rollouts, step)
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from qed.algorithms.base import require
-from qed.algorithms.parts.losses import VESPO_FLOOR, row_means, shielded
-from qed.algorithms.parts.surrogates import rolled, written
+from qed.algorithms.parts.losses import VESPO_FLOOR, compute_row_means, mask_values
+from qed.algorithms.parts.surrogates import find_written, read_sampled_logps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,23 +120,25 @@ class Correction:
         return self.kind not in ("none", "bypass") or self.rejects
 
 
-def log_ratios(old_logps: Tensor, sampled_logps: Tensor, mask: Tensor) -> Tensor:
+def compute_log_ratios(old_logps: Tensor, sampled_logps: Tensor, mask: Tensor) -> Tensor:
     """old - sampled, [B, T], 0 where the mask is 0 or either is NaN."""
     difference = old_logps - sampled_logps
-    return shielded(difference, mask).masked_fill(difference.isnan(), 0)
+    return mask_values(difference, mask).masked_fill(difference.isnan(), 0)
 
 
-def raw_weights(log_ratio: Tensor, mask: Tensor, level: str) -> Tensor:
+def compute_raw_weights(log_ratio: Tensor, mask: Tensor, level: str) -> Tensor:
     """exp of the log-ratio of a token, of its row's sum (`sequence`) or of its row's mean (`geometric`), [B, T]."""
-    own = shielded(log_ratio, mask)
+    own = mask_values(log_ratio, mask)
     if level == "sequence":
         own = own.sum(1, keepdim=True).expand_as(own)
     elif level == "geometric":
-        own = row_means(own, mask).expand_as(own)
-    return shielded(own.clamp(-SAFE, SAFE).exp(), mask)
+        own = compute_row_means(own, mask).expand_as(own)
+    return mask_values(own.clamp(-SAFE, SAFE).exp(), mask)
 
 
-def importance_weights(log_ratio: Tensor, mask: Tensor, kind: CorrectionKind, low: float, high: float) -> Tensor:
+def compute_importance_weights(
+    log_ratio: Tensor, mask: Tensor, kind: CorrectionKind, low: float, high: float
+) -> Tensor:
     """w, [B, T], 0 where the mask is 0.
 
     `…_truncate` keeps w within [low, high] (TRL's and verl's truncation, and OpenRLHF's `tis`), `…_mask` sets it to 0
@@ -147,24 +149,24 @@ def importance_weights(log_ratio: Tensor, mask: Tensor, kind: CorrectionKind, lo
     if kind in ("none", "bypass"):
         return (mask != 0).to(mask.dtype)
     level, _, bound = kind.partition("_")
-    judged = raw_weights(log_ratio, mask, level)
+    judged = compute_raw_weights(log_ratio, mask, level)
     if bound == "truncate":
-        return shielded(judged.clamp(low, high), mask)
-    weights = raw_weights(log_ratio, mask, "token") if level == "geometric" else judged
+        return mask_values(judged.clamp(low, high), mask)
+    weights = compute_raw_weights(log_ratio, mask, "token") if level == "geometric" else judged
     return weights * ((judged >= low) & (judged <= high))
 
 
-def normalized(weights: Tensor, mask: Tensor, kind: CorrectionKind) -> Tensor:
+def normalize_weights(weights: Tensor, mask: Tensor, kind: CorrectionKind) -> Tensor:
     """Weights with mean 1: over the step's tokens, or over its rows where every row has one weight (verl)."""
     if kind.startswith("sequence"):
         rows = mask.any(1)
-        mean = (row_means(weights, mask).squeeze(1) * rows).sum() / rows.sum().clamp(min=1)
+        mean = (compute_row_means(weights, mask).squeeze(1) * rows).sum() / rows.sum().clamp(min=1)
     else:
-        mean = shielded(weights, mask).sum() / mask.sum().clamp(min=1)
+        mean = mask_values(weights, mask).sum() / mask.sum().clamp(min=1)
     return weights / mean if mean > 1e-8 else weights
 
 
-def kept(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: float, high: float) -> Tensor:
+def find_kept(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: float, high: float) -> Tensor:
     """The response tokens that a rejection keeps, [B, T] bool.
 
     With d = log(old / sampled): k1 = -d, k2 = d² / 2, k3 = e^d - 1 - d, of a token, or the sum, mean or largest of a
@@ -174,7 +176,7 @@ def kept(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: float, high:
     counted = mask != 0
     if kind == "none":
         return counted
-    difference = shielded(log_ratio, mask).clamp(-SAFE, SAFE)
+    difference = mask_values(log_ratio, mask).clamp(-SAFE, SAFE)
     level, estimator = kind.rsplit("_", 1)
     values = {
         "k1": -difference,
@@ -184,7 +186,7 @@ def kept(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: float, high:
     if level == "sequence_sum":
         values = values.sum(1, keepdim=True)
     elif level == "sequence_mean":
-        values = row_means(values, mask)
+        values = compute_row_means(values, mask)
     elif level == "sequence_max":
         values = values.amax(1, keepdim=True)
     # Compared as ratios, so that the bounds need no logarithm and 0 is one.
@@ -192,26 +194,26 @@ def kept(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: float, high:
     return within & counted
 
 
-def on_policy_rows(logps: Tensor, sampled_logps: Tensor, advantages: Tensor, mask: Tensor, limit: float) -> Tensor:
+def find_on_policy(logps: Tensor, sampled_logps: Tensor, advantages: Tensor, mask: Tensor, limit: float) -> Tensor:
     """1 but for tokens with A < 0 in rows where the mean of sampled - log pi exceeds the limit, [B, T].
 
     The off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556): the policy has left such rows behind already.
     """
-    behind = row_means(log_ratios(sampled_logps, logps.detach(), mask), mask) > limit
+    behind = compute_row_means(compute_log_ratios(sampled_logps, logps.detach(), mask), mask) > limit
     return (~(behind & (advantages < 0))).to(mask.dtype)
 
 
-def corrected(batch: Batch, settings: Correction, in_ratio: bool) -> Batch:
+def apply_correction(batch: Batch, settings: Correction, in_ratio: bool) -> Batch:
     """A step's rows with their advantages corrected, and with `bypass` the sampler's log-probs as the old ones.
 
     With `in_ratio` the weights multiply the ratio instead, as VESPO wants.
     """
     if settings.kind == "none" and not settings.rejects:
         return batch
-    log_ratio, own = _of_step(batch)
+    log_ratio, own = _read_step(batch)
     # What no sampler wrote stays as it is: a row's verdict is about the tokens that were sampled.
-    weights = _bounded(log_ratio, own, settings).where(own != 0, 1.0)
-    stays = _kept(log_ratio, own, settings) | (own == 0)
+    weights = _compute_bounded(log_ratio, own, settings).where(own != 0, 1.0)
+    stays = _find_kept_by_all(log_ratio, own, settings) | (own == 0)
     if in_ratio:
         # What weighs VESPO's rows is a function of the ratio, so the ratio to the sampler belongs inside (as in TRL).
         tokens = own.sum(1, keepdim=True).clamp(min=1) if settings.kind.startswith("sequence") else 1
@@ -219,15 +221,15 @@ def corrected(batch: Batch, settings: Correction, in_ratio: bool) -> Batch:
     else:
         batch = replace(batch, advantages=batch.advantages * weights)
     batch = replace(batch, advantages=batch.advantages * stays)
-    return replace(batch, old_logps=rolled(batch)) if settings.kind == "bypass" else batch
+    return replace(batch, old_logps=read_sampled_logps(batch)) if settings.kind == "bypass" else batch
 
 
-def measured(batch: Batch, settings: Correction) -> dict[str, float]:
+def measure_correction(batch: Batch, settings: Correction) -> dict[str, float]:
     """Figures over all rows of a step: the weights as they are before any bound, and the share of tokens dropped."""
-    log_ratio, own = _of_step(batch)
-    raw = raw_weights(log_ratio, own, settings.kind.partition("_")[0])
+    log_ratio, own = _read_step(batch)
+    raw = compute_raw_weights(log_ratio, own, settings.kind.partition("_")[0])
     tokens = float(own.sum()) or 1.0
-    weights = _bounded(log_ratio, own, settings) * _kept(log_ratio, own, settings)
+    weights = _compute_bounded(log_ratio, own, settings) * _find_kept_by_all(log_ratio, own, settings)
     return {
         "correction/ratio_mean": float(raw.sum()) / tokens,
         "correction/ratio_max": float(raw.max()),
@@ -236,21 +238,21 @@ def measured(batch: Batch, settings: Correction) -> dict[str, float]:
     }
 
 
-def _kept(log_ratio: Tensor, mask: Tensor, settings: Correction) -> Tensor:
+def _find_kept_by_all(log_ratio: Tensor, mask: Tensor, settings: Correction) -> Tensor:
     """The tokens that every rejection keeps; each judges a row by all of its tokens, as in verl."""
     stays = mask != 0
     for kind, low, high in settings.bounds:
-        stays = stays & kept(log_ratio, mask, kind, low, high)
+        stays = stays & find_kept(log_ratio, mask, kind, low, high)
     return stays
 
 
-def _bounded(log_ratio: Tensor, mask: Tensor, settings: Correction) -> Tensor:
+def _compute_bounded(log_ratio: Tensor, mask: Tensor, settings: Correction) -> Tensor:
     """The weight of every sampled token, before any rejection."""
-    weights = importance_weights(log_ratio, mask, settings.kind, settings.low, settings.high)
-    return normalized(weights, mask, settings.kind) if settings.normalize else weights
+    weights = compute_importance_weights(log_ratio, mask, settings.kind, settings.low, settings.high)
+    return normalize_weights(weights, mask, settings.kind) if settings.normalize else weights
 
 
-def _of_step(batch: Batch) -> tuple[Tensor, Tensor]:
+def _read_step(batch: Batch) -> tuple[Tensor, Tensor]:
     """The log-ratios of a step's tokens, and the mask of those that a sampler wrote."""
-    own = written(batch).to(batch.mask.dtype)
-    return log_ratios(batch.old_logps, batch.sampled_logps, own), own
+    own = find_written(batch).to(batch.mask.dtype)
+    return compute_log_ratios(batch.old_logps, batch.sampled_logps, own), own

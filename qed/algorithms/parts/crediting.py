@@ -13,7 +13,7 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 from qed.algorithms.parts import estimators
-from qed.algorithms.parts.divergences import divergence
+from qed.algorithms.parts.divergences import estimate_kl
 from qed.types import UNGRADED, Advantage, Group, Groups, Rollout
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     OfGroup = Callable[[Tensor], Tensor]
 
 
-def counts(rollout: Rollout) -> bool:
+def is_counted(rollout: Rollout) -> bool:
     """Whether an answer belongs to its group's statistics."""
     return rollout.source != "greedy" and _is_rewarded(rollout)
 
@@ -36,12 +36,12 @@ def _is_rewarded(rollout: Rollout) -> bool:
     return grade is not None and grade.has_reward and grade.tier not in UNGRADED
 
 
-def mixed(group: Group) -> bool:
+def is_mixed(group: Group) -> bool:
     """Whether some of a group's answers are right and some wrong, whatever else their rewards are made of."""
-    return len({rollout.grade.correct for rollout in group if rollout.grade is not None and counts(rollout)}) > 1
+    return len({rollout.grade.correct for rollout in group if rollout.grade is not None and is_counted(rollout)}) > 1
 
 
-def credit(
+def compute_advantages(
     groups: Groups, settings: AdvantageEstimator, regularizer: Regularizer, of_group: OfGroup
 ) -> list[list[Advantage]]:
     """The advantage of every rollout of every group of a step.
@@ -54,21 +54,21 @@ def credit(
     """
     from torch import cat, split  # noqa: PLC0415 -- the command line reads this file for its help, without torch
 
-    standing = [[rollout for rollout in group if counts(rollout)] for group in groups]
+    standing = [[rollout for rollout in group if is_counted(rollout)] for group in groups]
     rows = [rollout for group in standing for rollout in group]
     found: list[Advantage] = []
     if rows and (settings.estimator in estimators.TOKEN_LEVEL or settings.whiten):
-        values = _of_tokens(groups, standing, settings, regularizer, of_group)
+        values = _compute_token_advantages(groups, standing, settings, regularizer, of_group)
         if settings.whiten:
             values = list(split(estimators.whiten(cat(values)), [len(value) for value in values]))
-        found = [_told(value.tolist(), rollout) for value, rollout in zip(values, rows, strict=True)]
+        found = [_align_advantage(value.tolist(), rollout) for value, rollout in zip(values, rows, strict=True)]
     elif rows:
-        found = cat(_of_answers(standing, settings, regularizer, of_group)).tolist()
+        found = cat(_compute_answer_advantages(standing, settings, regularizer, of_group)).tolist()
     advantages = {id(rollout): advantage for rollout, advantage in zip(rows, found, strict=True)}
     return [[advantages.get(id(rollout), 0.0) for rollout in group] for group in groups]
 
 
-def _told(values: list[float], rollout: Rollout) -> Advantage:
+def _align_advantage(values: list[float], rollout: Rollout) -> Advantage:
     """The advantages of the trained tokens aligned on the output, 0 elsewhere; one number where all have the same."""
     if len(set(values)) < 2:
         return values[0] if values else 0.0
@@ -76,16 +76,20 @@ def _told(values: list[float], rollout: Rollout) -> Advantage:
     return tuple(next(own) if trained else 0.0 for trained in rollout.trained)
 
 
-def _of_tokens(
+def _compute_token_advantages(
     groups: Groups, standing: Groups, settings: AdvantageEstimator, regularizer: Regularizer, of_group: OfGroup
 ) -> list[Tensor]:
     """The advantages of the trained tokens of every answer that stands, one tensor an answer."""
     if settings.estimator == "returns":
         rows = [rollout for group in standing for rollout in group]
-        return [_to_go(rollout, regularizer, settings.discount) for rollout in rows]
+        return [_compute_returns(rollout, regularizer, settings.discount) for rollout in rows]
     if settings.estimator == "remax":
-        return [value for group, own in zip(groups, standing, strict=True) for value in _remax(group, own, regularizer)]
-    pairs = zip(standing, _of_answers(standing, settings, regularizer, of_group), strict=True)
+        return [
+            value
+            for group, own in zip(groups, standing, strict=True)
+            for value in _compute_remax(group, own, regularizer)
+        ]
+    pairs = zip(standing, _compute_answer_advantages(standing, settings, regularizer, of_group), strict=True)
     return [
         advantage.expand(rollout.trained_count)
         for group, advantages in pairs
@@ -93,41 +97,42 @@ def _of_tokens(
     ]
 
 
-def _remax(group: Group, standing: Group, regularizer: Regularizer) -> list[Tensor]:
+def _compute_remax(group: Group, standing: Group, regularizer: Regularizer) -> list[Tensor]:
     """ReMax: the rewards to come less the reward of the group's greedy answer; 0 where that has no reward."""
     greedy = [one.reward for one in group if one.source == "greedy" and _is_rewarded(one)]
-    rewards = [_to_go(rollout, regularizer, 1.0) for rollout in standing]
+    rewards = [_compute_returns(rollout, regularizer, 1.0) for rollout in standing]
     return [reward - greedy[0] if greedy else reward * 0 for reward in rewards]
 
 
-def _to_go(rollout: Rollout, regularizer: Regularizer, discount: float) -> Tensor:
+def _compute_returns(rollout: Rollout, regularizer: Regularizer, discount: float) -> Tensor:
     """The discounted rewards to come at each trained token; what others wrote in between takes no step."""
-    return estimators.returns(_rewards(rollout, regularizer), discount)[: rollout.trained_count]
+    return estimators.compute_returns(_read_rewards(rollout, regularizer), discount)[: rollout.trained_count]
 
 
-def _of_answers(
+def _compute_answer_advantages(
     standing: Groups, settings: AdvantageEstimator, regularizer: Regularizer, of_group: OfGroup
 ) -> list[Tensor]:
     """The advantages of the answers that stand, one tensor a group."""
     from torch import cat, float64, tensor  # noqa: PLC0415
 
     if settings.estimator == "gdpo":
-        sums = [_gdpo_sum(group, settings.std_epsilon) for group in standing]
-        return [estimators.gdpo_scaled(own, cat(sums), settings.std_epsilon) for own in sums]
+        sums = [_sum_gdpo(group, settings.std_epsilon) for group in standing]
+        return [estimators.scale_gdpo(own, cat(sums), settings.std_epsilon) for own in sums]
     rewards = [
-        tensor([float(_rewards(rollout, regularizer).sum()) for rollout in group], dtype=float64) for group in standing
+        tensor([float(_read_rewards(rollout, regularizer).sum()) for rollout in group], dtype=float64)
+        for group in standing
     ]
     if settings.estimator == "opo":
         lengths = [tensor([rollout.trained_count for rollout in group], dtype=float64) for group in standing]
-        return [estimators.opo(own, tokens) for own, tokens in zip(rewards, lengths, strict=True)]
+        return [estimators.compute_opo(own, tokens) for own, tokens in zip(rewards, lengths, strict=True)]
     if settings.estimator == "gpg":
-        return [estimators.gpg(own, cat(rewards)) for own in rewards]
+        return [estimators.compute_gpg(own, cat(rewards)) for own in rewards]
     if settings.estimator == "group" and settings.normalize_std and settings.std_over == "batch":
-        return [estimators.batch_scaled(own, cat(rewards), settings.std_epsilon) for own in rewards]
+        return [estimators.scale_by_batch(own, cat(rewards), settings.std_epsilon) for own in rewards]
     return [of_group(own) for own in rewards]
 
 
-def _gdpo_sum(group: Group, epsilon: float) -> Tensor:
+def _sum_gdpo(group: Group, epsilon: float) -> Tensor:
     """The parts of a group's rewards; a reward that is no sum of several is its own only part."""
     from torch import float64, tensor  # noqa: PLC0415
 
@@ -135,10 +140,10 @@ def _gdpo_sum(group: Group, epsilon: float) -> Tensor:
     weights = {name: weight for grade in grades for name, weight in grade.weights.items() if weight}
     columns = [(weight, [grade.parts.get(name, math.nan) for grade in grades]) for name, weight in weights.items()]
     columns = columns or [(1.0, [grade.reward for grade in grades])]
-    return estimators.gdpo_sum([(weight, tensor(column, dtype=float64)) for weight, column in columns], epsilon)
+    return estimators.sum_gdpo([(weight, tensor(column, dtype=float64)) for weight, column in columns], epsilon)
 
 
-def _rewards(rollout: Rollout, regularizer: Regularizer) -> Tensor:
+def _read_rewards(rollout: Rollout, regularizer: Regularizer) -> Tensor:
     """The reward of every trained token, float64: the outcome on the last one, a KL in the reward taken off each.
 
     An answer without a trained token has one entry, its outcome.
@@ -154,7 +159,7 @@ def _rewards(rollout: Rollout, regularizer: Regularizer) -> Tensor:
         tensor(list(compress(values or (), trained)), dtype=float64)
         for values in (rollout.old_logps, rollout.ref_logps)
     )
-    penalty = divergence(regularizer.kl_estimator, old - reference)
+    penalty = estimate_kl(regularizer.kl_estimator, old - reference)
     # Of tokens that the policy did not sample it is no estimate.
     given = tensor(list(compress(rollout.off_policy, trained)), dtype=float64)
     penalty = penalty.masked_fill(given != 0, 0)

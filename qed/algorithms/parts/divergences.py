@@ -18,11 +18,11 @@ VERL = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 LARGEST_CHANGE = 0.2  # of a step's relative error, as the controller counts it
 
 
-def divergence(name: str, difference: Tensor) -> Tensor:
+def estimate_kl(name: str, difference: Tensor) -> Tensor:
     """An estimator of the KL, from d = log pi - log ref of any shape."""
     if name.endswith("+"):
-        half_square = divergence("k2", difference)
-        return half_square - half_square.detach() + divergence(name[:-1], difference).detach()
+        half_square = estimate_kl("k2", difference)
+        return half_square - half_square.detach() + estimate_kl(name[:-1], difference).detach()
     if name == "k1":
         return difference
     if name == "k2":
@@ -30,21 +30,21 @@ def divergence(name: str, difference: Tensor) -> Tensor:
     return difference.abs() if name == "abs" else (-difference).exp() + difference - 1
 
 
-def as_in_verl(name: str, logps: Tensor, ref_logps: Tensor) -> Tensor:
+def estimate_kl_as_verl(name: str, logps: Tensor, ref_logps: Tensor) -> Tensor:
     """verl's estimators by verl's names, for comparisons: k3 has d cut at 20 and its value at 10, both ways.
 
     Beyond its cuts the gradient is 0, so a policy that has gone far is no longer held; qed's own have none.
     """
     plain = name.removesuffix("+")
     own, difference = VERL.get(plain, plain), logps - ref_logps
-    value = divergence(own, difference.clamp(-20, 20)).clamp(-10, 10) if own == "k3" else divergence(own, difference)
+    value = estimate_kl(own, difference.clamp(-20, 20)).clamp(-10, 10) if own == "k3" else estimate_kl(own, difference)
     if not name.endswith("+"):
         return value
-    half_square = divergence("k2", difference)
+    half_square = estimate_kl("k2", difference)
     return half_square - half_square.detach() + value.detach()
 
 
-def controlled(weight: float, measured: float, target: float, rows: float, horizon: int) -> float:
+def adapt_kl_weight(weight: float, measured: float, target: float, rows: float, horizon: int) -> float:
     """The KL's weight for the next step (arXiv 1909.08593): weight (1 + clip(KL / target - 1, -0.2, 0.2) n / horizon).
 
     Args:

@@ -24,73 +24,73 @@ WHITEN_EPSILON = 1e-8  # added to the variance
 ROUNDING = 1e-6  # of the mean size of rewards: a smaller mean of them is none
 
 
-def all_equal(rewards: Tensor) -> bool:
+def are_all_equal(rewards: Tensor) -> bool:
     """Whether rewards are the same number; compared directly, because rounding can leave a tiny deviation."""
     return len(rewards) < 2 or bool((rewards == rewards[0]).all())
 
 
-def of_group(name: Estimator, rewards: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
+def compute_group_advantages(name: Estimator, rewards: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
     """The estimators that read nothing but the rewards of one group."""
     if name == "none":
         return rewards
     if name == "leave_one_out":
-        return leave_one_out(rewards)
+        return subtract_others(rewards)
     if name == "max_rl":
-        return max_rl(rewards)
-    return (passk if name == "passk" else group)(rewards, normalize_std, epsilon)
+        return compute_max_rl(rewards)
+    return (compute_passk if name == "passk" else normalize_group)(rewards, normalize_std, epsilon)
 
 
-def group(rewards: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
+def normalize_group(rewards: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
     """GRPO (arXiv 2402.03300): (r - mean) / (std + epsilon), std with n - 1; without the division Dr. GRPO's."""
-    if all_equal(rewards):
+    if are_all_equal(rewards):
         return rewards * 0
     centred = rewards - rewards.mean()
     return centred / (rewards.std() + epsilon) if normalize_std else centred
 
 
-def batch_scaled(rewards: Tensor, everything: Tensor, epsilon: float) -> Tensor:
+def scale_by_batch(rewards: Tensor, everything: Tensor, epsilon: float) -> Tensor:
     """The mean of the group, the deviation of the whole step: (r - mean_g) / (std + epsilon), std with n - 1."""
-    centred = group(rewards, normalize_std=False, epsilon=epsilon)
-    return centred if all_equal(everything) else centred / (everything.std() + epsilon)
+    centred = normalize_group(rewards, normalize_std=False, epsilon=epsilon)
+    return centred if are_all_equal(everything) else centred / (everything.std() + epsilon)
 
 
-def leave_one_out(rewards: Tensor) -> Tensor:
+def subtract_others(rewards: Tensor) -> Tensor:
     """RLOO (arXiv 2402.14740): r less the mean of the others, which is (r - mean) G / (G - 1)."""
-    return group(rewards, normalize_std=False, epsilon=0) * (len(rewards) / max(1, len(rewards) - 1))
+    return normalize_group(rewards, normalize_std=False, epsilon=0) * (len(rewards) / max(1, len(rewards) - 1))
 
 
-def opo(rewards: Tensor, lengths: Tensor) -> Tensor:
+def compute_opo(rewards: Tensor, lengths: Tensor) -> Tensor:
     """OPO: r less the mean weighted by the answers' lengths, [G] tokens: the baseline of least variance."""
-    return rewards * 0 if all_equal(rewards) else rewards - (rewards * lengths).sum() / lengths.sum().clamp(min=1)
+    return rewards * 0 if are_all_equal(rewards) else rewards - (rewards * lengths).sum() / lengths.sum().clamp(min=1)
 
 
-def gpg(rewards: Tensor, everything: Tensor) -> Tensor:
+def compute_gpg(rewards: Tensor, everything: Tensor) -> Tensor:
     """GPG: (r - mean) B / (the step's rewards that are not 0), as verl computes it."""
     factor = len(everything) / max(1, int((everything != 0).sum()))
-    return group(rewards, normalize_std=False, epsilon=0) * factor
+    return normalize_group(rewards, normalize_std=False, epsilon=0) * factor
 
 
-def passk(rewards: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
+def compute_passk(rewards: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
     """Pass@k training (arXiv 2503.19595): the best row alone gets what it is better than the second; a tie nothing."""
     found = rewards * 0
-    if all_equal(rewards):
+    if are_all_equal(rewards):
         return found
     best, second = rewards.topk(2).values
     found[rewards.argmax()] = (best - second) / (rewards.std() + epsilon if normalize_std else 1)
     return found
 
 
-def max_rl(rewards: Tensor) -> Tensor:
+def compute_max_rl(rewards: Tensor) -> Tensor:
     """MaxRL (arXiv 2602.02710): (r - mean) / mean; 0 where the mean is not above 0.
 
     Rewards that cancel each other have a mean of 0 but for rounding, which would make advantages of 10^16.
     """
-    if all_equal(rewards) or rewards.mean() <= ROUNDING * rewards.abs().mean():
+    if are_all_equal(rewards) or rewards.mean() <= ROUNDING * rewards.abs().mean():
         return rewards * 0
     return (rewards - rewards.mean()) / rewards.mean()
 
 
-def gdpo_sum(parts: Sequence[tuple[float, Tensor]], epsilon: float) -> Tensor:
+def sum_gdpo(parts: Sequence[tuple[float, Tensor]], epsilon: float) -> Tensor:
     """GDPO (arXiv 2601.05242), of one group: each part's rewards normalised by themselves, then added by weight.
 
     Args:
@@ -100,16 +100,16 @@ def gdpo_sum(parts: Sequence[tuple[float, Tensor]], epsilon: float) -> Tensor:
     total = parts[0][1].new_zeros(len(parts[0][1]))
     for weight, rewards in parts:
         there = ~rewards.isnan()
-        total[there] += weight * group(rewards[there], normalize_std=True, epsilon=epsilon)
+        total[there] += weight * normalize_group(rewards[there], normalize_std=True, epsilon=epsilon)
     return total
 
 
-def gdpo_scaled(sums: Tensor, everything: Tensor, epsilon: float) -> Tensor:
+def scale_gdpo(sums: Tensor, everything: Tensor, epsilon: float) -> Tensor:
     """GDPO's second step: the sums divided by their deviation over the step; their mean is 0, as each group's is."""
-    return sums * 0 if all_equal(everything) else sums / (everything.std() + epsilon)
+    return sums * 0 if are_all_equal(everything) else sums / (everything.std() + epsilon)
 
 
-def returns(rewards: Tensor, discount: float) -> Tensor:
+def compute_returns(rewards: Tensor, discount: float) -> Tensor:
     """The discounted sum of the rewards from each token of one answer on, [T] both."""
     found, running = rewards.clone(), 0.0
     for place in reversed(range(len(rewards))):
@@ -120,17 +120,17 @@ def returns(rewards: Tensor, discount: float) -> Tensor:
 
 def whiten(values: Tensor) -> Tensor:
     """REINFORCE++ (arXiv 2501.03262): (x - mean) / sqrt(var + 1e-8) over all trained tokens of the step, [N]."""
-    if all_equal(values):
+    if are_all_equal(values):
         return values * 0
     return (values - values.mean()) * (values.var() + WHITEN_EPSILON).rsqrt()
 
 
-def alone_as_in_verl(rewards: Tensor, advantages: Tensor, epsilon: float = 0.0) -> Tensor:
+def apply_verl_singleton_rule(rewards: Tensor, advantages: Tensor, epsilon: float = 0.0) -> Tensor:
     """verl's rule for a group of one, for comparisons: its mean counts as 0 and its deviation as 1, so A = r."""
     return rewards / (1 + epsilon) if len(rewards) == 1 else advantages
 
 
-def gae(rewards: Tensor, values: Tensor, mask: Tensor, discount: float, decay: float) -> tuple[Tensor, Tensor]:
+def compute_gae(rewards: Tensor, values: Tensor, mask: Tensor, discount: float, decay: float) -> tuple[Tensor, Tensor]:
     """Generalised advantage estimation (arXiv 1506.02438) with a critic's values, for comparisons: no leaf has one.
 
     Args:

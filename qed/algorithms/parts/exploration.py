@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 CHANGE = 0.005  # of the bonus's weight in a step
 
 
-def adapted(weight: float, measured: float, target: float) -> float:
+def adapt_entropy_weight(weight: float, measured: float, target: float) -> float:
     """The bonus's weight for the next step (Skywork-OR1, arXiv 2505.22312): up below the target, else down, never
     below 0."""
     return max(0.0, weight + (CHANGE if measured < target else -CHANGE))
 
 
-def keep_top(batch: Batch, entropy: Tensor, share: float) -> Batch:
+def keep_top_entropy(batch: Batch, entropy: Tensor, share: float) -> Batch:
     """The step's rows with an advantage only on the `share` of their tokens that have the highest entropy
     (arXiv 2506.01939).
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from qed.algorithms.base import Moment, require
-from qed.randomness import uniform
+from qed.algorithms.base import StepContext, require
+from qed.randomness import draw_uniform
 from qed.types import Group, Groups, Problem, Request, Rollout
 
 Strategy = Literal["random", "linear_max", "reverse_linear", "fixed", "linear"]
@@ -15,7 +15,7 @@ WINDOWS = 10  # of linear_max and reverse_linear
 
 
 @dataclass(frozen=True)
-class Guidance:
+class ExpertPrefix:
     """Which answers of a group begin with a written one, and with how much of it."""
 
     traces: int = 1
@@ -50,23 +50,23 @@ class Guidance:
         """Whether any answer is given anything."""
         return self.traces != 0 and self.trace_share > 0 and self.most > 0
 
-    def plan(self, requests: Sequence[Request], moment: Moment) -> list[Request]:
+    def plan(self, requests: Sequence[Request], moment: StepContext) -> list[Request]:
         """The requests of a step, the guided answers first in each."""
         return [replace(request, shares=self.shares(request.problem, request.count, moment)) for request in requests]
 
-    def trusted(self, groups: Groups) -> list[Group]:
+    def drop_wrong_traces(self, groups: Groups) -> list[Group]:
         """The groups without the whole written answers that the grader found wrong, unless those are kept."""
         if self.wrong_traces == "keep":
             return list(groups)
         return [[rollout for rollout in group if not is_wrong_trace(rollout)] for group in groups]
 
-    def shares(self, problem: Problem, group_size: int, moment: Moment) -> tuple[float, ...]:
+    def shares(self, problem: Problem, group_size: int, moment: StepContext) -> tuple[float, ...]:
         """How much of a written answer the first members of a group are given."""
         count = group_size if self.traces < 0 else min(self.traces, group_size)
         address = (moment.seed, "guidance", moment.step, problem.id)
-        if uniform(*address, "whether") >= self.trace_share:
+        if draw_uniform(*address, "whether") >= self.trace_share:
             return ()
-        draws = [uniform(*address, 0 if self.same_share else number) for number in range(count)]
+        draws = [draw_uniform(*address, 0 if self.same_share else number) for number in range(count)]
         return tuple(self._share(draw, number, count, moment.step) for number, draw in enumerate(draws))
 
     def _share(self, draw: float, number: int, count: int, step: int) -> float:

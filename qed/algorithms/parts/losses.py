@@ -22,38 +22,38 @@ GSPO_CAP = 10.0
 VESPO_CAP, VESPO_FLOOR = 20.0, math.log(1e-8)
 
 
-def shielded(values: Tensor, mask: Tensor) -> Tensor:
+def mask_values(values: Tensor, mask: Tensor) -> Tensor:
     """Values with zeros where the mask is 0, without a gradient there; a NaN in a masked place goes nowhere."""
     return values.masked_fill(mask == 0, 0)
 
 
-def known(old_logps: Tensor, logps: Tensor) -> Tensor:
+def fill_old_logps(old_logps: Tensor, logps: Tensor) -> Tensor:
     """Old log-probs, [B, T]; those of the policy itself, without their gradient, where they are NaN."""
     return old_logps.where(~old_logps.isnan(), logps.detach())
 
 
-def log_ratios(logps: Tensor, old_logps: Tensor, mask: Tensor, clamp: float = 0.0) -> Tensor:
+def compute_log_ratios(logps: Tensor, old_logps: Tensor, mask: Tensor, clamp: float = 0.0) -> Tensor:
     """d, [B, T]; with a clamp it is kept within ± that many nats and has no gradient outside (verl, OpenRLHF: 20)."""
-    found = shielded(logps, mask) - shielded(known(old_logps, logps), mask)
+    found = mask_values(logps, mask) - mask_values(fill_old_logps(old_logps, logps), mask)
     return found.clamp(-clamp, clamp) if clamp else found
 
 
-def row_means(values: Tensor, mask: Tensor) -> Tensor:
+def compute_row_means(values: Tensor, mask: Tensor) -> Tensor:
     """The mean over each row's response tokens, [B, 1]; 0 for a row without any."""
-    return shielded(values, mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
+    return mask_values(values, mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True).clamp(min=1)
 
 
-def plain(logps: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+def compute_reinforce(logps: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
     """REINFORCE (Williams 1992): -A log pi. Its value carries no information, its gradient does."""
-    return -shielded(advantages, mask) * shielded(logps, mask)
+    return -mask_values(advantages, mask) * mask_values(logps, mask)
 
 
-def unclipped(log_ratio: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+def compute_unclipped(log_ratio: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
     """-A r, GRPO without its clip."""
-    return -shielded(advantages, mask) * shielded(log_ratio, mask).exp()
+    return -mask_values(advantages, mask) * mask_values(log_ratio, mask).exp()
 
 
-def clipped(
+def compute_clipped(
     log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float, *, dual: float = 0.0
 ) -> Tensor:
     """PPO (arXiv 1707.06347): -min(A r, A clip(r, 1 - low, 1 + high)).
@@ -62,66 +62,66 @@ def clipped(
     r from above before the minimum is taken: the same for A < 0 as long as delta > 1 + high, which also is what leaves
     A > 0 alone.
     """
-    advantages, ratio = shielded(advantages, mask), shielded(log_ratio, mask).exp()
+    advantages, ratio = mask_values(advantages, mask), mask_values(log_ratio, mask).exp()
     loss = -(advantages * ratio).minimum(advantages * ratio.clamp(1 - low, 1 + high))
     return loss.minimum(-advantages * dual).where(advantages < 0, loss) if dual else loss
 
 
-def sequence_log_ratios(log_ratio: Tensor, mask: Tensor) -> Tensor:
+def compute_sequence_log_ratios(log_ratio: Tensor, mask: Tensor) -> Tensor:
     """log s of GSPO (arXiv 2507.18071), [B, T]: the mean of d over the row, at each of its tokens."""
-    return shielded(row_means(log_ratio, mask).expand_as(log_ratio), mask)
+    return mask_values(compute_row_means(log_ratio, mask).expand_as(log_ratio), mask)
 
 
-def sequence_token_log_ratios(log_ratio: Tensor, logps: Tensor, mask: Tensor) -> Tensor:
+def compute_sequence_token_log_ratios(log_ratio: Tensor, logps: Tensor, mask: Tensor) -> Tensor:
     """GSPO-token: the value of log s, at most 10, with the gradient of the token's own log-prob, [B, T]."""
-    own = shielded(logps, mask)
-    return (own - own.detach() + sequence_log_ratios(log_ratio, mask).detach()).clamp(max=GSPO_CAP)
+    own = mask_values(logps, mask)
+    return (own - own.detach() + compute_sequence_log_ratios(log_ratio, mask).detach()).clamp(max=GSPO_CAP)
 
 
-def cispo_weights(log_ratio: Tensor, mask: Tensor, low: float, high: float, clip: CispoClip) -> Tensor:
+def compute_cispo_weights(log_ratio: Tensor, mask: Tensor, low: float, high: float, clip: CispoClip) -> Tensor:
     """sg(clip(r)) of CISPO, [B, T], by one of three conventions.
 
     `both` clips to [1 - low, 1 + high] (verl), `above` only above at 1 + high (the paper, open-instruct), `trl` only
     above at `high` itself: there 5.0 is meant, and 0.28 would scale every update down to at most 0.28.
     """
-    ratio = shielded(log_ratio, mask).detach().exp()
+    ratio = mask_values(log_ratio, mask).detach().exp()
     if clip == "both":
         return ratio.clamp(1 - low, 1 + high)
     return ratio.clamp(max=high if clip == "trl" else 1 + high)
 
 
-def cispo(logps: Tensor, advantages: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
+def compute_cispo(logps: Tensor, advantages: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
     """CISPO (arXiv 2506.13585): -sg(clip(r)) A log pi. Every token keeps a gradient; the value is not bounded below."""
-    return weights * plain(logps, advantages, mask)
+    return weights * compute_reinforce(logps, advantages, mask)
 
 
-def sapo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, temperatures: tuple[float, float]) -> Tensor:
+def compute_sapo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, temperatures: tuple[float, float]) -> Tensor:
     """SAPO (arXiv 2511.20347): -A sigmoid(tau (r - 1)) 4 / tau, one tau for A > 0 and one for the others."""
     positive, negative = temperatures
-    advantages, ratio = shielded(advantages, mask), shielded(log_ratio, mask).exp()
+    advantages, ratio = mask_values(advantages, mask), mask_values(log_ratio, mask).exp()
     gate = (positive * (ratio - 1)).sigmoid() * 4 / positive
     return -advantages * gate.where(advantages > 0, (negative * (ratio - 1)).sigmoid() * 4 / negative)
 
 
-def gmpo_log_ratios(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float) -> Tensor:
+def compute_gmpo_log_ratios(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float) -> Tensor:
     """log of GMPO's ratio, [B, T]: the row's mean of sign(A) min(sign(A) d, sign(A) clip(d, -low, high)).
 
     A token without an advantage of its own, such as one that a correction drops, counts with the sign of its row.
     """
-    known, own = shielded(advantages, mask), shielded(log_ratio, mask)
+    known, own = mask_values(advantages, mask), mask_values(log_ratio, mask)
     sign = known.sign().where(known != 0, known.sum(1, keepdim=True).sign())
     bounded = sign * (sign * own).minimum(sign * own.clamp(-low, high))
-    return sequence_log_ratios(bounded, mask)
+    return compute_sequence_log_ratios(bounded, mask)
 
 
-def vespo_weights(
+def compute_vespo_weights(
     log_ratio: Tensor, advantages: Tensor, mask: Tensor, shape: tuple[float, float, float, float]
 ) -> Tensor:
     """phi of VESPO (arXiv 2602.10693), [B, T], without a gradient: exp(lambda + k log w - lambda w), w = prod r.
 
     `shape` holds k and lambda for A >= 0, then for A < 0; phi is 1 at w = 1. log w is kept within [log 1e-8, 20].
     """
-    tokens = shielded(log_ratio, mask).detach().clamp(-VESPO_CAP, VESPO_CAP)
+    tokens = mask_values(log_ratio, mask).detach().clamp(-VESPO_CAP, VESPO_CAP)
     log_weight = tokens.sum(1, keepdim=True).clamp(VESPO_FLOOR, VESPO_CAP).expand_as(tokens)
     of_positive, of_negative = (
         (rate + k * log_weight - rate * log_weight.exp()).exp() for k, rate in (shape[:2], shape[2:])
@@ -129,7 +129,7 @@ def vespo_weights(
     return of_positive.where(advantages >= 0, of_negative)
 
 
-def dppo_kept(logps: Tensor, sampled_logps: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+def find_dppo_kept(logps: Tensor, sampled_logps: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
     """The tokens that DPPO keeps, [B, T] bool: those whose probability has not moved too far on its advantage's side.
 
     For A > 0 they have pi - pi_sampled <= high, for the others pi - pi_sampled >= -low.
@@ -138,9 +138,9 @@ def dppo_kept(logps: Tensor, sampled_logps: Tensor, advantages: Tensor, low: flo
     return (moved <= high).where(advantages > 0, moved >= -low)
 
 
-def dppo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, kept: Tensor, square: float) -> Tensor:
+def compute_dppo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, kept: Tensor, square: float) -> Tensor:
     """DPPO (arXiv 2602.04879) as prime-rl has it: -A r on kept tokens, and `square` d² on all of them.
 
     d = log pi - log pi_sampled: the ratio is to what the sampler said, whatever the old policy is.
     """
-    return unclipped(log_ratio, advantages, mask) * kept + square * shielded(log_ratio, mask).square()
+    return compute_unclipped(log_ratio, advantages, mask) * kept + square * mask_values(log_ratio, mask).square()

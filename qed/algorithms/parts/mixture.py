@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from qed.algorithms.parts.crediting import counts
+from qed.algorithms.parts.crediting import is_counted
 from qed.types import Advantage, Group
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ Statistics = Literal["shared", "split"]
 
 
 @dataclass(frozen=True)
-class Mixture:
+class OffPolicyAdvantages:
     """How the advantages of given tokens and of the policy's own are told apart."""
 
     statistics: Statistics = "shared"
@@ -30,14 +30,14 @@ class Mixture:
     zero_truncated: bool = False
     """Answers that were cut off at max_tokens get the advantage 0; they count in the group's statistics."""
 
-    def weighed(self, group: Group, advantages: Sequence[Advantage]) -> list[Advantage]:
+    def weigh(self, group: Group, advantages: Sequence[Advantage]) -> list[Advantage]:
         """A group's advantages with these weights; one number for an answer of which all tokens have the same."""
         return [
-            self._weighed(advantage, rollout.off_policy, len(group), rollout.stop_reason == "length")
+            self._weigh_token(advantage, rollout.off_policy, len(group), rollout.stop_reason == "length")
             for rollout, advantage in zip(group, advantages, strict=True)
         ]
 
-    def _weighed(self, advantage: Advantage, given: Sequence[bool], size: int, cut: bool) -> Advantage:
+    def _weigh_token(self, advantage: Advantage, given: Sequence[bool], size: int, cut: bool) -> Advantage:
         if cut and self.zero_truncated:
             return 0.0
         own = advantage if isinstance(advantage, tuple) else (advantage,) * len(given)
@@ -49,7 +49,7 @@ class Mixture:
         return values[0] if len(set(values)) == 1 else values
 
 
-def split(rewards: Tensor, own: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
+def split_statistics(rewards: Tensor, own: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
     """(r - mean) / (std + epsilon), with the mean and the deviation of the group's own answers, for all of them.
 
     Equal rewards have the deviation 1; with fewer than two own answers the mean is 0 and the deviation 1.
@@ -76,6 +76,6 @@ def split_group(group: Group, normalize_std: bool, epsilon: float) -> list[Advan
     from torch import float64, tensor  # noqa: PLC0415
 
     rewards = tensor([rollout.reward for rollout in group], dtype=float64)
-    graded = tensor([counts(rollout) for rollout in group])
+    graded = tensor([is_counted(rollout) for rollout in group])
     own = graded & tensor([rollout.is_on_policy for rollout in group])
-    return list(split(rewards, own, normalize_std, epsilon).where(graded, 0.0).tolist())
+    return list(split_statistics(rewards, own, normalize_std, epsilon).where(graded, 0.0).tolist())

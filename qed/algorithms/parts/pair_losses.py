@@ -66,7 +66,7 @@ def log_sigmoid(x: Tensor) -> Tensor:
     return -x.new_zeros(()).logaddexp(-x)
 
 
-def score(x: Tensor, divergence: FDivergence, alpha: float) -> Tensor:
+def compute_score(x: Tensor, divergence: FDivergence, alpha: float) -> Tensor:
     """What stands for a log-ratio x under an f-divergence (arXiv 2309.16240).
 
     Reverse KL: x; forward KL: 1 - e^-x; Jensen-Shannon: log 2 + log sigma(x); alpha: (e^((alpha - 1) x) - 1) / (alpha -
@@ -78,13 +78,13 @@ def score(x: Tensor, divergence: FDivergence, alpha: float) -> Tensor:
     return ((power * x).clamp(max=LARGEST_EXPONENT).exp() - 1) / power if power else x
 
 
-def shares(mask: Tensor, length_alpha: float) -> Tensor:
+def compute_shares(mask: Tensor, length_alpha: float) -> Tensor:
     """How much each token counts in s(y), [B, T]: alpha beyond the pair's shorter response (LD-DPO, 2409.06411)."""
     shorter = mask.sum(1).view(-1, 2).amin(1).repeat_interleave(2)
     return mask * (1 - (1 - length_alpha) * (mask.cumsum(1) > shorter[:, None]))
 
 
-def partners(name: str, c: Tensor, r: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+def choose_partners(name: str, c: Tensor, r: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
     """What alignment by optimal transport (arXiv 2406.05882) compares chosen and rejected rows with, [P] each.
 
     `aot` sorts the margins of the policy and those of the reference, and compares the k-th of one with the k-th of the
@@ -110,7 +110,7 @@ def partners(name: str, c: Tensor, r: Tensor, reference: Tensor) -> tuple[Tensor
 Loss = Callable[[Pairs, float, float], "Tensor"]
 
 
-def _smoothed(x: Tensor, eps: float) -> Tensor:
+def _smooth(x: Tensor, eps: float) -> Tensor:
     return -(1 - eps) * log_sigmoid(x) - eps * log_sigmoid(-x)
 
 
@@ -125,9 +125,9 @@ def _nca(pairs: Pairs, beta: float, eps: float) -> Tensor:
 
 
 def _aot_unpaired(pairs: Pairs, beta: float, eps: float) -> Tensor:
-    value = _smoothed(beta * (pairs.c - pairs.chosen_partner), eps)
+    value = _smooth(beta * (pairs.c - pairs.chosen_partner), eps)
     # The same summands over the step, met once by each of their two rows; the second time for the gradient alone.
-    again = _smoothed(beta * (pairs.rejected_partner - pairs.r), eps)
+    again = _smooth(beta * (pairs.rejected_partner - pairs.r), eps)
     return value + again - again.detach()
 
 
@@ -141,7 +141,7 @@ def _discopop(pairs: Pairs, beta: float, eps: float) -> Tensor:
 # Each takes the pairs, beta and the label smoothing. `sft` is not here: it is a mean over tokens, not over pairs.
 LOSSES: dict[str, Loss] = {
     "sigmoid": lambda pairs, beta, eps: -log_sigmoid(beta * pairs.d),
-    "cdpo": lambda pairs, beta, eps: _smoothed(beta * pairs.d, eps),
+    "cdpo": lambda pairs, beta, eps: _smooth(beta * pairs.d, eps),
     "robust": lambda pairs, beta, eps: (
         (eps * log_sigmoid(-beta * pairs.d) - (1 - eps) * log_sigmoid(beta * pairs.d)) / (1 - 2 * eps)
     ),
@@ -153,7 +153,7 @@ LOSSES: dict[str, Loss] = {
     "nca_pair": _nca,
     "bco_pair": lambda pairs, beta, eps: -log_sigmoid(beta * pairs.c) - log_sigmoid(-beta * pairs.r),
     "sppo_hard": lambda pairs, beta, eps: (pairs.c - 1 / (2 * beta)) ** 2 + (pairs.r + 1 / (2 * beta)) ** 2,
-    "aot": lambda pairs, beta, eps: _smoothed(beta * (pairs.d + pairs.chosen_partner), eps),
+    "aot": lambda pairs, beta, eps: _smooth(beta * (pairs.d + pairs.chosen_partner), eps),
     "aot_unpaired": _aot_unpaired,
     "apo_zero": lambda pairs, beta, eps: (-beta * pairs.c).sigmoid() + (beta * pairs.r).sigmoid(),
     "apo_down": lambda pairs, beta, eps: (beta * pairs.c).sigmoid() + (-beta * pairs.d).sigmoid(),

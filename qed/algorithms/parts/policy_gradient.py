@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from qed.algorithms.base import Algorithm, Average, Moment, require
+from qed.algorithms.base import Algorithm, Average, StepContext, require
 from qed.algorithms.parts import (
     corrections,
     crediting,
@@ -23,7 +23,7 @@ from qed.algorithms.parts import (
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.corrections import Correction
 from qed.algorithms.parts.regularizer import Regularizer
-from qed.algorithms.parts.scales import Scale, factor
+from qed.algorithms.parts.scales import Scale, compute_factor
 from qed.algorithms.parts.selection import Selection
 from qed.algorithms.parts.surrogates import Surrogate
 from qed.config.field_names import find_shadowed, flatten_fields
@@ -54,7 +54,7 @@ class PolicyGradient(Algorithm):
     def __post_init__(self) -> None:
         """Refuse numbers that no run can mean."""
         super().__post_init__()
-        requirements.together(self.advantage, self.surrogate, self.correction, self.regularizer)
+        requirements.require_compatible(self.advantage, self.surrogate, self.correction, self.regularizer)
         for name, path in find_shadowed(flatten_fields(self)).items():
             part, _, inner = path.partition(".")
             kind = type(getattr(self, part)).__name__
@@ -75,7 +75,7 @@ class PolicyGradient(Algorithm):
         return self.regularizer.reference_every, self.regularizer.reference_mix
 
     @property
-    def rescored(self) -> bool:
+    def needs_old_logps(self) -> bool:
         """A correction compares the sampler's log-probs with the learner's own; a bypass wants the sampler's alone."""
         return self.correction.rescores
 
@@ -90,7 +90,7 @@ class PolicyGradient(Algorithm):
         return self.regularizer.kl_in_reward
 
     @property
-    def judged(self) -> bool:
+    def needs_correctness(self) -> bool:
         """Dynamic sampling wants groups with right answers and wrong ones."""
         return self.selection.dynamic_sampling
 
@@ -109,14 +109,14 @@ class PolicyGradient(Algorithm):
             "returns or remax.",
         )
 
-    def plan(self, problems: Sequence[Problem], group_size: int, moment: Moment) -> list[Request]:
+    def plan(self, problems: Sequence[Problem], group_size: int, moment: StepContext) -> list[Request]:
         """Beside the usual answers the greedy one where it is the baseline."""
         requests = super().plan(problems, group_size, moment)
         return [replace(request, greedy=self.advantage.estimator == "remax") for request in requests]
 
-    def kept(self, groups: Groups) -> list[Group]:
+    def filter_groups(self, groups: Groups) -> list[Group]:
         """With dynamic sampling the groups in which some answers are right and some wrong, before any shaping."""
-        return [group for group in groups if not self.selection.dynamic_sampling or crediting.mixed(group)]
+        return [group for group in groups if not self.selection.dynamic_sampling or crediting.is_mixed(group)]
 
     def enough(self, groups: Groups, wanted: int, rounds: int) -> bool:
         """One round; with dynamic sampling until there are enough groups, or the rounds are used up."""
@@ -126,12 +126,12 @@ class PolicyGradient(Algorithm):
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
         """The estimator's advantages, of all groups of the step together."""
-        return crediting.credit(groups, self.advantage, self.regularizer, self.advantages)
+        return crediting.compute_advantages(groups, self.advantage, self.regularizer, self.advantages)
 
     def advantages(self, rewards: Tensor) -> Tensor:
         """The advantages of one group where the estimator reads nothing but its rewards."""
         own = self.advantage
-        return estimators.of_group(own.estimator, rewards, own.normalize_std, own.std_epsilon)
+        return estimators.compute_group_advantages(own.estimator, rewards, own.normalize_std, own.std_epsilon)
 
     def rows(self, groups: Groups) -> list[Rollout]:
         """The answers that may be trained: not the greedy baseline, and not the truncated where they are masked."""
@@ -144,31 +144,31 @@ class PolicyGradient(Algorithm):
 
     def weights(self, batch: Batch, length: int) -> Tensor:
         """The average's weights, times the constant of the `scale`."""
-        return super().weights(batch, length) * factor(self.scale, self.average, len(batch))
+        return super().weights(batch, length) * compute_factor(self.scale, self.average, len(batch))
 
-    def measured(self, batch: Batch) -> dict[str, float]:
+    def compute_metrics(self, batch: Batch) -> dict[str, float]:
         """What the correction meets, if there is one."""
-        return corrections.measured(batch, self.correction) if self.rescored else {}
+        return corrections.measure_correction(batch, self.correction) if self.needs_old_logps else {}
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
         """The rows as corrected for what sampled them, with an advantage only on the tokens of `top_entropy`."""
-        batch = corrections.corrected(batch, self.correction, in_ratio=self.surrogate.kind == "vespo")
+        batch = corrections.apply_correction(batch, self.correction, in_ratio=self.surrogate.kind == "vespo")
         if self.selection.top_entropy == 1 or entropy is None:
             return batch
-        return exploration.keep_top(batch, entropy, self.selection.top_entropy)
+        return exploration.keep_top_entropy(batch, entropy, self.selection.top_entropy)
 
-    def live(self, batch: Batch) -> Tensor:
+    def has_gradient(self, batch: Batch) -> Tensor:
         """Rows with an advantage; every row where KL or entropy has a weight in the loss, or is steered."""
         every = self.surrogate.pulls_every_row or self.regularizer.acts_on_every_row
-        return batch.mask.any(1) if every else super().live(batch)
+        return batch.mask.any(1) if every else super().has_gradient(batch)
 
     def terms(self, batch: Batch, logps: Tensor) -> surrogates.Terms:
         """What each token adds to the policy loss, [B, T], before it is weighted, and sums for the metrics."""
         if self.correction.offpolicy_limit:
-            own, limit = surrogates.written(batch), self.correction.offpolicy_limit
-            kept = corrections.on_policy_rows(logps, batch.sampled_logps, batch.advantages, own, limit)
+            own, limit = surrogates.find_written(batch), self.correction.offpolicy_limit
+            kept = corrections.find_on_policy(logps, batch.sampled_logps, batch.advantages, own, limit)
             batch = replace(batch, advantages=batch.advantages * kept)
-        return surrogates.terms(batch, logps, self.surrogate)
+        return surrogates.compute_terms(batch, logps, self.surrogate)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The surrogate, with the KL and the entropy where they have a weight, all averaged by the same weights."""
@@ -180,11 +180,11 @@ class PolicyGradient(Algorithm):
             loss = loss + held.kl * (batch.weights * penalty).sum() if held.kl_in_loss else loss
         if held.bonus:
             # Tokens that others wrote are left out: to be unsure of them is no exploration.
-            own = surrogates.own_tokens(batch).mask
-            loss = loss - held.bonus * (batch.weights * losses.shielded(entropy, own)).sum()
+            own = surrogates.mask_given(batch).mask
+            loss = loss - held.bonus * (batch.weights * losses.mask_values(entropy, own)).sum()
         return loss, stats
 
-    def adapted(self, stats: Mapping[str, float]) -> Self:
+    def adapt(self, stats: Mapping[str, float]) -> Self:
         """The weights of the KL and of the entropy bonus for the next step, where they have targets."""
-        adapted = self.regularizer.adapted(stats)
+        adapted = self.regularizer.adapt(stats)
         return self if adapted is self.regularizer else replace(self, regularizer=adapted)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from qed.algorithms.base import Algorithm, Average, require, require_moves, spread
+from qed.algorithms.base import Algorithm, Average, compute_token_weights, require, require_moves
 from qed.algorithms.parts import pair_losses
 from qed.algorithms.parts.pair_losses import FDivergence, Pairs, Preference
 
@@ -39,7 +39,7 @@ class Preferences(Algorithm):
     """The alpha of the alpha-divergence."""
     length_alpha: float = 1.0
     """The weight of tokens beyond the length of the pair's shorter answer, LD-DPO; 1 counts all alike."""
-    weighted: bool = False
+    with_weights: bool = False
     """Weigh each pair by how probable both answers are under the policy, WPO."""
     reference_model: str = ""
     """The reference model by name or folder; empty takes the model as it stands when the phase begins."""
@@ -75,7 +75,8 @@ class Preferences(Algorithm):
         in_order = [loss for loss in self.losses if loss in pair_losses.SORTED]
         require(len(set(in_order)) < 2, "algorithm.losses can hold aot or aot_unpaired, not both.")
         require(
-            not in_order or not self.weighted, f"algorithm.weighted has no meaning for {in_order}, which sort pairs."
+            not in_order or not self.with_weights,
+            f"algorithm.weighted has no meaning for {in_order}, which sort pairs.",
         )
         require(
             "aot" not in in_order or self.divergence == "reverse_kl",
@@ -100,7 +101,7 @@ class Preferences(Algorithm):
     @property
     def log_squares(self) -> bool:
         """WPO's weights read them."""
-        return self.weighted
+        return self.with_weights
 
     @property
     def two_pass(self) -> bool:
@@ -110,24 +111,26 @@ class Preferences(Algorithm):
     def weights(self, batch: Batch, length: int) -> Tensor:
         """Of chosen rows the weights of the sft loss, among chosen rows alone; rejected rows hold their pair's
         share."""
-        weights = spread(batch.mask, "sequence", length) * 2
-        weights[0::2] = spread(batch.mask[0::2], self.average, self.average_length or length)
+        weights = compute_token_weights(batch.mask, "sequence", length) * 2
+        weights[0::2] = compute_token_weights(batch.mask[0::2], self.average, self.average_length or length)
         return weights
 
-    def live(self, batch: Batch) -> Tensor:
+    def has_gradient(self, batch: Batch) -> Tensor:
         """Both rows of every pair in which a token is trained."""
-        return super().live(batch).view(-1, 2).any(1).repeat_interleave(2)
+        return super().has_gradient(batch).view(-1, 2).any(1).repeat_interleave(2)
 
     def pairs(self, batch: Batch, logps: Tensor) -> Pairs:
         """What the losses read."""
         ratios = self._sums(batch, logps - batch.ref_logps)
-        scores = pair_losses.score(ratios, self.divergence, self.divergence_alpha)
+        scores = pair_losses.compute_score(ratios, self.divergence, self.divergence_alpha)
         lengths, partners = batch.mask.sum(1).clamp(min=1), batch.prepared[:, 0]
         return Pairs(scores[0::2], scores[1::2], lengths[0::2], lengths[1::2], partners[0::2], partners[1::2])
 
     def _sums(self, batch: Batch, values: Tensor) -> Tensor:
         """Of each row the sum over its response, [B], as `length_alpha` has it."""
-        return (pair_losses.shares(batch.mask, self.length_alpha) * values.masked_fill(batch.mask == 0, 0)).sum(1)
+        return (pair_losses.compute_shares(batch.mask, self.length_alpha) * values.masked_fill(batch.mask == 0, 0)).sum(
+            1
+        )
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
         """Sort, where a loss compares with other pairs."""
@@ -136,7 +139,7 @@ class Preferences(Algorithm):
         found, reference = self.pairs(batch, logps), self._sums(batch, batch.ref_logps)
         name = next(loss for loss in self.losses if loss in pair_losses.SORTED)
         prepared = batch.prepared.clone()
-        both = pair_losses.partners(name, found.c, found.r, reference[0::2] - reference[1::2])
+        both = pair_losses.choose_partners(name, found.c, found.r, reference[0::2] - reference[1::2])
         prepared[0::2], prepared[1::2] = (partner[:, None] for partner in both)
         return replace(batch, prepared=prepared)
 
@@ -151,9 +154,9 @@ class Preferences(Algorithm):
                 loss = loss - weight * likelihood.sum()
             else:
                 of_pairs = of_pairs + weight * pair_losses.LOSSES[name](found, self.beta, self.label_smoothing)
-        if self.weighted:
+        if self.with_weights:
             of_pairs = of_pairs * self._probability(batch, logps.detach())
-        return loss + (share * of_pairs).sum(), self._described(batch, logps.detach(), share)
+        return loss + (share * of_pairs).sum(), self._describe(batch, logps.detach(), share)
 
     def _probability(self, batch: Batch, logps: Tensor) -> Tensor:
         """WPO (arXiv 2406.11827), [P]: prod over both answers of exp(mean_t(log p_t - log sum_v p_v^2))."""
@@ -161,7 +164,7 @@ class Preferences(Algorithm):
         means = surplus.sum(1) / batch.mask.sum(1).clamp(min=1)
         return (means[0::2] + means[1::2]).exp()
 
-    def _described(self, batch: Batch, logps: Tensor, share: Tensor) -> dict[str, Tensor]:
+    def _describe(self, batch: Batch, logps: Tensor, share: Tensor) -> dict[str, Tensor]:
         """The sums of log-probs, the rewards beta c and beta r, and how often the chosen answer has the larger one."""
         told = {"logps": self._sums(batch, logps)}
         if set(self.losses) != {"sft"}:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from qed.algorithms.base import require, require_moves
 from qed.algorithms.parts import divergences, exploration, losses
 from qed.algorithms.parts.divergences import Divergence
-from qed.algorithms.parts.surrogates import own_tokens
+from qed.algorithms.parts.surrogates import mask_given
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -85,15 +85,15 @@ class Regularizer:
         """Whether rows without an advantage have a gradient, or a KL or entropy that a weight is steered by."""
         return bool(self.bonus or self.kl_in_loss or self.kl_target or self.entropy_target)
 
-    def adapted(self, stats: Mapping[str, float]) -> Self:
+    def adapt(self, stats: Mapping[str, float]) -> Self:
         """The weights of the KL and of the entropy bonus for the next step, where they have targets."""
         changes: dict[str, Any] = {}
         if self.kl_target and "kl/ref" in stats:
             rows = stats.get("train/rows", 0)
-            changes["kl"] = divergences.controlled(self.kl, stats["kl/ref"], self.kl_target, rows, self.kl_horizon)
+            changes["kl"] = divergences.adapt_kl_weight(self.kl, stats["kl/ref"], self.kl_target, rows, self.kl_horizon)
         if self.entropy_target and "policy/entropy" in stats:
             measured = stats["policy/entropy"]
-            changes["entropy"] = exploration.adapted(self.entropy, measured, self.entropy_target)
+            changes["entropy"] = exploration.adapt_entropy_weight(self.entropy, measured, self.entropy_target)
             changes["entropy_on"] = measured <= self.entropy_target
         return replace(self, **changes) if changes else self
 
@@ -109,10 +109,10 @@ def compute_penalty(batch: Batch, logps: Tensor, settings: Regularizer, row_rati
         settings: of the KL.
         row_ratios: whether the surrogate's ratio is of a row, as in GSPO; the KL by importance has the same.
     """
-    policy = logps if settings.kl_place == "loss" else losses.known(batch.old_logps, logps)
-    own = own_tokens(batch).mask
-    penalty = divergences.divergence(settings.kl_estimator, losses.shielded(policy - batch.ref_logps, own))
+    policy = logps if settings.kl_place == "loss" else losses.fill_old_logps(batch.old_logps, logps)
+    own = mask_given(batch).mask
+    penalty = divergences.estimate_kl(settings.kl_estimator, losses.mask_values(policy - batch.ref_logps, own))
     if settings.kl_importance:
-        log_ratio = losses.log_ratios(logps, batch.old_logps, own)
-        penalty = penalty * (losses.sequence_log_ratios(log_ratio, own) if row_ratios else log_ratio).exp()
+        log_ratio = losses.compute_log_ratios(logps, batch.old_logps, own)
+        penalty = penalty * (losses.compute_sequence_log_ratios(log_ratio, own) if row_ratios else log_ratio).exp()
     return penalty

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from qed.algorithms.parts.surrogates import Surrogate
 
 
-def together(
+def require_compatible(
     advantage: AdvantageEstimator, surrogate: Surrogate, correction: Correction, regularizer: Regularizer
 ) -> None:
     """Refuse parts of a policy gradient that exclude each other."""
@@ -27,7 +27,7 @@ def together(
     )
 
 
-def split(advantage: AdvantageEstimator, regularizer: Regularizer) -> None:
+def require_split_statistics(advantage: AdvantageEstimator, regularizer: Regularizer) -> None:
     """Of advantages that are measured by a group's own answers, which read nothing else of the settings."""
     require(
         advantage.estimator == "group" and advantage.std_over == "group" and not advantage.whiten,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from qed.algorithms.base import Average, spread
+from qed.algorithms.base import Average, compute_token_weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,7 +19,7 @@ Scale = Literal["qed", "cs336", "verl", "trl", "luffy"]
 Cuts = Sequence[Sequence[int]]
 
 
-def factor(scale: Scale, average: Average, rows: int, ranks: int = 1) -> float:
+def compute_factor(scale: Scale, average: Average, rows: int, ranks: int = 1) -> float:
     """What multiplies the weights of an optimizer step of so many rows, to have a library's size of the gradient.
 
     `verl` is the revision of January 2026, whose seq-mean-token-sum-norm is not divided by the rows; `luffy` sums rows
@@ -29,7 +29,7 @@ def factor(scale: Scale, average: Average, rows: int, ranks: int = 1) -> float:
     return rows / ranks if average == "constant" and scale in ("verl", "luffy") else 1.0
 
 
-def verl_legacy(loss: Tensor, mask: Tensor, cuts: Cuts, average: Average, length: int = 1) -> Tensor:
+def average_as_verl_legacy(loss: Tensor, mask: Tensor, cuts: Cuts, average: Average, length: int = 1) -> Tensor:
     """verl's legacy actor: the average of each micro-batch by itself, times its share of the mini-batch's rows.
 
     With unequal micro-batches its token mean is not the token mean of the mini-batch. Rows without a response token are
@@ -38,17 +38,19 @@ def verl_legacy(loss: Tensor, mask: Tensor, cuts: Cuts, average: Average, length
     total = loss.new_zeros(())
     for cut in cuts:
         rows = [row for row in cut if bool(mask[row].any())]
-        own = (loss[rows] * spread(mask[rows], average, length)).sum() * factor("verl", average, len(rows))
+        own = (loss[rows] * compute_token_weights(mask[rows], average, length)).sum() * compute_factor(
+            "verl", average, len(rows)
+        )
         total = total + own * len(cut) / sum(len(part) for part in cuts)
     return total
 
 
-def trl_bnpo(loss: Tensor, mask: Tensor, cuts: Cuts) -> Tensor:
+def average_as_trl_bnpo(loss: Tensor, mask: Tensor, cuts: Cuts) -> Tensor:
     """TRL's `bnpo`: the token mean of each micro-batch by itself, divided by how many micro-batches there are."""
-    return luffy_sum(loss, mask, cuts) / len(cuts)
+    return sum_as_luffy(loss, mask, cuts) / len(cuts)
 
 
-def luffy_sum(loss: Tensor, mask: Tensor, cuts: Cuts, length: int = 0) -> Tensor:
+def sum_as_luffy(loss: Tensor, mask: Tensor, cuts: Cuts, length: int = 0) -> Tensor:
     """LUFFY's sum over micro-batches, whose divisor for accumulation is always 1.
 
     With a length each micro-batch is the sum over its tokens / length, which is how the policy loss is scaled in its

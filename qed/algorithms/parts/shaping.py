@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from qed.algorithms.base import require, spread
-from qed.algorithms.parts.surrogates import Terms, own_tokens
+from qed.algorithms.base import compute_token_weights, require
+from qed.algorithms.parts.surrogates import Terms, mask_given
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -81,7 +81,7 @@ class Shaping:
         if self.kind == "p_logp":
             return self.weight * logps + logps.exp()
         if self.kind == "regularized":
-            return regularized(logps, self.gamma)
+            return shape_probability(logps, self.gamma)
         return (self._exponent(self.kind) * logps).exp()
 
     def own(self, logps: Tensor, old: Tensor) -> Tensor:
@@ -92,13 +92,13 @@ class Shaping:
         if self.own_kind == "p_logp":
             return ratio.exp() + self.weight * ratio
         if self.own_kind == "regularized":
-            return regularized(logps, self.gamma) / regularized(old, self.gamma)
+            return shape_probability(logps, self.gamma) / shape_probability(old, self.gamma)
         return (self._exponent(self.own_kind) * ratio).exp()
 
     def _exponent(self, kind: Kind) -> float:
         return {"square_root": 0.5, "power": self.exponent}.get(kind, 1.0)
 
-    def kept(self, batch: Batch, logps: Tensor | None, average: Average) -> Batch:
+    def filter_groups(self, batch: Batch, logps: Tensor | None, average: Average) -> Batch:
         """The weighted batch without the tokens that are likelier than `drop_above`; `prepared` marks those dropped.
 
         The share of a token in a constant average or a sequence's sum does not depend on the others.
@@ -108,23 +108,23 @@ class Shaping:
         dropped = batch.mask.bool() & (logps.exp() > self.drop_above)
         mask = batch.mask.masked_fill(dropped, 0.0)
         counted = average in ("token", "sequence")
-        weights = spread(mask, average, 1) if counted else batch.weights.masked_fill(dropped, 0.0)
+        weights = compute_token_weights(mask, average, 1) if counted else batch.weights.masked_fill(dropped, 0.0)
         return replace(batch, mask=mask, weights=weights, prepared=dropped.to(mask.dtype))
 
 
-def regularized(logps: Tensor, gamma: float) -> Tensor:
+def shape_probability(logps: Tensor, gamma: float) -> Tensor:
     """p / (p + gamma)."""
     p = logps.exp()
     return p / (p + gamma)
 
 
-def clipped(batch: Batch, ratio: Tensor, low: float, high: float) -> Terms:
+def clip_ratio(batch: Batch, ratio: Tensor, low: float, high: float) -> Terms:
     """PPO's clip of whatever stands for the ratio, - min(A rho, A clip(rho, 1 - low, 1 + high))."""
     free, bound = batch.advantages * ratio, batch.advantages * ratio.clamp(1 - low, 1 + high)
-    return -free.minimum(bound), {"clip/shaped": ((bound < free) & own_tokens(batch).mask.bool()).sum()}
+    return -free.minimum(bound), {"clip/shaped": ((bound < free) & mask_given(batch).mask.bool()).sum()}
 
 
-def joined(batch: Batch, own: Terms, weight: Tensor, counts: dict[str, Tensor]) -> Terms:
+def join_terms(batch: Batch, own: Terms, weight: Tensor, counts: dict[str, Tensor]) -> Terms:
     """- A weight for given tokens beside the terms of the policy's own, and the sums of both for the metrics."""
     terms, stats = own
     given = batch.expert.bool() & batch.mask.bool()
@@ -133,6 +133,6 @@ def joined(batch: Batch, own: Terms, weight: Tensor, counts: dict[str, Tensor]) 
     return shaped.where(given, terms), stats | {"guidance/token_share": given.sum()}
 
 
-def filled(values: Tensor, batch: Batch) -> Tensor:
+def fill_masked(values: Tensor, batch: Batch) -> Tensor:
     """A column with 0 where no response token is, whatever stood there."""
     return values.masked_fill(batch.mask == 0, 0.0)

@@ -77,9 +77,9 @@ class Tokens(NamedTuple):
     mask: Tensor
 
 
-def terms(batch: Batch, logps: Tensor, settings: Surrogate) -> Terms:
+def compute_terms(batch: Batch, logps: Tensor, settings: Surrogate) -> Terms:
     """What each token of a batch adds to the policy loss, [B, T]; DPPO's ratio is to the sampler's log-probs."""
-    old = rolled(batch) if settings.kind == "dppo" else batch.old_logps
+    old = read_sampled_logps(batch) if settings.kind == "dppo" else batch.old_logps
     return policy_loss(logps, old, batch.advantages, batch.mask, settings)
 
 
@@ -99,30 +99,36 @@ def policy_loss(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tens
         `ratio/log_max` is the largest |d|; both are left out where the mask is 0 everywhere.
     """
     if settings.kind == "plain":
-        return losses.plain(logps, advantages, mask), {}
-    known = losses.known(old_logps, logps)
-    log_ratio = losses.log_ratios(logps, known, mask, settings.ratio_clamp)
+        return losses.compute_reinforce(logps, advantages, mask), {}
+    known = losses.fill_old_logps(old_logps, logps)
+    log_ratio = losses.compute_log_ratios(logps, known, mask, settings.ratio_clamp)
     # Every choice that is not among these is -A r, with or without a clip.
-    chosen = {"cispo": _cispo, "sapo": _sapo, "gmpo": _gmpo, "vespo": _vespo, "dppo": _dppo}
+    chosen = {
+        "cispo": _compute_cispo,
+        "sapo": _compute_sapo,
+        "gmpo": _compute_gmpo,
+        "vespo": _compute_vespo,
+        "dppo": _compute_dppo,
+    }
     tokens = Tokens(logps, known, log_ratio, advantages, mask)
-    loss, stats = chosen.get(settings.kind, _by_ratio)(tokens, settings)
+    loss, stats = chosen.get(settings.kind, _compute_by_ratio)(tokens, settings)
     if not bool((mask != 0).any()):
         return loss, stats  # all of it was given: there is no ratio, and a largest one of 0 would seem to be stuck
     moved = log_ratio.detach()
     return loss, {**stats, "kl/old": -moved.sum(), "ratio/log_max": moved.abs().max()}
 
 
-def own_tokens(batch: Batch) -> Batch:
+def mask_given(batch: Batch) -> Batch:
     """The batch as the terms of the policy's own tokens read it: given ones are masked."""
     return replace(batch, mask=batch.mask * (1 - batch.expert))
 
 
-def rolled(batch: Batch) -> Tensor:
+def read_sampled_logps(batch: Batch) -> Tensor:
     """The sampler's log-probs, [B, T]; the old ones where no sampler wrote the token or its log-prob is not known."""
-    return batch.sampled_logps.where(sampled(batch), batch.old_logps)
+    return batch.sampled_logps.where(find_sampled(batch), batch.old_logps)
 
 
-def written(batch: Batch) -> Tensor:
+def find_written(batch: Batch) -> Tensor:
     """The response tokens that a sampler wrote, [B, T] bool.
 
     Given tokens are marked; demonstrations have no sampler, so that none of their log-probs is known.
@@ -132,61 +138,63 @@ def written(batch: Batch) -> Tensor:
     return by_sampler & own
 
 
-def sampled(batch: Batch) -> Tensor:
+def find_sampled(batch: Batch) -> Tensor:
     """The response tokens that a sampler wrote, with a log-prob that is known, [B, T] bool."""
-    return written(batch) & ~batch.sampled_logps.isnan()
+    return find_written(batch) & ~batch.sampled_logps.isnan()
 
 
-def _bound(which: Tensor, tokens: Tokens) -> dict[str, Tensor]:
+def _count_clipped(which: Tensor, tokens: Tokens) -> dict[str, Tensor]:
     """Counts of the response tokens that a clip stops, by the sign of their advantage."""
     which = which & (tokens.mask != 0)
     return {"clip/low": (which & (tokens.advantages < 0)).sum(), "clip/high": (which & (tokens.advantages > 0)).sum()}
 
 
-def _by_ratio(tokens: Tokens, settings: Surrogate) -> Terms:
+def _compute_by_ratio(tokens: Tokens, settings: Surrogate) -> Terms:
     """-A r with or without a clip; r is a token's or, in GSPO, a whole row's."""
     logps, _, log_ratio, advantages, mask = tokens
     if settings.kind == "gspo":
-        log_ratio = losses.sequence_log_ratios(log_ratio, mask)
+        log_ratio = losses.compute_sequence_log_ratios(log_ratio, mask)
     elif settings.kind == "gspo_token":
-        log_ratio = losses.sequence_token_log_ratios(log_ratio, logps, mask)
-    free = losses.unclipped(log_ratio, advantages, mask)
+        log_ratio = losses.compute_sequence_token_log_ratios(log_ratio, logps, mask)
+    free = losses.compute_unclipped(log_ratio, advantages, mask)
     if settings.kind == "unclipped":
         return free, {}
     low, high, dual = settings.clip_low, settings.clip_high, settings.clip_dual
-    loss = losses.clipped(log_ratio, advantages, mask, low, high)
-    stats = _bound(loss.detach() > free.detach(), tokens)
+    loss = losses.compute_clipped(log_ratio, advantages, mask, low, high)
+    stats = _count_clipped(loss.detach() > free.detach(), tokens)
     if dual:
-        loss = losses.clipped(log_ratio, advantages, mask, low, high, dual=dual)
+        loss = losses.compute_clipped(log_ratio, advantages, mask, low, high, dual=dual)
         stats["clip/dual"] = (free.detach() > loss.detach()).sum()
     return loss, stats
 
 
-def _cispo(tokens: Tokens, settings: Surrogate) -> Terms:
+def _compute_cispo(tokens: Tokens, settings: Surrogate) -> Terms:
     logps, _, log_ratio, advantages, mask = tokens
-    weights = losses.cispo_weights(log_ratio, mask, settings.clip_low, settings.clip_high, settings.cispo_clip)
-    return losses.cispo(logps, advantages, mask, weights), _bound(weights != log_ratio.detach().exp(), tokens)
+    weights = losses.compute_cispo_weights(log_ratio, mask, settings.clip_low, settings.clip_high, settings.cispo_clip)
+    return losses.compute_cispo(logps, advantages, mask, weights), _count_clipped(
+        weights != log_ratio.detach().exp(), tokens
+    )
 
 
-def _sapo(tokens: Tokens, settings: Surrogate) -> Terms:
-    return losses.sapo(tokens.log_ratio, tokens.advantages, tokens.mask, settings.sapo_temperatures), {}
+def _compute_sapo(tokens: Tokens, settings: Surrogate) -> Terms:
+    return losses.compute_sapo(tokens.log_ratio, tokens.advantages, tokens.mask, settings.sapo_temperatures), {}
 
 
-def _gmpo(tokens: Tokens, settings: Surrogate) -> Terms:
+def _compute_gmpo(tokens: Tokens, settings: Surrogate) -> Terms:
     _, _, log_ratio, advantages, mask = tokens
     low, high = settings.clip_low, settings.clip_high
-    of_row = losses.gmpo_log_ratios(log_ratio, advantages, mask, low, high)
+    of_row = losses.compute_gmpo_log_ratios(log_ratio, advantages, mask, low, high)
     stopped = (log_ratio > high).where(advantages > 0, log_ratio < -low)
-    return losses.unclipped(of_row, advantages, mask), _bound(stopped, tokens)
+    return losses.compute_unclipped(of_row, advantages, mask), _count_clipped(stopped, tokens)
 
 
-def _vespo(tokens: Tokens, settings: Surrogate) -> Terms:
+def _compute_vespo(tokens: Tokens, settings: Surrogate) -> Terms:
     logps, _, log_ratio, advantages, mask = tokens
-    weights = losses.vespo_weights(log_ratio, advantages, mask, settings.vespo_shape)
-    return weights * losses.plain(logps, advantages, mask), {}
+    weights = losses.compute_vespo_weights(log_ratio, advantages, mask, settings.vespo_shape)
+    return weights * losses.compute_reinforce(logps, advantages, mask), {}
 
 
-def _dppo(tokens: Tokens, settings: Surrogate) -> Terms:
+def _compute_dppo(tokens: Tokens, settings: Surrogate) -> Terms:
     logps, sampled_logps, log_ratio, advantages, mask = tokens
-    kept = losses.dppo_kept(logps, sampled_logps, advantages, settings.clip_low, settings.clip_high)
-    return losses.dppo(log_ratio, advantages, mask, kept, settings.dppo_square), _bound(~kept, tokens)
+    kept = losses.find_dppo_kept(logps, sampled_logps, advantages, settings.clip_low, settings.clip_high)
+    return losses.compute_dppo(log_ratio, advantages, mask, kept, settings.dppo_square), _count_clipped(~kept, tokens)

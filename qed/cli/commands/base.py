@@ -8,7 +8,7 @@ from typing import NoReturn
 
 from qed.config import plugins
 from qed.config.fields import PIPELINES
-from qed.errors import UsageError, nearest
+from qed.errors import UsageError, suggest_nearest
 
 
 class Parser(argparse.ArgumentParser):
@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         )
         self.add_argument("--debug", action="store_true", help="print the traceback of an error too")
 
-    def read(self, arguments: Sequence[str]) -> argparse.Namespace:
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command line.
 
         Raises:
@@ -33,23 +33,25 @@ class Parser(argparse.ArgumentParser):
         found, unknown = self.parse_known_args(list(arguments))
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
-            raise UsageError(f"{self.prog} has no option {unknown[0]}.{nearest(unknown[0], known)}{self._hint()}")
+            raise UsageError(
+                f"{self.prog} has no option {unknown[0]}.{suggest_nearest(unknown[0], known)}{self._suggest_help()}"
+            )
         return found
 
     def error(self, message: str) -> NoReturn:
         """What argparse calls on a mistake."""
-        raise UsageError(f"{self.prog}: {message}.{self._hint()}")
+        raise UsageError(f"{self.prog}: {message}.{self._suggest_help()}")
 
-    def _hint(self) -> str:
+    def _suggest_help(self) -> str:
         return f" `{self.prog} --help` lists what it takes."
 
 
-def training(name: str) -> str:
+def resolve_training_command(name: str) -> str:
     """A training command in the spelling of its file; a UsageError proposes the nearest of all commands."""
     if name in PIPELINES or plugins.is_users_own(name):
         return name
-    leaves = plugins.shelf("algorithms")
+    leaves = plugins.list_leaves("algorithms")
     if name.replace("-", "_") in leaves:
         return name.replace("-", "_")
-    known = [*PIPELINES, *(leaf.replace("_", "-") for leaf in (*leaves, *plugins.shelf("commands")))]
-    raise UsageError(f"There is no command '{name}'.{nearest(name, known)} There are: {', '.join(known)}.")
+    known = [*PIPELINES, *(leaf.replace("_", "-") for leaf in (*leaves, *plugins.list_leaves("commands")))]
+    raise UsageError(f"There is no command '{name}'.{suggest_nearest(name, known)} There are: {', '.join(known)}.")

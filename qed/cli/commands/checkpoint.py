@@ -39,8 +39,8 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder")
     parser.add_argument("--json", action="store_true", help="print the result as one line of JSON, the last of stdout")
     parser.add_argument("--fast", action="store_true", help="compare sizes alone, and not checksums")
-    asked = parser.read(arguments[1:])
-    found = _found(asked.run, asked.fast)
+    asked = parser.parse(arguments[1:])
+    found = _verify_checkpoints(asked.run, asked.fast)
     if asked.json:
         print(json.dumps({"run": str(asked.run), "whole": not any(found.values()), "checkpoints": found}))
     else:
@@ -48,14 +48,14 @@ def run(arguments: Sequence[str]) -> int:
     return DataError.exit_code if any(found.values()) else 0
 
 
-def _found(run_folder: Path, fast: bool) -> dict[str, list[str]]:
+def _verify_checkpoints(run_folder: Path, fast: bool) -> dict[str, list[str]]:
     """What is wrong with each checkpoint of a run, newest first; nothing where it is whole."""
     if not run_folder.is_dir():
         raise UsageError(f"There is no run {run_folder}: it is not a folder.")
-    folders = manifest.checkpoints(run_folder).values()
+    folders = manifest.list_checkpoints(run_folder).values()
     if not folders:
         raise DataError(
             f"{run_folder / 'checkpoints'} holds no checkpoint: the run has not come to its first, or {run_folder} is "
             "no run's folder."
         )
-    return {folder.name: manifest.damage(folder, fast) or manifest.extra(folder) for folder in folders}
+    return {folder.name: manifest.list_damage(folder, fast) or manifest.list_extra_files(folder) for folder in folders}

@@ -29,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
     add("--response-key", default="", metavar="COLUMN,…", help="of a file of answers: the answers")
     add("--id-key", default="", metavar="COLUMN", help="of a file of answers: what tells problems apart")
     add("--json", action="store_true", help="print the tests as one line of JSON, the last of stdout")
-    asked = parser.read(arguments)
+    asked = parser.parse(arguments)
     from qed.console.live import Console
     from qed.evaluation.compare import compare
     from qed.evaluation.stored import Scoring

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from qed.algorithms.base import Algorithm
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.algorithms.parts.scales import factor
+from qed.algorithms.parts.scales import compute_factor
 from qed.algorithms.parts.surrogates import CLIPPING
-from qed.cli.commands.base import training
-from qed.config.help import columns
+from qed.cli.commands.base import resolve_training_command
+from qed.config.help import format_columns
 from qed.config.keys import list_values
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.resolve import DEFAULT, Resolved, resolve
-from qed.config.values import shown
+from qed.config.resolve import DEFAULT, Resolved, resolve_settings
+from qed.config.values import format_value
 from qed.errors import UsageError
 
 USAGE = (
@@ -34,21 +34,21 @@ def run(arguments: Sequence[str]) -> int:
     action = arguments[0]
     if action not in ("show", "validate") or len(arguments) < 2:
         raise UsageError(f"qed config {' '.join(arguments)} is incomplete or unknown.\n{USAGE}")
-    command = training(arguments[1])
-    resolved = resolve(command, arguments[2:])
+    command = resolve_training_command(arguments[1])
+    resolved = resolve_settings(command, arguments[2:])
     if resolved.flags.sweep:
         from qed.config import sweep
 
-        sweep.points(command, arguments[2:])
+        sweep.list_points(command, arguments[2:])
     if action == "show":
-        print(_shown(resolved))
+        print(_format_settings(resolved))
     else:
         given = sum(not origin.startswith(DEFAULT) for origin in resolved.origins.values())
         print(f"All is well: {given} of {len(resolved.origins)} settings are given, the others are defaults.")
     return 0
 
 
-def _shown(resolved: Resolved) -> str:
+def _format_settings(resolved: Resolved) -> str:
     """Every setting with its value and origin, for people or for machines."""
     values = list_values(resolved.settings)
     values = {key: values[key] for key in resolved.origins}
@@ -56,11 +56,13 @@ def _shown(resolved: Resolved) -> str:
         return json.dumps({key: {"value": value, "origin": resolved.origins[key]} for key, value in values.items()})
     settings = resolved.settings
     phases = settings.phases() if isinstance(settings, PipelineSettings) else [settings]
-    told = [line for phase in phases if phase.algorithm.online for line in ("", *_scale(phase))]
-    return "\n".join([columns([key, shown(value), resolved.origins[key]] for key, value in values.items()), *told])
+    told = [line for phase in phases if phase.algorithm.online for line in ("", *_describe_scale(phase))]
+    return "\n".join(
+        [format_columns([key, format_value(value), resolved.origins[key]] for key, value in values.items()), *told]
+    )
 
 
-def _scale(settings: Settings) -> list[str]:
+def _describe_scale(settings: Settings) -> list[str]:
     """What the numbers of an online phase come to: its updates, the weight of a token, and what its clip sees."""
     sampling, learner, algorithm = settings.sampling, settings.learner, settings.algorithm
     answers = sampling.problems_per_step * sampling.group_size
@@ -71,10 +73,10 @@ def _scale(settings: Settings) -> list[str]:
         f"  updates    {sampling.problems_per_step} problems x {sampling.group_size} answers = {answers} answers: "
         f"{updates} optimizer step{'s' * (updates > 1)} of {rows} rows, {learner.passes} "
         f"pass{'es' * (learner.passes > 1)} over them",
-        f"  one token  {_token(algorithm, rows, sampling.max_tokens)}",
+        f"  one token  {_describe_token_weight(algorithm, rows, sampling.max_tokens)}",
     ]
     if isinstance(algorithm, PolicyGradient) and algorithm.surrogate.kind != "plain":
-        told.append(f"  the ratio  {_ratio(algorithm, updates)}")
+        told.append(f"  the ratio  {_describe_ratio(algorithm, updates)}")
         own = algorithm.surrogate
         if own.kind == "cispo" and own.cispo_clip == "trl" and own.clip_high < 1:
             told.append(
@@ -84,11 +86,11 @@ def _scale(settings: Settings) -> list[str]:
     return told
 
 
-def _token(algorithm: Algorithm, rows: int, longest: int) -> str:
+def _describe_token_weight(algorithm: Algorithm, rows: int, longest: int) -> str:
     """The weight of one token in a step's loss, for rows of several lengths where it depends on them."""
     if type(algorithm).weights not in (Algorithm.weights, PolicyGradient.weights):
         return "is weighed by the algorithm's own rule, see docs/algorithms.md"
-    scale = factor(algorithm.scale, algorithm.average, rows) if isinstance(algorithm, PolicyGradient) else 1.0
+    scale = compute_factor(algorithm.scale, algorithm.average, rows) if isinstance(algorithm, PolicyGradient) else 1.0
     usual = max(1, longest // 2)
     if algorithm.average == "sequence":
         lengths = sorted({max(1, longest // 8), usual, longest})
@@ -102,7 +104,7 @@ def _token(algorithm: Algorithm, rows: int, longest: int) -> str:
     return f"weighs 1/({rows} rows{by_length}){times} = {scale / divisor:.2g} in a row of any length"
 
 
-def _ratio(algorithm: PolicyGradient, updates: int) -> str:
+def _describe_ratio(algorithm: PolicyGradient, updates: int) -> str:
     """What the probability ratio is, and whether a clip can ever bind."""
     clip = " and its clip never binds" if algorithm.surrogate.kind in CLIPPING else ""
     if algorithm.surrogate.kind == "dppo" or algorithm.correction.kind == "bypass":
@@ -112,7 +114,7 @@ def _ratio(algorithm: PolicyGradient, updates: int) -> str:
             f"is to the learner's log-probs before the first of {updates} updates: 1 in the first, and whatever the "
             "policy has moved in the later ones"
         )
-    if algorithm.rescored:
+    if algorithm.needs_old_logps:
         return f"is exactly 1{clip}, with a single update and old log-probs that are the learner's own"
     return (
         f"is 1{clip}, with a single update for each sampling, but for what the sampler's log-probs differ from the "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qed.cli.commands.base import Parser
-from qed.errors import DataError, UsageError, nearest
+from qed.errors import DataError, UsageError, suggest_nearest
 
 if TYPE_CHECKING:
     from qed.data.tools.filters import Filters
@@ -33,13 +33,13 @@ def run(arguments: Sequence[str]) -> int:
     action, rest = arguments[0], arguments[1:]
     if action not in ACTIONS:
         raise UsageError(
-            f"qed data has no action '{action}'.{nearest(action, ACTIONS)} There are: {', '.join(ACTIONS)}."
+            f"qed data has no action '{action}'.{suggest_nearest(action, ACTIONS)} There are: {', '.join(ACTIONS)}."
         )
     parser, act = ACTIONS[action]
-    return act(parser().read(rest))
+    return act(parser().parse(rest))
 
 
-def _shared(action: str, about: str, epilog: str) -> Parser:
+def _build_parser(action: str, about: str, epilog: str) -> Parser:
     parser = Parser(f"data {action}", about, epilog)
     parser.add_argument(
         "--map", "--data.map", default="", metavar="OURS=THEIRS,…", help="renamed columns, such as question=problem"
@@ -48,7 +48,7 @@ def _shared(action: str, about: str, epilog: str) -> Parser:
     return parser
 
 
-def _add_asking(parser: Parser) -> None:
+def _add_prompt_options(parser: Parser) -> None:
     add = parser.add_argument
     add("--model", default="", help="measure in the tokens of this model; new:small makes a tokenizer of the data")
     add("--prompt", default="", metavar="NAME", help="how problems are asked (default: the task's own)")
@@ -68,35 +68,37 @@ def _add_filters(parser: Parser) -> None:
     add("--overwrite", action="store_true", help="replace what is there")
 
 
-def _inspect_parser() -> Parser:
+def _build_inspect_parser() -> Parser:
     about = "Show what is in tasks or files: schema, counts, lengths, unreadable answers, and three samples."
-    parser = _shared("inspect", about, "example:\n  qed data inspect train.jsonl --model new:small --prompt r1_zero")
+    parser = _build_parser(
+        "inspect", about, "example:\n  qed data inspect train.jsonl --model new:small --prompt r1_zero"
+    )
     parser.add_argument("names", nargs="+", metavar="TASK|FILE", help="NAME[:split][@PATH], or a data file")
-    _add_asking(parser)
+    _add_prompt_options(parser)
     return parser
 
 
-def _convert_parser() -> Parser:
+def _build_convert_parser() -> Parser:
     about = "Write the problems of a task or file in another schema; what cannot be held is counted."
-    parser = _shared(
+    parser = _build_parser(
         "convert", about, "example:\n  qed data convert train.jsonl train.parquet --to luffy --correct-only"
     )
     add = parser.add_argument
     add("name", metavar="IN", help="NAME[:split][@PATH], or a data file")
     add("out", type=Path, metavar="OUT", help="the file to write: .jsonl, .jsonl.gz, .csv or .parquet")
     add("--to", default="", metavar="SCHEMA", choices=TARGETS, help=f"{', '.join(TARGETS)} (default: by OUT's name)")
-    _add_asking(parser)
+    _add_prompt_options(parser)
     _add_filters(parser)
     return parser
 
 
-def _prepare_parser() -> Parser:
+def _build_prepare_parser() -> Parser:
     about = (
         "Write tasks into a folder that --tasks NAME:SPLIT@DIR reads without the hub. Filters are for splits to train "
         "on; benchmarks are kept whole."
     )
     epilog = "example:\n  qed data prepare --tasks gsm8k:train --against gsm8k:test,math:test500 --to data"
-    parser = _shared("prepare", about, epilog)
+    parser = _build_parser("prepare", about, epilog)
     add = parser.add_argument
     add("--tasks", required=True, metavar="NAME,…", help="NAME[:split][@PATH], or data files")
     add("--to", required=True, type=Path, metavar="DIR", help="the folder to write")
@@ -104,14 +106,16 @@ def _prepare_parser() -> Parser:
     add("--words", type=int, default=13, metavar="N", help="how many words in a row are an overlap (default: 13)")
     add("--drop-contaminated", action="store_true", help="leave out training problems that overlap")
     add("--revisions", default="", metavar="NAME=COMMIT,…", help="of the hub, in place of the pinned ones")
-    _add_asking(parser)
+    _add_prompt_options(parser)
     _add_filters(parser)
     return parser
 
 
-def _validate_parser() -> Parser:
+def _build_validate_parser() -> Parser:
     about = "Check every row of files. Exit code 3 where rows cannot be used; remarks alone are no error."
-    parser = _shared("validate", about, "example:\n  qed data validate train.jsonl --map question=problem --strict")
+    parser = _build_parser(
+        "validate", about, "example:\n  qed data validate train.jsonl --map question=problem --strict"
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="jsonl, json, csv (also .gz) or parquet")
     parser.add_argument("--strict", action="store_true", help="remarks are errors too")
     return parser
@@ -121,37 +125,37 @@ def _inspect(asked: argparse.Namespace) -> int:
     from qed.console.live import Console
     from qed.data import tasks
     from qed.data.tools import inspect, tables
-    from qed.data.tools.load import load
-    from qed.data.tools.prompting import asking
+    from qed.data.tools.load import load_data
+    from qed.data.tools.prompting import load_prompt_view
 
     console, told = Console(asked.json), []
     for name in asked.names:
-        data = load(name, _pairs(asked.map, "--map"))
-        prompt = asked.prompt or tasks.suggested_prompt(name)
-        put = asking(prompt, _words(asked.prompt_options), asked.model, data.problems)
-        told.append({**inspect.inspect(data, put), "prompt": prompt})
-        tables.figures(console, told[-1])
-        tables.rendered(console, prompt, put, data.problems)
-    return _as_json(asked, {"data": told})
+        data = load_data(name, _parse_pairs(asked.map, "--map"))
+        prompt = asked.prompt or tasks.suggest_prompt(name)
+        put = load_prompt_view(prompt, _split_words(asked.prompt_options), asked.model, data.problems)
+        told.append({**inspect.inspect_data(data, put), "prompt": prompt})
+        tables.show_figures(console, told[-1])
+        tables.show_samples(console, prompt, put, data.problems)
+    return _print_json(asked, {"data": told})
 
 
 def _convert(asked: argparse.Namespace) -> int:
-    filters = _filters(asked)
+    filters = _read_filters(asked)
     from qed.console.live import Console
     from qed.data.tools import convert, tables
-    from qed.data.tools.load import load
+    from qed.data.tools.load import load_data
 
-    target = convert.Target(asked.out, asked.to, asked.prompt, _words(asked.prompt_options), asked.overwrite)
+    target = convert.Target(asked.out, asked.to, asked.prompt, _split_words(asked.prompt_options), asked.overwrite)
     target.check(bool(filters.validation_split))
-    data = load(asked.name, _pairs(asked.map, "--map"))
+    data = load_data(asked.name, _parse_pairs(asked.map, "--map"))
     found = convert.convert(data, target, filters, asked.model)
-    tables.converted(Console(asked.json), found)
-    return _as_json(asked, found)
+    tables.show_converted(Console(asked.json), found)
+    return _print_json(asked, found)
 
 
 def _prepare(asked: argparse.Namespace) -> int:
-    filters = _filters(asked)
-    if not _words(asked.tasks):
+    filters = _read_filters(asked)
+    if not _split_words(asked.tasks):
         raise UsageError("--tasks names no task.")
     if asked.words < 1:
         raise UsageError("--words must be at least 1.")
@@ -159,35 +163,35 @@ def _prepare(asked: argparse.Namespace) -> int:
         raise UsageError("--drop-contaminated needs --against, which names the benchmarks to compare with.")
     from qed.console.live import Console
     from qed.data.tools import prepare, snapshot, tables
-    from qed.data.tools.load import load
+    from qed.data.tools.load import load_data
 
-    snapshot.free_folder(asked.to, asked.overwrite)
-    mapping, revisions = _pairs(asked.map, "--map"), _pairs(asked.revisions, "--revisions")
-    loaded = [load(name, mapping, revisions) for name in _words(asked.tasks)]
+    snapshot.require_free_folder(asked.to, asked.overwrite)
+    mapping, revisions = _parse_pairs(asked.map, "--map"), _parse_pairs(asked.revisions, "--revisions")
+    loaded = [load_data(name, mapping, revisions) for name in _split_words(asked.tasks)]
     prepare.check_names(loaded)
-    against = prepare.benches([load(name, {}, revisions, "test") for name in _words(asked.against)])
-    options = (asked.prompt, _words(asked.prompt_options))
+    against = prepare.label_benchmarks([load_data(name, {}, revisions, "test") for name in _split_words(asked.against)])
+    options = (asked.prompt, _split_words(asked.prompt_options))
     plan = prepare.Plan(filters, against, asked.words, asked.drop_contaminated, asked.model, options, revisions)
     manifest = prepare.prepare(loaded, asked.to, plan, asked.overwrite)
-    tables.prepared(Console(asked.json), manifest, str(asked.to))
-    return _as_json(asked, manifest)
+    tables.show_prepared(Console(asked.json), manifest, str(asked.to))
+    return _print_json(asked, manifest)
 
 
 def _validate(asked: argparse.Namespace) -> int:
     from qed.console.live import Console
     from qed.data.tools import tables
-    from qed.data.tools.validate import validate
+    from qed.data.tools.validate import validate_file
 
     console = Console(asked.json)
-    found = [validate(file, _pairs(asked.map, "--map")) for file in asked.files]
+    found = [validate_file(file, _parse_pairs(asked.map, "--map")) for file in asked.files]
     for one in found:
-        tables.checked(console, one)
+        tables.show_checked(console, one)
     bad = any(one.errors or (asked.strict and one.remarks) for one in found)
-    _as_json(asked, {"files": [one.as_dict() for one in found], "valid": not bad})
+    _print_json(asked, {"files": [one.as_dict() for one in found], "valid": not bad})
     return DataError.exit_code if bad else 0
 
 
-def _filters(asked: argparse.Namespace) -> Filters:
+def _read_filters(asked: argparse.Namespace) -> Filters:
     if asked.max_tokens and not asked.model:
         raise UsageError("--max-tokens counts in a model's tokens: name it with --model, or take --max-characters.")
     number = asked.unique_train_examples
@@ -207,25 +211,25 @@ def _filters(asked: argparse.Namespace) -> Filters:
     )
 
 
-def _as_json(asked: argparse.Namespace, figures: Mapping[str, Any]) -> int:
+def _print_json(asked: argparse.Namespace, figures: Mapping[str, Any]) -> int:
     if asked.json:
         print(json.dumps(figures, default=str))
     return 0
 
 
-def _pairs(text: str, option: str) -> dict[str, str]:
-    from qed.data.splits import pairs
+def _parse_pairs(text: str, option: str) -> dict[str, str]:
+    from qed.data.splits import parse_pairs
 
-    return pairs(_words(text), option)
+    return parse_pairs(_split_words(text), option)
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
 ACTIONS: dict[str, tuple[Callable[[], Parser], Callable[[argparse.Namespace], int]]] = {
-    "inspect": (_inspect_parser, _inspect),
-    "convert": (_convert_parser, _convert),
-    "prepare": (_prepare_parser, _prepare),
-    "validate": (_validate_parser, _validate),
+    "inspect": (_build_inspect_parser, _inspect),
+    "convert": (_build_convert_parser, _convert),
+    "prepare": (_build_prepare_parser, _prepare),
+    "validate": (_build_validate_parser, _validate),
 }

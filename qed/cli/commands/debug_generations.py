@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from qed.config.layers import method_of
+from qed.config.layers import read_method
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.resolve import resolve
+from qed.config.resolve import resolve_settings
 from qed.errors import UsageError
 
 USAGE = """Usage: qed debug-generations MODEL|RUN [--problems N] [--answers K] [--whole] [--json] [CONFIG…]
@@ -30,23 +30,23 @@ def run(arguments: Sequence[str]) -> int:
     if arguments[0].startswith("-"):
         raise UsageError(f"qed debug-generations needs a model or a run first, not {arguments[0]}.\n{USAGE}")
     whole = "--whole" in arguments
-    settings, as_json = _settings(arguments[0], [word for word in arguments[1:] if word != "--whole"])
-    from qed.evaluation.debug_generations import debug
+    settings, as_json = _resolve_settings(arguments[0], [word for word in arguments[1:] if word != "--whole"])
+    from qed.evaluation.debug_generations import debug_generations
 
-    result = debug(settings, whole, as_json)
+    result = debug_generations(settings, whole, as_json)
     if as_json:
         print(json.dumps(result))
     return 0
 
 
-def _settings(model: str, arguments: Sequence[str]) -> tuple[Settings, bool]:
+def _resolve_settings(model: str, arguments: Sequence[str]) -> tuple[Settings, bool]:
     """The settings of a model, or of a run and its final model, and whether a machine reads the result."""
     given = [SHORT.get(word, word) for word in arguments]
     saved = Path(model) / "settings.yaml"
     if saved.is_file():
-        command, before = method_of(saved), [str(saved), "--model", str(Path(model) / "final" / "hf")]
+        command, before = read_method(saved), [str(saved), "--model", str(Path(model) / "final" / "hf")]
     else:
         command, before = "grpo", ["--model", model]
-    resolved = resolve(command, [*before, *USUAL, *given])
+    resolved = resolve_settings(command, [*before, *USUAL, *given])
     settings = resolved.settings
     return settings.phase("rl") if isinstance(settings, PipelineSettings) else settings, resolved.flags.json

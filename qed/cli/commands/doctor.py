@@ -30,18 +30,18 @@ USUAL_LENGTHS = "32,32"  # of --tune, which asks for less
 
 def run(arguments: Sequence[str]) -> int:
     """Print what the machine can do, or the settings that were measured."""
-    asked = _parser().read(arguments)
+    asked = _build_parser().parse(arguments)
     if asked.fit is not None and asked.tune is not None:
         raise UsageError("qed doctor: --fit and --tune are two measurements. Ask for one at a time.")
     unmeasured = asked.fit is None and asked.tune is None
     if unmeasured and (asked.settings or asked.lengths or asked.group or asked.memory):
         raise UsageError("qed doctor: settings, lengths and memory belong to a measurement: say --fit or --tune.")
-    result = _looked() if unmeasured else _measured(asked)
+    result = _run_checks() if unmeasured else _run_measurement(asked)
     print(json.dumps(result.as_object()) if asked.json else result.text())
     return 0
 
 
-def _parser() -> Parser:
+def _build_parser() -> Parser:
     parser = Parser("doctor", ABOUT, EPILOG)
     add = parser.add_argument
     add("--fit", nargs="?", const="", metavar="MODEL", help="the largest micro-batch and sampler batch that fit")
@@ -54,32 +54,32 @@ def _parser() -> Parser:
     return parser
 
 
-def _looked() -> Any:
-    from qed.doctor.card import looked
+def _run_checks() -> Any:
+    from qed.doctor.card import run_checks
 
-    return looked()
+    return run_checks()
 
 
-def _measured(asked: argparse.Namespace) -> Any:
+def _run_measurement(asked: argparse.Namespace) -> Any:
     if not 0 <= asked.memory < float("inf"):
         raise UsageError("qed doctor: --memory is a number of GiB above 0.")
-    lengths = _lengths(asked)
-    arguments = _arguments(asked, lengths)
+    lengths = _parse_lengths(asked)
+    arguments = _build_arguments(asked, lengths)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     if asked.fit is not None:
-        from qed.doctor.fit import fit
+        from qed.doctor.fit import measure_fit
 
-        return fit(arguments, lengths, asked.memory, say)
-    from qed.doctor.trial import settings_of
+        return measure_fit(arguments, lengths, asked.memory, say)
+    from qed.doctor.trial import resolve_trial_settings
     from qed.doctor.tune import tune
 
-    return tune(settings_of(arguments), lengths, say)
+    return tune(resolve_trial_settings(arguments), lengths, say)
 
 
-def _lengths(asked: argparse.Namespace) -> Lengths:
+def _parse_lengths(asked: argparse.Namespace) -> Lengths:
     given = asked.lengths or (USUAL_LENGTHS if asked.fit is None else "")
     parts = given.split(",")
     if len(parts) != 2 or not all(part.strip().isdecimal() and int(part) for part in parts):
@@ -92,7 +92,7 @@ def _lengths(asked: argparse.Namespace) -> Lengths:
     return Lengths(int(parts[0]), int(parts[1]))
 
 
-def _arguments(asked: argparse.Namespace, lengths: Lengths) -> list[str]:
+def _build_arguments(asked: argparse.Namespace, lengths: Lengths) -> list[str]:
     """The command line of `qed grpo` that is measured with; what ends in .yaml or holds a = is no model's name."""
     name = asked.fit if asked.fit is not None else asked.tune
     settings = list(asked.settings)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from qed.cli.commands.base import Parser
-from qed.config.layers import method_of
+from qed.config.layers import read_method
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.resolve import resolve
+from qed.config.resolve import resolve_settings
 from qed.errors import DataError, ModelError, UsageError
 from qed.runs import manifest
 
@@ -50,19 +50,19 @@ PASSED = {
 
 def run(arguments: Sequence[str]) -> int:
     """Evaluate a model, or stored answers."""
-    asked = _parser().read(arguments)
+    asked = _build_parser().parse(arguments)
     if (asked.model is None) == (asked.responses is None):
         raise UsageError("qed evaluate needs either --model with --tasks, or --responses with a file of answers.")
-    result = _responses(asked) if asked.responses else _model(asked, arguments)
+    result = _score_responses(asked) if asked.responses else _evaluate_model(asked, arguments)
     if asked.json:
         print(json.dumps(result))
     return 0
 
 
-def _parser() -> Parser:
+def _build_parser() -> Parser:
     parser = Parser("evaluate", ABOUT, EPILOG)
-    _add_model(parser.add_argument_group("a model").add_argument)
-    _add_stored(parser.add_argument_group("stored answers").add_argument)
+    _add_model_options(parser.add_argument_group("a model").add_argument)
+    _add_stored_options(parser.add_argument_group("stored answers").add_argument)
     add = parser.add_argument_group("both").add_argument
     add("--reward", metavar="NAME,…", help="grade by this reward (default: the run's, or the one that fits the prompt)")
     add("--reward-options", metavar="NAME.FIELD=VALUE,…", help="settings of the rewards")
@@ -71,7 +71,7 @@ def _parser() -> Parser:
     return parser
 
 
-def _add_model(add: Any) -> None:
+def _add_model_options(add: Any) -> None:
     add("--model", metavar="MODEL", help="a run's folder, a Hugging Face folder or hub name, or new:small")
     add("--step", type=int, metavar="N", help="of a run: the checkpoint after step N (default: the final one)")
     add(
@@ -107,7 +107,7 @@ def _add_model(add: Any) -> None:
     add("--allow-user-code", action="store_true", help="let the run's settings name code outside of qed")
 
 
-def _add_stored(add: Any) -> None:
+def _add_stored_options(add: Any) -> None:
     add("--responses", type=Path, metavar="FILE", help="score these answers: jsonl, json, csv or parquet")
     add("--gold-key", default="", metavar="COLUMN", help="the right answer (default: the first known column)")
     add("--response-key", default="", metavar="COLUMN,…", help="the answers; several columns are scored one by one")
@@ -115,18 +115,18 @@ def _add_stored(add: Any) -> None:
     add("--extract", choices=MODES, default="flexible", help="how an answer is looked for (default: flexible)")
 
 
-def _model(asked: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
-    _check(asked)
+def _evaluate_model(asked: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
+    _check_numbers(asked)
     run_folder = Path(asked.model) if (Path(asked.model) / "settings.yaml").is_file() else None
-    model, step = _checkpoint(run_folder, asked.step) if run_folder else (asked.model, 0)
+    model, step = _find_checkpoint(run_folder, asked.step) if run_folder else (asked.model, 0)
     if run_folder is None and asked.step is not None:
         step = asked.step
-    settings = _settings(asked, run_folder, model)
+    settings = _resolve_settings(asked, run_folder, model)
     tasks = tuple(name.strip() for name in asked.tasks.split(",") if name.strip())
     if not tasks and run_folder is None:
         raise UsageError("qed evaluate needs --tasks, for example --tasks math:test500,gsm8k:test.")
-    folder = _folder(asked, run_folder)
-    from qed.evaluation.run import Asked, measure
+    folder = _choose_folder(asked, run_folder)
+    from qed.evaluation.run import EvaluationRequest, run_evaluation
     from qed.sampling.base import Sampling
 
     longest = asked.max_tokens or (settings.sampling.max_tokens if run_folder else 0)
@@ -137,8 +137,8 @@ def _model(asked: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any
     )
     samples = 1 if asked.greedy else asked.samples or 0
     command = ("qed", "evaluate", *arguments)
-    return measure(
-        Asked(
+    return run_evaluation(
+        EvaluationRequest(
             settings,
             tasks,
             sampling,
@@ -154,7 +154,7 @@ def _model(asked: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any
     )
 
 
-def _check(asked: argparse.Namespace) -> None:
+def _check_numbers(asked: argparse.Namespace) -> None:
     """Refuse numbers that no evaluation can mean."""
     wanted = (
         (asked.samples is None or asked.samples >= 1, "--samples must be at least 1"),
@@ -175,9 +175,9 @@ def _check(asked: argparse.Namespace) -> None:
             raise UsageError(f"qed evaluate: {complaint}.")
 
 
-def _checkpoint(run_folder: Path, step: int | None) -> tuple[str, int]:
+def _find_checkpoint(run_folder: Path, step: int | None) -> tuple[str, int]:
     """The model of a run after a step, and the number of the step."""
-    steps = sorted(step for step, folder in manifest.checkpoints(run_folder).items() if (folder / "hf").is_dir())
+    steps = sorted(step for step, folder in manifest.list_checkpoints(run_folder).items() if (folder / "hf").is_dir())
     final = run_folder / "final"
     if step is None and (final / "hf").is_dir():
         return str(final / "hf"), int(final.resolve().name.split("_")[1])
@@ -188,7 +188,7 @@ def _checkpoint(run_folder: Path, step: int | None) -> tuple[str, int]:
     return str(run_folder / "checkpoints" / f"step_{step:06d}" / "hf"), step
 
 
-def _settings(asked: argparse.Namespace, run_folder: Path | None, model: str) -> Settings:
+def _resolve_settings(asked: argparse.Namespace, run_folder: Path | None, model: str) -> Settings:
     """The settings of a run with its own prompt and reward, or of a model with those of its tasks."""
     given = [
         part for name, key in PASSED.items() if getattr(asked, name) for part in (f"--{key}", getattr(asked, name))
@@ -196,14 +196,14 @@ def _settings(asked: argparse.Namespace, run_folder: Path | None, model: str) ->
     given += ["--evaluation.tasks", asked.tasks] if asked.tasks else []
     given += ["--allow-user-code"] if asked.allow_user_code else []
     if run_folder is None:
-        return _single(resolve("grpo", ["--model", model, *given]).settings)
+        return _require_single_phase(resolve_settings("grpo", ["--model", model, *given]).settings)
     saved = run_folder / "settings.yaml"
-    found = _single(resolve(method_of(saved), [str(saved), "--model", model, *given]).settings)
-    from qed.data.splits import prompt_name, reward_names
+    found = _require_single_phase(resolve_settings(read_method(saved), [str(saved), "--model", model, *given]).settings)
+    from qed.data.splits import resolve_prompt_name, resolve_reward_names
 
     # Another task must not change how the model is asked: `auto` means what it meant in training.
-    data = replace(found.data, prompt=prompt_name(found.data))
-    reward = ("auto",) if asked.prompt and not asked.reward else reward_names(data)
+    data = replace(found.data, prompt=resolve_prompt_name(found.data))
+    reward = ("auto",) if asked.prompt and not asked.reward else resolve_reward_names(data)
     # The run's options are those of its own prompt and reward.
     if (asked.prompt or asked.reward) and not asked.reward_options:
         data = replace(data, reward_options=())
@@ -212,11 +212,11 @@ def _settings(asked: argparse.Namespace, run_folder: Path | None, model: str) ->
     return replace(found, data=replace(data, reward=reward))
 
 
-def _single(settings: Settings | PipelineSettings) -> Settings:
+def _require_single_phase(settings: Settings | PipelineSettings) -> Settings:
     return settings.phase("rl") if isinstance(settings, PipelineSettings) else settings
 
 
-def _folder(asked: argparse.Namespace, run_folder: Path | None) -> Path:
+def _choose_folder(asked: argparse.Namespace, run_folder: Path | None) -> Path:
     """Where the answers go."""
     folder: Path | None = asked.out or run_folder
     if asked.resume and (folder is None or not (folder / "eval").is_dir()):
@@ -230,34 +230,34 @@ def _folder(asked: argparse.Namespace, run_folder: Path | None) -> Path:
     return folder
 
 
-def _responses(asked: argparse.Namespace) -> dict[str, Any]:
+def _score_responses(asked: argparse.Namespace) -> dict[str, Any]:
     from qed.console.live import Console
     from qed.evaluation import stored
-    from qed.evaluation.table import show
+    from qed.evaluation.table import show_summary
 
     if not asked.responses.is_file():
         raise DataError(f"There is no file {asked.responses} to score.")
     if asked.out:
-        _folder(asked, None)
+        _choose_folder(asked, None)
     keys = tuple(key.strip() for key in asked.response_key.split(","))
-    scoring = stored.Scoring(asked.gold_key, keys, asked.id_key, asked.extract, _grader(asked))
-    scored = stored.score(asked.responses, scoring)
-    figures = stored.summaries(scored, scoring.grader)
+    scoring = stored.Scoring(asked.gold_key, keys, asked.id_key, asked.extract, _load_grader(asked))
+    scored = stored.score_responses(asked.responses, scoring)
+    figures = stored.summarize_columns(scored, scoring.grader)
     console = Console(asked.json)
     if scoring.grader is not None and scoring.grader.judge is None:
         console.say(f"{asked.reward} judges no answer: right is what the final answer says.")
-    show(console, figures)
+    show_summary(console, figures)
     if asked.out:
-        stored.write(asked.out, scored, figures)
+        stored.write_scores(asked.out, scored, figures)
         console.say(f"Every verdict is in {asked.out / 'eval'}.")
-    return stored.result(figures)
+    return stored.build_result(figures)
 
 
-def _grader(asked: argparse.Namespace) -> Any:
+def _load_grader(asked: argparse.Namespace) -> Any:
     """What grades by the reward that was asked for; None grades by the final answer."""
     if not asked.reward:
         return None
     from qed.rewards import grader
 
     options = [option.strip() for option in (asked.reward_options or "").split(",") if option.strip()]
-    return grader.make([name.strip() for name in asked.reward.split(",")], options)
+    return grader.make_grader([name.strip() for name in asked.reward.split(",")], options)

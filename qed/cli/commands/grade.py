@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qed.cli.commands.base import Parser
 from qed.config import plugins
 from qed.errors import DataError, UsageError
-from qed.guards.redaction import clean
+from qed.guards.redaction import strip_control
 
 if TYPE_CHECKING:
     from qed.data.sources.rows import Rows
@@ -34,21 +34,21 @@ MOST_SECONDS = 86_400
 
 def run(arguments: Sequence[str]) -> int:
     """Grade the files, or explain one verdict."""
-    asked = _parser().read(arguments)
+    asked = _build_parser().parse(arguments)
     if asked.explain:
         from qed.grading.explain import explain
 
         gold, answer = asked.explain
         # What the terminal handed over may be no Unicode.
-        print(clean(explain(gold, answer, as_json=asked.json)).encode("utf-8", "replace").decode())
+        print(strip_control(explain(gold, answer, as_json=asked.json)).encode("utf-8", "replace").decode())
         return 0
     if not asked.files:
         raise UsageError("qed grade needs a file of answers, or --explain GOLD ANSWER.")
-    _grade(asked)
+    _grade_files(asked)
     return 0
 
 
-def _parser() -> Parser:
+def _build_parser() -> Parser:
     parser = Parser("grade", ABOUT, EPILOG)
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="FILE", help="jsonl, json, csv (also .gz) or parquet")
@@ -64,21 +64,21 @@ def _parser() -> Parser:
     return parser
 
 
-def _grade(asked: argparse.Namespace) -> None:
+def _grade_files(asked: argparse.Namespace) -> None:
     from qed.console.live import Console
     from qed.data.sources.writing import Writer
     from qed.evaluation.grade_files import Summary, grade_rows
     from qed.grading import symbolic
 
-    _check(asked)
+    _check_options(asked)
     console = Console(asked.json)
-    grader, workers = _grader(asked)
+    grader, workers = _load_grader(asked)
     symbolic.CHILD.start()  # it loads while the first rows are read
     with Writer(asked.out) if asked.out else nullcontext() as writer:
         summary = Summary()
         try:
             for graded in grade_rows(
-                _rows(asked.files), (asked.gold_key, asked.response_key), asked.extract, grader, workers
+                _read_rows(asked.files), (asked.gold_key, asked.response_key), asked.extract, grader, workers
             ):
                 summary.add(graded)
                 if writer is not None:
@@ -90,12 +90,12 @@ def _grade(asked: argparse.Namespace) -> None:
     figures = summary.figures()
     if not summary.n:
         raise DataError(f"{asked.files[0]} has no row to grade.")
-    _show(console, figures, asked, list(summary.replaced))
+    _show_counts(console, figures, asked, list(summary.replaced))
     if asked.json:
         print(json.dumps(figures))
 
 
-def _check(asked: argparse.Namespace) -> None:
+def _check_options(asked: argparse.Namespace) -> None:
     for file in asked.files:
         if file.is_dir():
             raise DataError(f"{file} is a folder. Name the files in it, such as {file / '*.jsonl'}.")
@@ -105,7 +105,7 @@ def _check(asked: argparse.Namespace) -> None:
         raise UsageError(f"--seconds must be more than 0 and at most {MOST_SECONDS:,}, not {asked.seconds:g}.")
 
 
-def _grader(asked: argparse.Namespace) -> tuple[Any, int]:
+def _load_grader(asked: argparse.Namespace) -> tuple[Any, int]:
     """What grades by the reward that was asked for, and how many answers at once; None grades by the final answer."""
     if not asked.reward:
         return None, 1
@@ -118,17 +118,17 @@ def _grader(asked: argparse.Namespace) -> tuple[Any, int]:
     outside = any(plugins.is_users_own(parse_reward(name).source) for name in names)
     workers = min(MOST_WORKERS, os.cpu_count() or 1) if outside else 1
     pool = grader.Pool(workers, Limits(asked.seconds, 6 * asked.seconds))
-    return grader.make(names, options, pool=pool), workers
+    return grader.make_grader(names, options, pool=pool), workers
 
 
-def _rows(files: Sequence[Path]) -> Rows:
+def _read_rows(files: Sequence[Path]) -> Rows:
     from qed.data.sources import local
 
     for file in files:
-        yield from local.rows(str(file), "")
+        yield from local.read_rows(str(file), "")
 
 
-def _show(console: Any, figures: dict[str, Any], asked: argparse.Namespace, replaced: Sequence[str]) -> None:
+def _show_counts(console: Any, figures: dict[str, Any], asked: argparse.Namespace, replaced: Sequence[str]) -> None:
     """The counts as tables."""
     n = figures["n"]
     rows = [

@@ -17,7 +17,7 @@ def run(arguments: Sequence[str]) -> int:
         "runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, or one that `qed evaluate` has written"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file to write (default: RUN/report.html)")
-    asked = parser.read(arguments)
+    asked = parser.parse(arguments)
     for folder in asked.runs:
         if not folder.is_dir():
             raise UsageError(f"There is no run {folder}: it is not a folder.")

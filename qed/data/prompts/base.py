@@ -14,7 +14,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from qed.config import plugins
-from qed.errors import ModelError, UsageError, nearest
+from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models.chat_template import render_chat
 from qed.types import Problem, Prompt, Rollout
 
@@ -22,7 +22,7 @@ THINK = "<think>"  # what the chat templates of reasoning models open, whatever 
 AT_ONCE = 1024  # texts that are tokenised together
 
 
-class Template:
+class PromptTemplate:
     """How problems are put to one model.
 
     Args:
@@ -82,9 +82,9 @@ class Template:
         """A worked answer as a rollout to imitate, its end token included; None where the problem has none to show."""
         return next(iter(self.demonstrations(problem)), None)
 
-    def demonstrates(self, problem: Problem) -> bool:
+    def has_demonstration(self, problem: Problem) -> bool:
         """Whether there is a worked answer to a problem."""
-        return bool(shown(self.leaf, problem) or any(problem.meta.get("traces", ())))
+        return bool(find_demonstration(self.leaf, problem) or any(problem.meta.get("traces", ())))
 
     def demonstrations(self, problem: Problem) -> list[Rollout]:
         """All worked answers to a problem, each once; the first is the one that the data names first.
@@ -92,15 +92,15 @@ class Template:
         The probabilities under who wrote the first, where the data has them, are left alone if they are not one for
         each of its tokens, which is so when they were taken with another tokenizer.
         """
-        first = shown(self.leaf, problem)
+        first = find_demonstration(self.leaf, problem)
         texts = dict.fromkeys(text for text in (first, *problem.meta.get("traces", ())) if text)
-        found = [self.written(problem, text) for text in texts]
-        known = tuple(_log(probability) for probability in problem.meta.get("trace_probabilities", ()))
+        found = [self.build_rollout(problem, text) for text in texts]
+        known = tuple(_log_probability(probability) for probability in problem.meta.get("trace_probabilities", ()))
         if found and len(known) == len(found[0].output):
             found[0] = replace(found[0], behaviour=known)
         return found
 
-    def written(self, problem: Problem, text: str) -> Rollout:
+    def build_rollout(self, problem: Problem, text: str) -> Rollout:
         """A text as the answer to a problem, its end token included."""
         prompt = self.prompt(problem)
         # What the prompt has opened is not written, and not trained, a second time.
@@ -112,14 +112,14 @@ class Template:
         )
 
 
-def _log(probability: float) -> float:
+def _log_probability(probability: float) -> float:
     """The logarithm of a probability; no number where it is negative, which marks what is not known."""
     if probability < 0:
         return math.nan
     return math.log(probability) if probability else -math.inf
 
 
-def find(name: str, options: Sequence[str] = ()) -> Any:
+def load_leaf(name: str, options: Sequence[str] = ()) -> Any:
     """The leaf of a prompt by its name.
 
     Args:
@@ -129,7 +129,7 @@ def find(name: str, options: Sequence[str] = ()) -> Any:
     Raises:
         UsageError: there is no such prompt, or it has no such option.
     """
-    module = plugins.load("prompts", name)
+    module = plugins.load_leaf("prompts", name)
     given = {}
     for option in options:
         key, equals, value = option.partition("=")
@@ -141,13 +141,13 @@ def find(name: str, options: Sequence[str] = ()) -> Any:
     known = [field.name for field in fields(module.LEAF)] if hasattr(module, "LEAF") else []
     if unknown := [field for field in given if field not in known]:
         raise UsageError(
-            f"The prompt {name} has no option '{unknown[0]}'.{nearest(unknown[0], known)} "
+            f"The prompt {name} has no option '{unknown[0]}'.{suggest_nearest(unknown[0], known)} "
             f"There are: {', '.join(known) or 'none'}."
         )
     return replace(module.LEAF, **given) if given else module
 
 
-def shown(leaf: Any, problem: Problem) -> str | None:
+def find_demonstration(leaf: Any, problem: Problem) -> str | None:
     """The text of a problem's demonstration: the data's own, else what the prompt makes of solution and answer.
 
     A completion that is None says that there is nothing to show, whatever the prompt could make of the answer.
@@ -158,7 +158,7 @@ def shown(leaf: Any, problem: Problem) -> str | None:
     return own or leaf.demonstration(problem)
 
 
-def boxed_solution(problem: Problem) -> str | None:
+def build_boxed_solution(problem: Problem) -> str | None:
     """The worked solution with its result in a box, which MATH's solutions already have; None without a solution."""
     if not problem.solution:
         return None
@@ -167,7 +167,7 @@ def boxed_solution(problem: Problem) -> str | None:
     return f"{problem.solution}\n\nThe answer is \\boxed{{{problem.answer}}}."
 
 
-def chat(question: str, tokenizer: Any, system: str = "") -> str:
+def apply_chat_template(question: str, tokenizer: Any, system: str = "") -> str:
     """A question in the tokenizer's own chat template, up to where the answer begins."""
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": question})

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.data.prompts.base import boxed_solution, chat
+from qed.data.prompts.base import apply_chat_template, build_boxed_solution
 from qed.types import Problem
 
 CHAT = True
@@ -17,9 +17,9 @@ SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}
 
 def render(problem: Problem, tokenizer: Any) -> str:
     """The question in the tokenizer's chat template, the instruction as its system message."""
-    return chat(problem.question, tokenizer, SYSTEM)
+    return apply_chat_template(problem.question, tokenizer, SYSTEM)
 
 
 def demonstration(problem: Problem) -> str | None:
     """The solution, its result in a box."""
-    return boxed_solution(problem)
+    return build_boxed_solution(problem)

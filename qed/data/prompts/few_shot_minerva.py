@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.data.prompts.base import boxed_solution
+from qed.data.prompts.base import build_boxed_solution
 from qed.types import Problem
 
 CHAT = False
@@ -45,5 +45,5 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 def demonstration(problem: Problem) -> str | None:
     """The solution in the form of the examples; None for a problem without a worked solution."""
-    shown = boxed_solution(problem)
+    shown = build_boxed_solution(problem)
     return None if shown is None else f"\n{shown}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qed.data.prompts import luffy
-from qed.data.prompts.base import chat
+from qed.data.prompts.base import apply_chat_template
 from qed.types import Problem
 
 CHAT = True
@@ -16,4 +16,4 @@ demonstration = luffy.demonstration
 
 def render(problem: Problem, tokenizer: Any) -> str:
     """The bare question in the tokenizer's chat template."""
-    return chat(problem.question, tokenizer)
+    return apply_chat_template(problem.question, tokenizer)

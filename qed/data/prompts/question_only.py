@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.data.prompts.base import boxed_solution
+from qed.data.prompts.base import build_boxed_solution
 from qed.types import Problem
 
 CHAT = False
@@ -19,5 +19,5 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 def demonstration(problem: Problem) -> str | None:
     """The solution on a new line, its result in a box."""
-    shown = boxed_solution(problem)
+    shown = build_boxed_solution(problem)
     return None if shown is None else f"\n{shown}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.data.prompts.base import chat
+from qed.data.prompts.base import apply_chat_template
 from qed.types import Problem
 
 CHAT = True
@@ -19,7 +19,7 @@ SYSTEM = (
 
 def render(problem: Problem, tokenizer: Any) -> str:
     """The question in the tokenizer's chat template, the form of the answer as its system message."""
-    return chat(problem.question, tokenizer, SYSTEM)
+    return apply_chat_template(problem.question, tokenizer, SYSTEM)
 
 
 def demonstration(problem: Problem) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.data.prompts.base import boxed_solution, chat
+from qed.data.prompts.base import apply_chat_template, build_boxed_solution
 from qed.types import Problem
 
 CHAT = True
@@ -17,9 +17,9 @@ INSTRUCTION = "Please reason step by step, and put your final answer within \\bo
 
 def render(problem: Problem, tokenizer: Any) -> str:
     """The question and the instruction in the tokenizer's chat template."""
-    return chat(f"{problem.question}\n{INSTRUCTION}", tokenizer, SYSTEM)
+    return apply_chat_template(f"{problem.question}\n{INSTRUCTION}", tokenizer, SYSTEM)
 
 
 def demonstration(problem: Problem) -> str | None:
     """The solution, its result in a box."""
-    return boxed_solution(problem)
+    return build_boxed_solution(problem)

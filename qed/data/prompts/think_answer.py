@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.data.prompts.base import chat
+from qed.data.prompts.base import apply_chat_template
 from qed.types import Problem
 
 CHAT = True
@@ -14,7 +14,7 @@ REWARD = "think_answer"
 
 def render(problem: Problem, tokenizer: Any) -> str:
     """The question in the tokenizer's chat template."""
-    return chat(problem.question, tokenizer)
+    return apply_chat_template(problem.question, tokenizer)
 
 
 def demonstration(problem: Problem) -> str | None:

@@ -6,17 +6,17 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from qed.data.sources.fields import Fields, text
+from qed.data.sources.fields import Fields, convert_to_text
 from qed.data.sources.rows import Place, Row
 from qed.errors import DataError
-from qed.randomness import seed_of, shuffled
+from qed.randomness import derive_seed, shuffle_indices
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 DIGITS = "123456789"
 MARKER = re.compile(r"(?:^|\s)([A-Z1-9])[).] ")  # in front of an option that is written out in a question
 
 
-def fields(question: str, options: Sequence[str], answer: str, used: tuple[str, ...]) -> Fields:
+def build_fields(question: str, options: Sequence[str], answer: str, used: tuple[str, ...]) -> Fields:
     """A question with its options below it.
 
     `meta["choices"]` are the options' texts, `meta["options"]` their letters.
@@ -27,7 +27,7 @@ def fields(question: str, options: Sequence[str], answer: str, used: tuple[str, 
     return Fields(f"{question.strip()}\n\n{listed}", answer, used=used, extra=extra)
 
 
-def listed(row: Row, place: Place) -> Fields:
+def read_options(row: Row, place: Place) -> Fields:
     """Options in a list or in columns A to D, the answer as a letter, as its number from 0, or as a label.
 
     MMLU: `question, choices, answer`; MMLU-Pro: `question, options, answer`; ARC: `choices {text, label}, answerKey`.
@@ -39,7 +39,7 @@ def listed(row: Row, place: Place) -> Fields:
         given, labels = given.get("text"), given.get("label") or ()
     if not isinstance(given, list | tuple) or not isinstance(labels, str | list | tuple) or len(given) > len(LETTERS):
         raise DataError(f"{place}: {key or 'A to D'} is no list of options: {str(given)[:80]}")
-    options = [text(option, place, key) for option in given]
+    options = [convert_to_text(option, place, key) for option in given]
     gold_key = next((name for name in ("answerKey", "answer") if name in row), "")
     gold = row.get(gold_key)
     names = list(labels[: len(options)])
@@ -49,19 +49,19 @@ def listed(row: Row, place: Place) -> Fields:
     if not 0 <= number < len(options):
         raise DataError(f"{place}: the answer {gold!r} is none of the {len(options)} options.")
     used = ("question", key, gold_key, "answer_index", "A", "B", "C", "D")
-    return fields(text(row["question"], place, "question"), options, LETTERS[number], used)
+    return build_fields(convert_to_text(row["question"], place, "question"), options, LETTERS[number], used)
 
 
-def gpqa(row: Row, place: Place) -> Fields:
+def read_gpqa(row: Row, place: Place) -> Fields:
     """GPQA gives the right option and three wrong ones; their order is drawn, the same for a question every time."""
     columns = ("Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
-    question = text(row["Question"], place, "Question")
-    options = [text(row.get(column), place, column).strip() for column in columns]
-    order = shuffled(len(options), "gpqa", seed_of(question, *options))
-    return fields(question, [options[index] for index in order], LETTERS[order.index(0)], ("Question", *columns))
+    question = convert_to_text(row["Question"], place, "Question")
+    options = [convert_to_text(row.get(column), place, column).strip() for column in columns]
+    order = shuffle_indices(len(options), "gpqa", derive_seed(question, *options))
+    return build_fields(question, [options[index] for index in order], LETTERS[order.index(0)], ("Question", *columns))
 
 
-def written_out(question: str) -> dict[str, Any]:
+def parse_written_options(question: str) -> dict[str, Any]:
     """The options of a question that already has them in its text, as `A) …` or `1) …`; empty where it has none."""
     for labels in (LETTERS, DIGITS):
         marks = [mark for mark in MARKER.finditer(question) if mark[1] in labels]

@@ -9,8 +9,8 @@ from typing import Any
 
 from qed.data.sources.rows import Place, Row
 from qed.errors import DataError
-from qed.grading.extract import last_boxed
-from qed.randomness import seed_of
+from qed.grading.extract import find_last_boxed
+from qed.randomness import derive_seed
 from qed.types import Problem
 
 # One name in `meta` for what the datasets call by many.
@@ -18,7 +18,7 @@ SUBJECT = ("subject", "type", "category", "subfield", "subdomain", "data_topic",
 SOURCE = ("source", "data_source", "problem_source", "dataset")
 
 
-class LeftOut(Exception):
+class SkippedRow(Exception):
     """A row that is no problem, for a reason that is counted."""
 
 
@@ -34,7 +34,7 @@ class Fields:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
-def problem(found: Fields, row: Row, prefix: str) -> Problem:
+def build_problem(found: Fields, row: Row, prefix: str) -> Problem:
     """A problem with a stable id. Columns that mean nothing to us go into `meta` as they are."""
     meta = {key: value for key, value in row.items() if key and key not in found.used and value is not None}
     _rename(meta, "subject", SUBJECT)
@@ -46,11 +46,11 @@ def problem(found: Fields, row: Row, prefix: str) -> Problem:
     if found.completion:
         meta["completion"] = found.completion
     solution = found.solution.strip()
-    answer = (found.answer or last_boxed(solution) or "").strip()
+    answer = (found.answer or find_last_boxed(solution) or "").strip()
     # Several solutions of one question are several demonstrations, several worse replies are several preferences; only
     # a row that stands twice has the same id.
     worse = [found.extra["rejected"]] if "rejected" in found.extra else []
-    address = seed_of(found.question.strip(), answer, solution, found.completion, *worse)
+    address = derive_seed(found.question.strip(), answer, solution, found.completion, *worse)
     return Problem(f"{prefix}-{address:016x}", found.question.strip(), answer, solution, meta)
 
 
@@ -60,7 +60,7 @@ def _rename(meta: dict[str, Any], ours: str, names: tuple[str, ...]) -> None:
         meta[ours] = meta.pop(theirs[0])
 
 
-def column(row: Row, names: tuple[str, ...]) -> str | None:
+def find_column(row: Row, names: tuple[str, ...]) -> str | None:
     """The first column of these names that a row has, whatever its capitals."""
     if found := next((name for name in names if name in row), None):
         return found
@@ -68,12 +68,12 @@ def column(row: Row, names: tuple[str, ...]) -> str | None:
     return next((folded[name] for name in names if name in folded), None)
 
 
-def filled(row: Row, names: tuple[str, ...]) -> str | None:
+def find_filled_column(row: Row, names: tuple[str, ...]) -> str | None:
     """The first column of these names in which a row has something."""
-    return column({key: value for key, value in row.items() if value not in (None, "", [])}, names)
+    return find_column({key: value for key, value in row.items() if value not in (None, "", [])}, names)
 
 
-def text(value: Any, place: Place, key: str) -> str:
+def convert_to_text(value: Any, place: Place, key: str) -> str:
     """A value as text: a whole number without its `.0`.
 
     Raises:
@@ -90,16 +90,16 @@ def text(value: Any, place: Place, key: str) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def answer_text(value: Any, place: Place, key: str) -> str:
+def convert_answer(value: Any, place: Place, key: str) -> str:
     """A gold answer, which some benchmarks give as a list of all that are asked for."""
     if isinstance(value, list | tuple):
-        parts = [text(part, place, key).strip() for part in value]
+        parts = [convert_to_text(part, place, key).strip() for part in value]
         return parts[0] if len(parts) == 1 else ", ".join(part.strip("$") for part in parts)
-    return text(value, place, key)
+    return convert_to_text(value, place, key)
 
 
-def solution_text(value: Any, place: Place, key: str) -> str:
+def convert_solution(value: Any, place: Place, key: str) -> str:
     """A worked solution; of several, the first."""
     if isinstance(value, list | tuple):
         value = value[0] if value else ""
-    return text(value, place, key)
+    return convert_to_text(value, place, key)

@@ -22,7 +22,7 @@ ASK_SECONDS = 5.0  # how long the hub may take to say that it is there
 
 
 @dataclass(frozen=True)
-class Hub:
+class HubDataset:
     """A split of a dataset on the hub.
 
     Attributes:
@@ -42,7 +42,7 @@ class Hub:
     gated: bool = False
 
 
-def library() -> Any:
+def load_datasets_library() -> Any:
     """The datasets library, imported late because it is heavy, and quiet."""
     import datasets  # noqa: PLC0415
 
@@ -51,7 +51,7 @@ def library() -> Any:
     return datasets
 
 
-def rows(hub: Hub, task: str) -> Rows:
+def load_rows(hub: HubDataset, task: str) -> Rows:
     """The rows of a hub dataset's split.
 
     Args:
@@ -61,23 +61,23 @@ def rows(hub: Hub, task: str) -> Rows:
     Raises:
         DataError: the hub cannot be reached and the dataset is not cached, or it has no such split.
     """
-    reason = _unreachable(hub)
-    with _offline(bool(reason)):
+    reason = _explain_unreachable(hub)
+    with _use_cache_only(bool(reason)):
         for config in hub.configs or ("",):
             try:
                 table = _load(hub, config)
             except Exception as error:
-                raise DataError(_how_to_go_on(hub, task, reason or f"{type(error).__name__}: {error}")) from error
-            yield from _numbered(table, hub.name)
+                raise DataError(_advise(hub, task, reason or f"{type(error).__name__}: {error}")) from error
+            yield from _number_rows(table, hub.name)
 
 
-def from_folder(folder: Path, split: str, configs: Sequence[str] = ()) -> Rows:
+def load_folder(folder: Path, split: str, configs: Sequence[str] = ()) -> Rows:
     """The rows of a split of a folder: one that `save_to_disk` wrote, or one with the files of a hub dataset.
 
     Raises:
         DataError: the folder has no such split, or nothing that can be read.
     """
-    datasets = library()
+    datasets = load_datasets_library()
     try:
         if any((folder / name).is_file() for name in SAVED):
             parts = [datasets.load_from_disk(str(folder), keep_in_memory=True)]
@@ -88,12 +88,12 @@ def from_folder(folder: Path, split: str, configs: Sequence[str] = ()) -> Rows:
     except Exception as error:
         raise DataError(f"{folder} cannot be read as a folder of data: {type(error).__name__}: {error}") from error
     for part in parts:
-        yield from _numbered(_split_of(part, split, folder), str(folder))
+        yield from _number_rows(_select_split(part, split, folder), str(folder))
 
 
-def _split_of(found: Any, split: str, folder: Path) -> Any:
+def _select_split(found: Any, split: str, folder: Path) -> Any:
     """A split of what a folder holds, `a+b` for two of them; a folder without splits is taken whole."""
-    datasets = library()
+    datasets = load_datasets_library()
     if not isinstance(found, datasets.DatasetDict):
         return found
     names = split.split("+") if split else list(found)
@@ -103,8 +103,8 @@ def _split_of(found: Any, split: str, folder: Path) -> Any:
     return datasets.concatenate_datasets([found[name] for name in names])
 
 
-def _load(hub: Hub, config: str) -> Any:
-    datasets = library()
+def _load(hub: HubDataset, config: str) -> Any:
+    datasets = load_datasets_library()
     if hub.file:
         kind = "json" if hub.file.endswith((".json", ".jsonl")) else hub.file.rpartition(".")[2]
         address = f"hf://datasets/{hub.name}@{hub.revision}/{hub.file}"
@@ -112,16 +112,16 @@ def _load(hub: Hub, config: str) -> Any:
     return datasets.load_dataset(hub.name, config or None, split=hub.split, revision=hub.revision)
 
 
-def _numbered(table: Any, name: str) -> Rows:
+def _number_rows(table: Any, name: str) -> Rows:
     for number, row in enumerate(table, 1):
         yield Place(name, number), row
 
 
-def _unreachable(hub: Hub) -> str:
+def _explain_unreachable(hub: HubDataset) -> str:
     """Why the hub does not answer, or an empty text; asked once, because the libraries retry for half a minute."""
     from huggingface_hub import HfApi, constants  # noqa: PLC0415
 
-    if constants.HF_HUB_OFFLINE or library().config.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE or load_datasets_library().config.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set, and the dataset is not in the cache"
     try:
         HfApi().dataset_info(hub.name, revision=hub.revision, timeout=ASK_SECONDS)
@@ -131,9 +131,9 @@ def _unreachable(hub: Hub) -> str:
 
 
 @contextmanager
-def _offline(wanted: bool) -> Iterator[None]:
+def _use_cache_only(wanted: bool) -> Iterator[None]:
     """The datasets library kept to its cache."""
-    config = library().config
+    config = load_datasets_library().config
     before = config.HF_HUB_OFFLINE
     config.HF_HUB_OFFLINE = before or wanted
     try:
@@ -142,7 +142,7 @@ def _offline(wanted: bool) -> Iterator[None]:
         config.HF_HUB_OFFLINE = before
 
 
-def _how_to_go_on(hub: Hub, task: str, reason: str) -> str:
+def _advise(hub: HubDataset, task: str, reason: str) -> str:
     gate = " It is gated: accept its terms on its page and log in (HF_TOKEN)." if hub.gated else ""
     return (
         f"{task} is the dataset {hub.name} of the hub (revision {hub.revision}), which cannot be loaded: {reason}."

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from qed.data.sources.hub import SAVED, Hub, from_folder, library
+from qed.data.sources.hub import SAVED, HubDataset, load_datasets_library, load_folder
 from qed.data.sources.rows import Place, Row, Rows
 from qed.errors import DataError
 
@@ -24,7 +24,7 @@ BOM = b"\xef\xbb\xbf"  # what some editors write in front of UTF-8
 MMLU_HEADER = ("question", "A", "B", "C", "D", "answer")
 
 
-def rows(path: str, split: str, hub: Hub | None = None) -> Rows:
+def read_rows(path: str, split: str, hub: HubDataset | None = None) -> Rows:
     """The rows of a file, or of a split of a folder; `hub` says what a copy of the hub's dataset calls the split.
 
     Raises:
@@ -32,14 +32,14 @@ def rows(path: str, split: str, hub: Hub | None = None) -> Rows:
     """
     place = Path(path)
     if place.is_dir():
-        yield from _folder(place, split, hub or Hub(path, split))
+        yield from _list_split_files(place, split, hub or HubDataset(path, split))
     elif place.is_file():
-        yield from _file(place)
+        yield from _read_file(place)
     else:
         raise DataError(f"There is no data file {path}.")
 
 
-def _folder(folder: Path, split: str, hub: Hub) -> Rows:
+def _list_split_files(folder: Path, split: str, hub: HubDataset) -> Rows:
     """A folder's files of the split: those in a folder of its name, else those with its name, else all that are there.
 
     Only csv and json files are read here; a folder with parquet or Arrow files is what the datasets library writes.
@@ -48,38 +48,38 @@ def _folder(folder: Path, split: str, hub: Hub) -> Rows:
     described = inner / "dataset_infos.json"  # what older repositories of the hub have beside their data
     plain = sorted(path for path in inner.iterdir() if path.name.lower().endswith(PLAIN) and path != described)
     if not plain or any((inner / name).is_file() for name in (*SAVED, "README.md")):
-        yield from from_folder(folder, hub.split, hub.configs)
+        yield from load_folder(folder, hub.split, hub.configs)
         return
     named = [path for path in plain if split and split in re.split(r"[-_.]", path.name)]
     for path in named or plain:
-        yield from _file(path)
+        yield from _read_file(path)
 
 
-def _file(file: Path) -> Rows:
+def _read_file(file: Path) -> Rows:
     name = file.name.lower().removesuffix(".gz")
     if name.endswith(".parquet"):
-        numbered = _parquet(file)
+        numbered = _read_parquet(file)
     elif name.endswith(".jsonl"):
-        numbered = _jsonl(file, _text(file))
+        numbered = _read_jsonl(file, _read_text(file))
     elif name.endswith(".csv"):
-        numbered = _csv(file, _text(file))
+        numbered = _read_csv(file, _read_text(file))
     elif name.endswith(".json"):
-        numbered = enumerate(_json_list(file, _text(file)), 1)
+        numbered = enumerate(_read_json_list(file, _read_text(file)), 1)
     else:
         raise DataError(f"{file} is no .jsonl, .json, .csv or .parquet file.")
     for number, row in numbered:
         yield Place(str(file), number), row
 
 
-def _bytes(file: Path) -> bytes:
+def _read_bytes(file: Path) -> bytes:
     try:
         return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{file} cannot be read: {error}") from error
 
 
-def _text(file: Path) -> str:
-    raw = _bytes(file)
+def _read_text(file: Path) -> str:
+    raw = _read_bytes(file)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -87,13 +87,13 @@ def _text(file: Path) -> str:
         raise DataError(f"{file}, line {line}: not UTF-8 text ({error.reason}). Save the file as UTF-8.") from error
 
 
-def _jsonl(file: Path, text: str) -> Iterator[tuple[int, Row]]:
+def _read_jsonl(file: Path, text: str) -> Iterator[tuple[int, Row]]:
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            yield number, _line(Place(str(file), number), line)
+            yield number, _parse_line(Place(str(file), number), line)
 
 
-def _line(place: Place, line: str) -> Row:
+def _parse_line(place: Place, line: str) -> Row:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
@@ -107,7 +107,7 @@ def _line(place: Place, line: str) -> Row:
     return row
 
 
-def checked(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
+def check_rows(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
     """The rows of a file, and what is wrong with those that cannot be read.
 
     The lines of a jsonl file are read one by one; what is wrong with another file is wrong with the whole of it.
@@ -115,15 +115,15 @@ def checked(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
     number = 0
     try:
         if not file.name.lower().removesuffix(".gz").endswith(".jsonl"):
-            for place, row in rows(str(file), ""):
+            for place, row in read_rows(str(file), ""):
                 number = place.number
                 yield place, row
             return
-        for number, raw in enumerate(_bytes(file).removeprefix(BOM).split(b"\n"), 1):
+        for number, raw in enumerate(_read_bytes(file).removeprefix(BOM).split(b"\n"), 1):
             place = Place(str(file), number)
             try:
                 if raw.strip():
-                    yield place, _line(place, raw.decode("utf-8"))
+                    yield place, _parse_line(place, raw.decode("utf-8"))
             except UnicodeDecodeError as error:
                 yield place, DataError(f"{place}: not UTF-8 text ({error.reason} at byte {error.start}).")
             except DataError as error:
@@ -132,17 +132,17 @@ def checked(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
         yield Place(str(file), number + 1), error
 
 
-def _csv(file: Path, text: str) -> Iterator[tuple[int, Row]]:
+def _read_csv(file: Path, text: str) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         first = next(reader, [])
         if len(first) == len(MMLU_HEADER) and first[-1] in MMLU_HEADER[1:-1]:
             subject = file.stem.removesuffix("_test").removesuffix("_dev").removesuffix("_val")
-            for number, row in _cells(file, MMLU_HEADER, chain([first], reader)):
+            for number, row in _read_cells(file, MMLU_HEADER, chain([first], reader)):
                 yield number, {**row, "subject": subject}
         else:
-            yield from _cells(file, first, reader)
+            yield from _read_cells(file, first, reader)
     except csv.Error as error:
         raise DataError(
             f"{file}, line {reader.line_num}: no readable csv ({error}). A quote that is open must be closed, and one "
@@ -150,7 +150,7 @@ def _csv(file: Path, text: str) -> Iterator[tuple[int, Row]]:
         ) from error
 
 
-def _cells(file: Path, names: Sequence[str], lines: Iterable[list[str]]) -> Iterator[tuple[int, Row]]:
+def _read_cells(file: Path, names: Sequence[str], lines: Iterable[list[str]]) -> Iterator[tuple[int, Row]]:
     """Rows under their columns' names; empty ones are none, and empty cells behind the last column are nothing."""
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
@@ -164,7 +164,7 @@ def _cells(file: Path, names: Sequence[str], lines: Iterable[list[str]]) -> Iter
         yield number, dict(zip(names, cells, strict=False))
 
 
-def _json_list(file: Path, text: str) -> list[Row]:
+def _read_json_list(file: Path, text: str) -> list[Row]:
     try:
         found = json.loads(text) if text.strip() else []
     except json.JSONDecodeError as error:
@@ -176,9 +176,9 @@ def _json_list(file: Path, text: str) -> list[Row]:
     return found
 
 
-def _parquet(file: Path) -> Iterator[tuple[int, Row]]:
+def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:
     try:
-        table = library().Dataset.from_parquet(str(file), keep_in_memory=True)
+        table = load_datasets_library().Dataset.from_parquet(str(file), keep_in_memory=True)
     except Exception as error:
         raise DataError(f"{file} cannot be read as parquet: {error}") from error
     yield from enumerate(table, 1)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from qed.data.sources.hub import library
+from qed.data.sources.hub import load_datasets_library
 from qed.data.sources.rows import Row
 from qed.errors import QedError, UsageError
 
@@ -46,7 +46,7 @@ class Writer:
                 opened = gzip.open if path.name.endswith(".gz") else open
                 self._lines = cast(IO[str], opened(self.part, "wt", encoding="utf-8"))
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._explain_unwritable(error) from error
 
     def __enter__(self) -> Writer:
         return self
@@ -59,7 +59,7 @@ class Writer:
         try:
             self._lines.write(json.dumps(row, ensure_ascii=True, default=str) + "\n")
         except OSError as error:
-            raise self._unwritable(error) from error
+            raise self._explain_unwritable(error) from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -68,33 +68,33 @@ class Writer:
             if self._lines is not None:
                 self._lines.close()
             elif error is None:
-                write = _csv if self.path.suffix == ".csv" else _parquet
+                write = _encode_csv if self.path.suffix == ".csv" else _encode_parquet
                 self.part.write_bytes(write(self.rows, self.exact))
             if error is None:
                 self.part.replace(self.path)
         except OSError as failure:
             if error is None:
-                raise self._unwritable(failure) from failure
+                raise self._explain_unwritable(failure) from failure
         except (ValueError, TypeError) as failure:
             self.part.unlink(missing_ok=True)
             raise QedError(
                 f"The rows do not fit into one table, as {self.path.name} wants them: {failure}. Write jsonl instead."
             ) from failure
 
-    def _unwritable(self, error: OSError) -> QedError:
+    def _explain_unwritable(self, error: OSError) -> QedError:
         return QedError(f"{self.path} cannot be written: {error.strerror or error}.")
 
 
-def _csv(rows: list[Row], exact: bool) -> bytes:
+def _encode_csv(rows: list[Row], exact: bool) -> bytes:
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns)
     writer.writeheader()
-    writer.writerows({name: _cell(value, exact) for name, value in row.items()} for row in rows)
+    writer.writerows({name: _encode_cell(value, exact) for name, value in row.items()} for row in rows)
     return out.getvalue().encode("utf-8", "replace")
 
 
-def _cell(value: Any, exact: bool) -> Any:
+def _encode_cell(value: Any, exact: bool) -> Any:
     """A value that a spreadsheet shows and, unless it is to be exact, never computes."""
     if isinstance(value, dict | list):
         return json.dumps(value, default=str)
@@ -111,24 +111,24 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _parquet(rows: list[Row], exact: bool) -> bytes:
+def _encode_parquet(rows: list[Row], exact: bool) -> bytes:
     out = io.BytesIO()
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = {str(name): [row.get(name) for row in rows] for name in names}
     if not exact:
-        columns = {name: _column(list(map(_plain, values))) for name, values in columns.items()}
-    library().Dataset.from_dict(columns).to_parquet(out)
+        columns = {name: _unify_column(list(map(_simplify_cell, values))) for name, values in columns.items()}
+    load_datasets_library().Dataset.from_dict(columns).to_parquet(out)
     return out.getvalue()
 
 
-def _plain(value: Any) -> Any:
+def _simplify_cell(value: Any) -> Any:
     """A cell that a table can hold: columns of columns differ from row to row, and half a surrogate pair is no text."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     return json.dumps(value, default=str) if isinstance(value, dict) else value
 
 
-def _column(values: list[Any]) -> list[Any]:
+def _unify_column(values: list[Any]) -> list[Any]:
     """Cells as they are where a table can hold them together, else as text."""
     import pyarrow  # noqa: PLC0415 -- heavy, and needed for this one format
 

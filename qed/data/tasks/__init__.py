@@ -12,13 +12,13 @@ from typing import Any
 
 from qed.config import plugins
 from qed.config.task_names import TaskName, parse_task
-from qed.errors import DataError, UsageError, nearest
+from qed.errors import DataError, UsageError, suggest_nearest
 from qed.types import Problem
 
 MANIFEST = "MANIFEST.json"  # what a snapshot of several tasks says of itself
 
 
-def load(
+def load_task(
     name: str,
     split: str,
     mapping: Mapping[str, str],
@@ -41,13 +41,14 @@ def load(
         DataError: the data is missing, broken or empty.
     """
     task = parse_task(name)
-    module = plugins.load("tasks", task.leaf)
+    module = plugins.load_leaf("tasks", task.leaf)
     known = getattr(module, "SPLITS", ())
-    path = _in_snapshot(task)
+    path = _find_in_snapshot(task)
     has_split = bool(task.split) and (Path(path) / task.split).is_dir()
     if path and task.split and known and task.split not in known and not has_split:
         raise UsageError(
-            f"{task.leaf} has no split '{task.split}'.{nearest(task.split, known)} There are: {', '.join(known)}."
+            f"{task.leaf} has no split '{task.split}'.{suggest_nearest(task.split, known)} There are: "
+            f"{', '.join(known)}."
         )
     if hasattr(module, "read"):
         revision = (revisions or {}).get(task.leaf, "")
@@ -63,7 +64,7 @@ def load(
     return problems
 
 
-def _in_snapshot(task: TaskName) -> str:
+def _find_in_snapshot(task: TaskName) -> str:
     """A task's path; of a snapshot of several tasks, as `qed data prepare` writes it, the folder of this one."""
     folder = Path(task.path) / task.leaf
     return str(folder) if task.path and folder.is_dir() and (folder.parent / MANIFEST).is_file() else task.path
@@ -74,10 +75,10 @@ def has_test_split(name: str) -> bool:
     task = parse_task(name)
     if task.split or Path(task.path).is_file():
         return False
-    return "test" in getattr(plugins.load("tasks", task.leaf), "SPLITS", ())
+    return "test" in getattr(plugins.load_leaf("tasks", task.leaf), "SPLITS", ())
 
 
-def suggested_prompt(name: str) -> str:
+def suggest_prompt(name: str) -> str:
     """The prompt that a task is meant to be asked with."""
-    prompt: str = plugins.load("tasks", parse_task(name).leaf).PROMPT
+    prompt: str = plugins.load_leaf("tasks", parse_task(name).leaf).PROMPT
     return prompt

@@ -5,12 +5,12 @@ The reference output of each is in `meta["reference"]`.
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.sources.rows import Row
 from qed.data.tasks.base import Benchmark
 
 
-def instruction(row: Row) -> Row:
+def select_instruction(row: Row) -> Row:
     """The reference is there to be compared with, never to be imitated."""
     rest = {key: value for key, value in row.items() if key not in ("instruction", "output")}
     return {**rest, "prompt": row.get("instruction"), "reference": row.get("output")}
@@ -20,8 +20,8 @@ PROMPT = "alpaca"
 JUDGED = False  # there is no right answer: `qed evaluate` writes the outputs for the program that compares them
 BENCHMARK = Benchmark(
     "alpaca_eval",
-    {"test": Hub("tatsu-lab/alpaca_eval", file="alpaca_eval.json")},
-    adapt=instruction,
+    {"test": HubDataset("tatsu-lab/alpaca_eval", file="alpaca_eval.json")},
+    adapt=select_instruction,
 )
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 PROMPT = "boxed"
 BENCHMARK = Benchmark(
     "amc23",
-    {"test": Hub("math-ai/amc23", "test"), "2022-2023": Hub("AI-MO/aimo-validation-amc", "train")},
+    {"test": HubDataset("math-ai/amc23", "test"), "2022-2023": HubDataset("AI-MO/aimo-validation-amc", "train")},
 )
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from qed.data.sources.choices import written_out
+from qed.data.sources.choices import parse_written_options
 from qed.data.sources.conversations import is_conversation
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.sources.rows import Row
 from qed.data.tasks.base import Benchmark
 
 
-def with_options(row: Row) -> Row:
+def add_options(row: Row) -> Row:
     """LUFFY's file has the options in the question only."""
     asked = row.get("prompt")
     said = asked[-1].get("content") if is_conversation(asked) else None
-    return {**row, **written_out(said)} if isinstance(said, str) else row
+    return {**row, **parse_written_options(said)} if isinstance(said, str) else row
 
 
 REVISION = "210d026faf9955653af8916fad021475a3f00453"
@@ -21,10 +21,10 @@ PROMPT = "boxed"
 BENCHMARK = Benchmark(
     "arc_c",
     {
-        split: Hub("allenai/ai2_arc", split, ("ARC-Challenge",), revision=REVISION)
+        split: HubDataset("allenai/ai2_arc", split, ("ARC-Challenge",), revision=REVISION)
         for split in ("train", "validation", "test")
     },
-    adapt=with_options,
+    adapt=add_options,
 )
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

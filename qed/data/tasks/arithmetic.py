@@ -11,8 +11,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from qed.errors import UsageError, nearest
-from qed.randomness import seed_of
+from qed.errors import UsageError, suggest_nearest
+from qed.randomness import derive_seed
 from qed.types import Problem
 
 SPLITS = ("train", "test")
@@ -31,37 +31,39 @@ LOSSES = ("gives away {}", "loses {}", "sells {}")
 
 def load(split: str) -> list[Problem]:
     """The problems of a split, `train` or `test`, with `-level2` or `-level3` behind it for larger numbers."""
-    return [_demonstrated(problem, style) for problem, style in _drawn(split)]
+    return [_add_demonstration(problem, style) for problem, style in _draw_problems(split)]
 
 
-def worked(split: str) -> list[Problem]:
+def load_worked(split: str) -> list[Problem]:
     """The same problems, each with its steps."""
-    return [problem for problem, _ in _drawn(split)]
+    return [problem for problem, _ in _draw_problems(split)]
 
 
-def _drawn(split: str) -> list[tuple[Problem, float]]:
+def _draw_problems(split: str) -> list[tuple[Problem, float]]:
     name, _, level = split.partition("-level")
     names = [f"{base}{tail}" for base in SPLITS for tail in ("", "-level1", "-level2", "-level3")]
     if split not in names:
-        raise UsageError(f"arithmetic has no split '{split}'.{nearest(split, names)} There are: {', '.join(names)}.")
+        raise UsageError(
+            f"arithmetic has no split '{split}'.{suggest_nearest(split, names)} There are: {', '.join(names)}."
+        )
     # One stream of distinct questions serves both splits, the test problems first, so they cannot overlap.
     wanted = range(COUNT["test"]) if name == "test" else range(COUNT["test"], COUNT["test"] + COUNT["train"])
-    stream = _distinct(int(level or 1))
+    stream = _draw_distinct(int(level or 1))
     return [drawn for number, drawn in zip(range(wanted.stop), stream, strict=False) if number in wanted]
 
 
-def _distinct(level: int) -> Iterator[tuple[Problem, float]]:
+def _draw_distinct(level: int) -> Iterator[tuple[Problem, float]]:
     """An endless stream of problems without a repeated question, each with the number that decides how it is shown."""
-    source = random.Random(seed_of("arithmetic", level))
+    source = random.Random(derive_seed("arithmetic", level))
     seen: set[str] = set()
     while True:
-        problem, style = _problem(source, level)
+        problem, style = _build_problem(source, level)
         if problem.question not in seen:
             seen.add(problem.question)
             yield problem, style
 
 
-def _demonstrated(problem: Problem, style: float) -> Problem:
+def _add_demonstration(problem: Problem, style: float) -> Problem:
     """A problem with the demonstration that its style gives it: steps, its format alone, or the bare answer."""
     if style < WITH_STEPS:
         return problem
@@ -69,7 +71,7 @@ def _demonstrated(problem: Problem, style: float) -> Problem:
     return replace(problem, solution="", meta={**problem.meta, **bare})
 
 
-def _problem(source: random.Random, level: int) -> tuple[Problem, float]:
+def _build_problem(source: random.Random, level: int) -> tuple[Problem, float]:
     name, thing = source.choice(NAMES), source.choice(THINGS)
     total = source.randint(SMALLEST, LARGEST[level])
     question = f"{name} has {total} {thing}. {name} "
@@ -84,7 +86,7 @@ def _problem(source: random.Random, level: int) -> tuple[Problem, float]:
         total = after
     question += f"{changes[0]}, then {changes[1]}. How many {thing} does {name} have now?"
     problem = Problem(
-        id=f"arithmetic-{seed_of(question):016x}",
+        id=f"arithmetic-{derive_seed(question):016x}",
         question=question,
         answer=str(total),
         solution=", ".join(steps),

@@ -7,24 +7,24 @@ from __future__ import annotations
 
 import re
 
-from qed.data.sources.fields import LeftOut
-from qed.data.sources.hub import Hub
+from qed.data.sources.fields import SkippedRow
+from qed.data.sources.hub import HubDataset
 from qed.data.sources.rows import Row
 from qed.data.tasks.base import Benchmark
 
 UNIT = re.compile(r"\(([^()]*)\)")
 
 
-def without_unit(row: Row) -> Row:
+def split_unit(row: Row) -> Row:
     """The number as the answer, its unit as a column."""
     answer = str(row.get("answer", ""))
     if ";" in answer:
-        raise LeftOut("problems with several answers")
+        raise SkippedRow("problems with several answers")
     units = UNIT.findall(answer)
     return {**row, "answer": UNIT.sub("", answer).strip(), **({"unit": units[0]} if units else {})}
 
 
 PROMPT = "r1_zero"
-BENCHMARK = Benchmark("asdiv", {"test": Hub("EleutherAI/asdiv", "validation")}, adapt=without_unit)
+BENCHMARK = Benchmark("asdiv", {"test": HubDataset("EleutherAI/asdiv", "validation")}, adapt=split_unit)
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

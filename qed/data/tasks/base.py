@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from qed.data.sources import hub, local, schemas
-from qed.data.sources.fields import LeftOut, problem
-from qed.data.sources.hub import Hub
+from qed.data.sources.fields import SkippedRow, build_problem
+from qed.data.sources.hub import HubDataset
 from qed.data.sources.rows import Row, Rows
-from qed.errors import UsageError, nearest
+from qed.errors import UsageError, suggest_nearest
 from qed.types import Problem
 
 Originals = dict[str, list[Row]]  # the rows that were read, by the id of their problem
@@ -30,7 +30,7 @@ class Benchmark:
     """
 
     name: str
-    splits: Mapping[str, Hub]
+    splits: Mapping[str, HubDataset]
     columns: Mapping[str, str] = field(default_factory=dict)
     adapt: Callable[[Row], Row] | None = None
     drop: tuple[str, ...] = ()
@@ -65,16 +65,18 @@ class Benchmark:
         place = self.splits.get(split)
         if place is None and not path:
             known = ", ".join(self.splits)
-            raise UsageError(f"{self.name} has no split '{split}'.{nearest(split, self.splits)} There are: {known}.")
+            raise UsageError(
+                f"{self.name} has no split '{split}'.{suggest_nearest(split, self.splits)} There are: {known}."
+            )
         if path:
-            rows = local.rows(path, split, place)
+            rows = local.read_rows(path, split, place)
         elif place is not None:
-            rows = hub.rows(replace(place, revision=revision or place.revision), f"{self.name}:{split}")
+            rows = hub.load_rows(replace(place, revision=revision or place.revision), f"{self.name}:{split}")
         counts = left_out if left_out is not None else Counter()
-        found = problems(rows, self.name, mapping or {}, counts, self._ours, originals)
-        return self._its_own(found, split, counts) if path else found
+        found = build_problems(rows, self.name, mapping or {}, counts, self._adapt_row, originals)
+        return self._select_own_rows(found, split, counts) if path else found
 
-    def _its_own(self, found: list[Problem], split: str, left_out: Counter[str]) -> list[Problem]:
+    def _select_own_rows(self, found: list[Problem], split: str, left_out: Counter[str]) -> list[Problem]:
         """Of a file that joins several benchmarks, as LUFFY's validation files do, the rows of this one."""
         sources = {str(one.meta.get("source", "")) for one in found}
         exact = [name for name in (f"{self.name}{split}", f"{self.name}{split[-2:]}", self.name) if name in sources]
@@ -88,14 +90,14 @@ class Benchmark:
         left_out["rows of other benchmarks in the same file"] += len(found) - len(kept)
         return kept
 
-    def _ours(self, row: Row) -> Row:
+    def _adapt_row(self, row: Row) -> Row:
         """A row with its odd columns under the names that `schemas` knows."""
         known = {ours: row[theirs] for ours, theirs in self.columns.items() if theirs in row}
         kept = {key: row[key] for key in row if key not in self.drop and key not in self.columns.values()}
         return (self.adapt or dict)({**kept, **known})
 
 
-def problems(
+def build_problems(
     rows: Rows,
     prefix: str,
     mapping: Mapping[str, str],
@@ -116,17 +118,17 @@ def problems(
     found = []
     for place, row in rows:
         try:
-            original = schemas.renamed(row, mapping, place) if mapping else row
+            original = schemas.rename_columns(row, mapping, place) if mapping else row
             prepared = prepare(original)
-            found.append(problem(schemas.read(prepared, place), prepared, prefix))
+            found.append(build_problem(schemas.read_fields(prepared, place), prepared, prefix))
             if originals is not None:
                 originals.setdefault(found[-1].id, []).append(original)
-        except LeftOut as reason:
+        except SkippedRow as reason:
             left_out[str(reason)] += 1
-    return folded(found)
+    return fold_repeats(found)
 
 
-def folded(found: list[Problem]) -> list[Problem]:
+def fold_repeats(found: list[Problem]) -> list[Problem]:
     """Benchmarks that ask for k samples by writing every problem k times, folded into one problem with `meta["k"]`.
 
     What tells them from rows that happen to stand twice: every problem of a source stands there equally often. That is

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 PROMPT = "boxed"
-BENCHMARK = Benchmark("college_math", {"test": Hub("realtreetune/college_math", "test")})
+BENCHMARK = Benchmark("college_math", {"test": HubDataset("realtreetune/college_math", "test")})
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

@@ -5,10 +5,10 @@ Hendrycks et al. 2021 (arXiv 2103.03874). It contains every problem of `math:tes
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 PROMPT = "boxed"
-BENCHMARK = Benchmark("competition_math", {"train": Hub("qwedsacf/competition_math", "train")})
+BENCHMARK = Benchmark("competition_math", {"train": HubDataset("qwedsacf/competition_math", "train")})
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

@@ -7,7 +7,7 @@ file gives the same questions.
 from __future__ import annotations
 
 from qed.data.sources.conversations import is_conversation
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.sources.rows import Row
 from qed.data.tasks.base import Benchmark
 
@@ -15,17 +15,17 @@ from qed.data.tasks.base import Benchmark
 BEFORE, AFTER = "Solve the following math problem step by step.", "Remember to put your answer on its own line"
 
 
-def bare(row: Row) -> Row:
+def strip_instruction(row: Row) -> Row:
     """The question without the instruction, and the gold under the name that we know."""
     gold, asked = row.get("reward_model"), row.get("prompt")
     if is_conversation(asked):
         asked = asked[-1].get("content")
     rest = {key: value for key, value in row.items() if key not in ("prompt", "source_prompt", "reward_model")}
     answer = gold.get("ground_truth") if isinstance(gold, dict) else rest.pop("solution", None)
-    return {**rest, "question": _question(asked), "answer": answer}
+    return {**rest, "question": _read_question(asked), "answer": answer}
 
 
-def _question(asked: object) -> object:
+def _read_question(asked: object) -> object:
     if not isinstance(asked, str) or not asked.startswith(BEFORE):
         return asked
     # The instruction is one paragraph before the question and one behind it.
@@ -36,10 +36,10 @@ PROMPT = "boxed"
 BENCHMARK = Benchmark(
     "dapo17k",
     {
-        "train": Hub("open-r1/DAPO-Math-17k-Processed", "train", ("all",)),
-        "en": Hub("open-r1/DAPO-Math-17k-Processed", "train", ("en",)),
+        "train": HubDataset("open-r1/DAPO-Math-17k-Processed", "train", ("all",)),
+        "en": HubDataset("open-r1/DAPO-Math-17k-Processed", "train", ("en",)),
     },
-    adapt=bare,
+    adapt=strip_instruction,
 )
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 PROMPT = "boxed"
-BENCHMARK = Benchmark("deepscaler", {"train": Hub("agentica-org/DeepScaleR-Preview-Dataset", "train")})
+BENCHMARK = Benchmark("deepscaler", {"train": HubDataset("agentica-org/DeepScaleR-Preview-Dataset", "train")})
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

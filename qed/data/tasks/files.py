@@ -38,6 +38,6 @@ def read(
     """
     if not path:
         return load(split)
-    rows = local.rows(path, split)
+    rows = local.read_rows(path, split)
     counts = left_out if left_out is not None else Counter()
-    return base.problems(rows, Path(path).stem, mapping or {}, counts, originals=originals)
+    return base.build_problems(rows, Path(path).stem, mapping or {}, counts, originals=originals)

@@ -5,10 +5,10 @@ Two of them have no answer of their own, but give it away in the question.
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 PROMPT = "boxed"
-BENCHMARK = Benchmark("gaokao2023en", {"test": Hub("MARIO-Math-Reasoning/Gaokao2023-Math-En", "train")})
+BENCHMARK = Benchmark("gaokao2023en", {"test": HubDataset("MARIO-Math-Reasoning/Gaokao2023-Math-En", "train")})
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

@@ -6,14 +6,14 @@ given first, so the order is drawn: the same for a question in every run.
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.sources.rows import Row
 from qed.data.tasks.base import Benchmark
 
 COLUMNS = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)), "Subdomain")
 
 
-def asked(row: Row) -> Row:
+def select_columns(row: Row) -> Row:
     """The question and its options; the many columns about its authors and reviewers are left behind."""
     return {key: row[key] for key in COLUMNS if key in row} if "Correct Answer" in row else row
 
@@ -21,8 +21,11 @@ def asked(row: Row) -> Row:
 PROMPT = "boxed"
 BENCHMARK = Benchmark(
     "gpqa",
-    {name: Hub("Idavidrein/gpqa", "train", (f"gpqa_{name}",), gated=True) for name in ("diamond", "main", "extended")},
-    adapt=asked,
+    {
+        name: HubDataset("Idavidrein/gpqa", "train", (f"gpqa_{name}",), gated=True)
+        for name in ("diamond", "main", "extended")
+    },
+    adapt=select_columns,
 )
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

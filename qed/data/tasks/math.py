@@ -6,7 +6,7 @@ and `test500` do not overlap, but `test` contains `test500`.
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 SUBJECTS = (
@@ -24,9 +24,9 @@ PROMPT = "boxed"
 BENCHMARK = Benchmark(
     "math",
     {
-        "train": Hub("EleutherAI/hendrycks_math", "train", SUBJECTS, revision=REVISION),
-        "test": Hub("EleutherAI/hendrycks_math", "test", SUBJECTS, revision=REVISION),
-        "test500": Hub("HuggingFaceH4/MATH-500", "test", revision=REVISION_500),
+        "train": HubDataset("EleutherAI/hendrycks_math", "train", SUBJECTS, revision=REVISION),
+        "test": HubDataset("EleutherAI/hendrycks_math", "test", SUBJECTS, revision=REVISION),
+        "test500": HubDataset("HuggingFaceH4/MATH-500", "test", revision=REVISION_500),
     },
 )
 SPLITS = tuple(BENCHMARK.splits)

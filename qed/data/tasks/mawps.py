@@ -5,12 +5,12 @@ The hub has 1,772 with the numbers apart from the text; the file that Qwen2.5-Ma
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.sources.rows import Row
 from qed.data.tasks.base import Benchmark
 
 
-def filled_in(row: Row) -> Row:
+def fill_in_numbers(row: Row) -> Row:
     """The question with its numbers, which the hub keeps as N_00, N_01, … and a list beside it."""
     if "input" in row and "target" in row:
         rest = {key: value for key, value in row.items() if key not in ("input", "target")}
@@ -26,9 +26,9 @@ def filled_in(row: Row) -> Row:
 PROMPT = "r1_zero"
 BENCHMARK = Benchmark(
     "mawps",
-    {"test": Hub("mwpt5/MAWPS", "train")},
+    {"test": HubDataset("mwpt5/MAWPS", "train")},
     columns={"question": "Question", "answer": "Answer"},
-    adapt=filled_in,
+    adapt=fill_in_numbers,
 )
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 PROMPT = "boxed"
-BENCHMARK = Benchmark("minerva", {"test": Hub("math-ai/minervamath", "test")})
+BENCHMARK = Benchmark("minerva", {"test": HubDataset("math-ai/minervamath", "test")})
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

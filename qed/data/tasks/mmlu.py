@@ -6,14 +6,14 @@ as well.
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 REVISION = "c30699e8356da336a370243923dbaf21066bb9fe"
 PROMPT = "few_shot_mmlu"
 BENCHMARK = Benchmark(
     "mmlu",
-    {split: Hub("cais/mmlu", split, ("all",), revision=REVISION) for split in ("dev", "validation", "test")},
+    {split: HubDataset("cais/mmlu", split, ("all",), revision=REVISION) for split in ("dev", "validation", "test")},
 )
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

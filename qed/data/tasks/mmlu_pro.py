@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 REVISION = "b189ec765aa7ed75c8acfea42df31fdae71f97be"
 PROMPT = "boxed"
 BENCHMARK = Benchmark(
     "mmlu_pro",
-    {split: Hub("TIGER-Lab/MMLU-Pro", split, revision=REVISION) for split in ("validation", "test")},
+    {split: HubDataset("TIGER-Lab/MMLU-Pro", split, revision=REVISION) for split in ("validation", "test")},
     drop=("cot_content",),
 )
 SPLITS = tuple(BENCHMARK.splits)

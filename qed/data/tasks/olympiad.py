@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 PROMPT = "boxed"
-BENCHMARK = Benchmark("olympiad", {"test": Hub("Hothan/OlympiadBench", "train", ("OE_TO_maths_en_COMP",))})
+BENCHMARK = Benchmark("olympiad", {"test": HubDataset("Hothan/OlympiadBench", "train", ("OE_TO_maths_en_COMP",))})
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

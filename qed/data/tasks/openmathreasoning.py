@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark, Originals
 from qed.types import Problem
 
-MINI = Hub("unsloth/OpenMathReasoning-mini", "cot")
+MINI = HubDataset("unsloth/OpenMathReasoning-mini", "cot")
 LONGEST = {"mini-4k": 4000, "mini-8k": 8000, "mini-16k": 16000}
 
 PROMPT = "working_out"
 BENCHMARK = Benchmark(
     "openmathreasoning",
-    {"mini": MINI, **dict.fromkeys(LONGEST, MINI), "cot": Hub("nvidia/OpenMathReasoning", "cot")},
+    {"mini": MINI, **dict.fromkeys(LONGEST, MINI), "cot": HubDataset("nvidia/OpenMathReasoning", "cot")},
 )
 SPLITS = tuple(BENCHMARK.splits)
 

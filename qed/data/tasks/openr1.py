@@ -7,15 +7,15 @@ right and that is complete; `luffy` are the 46,000 with traces of at most 8,192 
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 PROMPT = "luffy"
 BENCHMARK = Benchmark(
     "openr1",
     {
-        "train": Hub("open-r1/OpenR1-Math-220k", "train", ("default",)),
-        "luffy": Hub("Elliott/Openr1-Math-46k-8192", "train"),
+        "train": HubDataset("open-r1/OpenR1-Math-220k", "train", ("default",)),
+        "luffy": HubDataset("Elliott/Openr1-Math-46k-8192", "train"),
     },
     drop=("messages", "finish_reasons", "correctness_llama", "target_lst", "target_ds_qwen_7b_probs"),
 )

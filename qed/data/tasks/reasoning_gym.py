@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.errors import UsageError, nearest
-from qed.randomness import seed_of
+from qed.errors import UsageError, suggest_nearest
+from qed.randomness import derive_seed
 from qed.types import Problem
 
 SPLITS = ()
@@ -19,26 +19,26 @@ COUNT = {"train": 8000, "test": 500}
 
 def load(split: str) -> list[Problem]:
     """The problems of a generator: 8,000 to train on, or 500 to test with where `-test` stands behind its name."""
-    gym = _package()
+    gym = _import_package()
     name, _, tail = split.partition("-")
     kinds = sorted(gym.factory.DATASETS)
     if name not in kinds or tail not in ("", *COUNT):
         raise UsageError(
-            f"reasoning_gym has no generator '{split}'.{nearest(name, kinds)} "
+            f"reasoning_gym has no generator '{split}'.{suggest_nearest(name, kinds)} "
             "Name one of its package with --tasks reasoning_gym:leg_counting, and reasoning_gym:leg_counting-test."
         )
     part = tail or "train"
-    made = gym.create_dataset(name, size=COUNT[part], seed=seed_of("reasoning_gym", part) % 2**31)
-    return [_problem(entry, name) for entry in made]
+    made = gym.create_dataset(name, size=COUNT[part], seed=derive_seed("reasoning_gym", part) % 2**31)
+    return [_build_problem(entry, name) for entry in made]
 
 
-def _problem(entry: dict[str, Any], name: str) -> Problem:
+def _build_problem(entry: dict[str, Any], name: str) -> Problem:
     question, answer = str(entry["question"]), str(entry["answer"])
-    address = seed_of(question, answer)
+    address = derive_seed(question, answer)
     return Problem(f"{name}-{address:016x}", question, answer, meta={"source": name})
 
 
-def _package() -> Any:
+def _import_package() -> Any:
     try:
         import reasoning_gym  # noqa: PLC0415 -- an extra, which may be absent
     except ImportError as error:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from qed.data.sources.choices import written_out
-from qed.data.sources.hub import Hub
+from qed.data.sources.choices import parse_written_options
+from qed.data.sources.hub import HubDataset
 from qed.data.sources.rows import Row
 from qed.data.tasks.base import Benchmark
 
 
-def with_options(row: Row) -> Row:
+def split_options(row: Row) -> Row:
     """The options, which stand in one text, as a list."""
     options = row.get("options")
-    return {**row, "options": list(written_out(options).get("choices", ()))} if isinstance(options, str) else row
+    return (
+        {**row, "options": list(parse_written_options(options).get("choices", ()))} if isinstance(options, str) else row
+    )
 
 
 PROMPT = "boxed"
 BENCHMARK = Benchmark(
     "sat_math",
-    {"test": Hub("mcaleste/sat_multiple_choice_math_may_23", "train")},
+    {"test": HubDataset("mcaleste/sat_multiple_choice_math_may_23", "train")},
     columns={"question": "Question", "options": "Possible Answers", "answer": "Answer"},
-    adapt=with_options,
+    adapt=split_options,
 )
 SPLITS = tuple(BENCHMARK.splits)
 load, read = BENCHMARK.load, BENCHMARK.read

@@ -5,16 +5,16 @@ Published figures of large models are on all of them, which is the split `all`.
 
 from __future__ import annotations
 
-from qed.data.sources.hub import Hub
+from qed.data.sources.hub import HubDataset
 from qed.data.tasks.base import Benchmark
 
 PROMPT = "r1_zero"
 BENCHMARK = Benchmark(
     "svamp",
     {
-        "train": Hub("ChilleD/SVAMP", "train"),
-        "test": Hub("ChilleD/SVAMP", "test"),
-        "all": Hub("ChilleD/SVAMP", "train+test"),
+        "train": HubDataset("ChilleD/SVAMP", "train"),
+        "test": HubDataset("ChilleD/SVAMP", "test"),
+        "all": HubDataset("ChilleD/SVAMP", "train+test"),
     },
     drop=("question_concat",),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qed.data.tasks import arithmetic
-from qed.errors import UsageError, nearest
+from qed.errors import UsageError, suggest_nearest
 from qed.types import Problem
 
 SPLITS = ("base", "train", "few", "test", "cued")
@@ -25,23 +25,25 @@ FEW, SHOWN = 512, 64  # problems of the split `few`, and how many of them have a
 def load(split: str) -> list[Problem]:
     """The problems of a split."""
     if split not in SPLITS:
-        raise UsageError(f"withheld has no split '{split}'.{nearest(split, SPLITS)} There are: {', '.join(SPLITS)}.")
+        raise UsageError(
+            f"withheld has no split '{split}'.{suggest_nearest(split, SPLITS)} There are: {', '.join(SPLITS)}."
+        )
     if split in ("test", "cued"):
-        problems = arithmetic.worked("test")
-        return [_cued(problem) for problem in problems] if split == "cued" else problems
-    problems = arithmetic.worked("train")
+        problems = arithmetic.load_worked("test")
+        return [_add_cue(problem) for problem in problems] if split == "cued" else problems
+    problems = arithmetic.load_worked("train")
     if split == "train":
         return problems[BASE:]
     if split == "few":
         few = problems[BASE : BASE + FEW]
-        return [problem if number < SHOWN else _shown(problem, None) for number, problem in enumerate(few)]
-    return [_cued(p) if number % 2 else _shown(p, WITHHELD) for number, p in enumerate(problems[:BASE])]
+        return [problem if number < SHOWN else _add_demonstration(problem, None) for number, problem in enumerate(few)]
+    return [_add_cue(p) if number % 2 else _add_demonstration(p, WITHHELD) for number, p in enumerate(problems[:BASE])]
 
 
-def _cued(problem: Problem) -> Problem:
+def _add_cue(problem: Problem) -> Problem:
     return replace(problem, id=f"{problem.id}-cued", question=problem.question + CUE)
 
 
-def _shown(problem: Problem, completion: str | None) -> Problem:
+def _add_demonstration(problem: Problem, completion: str | None) -> Problem:
     """A problem with this text as its demonstration; None for a problem that has none."""
     return replace(problem, solution="", meta={**problem.meta, "completion": completion})

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qed.data.tools.filters import normalised
+from qed.data.tools.filters import normalize_question
 from qed.types import Problem
 
 WORDS = 13
@@ -58,17 +58,17 @@ class Index:
         self.whole: dict[str, list[int]] = {}
         self.runs: dict[int, list[tuple[int, int]]] = {}
         for index, (_, problem) in enumerate(self.problems):
-            self.whole.setdefault(normalised(problem.question), []).append(index)
+            self.whole.setdefault(normalize_question(problem.question), []).append(index)
             found = WORD.findall(problem.question.casefold())
             words = tuple(self.numbers.setdefault(word, len(self.numbers)) for word in found)
             self.texts.append(words)
             for start in range(len(words) - n + 1):
                 self.runs.setdefault(hash(words[start : start + n]), []).append((index, start))
 
-    def overlapping(self, problem: Problem) -> Iterator[Hit]:
+    def find_overlapping(self, problem: Problem) -> Iterator[Hit]:
         """The benchmarks' questions that a question overlaps with, each once, the same question first."""
         seen = set()
-        for index in self.whole.get(normalised(problem.question), ()):
+        for index in self.whole.get(normalize_question(problem.question), ()):
             seen.add(index)
             yield Hit(problem, *self.problems[index])
         text = WORD.findall(problem.question.casefold())
@@ -89,7 +89,7 @@ class Overlap:
     figures: dict[str, Any]
 
 
-def compared(problems: Sequence[Problem], benches: Mapping[str, Sequence[Problem]], n: int = WORDS) -> Overlap:
+def find_overlap(problems: Sequence[Problem], benches: Mapping[str, Sequence[Problem]], n: int = WORDS) -> Overlap:
     """Compare training problems with benchmarks.
 
     `figures` has the number of words, how many training problems overlap, how many of them are a benchmark's question
@@ -97,7 +97,7 @@ def compared(problems: Sequence[Problem], benches: Mapping[str, Sequence[Problem
     examples.
     """
     index = Index(benches, n)
-    found = [(problem, list(index.overlapping(problem))) for problem in problems]
+    found = [(problem, list(index.find_overlapping(problem))) for problem in problems]
     hits = [some for _, some in found if some]
     touched = {(hit.bench, hit.other.id) for some in hits for hit in some}
     same = {(hit.bench, hit.other.id) for some in hits for hit in some if not hit.words}

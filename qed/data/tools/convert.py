@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qed.data.sources.fields import LeftOut
+from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Row
 from qed.data.sources.writing import SUFFIXES
 from qed.data.tools import snapshot
-from qed.data.tools.filters import Filters, drawn, filtered
+from qed.data.tools.filters import Filters, filter_problems, split_problems
 from qed.data.tools.load import Data
-from qed.data.tools.prompting import Asking, asking, check_chat
-from qed.data.tools.schemas import PLAIN, Layout, columns
+from qed.data.tools.prompting import PromptView, check_chat, load_prompt_view
+from qed.data.tools.schemas import PLAIN, Layout, list_extra_columns
 from qed.errors import DataError, UsageError
 from qed.types import Problem
 
@@ -33,7 +33,7 @@ class Target:
     prompt_options: tuple[str, ...] = ()
     overwrite: bool = False
 
-    def named(self) -> str:
+    def schema_name(self) -> str:
         """The schema, by default the plain one of the file's format.
 
         Raises:
@@ -53,14 +53,14 @@ class Target:
         Raises:
             UsageError: one of them is there already, or its name does not go with the schema.
         """
-        snapshot.free(self.path, self.overwrite)
-        self.named()
-        paths = {"train": self.path, **({"validation": self.beside("validation")} if validation else {})}
+        snapshot.require_free_path(self.path, self.overwrite)
+        self.schema_name()
+        paths = {"train": self.path, **({"validation": self.path_of_part("validation")} if validation else {})}
         for path in paths.values():
-            snapshot.free(path, self.overwrite)
+            snapshot.require_free_path(path, self.overwrite)
         return paths
 
-    def beside(self, part: str) -> Path:
+    def path_of_part(self, part: str) -> Path:
         """A file for another part of the data: out.parquet beside out-validation.parquet."""
         stem, dot, suffixes = self.path.name.partition(".")
         return self.path.with_name(f"{stem}-{part}{dot}{suffixes}")
@@ -76,23 +76,23 @@ def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[st
         UsageError: the file is there already, or schema, prompt and format do not go together.
         DataError: nothing is left to write.
     """
-    schema = target.named()
+    schema = target.schema_name()
     paths = target.check(bool(filters.validation_split))
     prompt = target.prompt or PROMPTS.get(schema, "chat")
-    asked = asking(prompt, target.prompt_options, model, data.problems)
+    asked = load_prompt_view(prompt, target.prompt_options, model, data.problems)
     if schema in ("verl", "luffy"):
         check_chat(prompt, asked.leaf, schema)
     left_out = Counter(data.left_out)
-    parts = drawn(filtered(data.problems, filters, asked, left_out), filters, left_out)
+    parts = split_problems(filter_problems(data.problems, filters, asked, left_out), filters, left_out)
     names = {"train": data.split, "validation": "validation"}
     tables: dict[str, list[Row]] = {}
     for (part, path), problems in zip(paths.items(), parts, strict=False):
-        tables[str(path)] = rows(problems, schema, asked, (data.folder, names[part]), left_out)
+        tables[str(path)] = build_rows(problems, schema, asked, (data.folder, names[part]), left_out)
     if not all(tables.values()):
         empty = next(path for path, table in tables.items() if not table)
-        raise DataError(f"Nothing is left to write to {empty}: {_reasons(left_out)}.")
+        raise DataError(f"Nothing is left to write to {empty}: {_format_reasons(left_out)}.")
     for name, table in tables.items():
-        snapshot.write(Path(name), table)
+        snapshot.write_rows(Path(name), table)
     return {
         "schema": schema,
         "prompt": prompt,
@@ -104,23 +104,23 @@ def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[st
     }
 
 
-def rows(
-    problems: Sequence[Problem], schema: str, asked: Asking, named: tuple[str, str], left_out: Counter[str]
+def build_rows(
+    problems: Sequence[Problem], schema: str, asked: PromptView, named: tuple[str, str], left_out: Counter[str]
 ) -> list[Row]:
     """Problems as rows of a schema; those that it cannot hold are counted.
 
     Args:
         named: the task and the split.
     """
-    kept = columns(list(problems), simple=schema not in ("jsonl",))
+    kept = list_extra_columns(list(problems), simple=schema not in ("jsonl",))
     layout = Layout(schema, asked.leaf, *named, kept)
     table: list[Row] = []
     for problem in problems:
         # A problem that asks for k answers is written k times, which is how files say so.
         for _ in range(problem.meta.get("k", 1)):
             try:
-                table.append(layout.row(len(table), problem))
-            except LeftOut as reason:
+                table.append(layout.build_row(len(table), problem))
+            except SkippedRow as reason:
                 left_out[str(reason)] += 1
     if schema == "trl" and not any(row["completion"] for row in table):
         # Without a completion in any row they are prompts to train on by a reward, which TRL tells by the column.
@@ -128,5 +128,5 @@ def rows(
     return table
 
 
-def _reasons(left_out: Mapping[str, int]) -> str:
+def _format_reasons(left_out: Mapping[str, int]) -> str:
     return "; ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count) or "the part is empty"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qed.config.settings import DataSettings
-from qed.data.selection import select, split_off, within_percentile
-from qed.data.tools.prompting import Asking
+from qed.data.selection import compute_percentile_length, select_problems, split_validation
+from qed.data.tools.prompting import PromptView
 from qed.errors import DataError, UsageError
 from qed.types import Problem
 
@@ -54,7 +54,7 @@ class Filters:
                 raise UsageError(f"--{name} must {wanted}.")
 
 
-def normalised(question: str) -> str:
+def normalize_question(question: str) -> str:
     """A question by which two of them are told to be the same: whatever their capitals, spaces and last signs.
 
     Signs within it stay, because 2 + 3 and 2 - 3 are two questions.
@@ -62,36 +62,40 @@ def normalised(question: str) -> str:
     return SPACES.sub(" ", unicodedata.normalize("NFKC", question)).strip(" .?!:").casefold()
 
 
-def filtered(problems: Sequence[Problem], filters: Filters, asking: Asking, left_out: Counter[str]) -> list[Problem]:
+def filter_problems(
+    problems: Sequence[Problem], filters: Filters, asking: PromptView, left_out: Counter[str]
+) -> list[Problem]:
     """The problems that are kept, before any are drawn; the others are counted by their reason.
 
     Raises:
         DataError: none is left.
     """
-    kept = _distinct(problems, filters.dedupe, left_out)
+    kept = _drop_duplicates(problems, filters.dedupe, left_out)
     if filters.correct_only:
-        kept = select(kept, DataSettings(correct_only=True), filters.seed, left_out)
-    kept = _short(kept, filters, asking, left_out)
+        kept = select_problems(kept, DataSettings(correct_only=True), filters.seed, left_out)
+    kept = _drop_long(kept, filters, asking, left_out)
     if not kept:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count)
         raise DataError(f"No problem is left of {len(problems):,}: {reasons}.")
     return kept
 
 
-def drawn(problems: Sequence[Problem], filters: Filters, left_out: Counter[str]) -> tuple[list[Problem], list[Problem]]:
+def split_problems(
+    problems: Sequence[Problem], filters: Filters, left_out: Counter[str]
+) -> tuple[list[Problem], list[Problem]]:
     """The problems to train on and those held back for validation; no question is in both.
 
     Raises:
         DataError: none is left to train on.
     """
-    kept, validation = split_off(problems, filters.validation_split, len(problems), filters.seed)
+    kept, validation = split_validation(problems, filters.validation_split, len(problems), filters.seed)
     if not kept:
         raise DataError(f"The validation part takes all of {len(problems):,} problems, and leaves none to train on.")
     data = DataSettings(unique_examples=filters.unique_examples)
-    return select(kept, data, filters.seed, left_out), validation
+    return select_problems(kept, data, filters.seed, left_out), validation
 
 
-def _distinct(problems: Sequence[Problem], dedupe: str, left_out: Counter[str]) -> list[Problem]:
+def _drop_duplicates(problems: Sequence[Problem], dedupe: str, left_out: Counter[str]) -> list[Problem]:
     if not dedupe:
         return list(problems)
     kept = list({problem.id: problem for problem in reversed(problems)}.values())[::-1]
@@ -100,33 +104,33 @@ def _distinct(problems: Sequence[Problem], dedupe: str, left_out: Counter[str]) 
         return kept
     first: dict[str, Problem] = {}
     for problem in kept:
-        same = first.setdefault(normalised(problem.question), problem)
+        same = first.setdefault(normalize_question(problem.question), problem)
         if same is not problem:
             other = " with another answer" if same.answer != problem.answer else ""
             left_out[f"questions that stand twice{other}"] += 1
     return list(first.values())
 
 
-def _short(problems: list[Problem], filters: Filters, asking: Asking, left_out: Counter[str]) -> list[Problem]:
+def _drop_long(problems: list[Problem], filters: Filters, asking: PromptView, left_out: Counter[str]) -> list[Problem]:
     """Problems that are no longer than the three bounds, of which the percentile is taken first."""
     kept = problems
     if filters.max_prompt_percentile < 100 and kept:
-        lengths = [asking.lengths(problem)[0] for problem in kept]
-        longest = within_percentile(lengths, filters.max_prompt_percentile)
+        lengths = [asking.measure_lengths(problem)[0] for problem in kept]
+        longest = compute_percentile_length(lengths, filters.max_prompt_percentile)
         reason = f"with a prompt beyond the {filters.max_prompt_percentile:g}th percentile, {longest} {asking.unit}"
-        kept = _at_most(kept, lengths, longest, reason, left_out)
+        kept = _keep_up_to(kept, lengths, longest, reason, left_out)
     if filters.max_tokens:
-        lengths = [sum(asking.lengths(problem)) for problem in kept]
+        lengths = [sum(asking.measure_lengths(problem)) for problem in kept]
         reason = f"with more than {filters.max_tokens} {asking.unit} in prompt and answer"
-        kept = _at_most(kept, lengths, filters.max_tokens, reason, left_out)
+        kept = _keep_up_to(kept, lengths, filters.max_tokens, reason, left_out)
     if filters.max_characters:
         lengths = [len(problem.question) + len(asking.demonstration(problem) or "") for problem in kept]
         reason = f"with more than {filters.max_characters} characters in question and answer"
-        kept = _at_most(kept, lengths, filters.max_characters, reason, left_out)
+        kept = _keep_up_to(kept, lengths, filters.max_characters, reason, left_out)
     return kept
 
 
-def _at_most(
+def _keep_up_to(
     problems: list[Problem], lengths: list[int], longest: int, reason: str, left_out: Counter[str]
 ) -> list[Problem]:
     kept = [problem for problem, length in zip(problems, lengths, strict=True) if length <= longest]

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from qed.data.selection import within_percentile
+from qed.data.selection import compute_percentile_length
 from qed.data.sources import schemas
 from qed.data.tools.load import Data
-from qed.data.tools.prompting import Asking
-from qed.grading.reading import read
+from qed.data.tools.prompting import PromptView
+from qed.grading.reading import read_answer
 from qed.types import Problem
 
 PERCENTILES = (50, 90, 99)
@@ -20,27 +20,27 @@ MOST_COUNTED = 12  # subjects, levels and sources that are shown
 GROUPS = ("subject", "level", "source")
 
 
-def unreadable(answer: str) -> str:
+def explain_unreadable(answer: str) -> str:
     """Why the grader cannot read an answer as a value or a choice, or an empty text.
 
     Such an answer is right only where a response has it letter by letter, or where math-verify understands it.
     """
-    reading = read(answer)
+    reading = read_answer(answer)
     return "" if reading.values or reading.choice else reading.trouble or "nothing to read"
 
 
-def inspect(data: Data, asked: Asking) -> dict[str, Any]:
+def inspect_data(data: Data, asked: PromptView) -> dict[str, Any]:
     """The figures of a task or file."""
     problems = data.problems
     answered = [problem for problem in problems if problem.answer]
-    broken = {problem.answer: reason for problem in answered if (reason := unreadable(problem.answer))}
-    lengths = [asked.lengths(problem) for problem in problems]
+    broken = {problem.answer: reason for problem in answered if (reason := explain_unreadable(problem.answer))}
+    lengths = [asked.measure_lengths(problem) for problem in problems]
     shown = [(prompt, answer) for prompt, answer in lengths if answer]
     table = data.rows()
     return {
         "name": data.name,
         "split": data.split,
-        "schemas": dict(Counter(map(schemas.name_of, table)).most_common()),
+        "schemas": dict(Counter(map(schemas.name_schema, table)).most_common()),
         "rows": len(table) + data.left_out.total() or len(problems),
         "problems": len(problems),
         "distinct_problems": len({problem.id for problem in problems}),
@@ -54,45 +54,47 @@ def inspect(data: Data, asked: Asking) -> dict[str, Any]:
         "unreadable_examples": dict(list(broken.items())[:MOST_NAMED]),
         "unit": asked.unit,
         "lengths": {
-            "question, characters": spread([len(problem.question) for problem in problems]),
-            "solution, characters": spread([len(problem.solution) for problem in problems if problem.solution]),
-            **_asked(lengths, shown, asked.unit),
+            "question, characters": compute_percentiles([len(problem.question) for problem in problems]),
+            "solution, characters": compute_percentiles(
+                [len(problem.solution) for problem in problems if problem.solution]
+            ),
+            **_describe_lengths(lengths, shown, asked.unit),
         },
-        **{f"{name}s": _counted(problems, name) for name in GROUPS},
+        **{f"{name}s": _count_values(problems, name) for name in GROUPS},
     }
 
 
-def _asked(
+def _describe_lengths(
     lengths: Sequence[tuple[int, int]], shown: Sequence[tuple[int, int]], unit: str
 ) -> dict[str, dict[str, float]]:
     """Lengths as the model meets them; without a tokenizer, of the demonstration alone."""
-    answers = {f"answer, {unit}": spread([answer for _, answer in shown])}
+    answers = {f"answer, {unit}": compute_percentiles([answer for _, answer in shown])}
     if unit == "characters":
         return answers
     return {
-        f"prompt, {unit}": spread([prompt for prompt, _ in lengths]),
+        f"prompt, {unit}": compute_percentiles([prompt for prompt, _ in lengths]),
         **answers,
-        f"prompt + answer, {unit}": spread([prompt + answer for prompt, answer in shown]),
+        f"prompt + answer, {unit}": compute_percentiles([prompt + answer for prompt, answer in shown]),
     }
 
 
-def spread(lengths: Sequence[int]) -> dict[str, float]:
+def compute_percentiles(lengths: Sequence[int]) -> dict[str, float]:
     """How lengths are spread: number, least, percentiles (the length that so many percent do not exceed), most, mean.
 
     Empty where there are none.
     """
     if not lengths:
         return {}
-    percentiles = {f"p{percentile}": within_percentile(lengths, percentile) for percentile in PERCENTILES}
+    percentiles = {f"p{percentile}": compute_percentile_length(lengths, percentile) for percentile in PERCENTILES}
     mean = round(sum(lengths) / len(lengths), 1)
     return {"n": len(lengths), "mean": mean, "min": min(lengths), **percentiles, "max": max(lengths)}
 
 
-def _counted(problems: Sequence[Problem], name: str) -> dict[str, int]:
+def _count_values(problems: Sequence[Problem], name: str) -> dict[str, int]:
     return dict(Counter(str(problem.meta[name]) for problem in problems if name in problem.meta).most_common())
 
 
-def samples(problems: Sequence[Problem]) -> list[Problem]:
+def pick_samples(problems: Sequence[Problem]) -> list[Problem]:
     """Three problems spread over the data: the first, the middle one and the last."""
     last = len(problems) - 1
     return [problems[index] for index in sorted({0, last // 2, last})]

@@ -51,16 +51,16 @@ class Data:
 
         Files, and tasks that name no splits, are, unless the split is called a test.
         """
-        if not getattr(plugins.load("tasks", self.task.leaf), "SPLITS", ()):
+        if not getattr(plugins.load_leaf("tasks", self.task.leaf), "SPLITS", ()):
             return "test" not in self.split
         return self.split.startswith(TRAINING)
 
     def rows(self) -> list[Row]:
         """Its rows, in the order of their problems."""
-        return [row for _, row in paired(self.problems, self.originals)]
+        return [row for _, row in pair_with_rows(self.problems, self.originals)]
 
 
-def load(
+def load_data(
     name: str, mapping: Mapping[str, str], revisions: Mapping[str, str] | None = None, usual: str = "train"
 ) -> Data:
     """The problems of a task or file; without a split the usual one, or the first that the task has.
@@ -70,15 +70,15 @@ def load(
         DataError: the data is missing, broken or empty.
     """
     task = parse_task(name)
-    known = getattr(plugins.load("tasks", task.leaf), "SPLITS", ())
+    known = getattr(plugins.load_leaf("tasks", task.leaf), "SPLITS", ())
     split = task.split or (usual if usual in known or not known else known[0])
     left_out: Counter[str] = Counter()
     originals: Originals = {}
-    problems = tasks.load(name, split, mapping, left_out, revisions, originals)
+    problems = tasks.load_task(name, split, mapping, left_out, revisions, originals)
     return Data(name, task, split, problems, originals, left_out)
 
 
-def paired(problems: list[Problem], originals: Originals) -> Iterator[tuple[Problem, Row]]:
+def pair_with_rows(problems: list[Problem], originals: Originals) -> Iterator[tuple[Problem, Row]]:
     """Every problem with its row; of a problem that asks for k answers all k rows, so that it is read as k again."""
     rest = {identity: iter(rows) for identity, rows in originals.items()}
     for problem in problems:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from qed.data.prompts.base import Template, shown
-from qed.data.prompts.base import find as find_prompt
+from qed.data.prompts.base import PromptTemplate, find_demonstration
+from qed.data.prompts.base import load_leaf as find_prompt
 from qed.errors import UsageError
 from qed.types import Problem
 
@@ -26,18 +26,18 @@ class _Messages:
 
 
 @dataclass(frozen=True)
-class Asking:
+class PromptView:
     """A prompt, bound to a model's tokenizer where one is named."""
 
     leaf: Any
-    template: Template | None = None
+    template: PromptTemplate | None = None
 
     @property
     def unit(self) -> str:
         """What lengths are counted in."""
         return "characters" if self.template is None else "tokens"
 
-    def lengths(self, problem: Problem) -> tuple[int, int]:
+    def measure_lengths(self, problem: Problem) -> tuple[int, int]:
         """The length of the prompt and of the demonstration, end token included; 0 where there is none.
 
         Without a tokenizer, those of the bare question and of the demonstration's text.
@@ -50,12 +50,16 @@ class Asking:
 
     def demonstration(self, problem: Problem) -> str | None:
         """The answer to imitate, or None."""
-        return shown(self.leaf, problem)
+        return find_demonstration(self.leaf, problem)
 
     def sample(self, problem: Problem) -> tuple[str, str]:
         """What is given and what is trained, as text; the latter is empty without a demonstration."""
         if self.template is None:
-            given = _as_text(messages(self.leaf, problem)) if self.leaf.CHAT else self.leaf.render(problem, None)
+            given = (
+                _convert_to_text(build_messages(self.leaf, problem))
+                if self.leaf.CHAT
+                else self.leaf.render(problem, None)
+            )
             shown = self.demonstration(problem)
             return given, "" if shown is None else shown + END
         rollout = self.template.demonstration(problem)
@@ -65,16 +69,16 @@ class Asking:
         return decode(list(rollout.prompt)), decode(list(rollout.output))
 
 
-def messages(leaf: Any, problem: Problem) -> list[dict[str, str]]:
+def build_messages(leaf: Any, problem: Problem) -> list[dict[str, str]]:
     """A problem as the messages that a chat prompt puts into the chat template."""
     return cast(list[dict[str, str]], json.loads(leaf.render(problem, _Messages())))
 
 
-def _as_text(found: Sequence[dict[str, str]]) -> str:
+def _convert_to_text(found: Sequence[dict[str, str]]) -> str:
     return "".join(f"[{message['role']}]\n{message['content']}\n" for message in found) + "[assistant]\n"
 
 
-def asking(prompt: str, options: Sequence[str], model: str, problems: Sequence[Problem]) -> Asking:
+def load_prompt_view(prompt: str, options: Sequence[str], model: str, problems: Sequence[Problem]) -> PromptView:
     """A prompt, bound to the tokenizer of a model where one is named.
 
     Args:
@@ -85,20 +89,20 @@ def asking(prompt: str, options: Sequence[str], model: str, problems: Sequence[P
     """
     leaf = find_prompt(prompt, options)
     if not model:
-        return Asking(leaf)
-    from qed.data.splits import training_text  # noqa: PLC0415
+        return PromptView(leaf)
+    from qed.data.splits import list_training_texts  # noqa: PLC0415
     from qed.models import load as models  # noqa: PLC0415 -- torch and transformers, needed only where a model is named
 
     models.check_name(model)
     if models.is_new(model):
         size = models.SIZES[model.removeprefix("new:")]
-        tokenizer = models.build_tokenizer(training_text(problems, leaf), size.vocabulary)
-        return Asking(leaf, Template(leaf, tokenizer, (tokenizer.eos_token_id,)))
+        tokenizer = models.build_tokenizer(list_training_texts(problems, leaf), size.vocabulary)
+        return PromptView(leaf, PromptTemplate(leaf, tokenizer, (tokenizer.eos_token_id,)))
     folder = Path(model) / "final" / "hf" if (Path(model) / "settings.yaml").is_file() else model
     tokenizer, configurations = models.load_tokenizer(str(folder))
     if hasattr(leaf, "chat_template"):
         tokenizer.chat_template = leaf.chat_template
-    return Asking(leaf, Template(leaf, tokenizer, models.end_ids(configurations, tokenizer, leaf.CHAT)))
+    return PromptView(leaf, PromptTemplate(leaf, tokenizer, models.find_end_ids(configurations, tokenizer, leaf.CHAT)))
 
 
 def check_chat(name: str, leaf: Any, schema: str) -> None:

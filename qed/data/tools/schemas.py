@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from qed.data.prompts.base import shown
+from qed.data.prompts.base import find_demonstration
 from qed.data.sources import choices, fields, schemas
-from qed.data.sources.fields import LeftOut
+from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Place, Row
-from qed.data.tools.prompting import messages
+from qed.data.tools.prompting import build_messages
 from qed.types import Problem
 
 PLAIN = ("jsonl", "csv", "parquet")
@@ -47,7 +47,7 @@ class Layout:
     split: str = "train"
     columns: tuple[str, ...] = field(default_factory=tuple)
 
-    def row(self, index: int, problem: Problem) -> Row:
+    def build_row(self, index: int, problem: Problem) -> Row:
         """A problem as a row of the schema.
 
         Raises:
@@ -55,26 +55,26 @@ class Layout:
         """
         row = SCHEMAS[self.schema](self, index, problem)
         try:
-            again = fields.problem(schemas.read(row, Place("", index)), row, "")
+            again = fields.build_problem(schemas.read_fields(row, Place("", index)), row, "")
         except Exception as error:
-            raise LeftOut(f"problems that cannot be written as {self.schema}") from error
+            raise SkippedRow(f"problems that cannot be written as {self.schema}") from error
         if again.answer != problem.answer or (self.schema != "trl" and again.question != problem.question):
-            raise LeftOut(f"problems whose question or answer would read otherwise as {self.schema}")
+            raise SkippedRow(f"problems whose question or answer would read otherwise as {self.schema}")
         return row
 
-    def shown(self, problem: Problem) -> str | None:
+    def find_demonstration(self, problem: Problem) -> str | None:
         """The demonstration, as the data gives it or as the prompt writes it."""
-        return shown(self.leaf, problem)
+        return find_demonstration(self.leaf, problem)
 
-    def kept(self, problem: Problem) -> dict[str, Any]:
+    def list_kept_columns(self, problem: Problem) -> dict[str, Any]:
         """The columns of `meta` that the file has; of verl's further columns those that no column of ours has."""
         kept = {name: problem.meta.get(name) for name in self.columns}
         if "extra_info" in kept:
-            kept["extra_info"] = _further(problem) or None
+            kept["extra_info"] = _list_further_columns(problem) or None
         return kept
 
 
-def columns(problems: list[Problem], simple: bool) -> tuple[str, ...]:
+def list_extra_columns(problems: list[Problem], simple: bool) -> tuple[str, ...]:
     """The columns of `meta` that rows can keep: those that do not say what a row is.
 
     Args:
@@ -91,49 +91,51 @@ def columns(problems: list[Problem], simple: bool) -> tuple[str, ...]:
     return tuple(sorted(kinds))
 
 
-def _plain(layout: Layout, index: int, problem: Problem) -> Row:
+def _build_plain(layout: Layout, index: int, problem: Problem) -> Row:
     """Our own words as columns: question, answer, solution, what is imitated as it stands, and what else is known."""
     row: Row = {"question": problem.question, "answer": problem.answer, "solution": problem.solution}
     chosen, rejected = problem.meta.get("chosen"), problem.meta.get("rejected")
     if chosen is not None and rejected is not None:
-        return {"prompt": problem.question, "chosen": chosen, "rejected": rejected, **layout.kept(problem)}
+        return {"prompt": problem.question, "chosen": chosen, "rejected": rejected, **layout.list_kept_columns(problem)}
     if problem.meta.get("completion"):
         row["generated_solution"] = problem.meta["completion"]
-    stem = _stem(problem) if layout.schema != "csv" else ""
+    stem = _strip_options(problem) if layout.schema != "csv" else ""
     if stem:
         row = {"question": stem, "choices": list(problem.meta["choices"]), "answer": problem.answer}
-    return {**row, **layout.kept(problem)}
+    return {**row, **layout.list_kept_columns(problem)}
 
 
-def _stem(problem: Problem) -> str:
+def _strip_options(problem: Problem) -> str:
     """The question of a multiple choice without its options, where they were written below it; else empty."""
     texts = problem.meta.get("choices") or ()
     if not texts or problem.solution or problem.meta.get("completion"):
         return ""
-    listed = choices.fields("", texts, "", ()).question.rstrip()
+    listed = choices.build_fields("", texts, "", ()).question.rstrip()
     return problem.question.removesuffix(listed) if problem.question.endswith(listed) else ""
 
 
-def _gsm8k(layout: Layout, index: int, problem: Problem) -> Row:
+def _build_gsm8k(layout: Layout, index: int, problem: Problem) -> Row:
     """The answer behind the worked solution, after four hashes."""
     if not problem.answer:
-        raise LeftOut("problems without an answer")
+        raise SkippedRow("problems without an answer")
     solution = problem.solution or problem.meta.get("completion", "")
     return {"question": problem.question, "answer": f"{solution}\n#### {problem.answer}"}
 
 
-def _verl(layout: Layout, index: int, problem: Problem) -> Row:
+def _build_verl(layout: Layout, index: int, problem: Problem) -> Row:
     """verl's row. `extra_info` keeps the bare question, as verl's own do, and what else the problem knows."""
     if not problem.answer:
-        raise LeftOut("problems without an answer")
-    known = {name: value for name, value in layout.kept(problem).items() if name not in ("source", "ability")}
+        raise SkippedRow("problems without an answer")
+    known = {
+        name: value for name, value in layout.list_kept_columns(problem).items() if name not in ("source", "ability")
+    }
     return {
         "data_source": str(problem.meta.get("source") or layout.source),
-        "prompt": messages(layout.leaf, problem),
+        "prompt": build_messages(layout.leaf, problem),
         "ability": str(problem.meta.get("ability") or "math"),
         "reward_model": {"style": "rule", "ground_truth": problem.answer},
         "extra_info": {
-            **_further(problem),
+            **_list_further_columns(problem),
             **known,
             "question": problem.question,
             "solution": problem.solution,
@@ -143,31 +145,31 @@ def _verl(layout: Layout, index: int, problem: Problem) -> Row:
     }
 
 
-def _further(problem: Problem) -> dict[str, Any]:
+def _list_further_columns(problem: Problem) -> dict[str, Any]:
     """What data made for verl knows of a problem beyond what we read from it."""
     info = problem.meta.get("extra_info")
     return {key: value for key, value in info.items() if key not in READ} if isinstance(info, dict) else {}
 
 
-def _luffy(layout: Layout, index: int, problem: Problem) -> Row:
+def _build_luffy(layout: Layout, index: int, problem: Problem) -> Row:
     """verl's row with a worked trace, or null."""
-    shown = layout.shown(problem)
+    shown = layout.find_demonstration(problem)
     target = None if shown is None else [{"role": "assistant", "content": shown}]
-    return {**_verl(layout, index, problem), "target": target}
+    return {**_build_verl(layout, index, problem), "target": target}
 
 
-def _trl(layout: Layout, index: int, problem: Problem) -> Row:
+def _build_trl(layout: Layout, index: int, problem: Problem) -> Row:
     """TRL's prompt and completion, as messages or as text like the prompt; the answer is there for a reward."""
-    chat, shown = layout.leaf.CHAT, layout.shown(problem)
-    prompt: Any = messages(layout.leaf, problem) if chat else layout.leaf.render(problem, None)
+    chat, shown = layout.leaf.CHAT, layout.find_demonstration(problem)
+    prompt: Any = build_messages(layout.leaf, problem) if chat else layout.leaf.render(problem, None)
     reply: Any = [{"role": "assistant", "content": shown}] if chat and shown is not None else shown
     return {"prompt": prompt, "completion": reply, "answer": problem.answer}
 
 
 SCHEMAS: Mapping[str, Callable[[Layout, int, Problem], Row]] = {
-    **dict.fromkeys(PLAIN, _plain),
-    "gsm8k": _gsm8k,
-    "verl": _verl,
-    "luffy": _luffy,
-    "trl": _trl,
+    **dict.fromkeys(PLAIN, _build_plain),
+    "gsm8k": _build_gsm8k,
+    "verl": _build_verl,
+    "luffy": _build_luffy,
+    "trl": _build_trl,
 }

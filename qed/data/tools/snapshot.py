@@ -14,7 +14,7 @@ from qed.data.tasks import MANIFEST
 from qed.errors import QedError, UsageError
 
 
-def free(path: Path, overwrite: bool) -> None:
+def require_free_path(path: Path, overwrite: bool) -> None:
     """Refuse a file that is there already."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file to write.")
@@ -22,7 +22,7 @@ def free(path: Path, overwrite: bool) -> None:
         raise UsageError(f"{path} is there already; name another file, or replace it with --overwrite.")
 
 
-def free_folder(path: Path, overwrite: bool) -> None:
+def require_free_folder(path: Path, overwrite: bool) -> None:
     """Refuse a folder with something in it; even `overwrite` replaces nothing but an earlier snapshot."""
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         if not overwrite:
@@ -31,7 +31,7 @@ def free_folder(path: Path, overwrite: bool) -> None:
             raise UsageError(f"{path} is no snapshot (it has no {MANIFEST}), so --overwrite does not replace it.")
 
 
-def write(path: Path, rows: Iterable[Row]) -> None:
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Rows to a file, which appears when all of them are written; an interrupted command leaves nothing of it."""
     with Writer(path, exact=True) as writer:
         try:
@@ -43,14 +43,14 @@ def write(path: Path, rows: Iterable[Row]) -> None:
 
 
 @contextmanager
-def folder(path: Path, overwrite: bool) -> Iterator[Path]:
+def open_snapshot(path: Path, overwrite: bool) -> Iterator[Path]:
     """A folder to fill, which takes its place once all is in it.
 
     Raises:
         UsageError: something is there already. Even `overwrite` replaces nothing but an earlier snapshot.
         QedError: the place cannot be written to.
     """
-    free_folder(path, overwrite)
+    require_free_folder(path, overwrite)
     place = path.resolve()
     part, aside = place.with_name(f".{place.name}.part"), place.with_name(f".{place.name}.old")
     try:
@@ -70,6 +70,6 @@ def folder(path: Path, overwrite: bool) -> Iterator[Path]:
         raise QedError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def sha256(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """The hash of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qed.console.live import Console
-from qed.data.tools.inspect import GROUPS, MOST_COUNTED, samples
-from qed.data.tools.prompting import Asking
-from qed.data.tools.validate import MOST, Checked, together
+from qed.data.tools.inspect import GROUPS, MOST_COUNTED, pick_samples
+from qed.data.tools.prompting import PromptView
+from qed.data.tools.validate import MOST, FileCheck, group_issues
 from qed.types import Problem
 
 LONGEST_SHOWN = 90  # characters of a question in a list
 
 
-def figures(console: Console, found: Mapping[str, Any]) -> None:
+def show_figures(console: Console, found: Mapping[str, Any]) -> None:
     """The figures of a task or file."""
     problems = found["problems"]
     kinds = ", ".join(f"{name} ({count:,})" for name, count in found["schemas"].items())
@@ -32,35 +32,35 @@ def figures(console: Console, found: Mapping[str, Any]) -> None:
     ]
     console.table("", ("", "n", "of problems"), [(name, f"{n:,}", f"{n / problems:.1%}") for name, n in counts])
     for answer, reason in found["unreadable_examples"].items():
-        console.say(f"  cannot be read: {shortened(answer)} ({reason})")
+        console.say(f"  cannot be read: {shorten(answer)} ({reason})")
     if found["columns"]:
-        console.say("columns: " + ", ".join(_with_count(found["columns"], problems)))
+        console.say("columns: " + ", ".join(_add_counts(found["columns"], problems)))
     lengths = {name: spread for name, spread in found["lengths"].items() if spread}
     names = list(next(iter(lengths.values())))
     console.table(
         "lengths", ("", *names), [(name, *(f"{spread[key]:,.0f}" for key in names)) for name, spread in lengths.items()]
     )
     for group in GROUPS:
-        _group(console, f"{group}s", found[f"{group}s"])
+        _show_group(console, f"{group}s", found[f"{group}s"])
 
 
-def _with_count(columns: Mapping[str, int], problems: int) -> list[str]:
+def _add_counts(columns: Mapping[str, int], problems: int) -> list[str]:
     """The columns; with how many rows have it, where not all do."""
     return [name if count >= problems else f"{name} ({count:,})" for name, count in columns.items()]
 
 
-def _group(console: Console, title: str, counts: Mapping[str, int]) -> None:
+def _show_group(console: Console, title: str, counts: Mapping[str, int]) -> None:
     if counts:
         first = [f"{name} {count:,}" for name, count in list(counts.items())[:MOST_COUNTED]]
         more = f", and {len(counts) - MOST_COUNTED:,} more" if len(counts) > MOST_COUNTED else ""
         console.say(f"{title} ({len(counts):,}): {', '.join(first)}{more}")
 
 
-def rendered(console: Console, prompt: str, asked: Asking, problems: Sequence[Problem]) -> None:
+def show_samples(console: Console, prompt: str, asked: PromptView, problems: Sequence[Problem]) -> None:
     """Three samples with the trained part marked."""
     how = "with its end token" if asked.template else "without a model, as text"
     console.say(f"\nSamples as the prompt {prompt} asks them; what is trained is marked, {how}.")
-    for problem in samples(problems):
+    for problem in pick_samples(problems):
         given, trained = asked.sample(problem)
         console.say(f"\n--- {problem.id}, answer: {problem.answer or '(none)'}")
         console.marked(given, trained)
@@ -68,22 +68,22 @@ def rendered(console: Console, prompt: str, asked: Asking, problems: Sequence[Pr
             console.say("(no demonstration: the model writes what follows)")
 
 
-def left_out(console: Console, counts: Mapping[str, int]) -> None:
+def show_left_out(console: Console, counts: Mapping[str, int]) -> None:
     """What was left out and why."""
     for reason, count in counts.items():
         console.say(f"  left out {count:,}: {reason}")
 
 
-def converted(console: Console, found: Mapping[str, Any]) -> None:
+def show_converted(console: Console, found: Mapping[str, Any]) -> None:
     """What was written."""
     for path, count in found["written"].items():
         console.say(f"{count:,} of {found['read']:,} rows to {path}, as {found['schema']}.")
-    left_out(console, found["left_out"])
+    show_left_out(console, found["left_out"])
     if found["schema"] in ("luffy", "trl") and found["without_demonstration"]:
         console.say(f"  {found['without_demonstration']:,} have no demonstration, so their target is null.")
 
 
-def prepared(console: Console, manifest: Mapping[str, Any], folder: str) -> None:
+def show_prepared(console: Console, manifest: Mapping[str, Any], folder: str) -> None:
     """What a snapshot holds and how to read it."""
     rows = [(entry["task"], f"{entry['problems']:,}", entry["read_with"]) for entry in manifest["tasks"]]
     console.table(f"snapshot {folder}", ("task", "problems", "read with --tasks"), rows)
@@ -92,13 +92,13 @@ def prepared(console: Console, manifest: Mapping[str, Any], folder: str) -> None
         name = entry["from"]["name"]
         if name not in told and entry["left_out"]:
             console.say(f"{name} (lengths in {entry['lengths_in']}):")
-            left_out(console, entry["left_out"])
+            show_left_out(console, entry["left_out"])
         told.add(name)
     for name, found in manifest["contamination"].items():
-        overlap(console, name, found)
+        show_overlap(console, name, found)
 
 
-def overlap(console: Console, name: str, found: Mapping[str, Any]) -> None:
+def show_overlap(console: Console, name: str, found: Mapping[str, Any]) -> None:
     """How training problems overlap with benchmarks."""
     console.table(
         f"{name} against benchmarks, runs of {found['words']} words: {found['contaminated']:,} of "
@@ -110,12 +110,12 @@ def overlap(console: Console, name: str, found: Mapping[str, Any]) -> None:
         ],
     )
     for example in found["examples"]:
-        console.say(f"  {shortened(example['question'])}")
-        console.say(f"    {example['benchmark']}: {shortened(example['benchmark_question'])}")
-        console.say(f"    shared: {shortened(example['shared'])}")
+        console.say(f"  {shorten(example['question'])}")
+        console.say(f"    {example['benchmark']}: {shorten(example['benchmark_question'])}")
+        console.say(f"    shared: {shorten(example['shared'])}")
 
 
-def checked(console: Console, found: Checked) -> None:
+def show_checked(console: Console, found: FileCheck) -> None:
     """What is wrong with a file."""
     kinds = ", ".join(f"{name} ({count:,})" for name, count in found.schemas.items()) or "no schema"
     console.say(
@@ -123,15 +123,15 @@ def checked(console: Console, found: Checked) -> None:
         f"{found.unreadable:,} answers that the grader cannot read."
     )
     for kind, lines in (("error", found.errors), ("remark", found.remarks)):
-        listed = together(lines)
+        listed = group_issues(lines)
         for line in listed[:MOST]:
             console.say(f"  {kind}: {line}")
         if len(listed) > MOST:
             console.say(f"  and {len(listed) - MOST:,} more {kind}s of other rows")
-    left_out(console, found.left_out)
+    show_left_out(console, found.left_out)
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """A text on one line, cut where it is long."""
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_SHOWN else f"{line[: LONGEST_SHOWN - 1]}…"

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qed.data.sources import fields, local, schemas
-from qed.data.sources.fields import LeftOut
+from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Place, Row
-from qed.data.tasks.base import folded
-from qed.data.tools.filters import normalised
-from qed.data.tools.inspect import unreadable
+from qed.data.tasks.base import fold_repeats
+from qed.data.tools.filters import normalize_question
+from qed.data.tools.inspect import explain_unreadable
 from qed.errors import DataError
 from qed.types import Problem
 
@@ -22,14 +22,14 @@ MOST = 20  # complaints of a kind that are listed; the others are counted
 SUBSTITUTE = "\ufffd"  # what a decoder writes for bytes that it could not read
 
 
-class Complaint(NamedTuple):
+class Issue(NamedTuple):
     """What is wrong with a row."""
 
     place: Place
     reason: str
 
 
-def together(complaints: Sequence[Complaint]) -> list[str]:
+def group_issues(complaints: Sequence[Issue]) -> list[str]:
     """Complaints as lines, rows with the same one on one line, of which the first twenty are named."""
     rows: dict[tuple[str, str], list[int]] = {}
     for place, reason in complaints:
@@ -43,7 +43,7 @@ def together(complaints: Sequence[Complaint]) -> list[str]:
 
 
 @dataclass
-class Checked:
+class FileCheck:
     """What was found in one file.
 
     Attributes:
@@ -56,8 +56,8 @@ class Checked:
 
     file: Path
     rows: int = 0
-    errors: list[Complaint] = field(default_factory=list)
-    remarks: list[Complaint] = field(default_factory=list)
+    errors: list[Issue] = field(default_factory=list)
+    remarks: list[Issue] = field(default_factory=list)
     left_out: Counter[str] = field(default_factory=Counter)
     schemas: Counter[str] = field(default_factory=Counter)
     unreadable: int = 0
@@ -72,12 +72,12 @@ class Checked:
             "remarks": len(self.remarks),
             "unreadable_answers": self.unreadable,
             "left_out": dict(self.left_out),
-            "first_errors": together(self.errors)[:MOST],
-            "first_remarks": together(self.remarks)[:MOST],
+            "first_errors": group_issues(self.errors)[:MOST],
+            "first_remarks": group_issues(self.remarks)[:MOST],
         }
 
 
-def validate(file: Path, mapping: Mapping[str, str]) -> Checked:
+def validate_file(file: Path, mapping: Mapping[str, str]) -> FileCheck:
     """Check every row of a file.
 
     Raises:
@@ -85,64 +85,64 @@ def validate(file: Path, mapping: Mapping[str, str]) -> Checked:
     """
     if not file.is_file():
         raise DataError(f"There is no file {file} to validate.")
-    found = Checked(file)
+    found = FileCheck(file)
     read: list[tuple[Place, Problem]] = []
-    for place, row in local.checked(file):
+    for place, row in local.check_rows(file):
         found.rows += 1
         if isinstance(row, DataError):
-            found.errors.append(Complaint(place, str(row).removeprefix(f"{place}: ")))
+            found.errors.append(Issue(place, str(row).removeprefix(f"{place}: ")))
             continue
         try:
-            read.append((place, _problem(place, row, mapping, found)))
-        except LeftOut as reason:
+            read.append((place, _read_problem(place, row, mapping, found)))
+        except SkippedRow as reason:
             found.left_out[str(reason)] += 1
         except DataError as error:
-            found.errors.append(Complaint(place, str(error).removeprefix(f"{place}: ")))
+            found.errors.append(Issue(place, str(error).removeprefix(f"{place}: ")))
     if not found.rows:
-        found.errors.append(Complaint(Place(str(file), 1), "the file has no rows."))
+        found.errors.append(Issue(Place(str(file), 1), "the file has no rows."))
     _remark_repeats(read, found)
     return found
 
 
-def _problem(place: Place, row: Row, mapping: Mapping[str, str], found: Checked) -> Problem:
-    row = schemas.renamed(row, mapping, place) if mapping else row
-    if odd := next(_not_finite(row), ""):
+def _read_problem(place: Place, row: Row, mapping: Mapping[str, str], found: FileCheck) -> Problem:
+    row = schemas.rename_columns(row, mapping, place) if mapping else row
+    if odd := next(_find_not_finite(row), ""):
         raise DataError(f"{place}: {odd} is not a finite number (NaN or infinity).")
-    problem = fields.problem(schemas.read(row, place), row, place.source)
-    found.schemas[schemas.name_of(row)] += 1
+    problem = fields.build_problem(schemas.read_fields(row, place), row, place.source)
+    found.schemas[schemas.name_schema(row)] += 1
     if not problem.answer and not problem.meta.get("completion"):
         raise DataError(f"{place}: there is no answer, and nothing to imitate.")
-    if problem.answer and (trouble := unreadable(problem.answer)):
+    if problem.answer and (trouble := explain_unreadable(problem.answer)):
         found.unreadable += 1
         reason = f"the grader cannot read the answer {problem.answer[:80]!r}: {trouble}."
-        found.remarks.append(Complaint(place, reason))
+        found.remarks.append(Issue(place, reason))
     if SUBSTITUTE in f"{problem.question}{problem.answer}{problem.solution}{problem.meta.get('completion', '')}":
-        found.remarks.append(Complaint(place, f"a sign was lost when the text was decoded ({SUBSTITUTE})."))
+        found.remarks.append(Issue(place, f"a sign was lost when the text was decoded ({SUBSTITUTE})."))
     return problem
 
 
-def _not_finite(value: Any, path: str = "") -> Iterator[str]:
+def _find_not_finite(value: Any, path: str = "") -> Iterator[str]:
     """Where a row has a number that is none, as column.column."""
     if isinstance(value, float) and not math.isfinite(value):
         yield path
     elif isinstance(value, dict):
         for key, inner in value.items():
-            yield from _not_finite(inner, f"{path}.{key}" if path else str(key))
+            yield from _find_not_finite(inner, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list):
         for inner in value:
-            yield from _not_finite(inner, path)
+            yield from _find_not_finite(inner, path)
 
 
-def _remark_repeats(read: list[tuple[Place, Problem]], found: Checked) -> None:
+def _remark_repeats(read: list[tuple[Place, Problem]], found: FileCheck) -> None:
     """Rows that stand twice, and questions with two answers; benchmarks that repeat every row mean k answers by it."""
-    repeated = {problem.id for problem in folded([problem for _, problem in read]) if "k" in problem.meta}
+    repeated = {problem.id for problem in fold_repeats([problem for _, problem in read]) if "k" in problem.meta}
     first: dict[str, Place] = {}
     asked: dict[str, tuple[Place, str]] = {}
     for place, problem in read:
         if (before := first.setdefault(problem.id, place)) is not place:
             if problem.id not in repeated:
-                found.remarks.append(Complaint(place, f"the same as row {before.number}."))
+                found.remarks.append(Issue(place, f"the same as row {before.number}."))
             continue
-        where, answer = asked.setdefault(normalised(problem.question), (place, problem.answer))
+        where, answer = asked.setdefault(normalize_question(problem.question), (place, problem.answer))
         if answer != problem.answer:
-            found.remarks.append(Complaint(place, f"the question of row {where.number} with another answer."))
+            found.remarks.append(Issue(place, f"the question of row {where.number} with another answer."))

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from qed.sampling.native.decoder import Decoder, LlamaDecoder
 from qed.sampling.native.kv_cache import SPARE
-from qed.sampling.native.sequences import Rows
+from qed.sampling.native.sequences import Sequences
 
 GROW = 4  # a row gets room for a part in so many more than it needs: attention reads all, but a capture costs steps
 
@@ -37,14 +37,14 @@ Step = Callable[[], Tensor]
 _side_stream = cache(torch.cuda.Stream)
 
 
-def graphed(decoder: Decoder, device: torch.device, refuse: Callable[[str], None]) -> Decoder:
+def with_cuda_graphs(decoder: Decoder, device: torch.device, refuse: Callable[[str], None]) -> Decoder:
     """A decoder of one call whose steps are graphs where the device has them, else the decoder as it is."""
     if device.type != "cuda" or not isinstance(decoder, LlamaDecoder):
         return decoder
-    return Graphed(decoder, Capture(device), refuse)
+    return GraphedDecoder(decoder, Capture(device), refuse)
 
 
-class Graphed:
+class GraphedDecoder:
     """Continues rows by a token each, by repeating a captured step for as long as they lie where they are.
 
     Args:
@@ -59,9 +59,9 @@ class Graphed:
         self.possible = True
         self.graph: _Layout | None = None
 
-    def __call__(self, rows: Rows, last: Tensor) -> Tensor:
+    def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
         """One token more for every row; the logits are overwritten by the next step."""
-        if self.possible and (self.graph is None or not self.graph.holds(rows)):
+        if self.possible and (self.graph is None or not self.graph.is_valid_for(rows)):
             try:
                 # The graph before this one is let go afterwards: a pool of memory ends with the last graph that has it.
                 self.graph = _Layout(self.decoder, rows, last, self.capture)
@@ -78,25 +78,25 @@ class Graphed:
 class _Layout:
     """A step that was captured over the rows as they lie now."""
 
-    def __init__(self, decoder: LlamaDecoder, rows: Rows, last: Tensor, capture: Callable[[Step], Step]) -> None:
-        self.columns = _bucket(rows.used + 1)
+    def __init__(self, decoder: LlamaDecoder, rows: Sequences, last: Tensor, capture: Callable[[Step], Step]) -> None:
+        self.columns = _round_up(rows.used + 1)
         rows.reserve(self.columns)
-        self.over = _places(rows)
+        self.over = _list_buffers(rows)
         self.last, self.positions = last.clone(), rows.prompt + rows.age - 1
         self.column = last.new_full((1,), rows.used)
-        self.replay = capture(lambda: decoder.fixed(rows, self.last, self.positions, self.column))
+        self.replay = capture(lambda: decoder.step_in_place(rows, self.last, self.positions, self.column))
 
-    def holds(self, rows: Rows) -> bool:
+    def is_valid_for(self, rows: Sequences) -> bool:
         """Whether the rows lie where they lay, with room for another column."""
-        return rows.used < self.columns and all(map(operator.is_, self.over, _places(rows)))
+        return rows.used < self.columns and all(map(operator.is_, self.over, _list_buffers(rows)))
 
-    def step(self, rows: Rows, last: Tensor) -> Tensor:
+    def step(self, rows: Sequences, last: Tensor) -> Tensor:
         """Repeat it, a column further."""
         self.last.copy_(last)
         torch.add(rows.prompt, rows.age, out=self.positions).sub_(1)
         self.column.fill_(rows.used)
         logits = self.replay()
-        rows.count_column()
+        rows.commit_slot()
         return logits
 
 
@@ -115,7 +115,7 @@ class Capture:
         side.wait_stream(here)
         try:
             with torch.cuda.stream(side):
-                with _waiting_is_an_error():
+                with _forbid_synchronization():
                     step()
                 # Other threads of the process may use the device meanwhile.
                 with torch.cuda.graph(graph, self.pool, side, capture_error_mode="thread_local"):
@@ -131,7 +131,7 @@ class Capture:
 
 
 @contextmanager
-def _waiting_is_an_error() -> Iterator[None]:
+def _forbid_synchronization() -> Iterator[None]:
     """Find operations that wait for the device before they are met in a capture, which they would spoil."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
@@ -143,11 +143,11 @@ def _waiting_is_an_error() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def _bucket(columns: int) -> int:
+def _round_up(columns: int) -> int:
     """The columns that a layout has room for, where so many are needed: a multiple of SPARE."""
     return -(-(columns + columns // GROW) // SPARE) * SPARE
 
 
-def _places(rows: Rows) -> tuple[object, ...]:
+def _list_buffers(rows: Sequences) -> tuple[object, ...]:
     """What is replaced whenever rows come, leave or get more room: the layers are, all at once."""
     return rows.cache.layers[0].keys, rows.mask, rows.prompts

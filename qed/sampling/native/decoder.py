@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from qed.models.layer_windows import layer_windows, reached_windows
-from qed.sampling.native.kv_cache import Columns
-from qed.sampling.native.sequences import Rows
-from qed.sampling.native.shared_prefix import Prompts
+from qed.models.layer_windows import compute_layer_windows, compute_reached_windows
+from qed.sampling.native.kv_cache import KVCacheLayer
+from qed.sampling.native.sequences import Sequences
+from qed.sampling.native.shared_prefix import SharedPrefix
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 SMALL = 1 << 20  # weights of projections that are copied side by side, at most
@@ -30,13 +30,13 @@ class Decoder(Protocol):
 
     shares: bool
 
-    def __call__(self, rows: Rows, last: Tensor) -> Tensor:
+    def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
         """Write the keys and values of `last`, [R] int64, into the column behind those in use; the next token's
         logits, [R, V]."""
         ...
 
 
-def decoder_of(model: Any, columns: int) -> Decoder:
+def choose_decoder(model: Any, columns: int) -> Decoder:
     """The fastest decoder that a model has; `columns` bounds its rows' positions."""
     return LlamaDecoder(model, columns) if is_llama_like(model) else ForwardDecoder(model, columns)
 
@@ -48,7 +48,7 @@ def is_llama_like(model: Any) -> bool:
     layers = getattr(model.base_model, "layers", ())
     return (
         config.model_type in FAMILIES
-        and layer_windows(config) is not None
+        and compute_layer_windows(config) is not None
         and config.hidden_act == "silu"
         and rope.get("rope_type", "default") in {"default", "linear", "llama3", "yarn"}
         and all({name for name, _ in layer.named_children()} == PARTS for layer in layers)
@@ -66,14 +66,14 @@ class ForwardDecoder:
 
     def __init__(self, model: Any, columns: int) -> None:
         self.model = model
-        windows = reached_windows(model.config, columns)
+        windows = compute_reached_windows(model.config, columns)
         # Falcon may derive its position biases (ALiBi, arXiv 2108.12409) from a mask of columns.
         biased = getattr(model.config, "alibi", False)
         self.whole = (
             model.config._attn_implementation == "sdpa" and windows is not None and not any(windows) and not biased
         )
 
-    def __call__(self, rows: Rows, last: Tensor) -> Tensor:
+    def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
         """One token more for every row."""
         mask = rows.mask[:, : rows.used + 1]
         out = self.model(
@@ -95,7 +95,7 @@ class LlamaDecoder:
     """
 
     def __init__(self, model: Any, columns: int) -> None:
-        windows = reached_windows(model.config, columns)
+        windows = compute_reached_windows(model.config, columns)
         assert windows is not None
         self.windows = windows
         self.shares = not any(windows)
@@ -112,11 +112,11 @@ class LlamaDecoder:
         sin = torch.cat([-sin[..., :half], sin[..., half:]], -1)
         self.cos, self.sin = cos[0, :, None], sin[0, :, None]
 
-    def __call__(self, rows: Rows, last: Tensor) -> Tensor:
+    def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
         """One token more for every row."""
         return self._step(rows, last, rows.prompt + rows.age - 1, rows.mask[:, : rows.used + 1], None)
 
-    def fixed(self, rows: Rows, last: Tensor, positions: Tensor, column: Tensor) -> Tensor:
+    def step_in_place(self, rows: Sequences, last: Tensor, positions: Tensor, column: Tensor) -> Tensor:
         """The same step, for whoever wants to repeat its operations on the same memory: attention is over all columns
         that there is room for, no shape depends on how many are in use, and nothing waits for the device.
 
@@ -128,13 +128,15 @@ class LlamaDecoder:
         """
         return self._step(rows, last, positions, rows.mask, column)
 
-    def _step(self, rows: Rows, last: Tensor, positions: Tensor, seen: Tensor, column: Tensor | None) -> Tensor:
+    def _step(self, rows: Sequences, last: Tensor, positions: Tensor, seen: Tensor, column: Tensor | None) -> Tensor:
         turn = self.cos.index_select(0, positions), self.sin.index_select(0, positions)
         hidden: Tensor = self.embed(last)
         newest = seen.shape[1] - 1 if column is None else column
-        bias = {window: self._bias(_within(seen, newest, window), hidden) for window in dict.fromkeys(self.windows)}
+        bias = {
+            window: self._bias(_limit_to_window(seen, newest, window), hidden) for window in dict.fromkeys(self.windows)
+        }
         for number, (layer, window) in enumerate(zip(self.layers, self.windows, strict=True)):
-            columns = _Seen(rows.cache.layers[number], bias[window], number, rows.prompts, column)
+            columns = _AttentionInputs(rows.cache.layers[number], bias[window], number, rows.prompts, column)
             hidden = hidden + layer.attend(hidden, columns, turn)
             hidden += layer.transform(hidden)
         logits: Tensor = self.head(self.norm(hidden))
@@ -147,28 +149,28 @@ class LlamaDecoder:
         return like.new_zeros(whole.shape).masked_fill_(~whole, -torch.inf)
 
 
-class _Seen(NamedTuple):
+class _AttentionInputs(NamedTuple):
     """What the rows see in one layer: their own columns, and their prompts' where those are shared."""
 
-    columns: Columns
+    columns: KVCacheLayer
     bias: Tensor  # [R * kv_heads, grouped, columns]: minus infinity at columns that are not the row's
     number: int
-    prompts: Prompts | None
+    prompts: SharedPrefix | None
     column: Tensor | None  # [1]: the one to write, unless it is the one behind those in use
 
     def read(self, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         """The attention of a new token, [R * kv_heads, grouped, width], whose key and value are written first."""
         new = key[:, :, None], value[:, :, None]
-        keys, values = self.columns.update(*new) if self.column is None else self.columns.put(*new, self.column)
+        keys, values = self.columns.update(*new) if self.column is None else self.columns.write_slot(*new, self.column)
         grouped = query.view(*self.bias.shape[:2], query.shape[-1])
         if keys.dtype == self.bias.dtype:
-            return self._attended(grouped, keys, values, scaling)
+            return self._attend(grouped, keys, values, scaling)
         # In half precision the operands are rounded as every fused attention rounds them, and their products are not.
         with torch.autocast(keys.device.type, enabled=False):
             grouped = grouped.to(keys.dtype).to(self.bias.dtype)
-            return self._attended(grouped, keys.to(self.bias.dtype), values, scaling)
+            return self._attend(grouped, keys.to(self.bias.dtype), values, scaling)
 
-    def _attended(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
+    def _attend(self, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
         scores = torch.baddbmm(self.bias, query, keys.flatten(0, 1).transpose(1, 2), alpha=scaling)
         if self.prompts is None:
             return scores.softmax(-1).to(values.dtype).bmm(values.flatten(0, 1))
@@ -193,16 +195,16 @@ class _Layer:
         self.query_norm, self.key_norm = (
             _Norm(getattr(attention, name)) if hasattr(attention, name) else None for name in ("q_norm", "k_norm")
         )
-        self.project = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
-        self.out, self.gate_and_up = _linear(attention.o_proj), _joined(layer.mlp.gate_proj, layer.mlp.up_proj)
+        self.project = _join_modules(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.out, self.gate_and_up = _linear(attention.o_proj), _join_modules(layer.mlp.gate_proj, layer.mlp.up_proj)
         self.down = _linear(layer.mlp.down_proj)
 
-    def attend(self, hidden: Tensor, seen: _Seen, turn: tuple[Tensor, Tensor]) -> Tensor:
+    def attend(self, hidden: Tensor, seen: _AttentionInputs, turn: tuple[Tensor, Tensor]) -> Tensor:
         """What attention adds to the states, [R, H]; the new keys and values are written into the cache."""
         query, key, value = (one.view(len(one), -1, self.width) for one in self.project(self.before(hidden)))
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
-        query, key = _turned(query, *turn), _turned(key, *turn)
+        query, key = _rotate(query, *turn), _rotate(key, *turn)
         return self.out(seen.read(query, key, value, self.scaling).view(len(hidden), -1))
 
     def transform(self, hidden: Tensor) -> Tensor:
@@ -227,7 +229,7 @@ class _Norm:
         return (wide * scale).mul_(self.weight)
 
 
-def _within(seen: Tensor, newest: Tensor | int, window: int | None) -> Tensor:
+def _limit_to_window(seen: Tensor, newest: Tensor | int, window: int | None) -> Tensor:
     """The columns that are seen, [R, columns], and of them the last `window` up to the newest one."""
     if window is None:
         return seen
@@ -242,7 +244,7 @@ def _linear(module: nn.Module) -> Callable[[Tensor], Tensor]:
     return module
 
 
-def _joined(*modules: nn.Module) -> Callable[[Tensor], Sequence[Tensor]]:
+def _join_modules(*modules: nn.Module) -> Callable[[Tensor], Sequence[Tensor]]:
     """Several modules of the same states as one function."""
     plain = [module for module in modules if type(module) is nn.Linear]
     biased = {module.bias is not None for module in plain}
@@ -258,6 +260,6 @@ def _joined(*modules: nn.Module) -> Callable[[Tensor], Sequence[Tensor]]:
     return lambda states: torch.split(nn.functional.linear(states, weight, bias), sizes, -1)
 
 
-def _turned(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def _rotate(states: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary positions (arXiv 2104.09864) of [R, heads, width]."""
     return torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, -1), sin)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qed.sampling.native.kv_cache import fresh
+from qed.sampling.native.kv_cache import new_cache
 from qed.sampling.native.sequences import Place
 
 PREFILL_TOKENS = 8192  # tokens of one forward pass over prompts, padding included, as vLLM bounds them by default
@@ -38,7 +38,7 @@ def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[Any, Tensor, 
     ids = torch.tensor(padded, device=model.device)
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=model.device)
     mask = torch.arange(width, device=model.device)[None, :] >= width - lengths[:, None]
-    cache = fresh(model.config)
+    cache = new_cache(model.config)
     logits: Tensor = model(
         input_ids=ids,
         attention_mask=mask.long(),
