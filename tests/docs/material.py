@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.shorten import shortened
+
 from qed.cli.main import main
 from qed.data.tasks import arithmetic
 

@@ -7,6 +7,7 @@ A block that cannot run here stands behind a comment that says why: `<!-- not ru
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,15 +40,15 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(page.name, line, match["language"], match["code"], match["reason"] or "")
 
 
-def main() -> None:
-    """Print how many blocks of each page are run, and why the others are not."""
+def summary() -> str:
+    """Return how many blocks of each page are run, and why the others are not."""
+    lines = []
     for page in PAGES:
         found = list(blocks(page))
-        print(f"{page.name}: {sum(not block.reason for block in found)} of {len(found)} blocks are run")
-        for block in found:
-            if block.reason:
-                print(f"  line {block.line}: {block.reason}")
+        lines.append(f"{page.name}: {sum(not block.reason for block in found)} of {len(found)} blocks are run")
+        lines += [f"  line {block.line}: {block.reason}" for block in found if block.reason]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    sys.stdout.write(summary() + "\n")
