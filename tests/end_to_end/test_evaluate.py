@@ -214,6 +214,9 @@ def test_a_runs_own_folder_takes_other_evaluations(qed: Qed, run: Path) -> None:
     assert compared.code == 0, compared.err
     assert set(compared.result) == {"sums, greedy", "sums, sampled"}
     assert compared.result["sums, greedy"]["test"] == "exact McNemar"
+    resumed = qed("sft", run / "settings.yaml", "--out", run, "--resume", "--json")
+    assert resumed.code == 0, resumed.err
+    assert set(resumed.result) == {"run", "steps", "sums"}, "a resumed run reports the tasks of its own evaluations"
 
 
 STORED = [

@@ -18,7 +18,8 @@ from qed.runs.run import Launch, Run, read_lines
 
 TINY = ["--steps", 1, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01]
-HOLD = "import sys\nfrom pathlib import Path\nfrom qed.runs.folder import lock_folder\nwith lock_folder(Path(sys.argv[1])):\n"
+HOLD = "import sys\nfrom pathlib import Path\nfrom qed.runs.folder import lock_folder\n"
+HOLD += "with lock_folder(Path(sys.argv[1])):\n"
 HOLD += "    print('held', flush=True)\n    sys.stdin.read()"
 
 

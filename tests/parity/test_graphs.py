@@ -233,7 +233,8 @@ def test_a_run_notes_once_why_it_makes_no_graphs(tmp_path: Path, monkeypatch: py
             raise RuntimeError("the capture was spoilt")  # as the end of a capture does
 
     monkeypatch.setattr(
-        "qed.sampling.native.sampler.with_cuda_graphs", lambda decoder, _, refuse: GraphedDecoder(decoder, spoilt, refuse)
+        "qed.sampling.native.sampler.with_cuda_graphs",
+        lambda decoder, _, refuse: GraphedDecoder(decoder, spoilt, refuse),
     )
     settings = Settings(
         method="grpo",
