@@ -73,8 +73,8 @@ def test_the_blocks_are_those_of_the_patterns(text: str, dotall: bool) -> None:
     flags = re.DOTALL if dotall else 0
     strict = re.match(r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n$", text, flags)
     soft = re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text, flags)
-    assert gsm8k_xml.keeps_strict(text, dotall) == bool(strict)
-    assert gsm8k_xml.keeps_soft(text, dotall) == bool(soft)
+    assert gsm8k_xml.matches_strict(text, dotall) == bool(strict)
+    assert gsm8k_xml.matches_soft(text, dotall) == bool(soft)
 
 
 @given(st.one_of(XML, WELL_FORMED))
