@@ -2,9 +2,10 @@ r"""Comparison by rules on strings, as in the r1_zero reference of CS336 and Dr.
 
 `fast` accepts two answers with equal normalised strings, as Hendrycks' MATH does. Otherwise the strings must pass
 checks (equal brackets, fractions as written, integers only against integers, at most two letters, no larger powers)
-before their values are compared. The reference leaves the values to a computer algebra system; here the parser of this package
-reads them, so no text is evaluated. `slow` also accepts what the typed comparison accepts, where the reference falls
-back on math-verify. The reference's guard against repetitive texts is not needed: every comparison here is bounded.
+before their values are compared. The reference leaves the values to a computer algebra system; here the parser of this
+package reads them, so no text is evaluated. `slow` also accepts what the typed comparison accepts, where the reference
+falls back on math-verify. The reference's guard against repetitive texts is not needed: every comparison here is
+bounded.
 """
 
 from __future__ import annotations

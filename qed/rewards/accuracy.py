@@ -17,7 +17,7 @@ class Accuracy:
     """Reward = correct."""
 
     mode: Literal["strict", "flexible", "lenient"] = "flexible"
-    """Where the answer may be. strict: box, tag or #### line; flexible: also words; lenient: also an unclosed box or tag."""
+    """Where the answer may be. strict: box, tag or #### line; flexible: also words; lenient: also unclosed ones."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         return grade_by_final_answer(rollout, self.mode)

@@ -40,7 +40,7 @@ def as_recorded(grade: Grade) -> dict[str, float]:
 def test_every_recorded_case_agrees(shared: Path, leaf: ModuleType, grader: Grader, column: str) -> None:
     for case in recorded(shared):
         expected = case[f"{leaf.__name__.rpartition('.')[2]}_{column}"]
-        assert as_recorded(leaf.score(case["response"], case["ground_truth"], grader)) == expected, case
+        assert as_recorded(leaf.score_response(case["response"], case["ground_truth"], grader)) == expected, case
 
 
 def test_our_own_grader_differs_from_the_slow_reference_in_one_case(shared: Path) -> None:
