@@ -39,7 +39,7 @@ class Preferences(Algorithm):
     """The alpha of the alpha-divergence."""
     length_alpha: float = 1.0
     """The weight of tokens beyond the length of the pair's shorter answer, LD-DPO; 1 counts all alike."""
-    with_weights: bool = False
+    weighted: bool = False
     """Weigh each pair by how probable both answers are under the policy, WPO."""
     reference_model: str = ""
     """The reference model by name or folder; empty takes the model as it stands when the phase begins."""
@@ -75,7 +75,7 @@ class Preferences(Algorithm):
         in_order = [loss for loss in self.losses if loss in pair_losses.SORTED]
         require(len(set(in_order)) < 2, "algorithm.losses can hold aot or aot_unpaired, not both.")
         require(
-            not in_order or not self.with_weights,
+            not in_order or not self.weighted,
             f"algorithm.weighted has no meaning for {in_order}, which sort pairs.",
         )
         require(
@@ -101,7 +101,7 @@ class Preferences(Algorithm):
     @property
     def log_squares(self) -> bool:
         """WPO's weights read them."""
-        return self.with_weights
+        return self.weighted
 
     @property
     def two_pass(self) -> bool:
@@ -154,7 +154,7 @@ class Preferences(Algorithm):
                 loss = loss - weight * likelihood.sum()
             else:
                 of_pairs = of_pairs + weight * pair_losses.LOSSES[name](found, self.beta, self.label_smoothing)
-        if self.with_weights:
+        if self.weighted:
             of_pairs = of_pairs * self._probability(batch, logps.detach())
         return loss + (share * of_pairs).sum(), self._describe(batch, logps.detach(), share)
 
