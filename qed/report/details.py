@@ -102,10 +102,8 @@ def _build_rows(columns: Sequence[Column]) -> Iterator[tuple[str, list[object]]]
         for k in sorted({int(k) for figures in summaries for k in figures.get(kind, {})} - {1}):
             yield label.format(k=k), [_format_bounds(figures.get(kind, {}).get(str(k))) for figures in summaries]
     for name, label in CLASSES.items():
-        yield (
-            label,
-            [_format_mean(column, name, _get_class(column.figures, name), format_percent) for column in columns],
-        )
+        values = [_get_class(column.figures, name) for column in columns]
+        yield label, _format_means(columns, name, values, format_percent)
     for name, label in SHARES.items():
         values = [read_number(column.figures.get(name)) for column in columns]
         yield label, _format_means(columns, name, values, format_percent)

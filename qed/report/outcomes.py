@@ -18,7 +18,7 @@ from qed.report.numbers import (
 )
 from qed.report.panels import label_runs
 from qed.report.record import DECODINGS, Record
-from qed.report.stages import Comparison, ControlComparison, Stage, do_overlap, find_control_stage, find_stages
+from qed.report.stages import Comparison, ControlComparison, Stage, find_control_stage, find_stages, intervals_overlap
 from qed.runs.run import Row
 
 GLYPH_WIDTH, GLYPH_HEIGHT, EDGE = 200, 28, 5
@@ -153,7 +153,7 @@ def _build_control_tiles(control: ControlComparison | None) -> Iterator[Tile]:
         yield (
             "control, greedy",
             format_percent(theirs["accuracy"]),
-            gap + (", intervals overlap" if do_overlap(ours, theirs) else ""),
+            gap + (", intervals overlap" if intervals_overlap(ours, theirs) else ""),
         )
 
 

@@ -98,14 +98,14 @@ def compare_control(record: Record, task: str) -> ControlComparison | None:
     end = next((stage for stage in find_stages(record, task)[-1:] if phase and stage.step > phase.begin), None)
     if control is None or control_stage is None or phase is None or end is None:
         return None
-    rows = [row for own in control.phases for row in own.rows if row["step"] <= control_stage.step]
+    rows = [row for part in control.phases for row in part.rows if row["step"] <= control_stage.step]
     seconds = sum(read_number(row.get("time/step")) or 0.0 for row in rows)
-    is_finished = all(own.is_complete for own in (*control.phases, phase))
+    is_finished = all(part.is_complete for part in (*control.phases, phase))
     pairs = pair_answers(control.read_answers(control_stage.step, task), record.read_answers(end.step, task))
     return ControlComparison(control_stage, end, phase, is_finished, seconds, pairs)
 
 
-def do_overlap(ours: Row, theirs: Row) -> bool:
+def intervals_overlap(ours: Row, theirs: Row) -> bool:
     """Return whether two intervals overlap."""
     return bool(ours["ci_lo"] <= theirs["ci_hi"] and theirs["ci_lo"] <= ours["ci_hi"])
 

@@ -16,7 +16,7 @@ from qed.report.numbers import (
     read_number,
 )
 from qed.report.record import Record
-from qed.report.stages import Comparison, ControlComparison, count_transitions, do_overlap, find_stages
+from qed.report.stages import Comparison, ControlComparison, count_transitions, find_stages, intervals_overlap
 from qed.runs.run import Row
 
 THOUGHT = re.compile(r"<think>(.*?)(?:</think>|$)", re.DOTALL)
@@ -175,7 +175,7 @@ def _describe_standing(comparison: ControlComparison, decoding: str) -> str:
     difference, label = ours["accuracy"] - theirs["accuracy"], comparison.phase.label
     side = f"is {format_points(abs(difference))[1:]} points {'above' if difference > 0 else 'below'} it"
     standing = f"{label} {side if difference else 'reached the same'}"
-    if do_overlap(ours, theirs):
+    if intervals_overlap(ours, theirs):
         return f"{standing}, and the intervals overlap, so {'the' if difference else 'a'} difference is not established"
     return f"{standing}, and the intervals do not overlap"
 
@@ -187,7 +187,7 @@ def _describe_paired(comparison: ControlComparison) -> str:
     counts = count_transitions(comparison.pairs)
     gained, lost = counts[False, True], counts[True, False]
     p_value = compute_mcnemar_p(gained, lost)
-    yet = do_overlap(comparison.run.greedy, comparison.control.greedy) and p_value < SIGNIFICANT
+    yet = intervals_overlap(comparison.run.greedy, comparison.control.greedy) and p_value < SIGNIFICANT
     return (
         f" {'Yet problem' if yet else 'Problem'} by problem, {comparison.phase.label} alone is right on {gained:,} and "
         f"the control alone on {lost:,} of {len(comparison.pairs):,} (exact McNemar test, {format_p_value(p_value)})."
