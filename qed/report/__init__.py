@@ -1,1 +1,1 @@
-"""The rooms of the report: what a run says (record, stages, story), and how it is drawn (svg, panels, tables, page)."""
+"""HTML report and model card: read a run (record, stages, story) and draw it (svg, panels, tables, page)."""

@@ -1,4 +1,4 @@
-"""The lines of a chart: measures of the training steps, figures of the evaluations, and the control beside them."""
+"""Build the lines of a chart: metrics of the training steps, figures of the evaluations, and the control."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from qed.report.record import Phase, Record
 from qed.report.svg import Series
 from qed.runs.run import Row
 
-# Of interest only where they are ever more than rounding makes them.
-IDLE = (
+# Metrics that are shown only where they ever exceed rounding errors.
+HIDDEN_IF_ZERO = (
     "grading/timeouts",
     "grading/errors",
     "grading/without_reward",
@@ -32,40 +32,40 @@ IDLE = (
     "mismatch/kl",
 )
 ROUNDING = 1e-6
-EXACT = ("optim/lr",)  # set, not measured: a mean would only blur it
+UNSMOOTHED = ("optim/lr",)  # follows a schedule, without noise to average out
 CONTROL_COLOUR = 2
 
 
-def _value(row: Row, key: str) -> float | None:
+def _read_metric(row: Row, key: str) -> float | None:
     if key != "groups/neither":
         return read_number(row.get(key))
-    parts = [read_number(row.get(f"groups/{name}")) for name in ("zero_std", "all_right", "all_wrong")]
-    same, right, wrong = parts
-    # Rewards may differ among answers that are all right, so the rest can only be bounded from below.
+    shares = [read_number(row.get(f"groups/{name}")) for name in ("zero_std", "all_right", "all_wrong")]
+    same, right, wrong = shares
+    # Rewards may differ between answers that are all right, so this difference is only a lower bound.
     return None if same is None or right is None or wrong is None else max(0.0, same - right - wrong)
 
 
-def list_trained_points(phases: Sequence[Phase], key: str, label: str, colour: int, dots: bool) -> Series | None:
-    """A measure of the training steps: the steps themselves as dots, their running mean as the line."""
+def build_training_series(phases: Sequence[Phase], key: str, label: str, colour: int, dots: bool) -> Series | None:
+    """Build the line of a training metric: single steps as dots, their running mean as the line. None without data."""
     raw: list[Point] = []
     pieces: list[list[Point]] = []
     for phase in phases:
-        own = [(float(row["step"]), value) for row in phase.rows if (value := _value(row, key)) is not None]
-        means = compute_running_mean([value for _, value in own], 1 if key in EXACT else choose_window(len(own)))
+        own = [(float(row["step"]), value) for row in phase.rows if (value := _read_metric(row, key)) is not None]
+        means = compute_running_mean([value for _, value in own], 1 if key in UNSMOOTHED else choose_window(len(own)))
         pieces += [[(step, mean) for (step, _), mean in zip(own, means, strict=True)]] if own else []
         raw += own
-    if not raw or (key in IDLE and not any(abs(value) > ROUNDING for _, value in raw)):
+    if not raw or (key in HIDDEN_IF_ZERO and not any(abs(value) > ROUNDING for _, value in raw)):
         return None
     return Series(
         label, [point for piece in pieces for point in piece], colour, dots=raw if dots else (), pieces=pieces
     )
 
 
-def list_held_out_points(
+def build_held_out_series(
     record: Record, decoding: str, label: str, colour: int, task: str, band: bool
 ) -> Series | None:
-    """Accuracy at each evaluation, with its interval."""
-    measured = [(step, figures[decoding]) for step, figures in record.measured(task) if decoding in figures]
+    """Build the line of the accuracy at each evaluation, with its interval. None without evaluations."""
+    measured = [(step, figures[decoding]) for step, figures in record.list_evaluations(task) if decoding in figures]
     if not measured:
         return None
     return Series(
@@ -80,18 +80,18 @@ def list_held_out_points(
     )
 
 
-def read_figure(
+def build_figure_series(
     measured: Sequence[tuple[int, Row]], decoding: str, figure: str, label: str, colour: int
 ) -> Series | None:
-    """A figure at each evaluation, with how many problems it is of; a class also with its interval."""
-    found = [
-        (step, figures[decoding], _figure(figures[decoding], figure))
+    """Build the line of a figure at each evaluation; tooltips give n and, for classes, intervals. None without data."""
+    values = [
+        (step, figures[decoding], _read_figure(figures[decoding], figure))
         for step, figures in measured
         if decoding in figures
     ]
-    known = [(step, figures, value) for step, figures, value in found if value is not None]
-    points = [(float(step), value) for step, _, value in known]
-    tips = [f"{label}, step {step:,}: {_format_tip(figures, figure, value)}" for step, figures, value in known]
+    present = [(step, figures, value) for step, figures, value in values if value is not None]
+    points = [(float(step), value) for step, _, value in present]
+    tips = [f"{label}, step {step:,}: {_format_tip(figures, figure, value)}" for step, figures, value in present]
     return Series(label, points, colour, marks=True, tips=tips) if points else None
 
 
@@ -103,22 +103,22 @@ def _format_tip(figures: Row, figure: str, value: float) -> str:
     return f"{format_interval({'accuracy': value, 'ci_lo': low, 'ci_hi': high})}, n = {count:,}"
 
 
-def _figure(figures: Row, name: str) -> float | None:
-    """A figure by its name; a dot goes into a figure that holds several, such as classes.fmt1_ans1."""
+def _read_figure(figures: Row, name: str) -> float | None:
+    """Read a figure by its name; a dot reads from a table of figures, such as classes.fmt1_ans1."""
     outer, _, inner = name.partition(".")
-    found = figures.get(outer)
-    return read_number(found.get(inner) if inner and isinstance(found, dict) else found)
+    value = figures.get(outer)
+    return read_number(value.get(inner) if inner and isinstance(value, dict) else value)
 
 
-def align_times(record: Record, control: Record, task: str) -> Series | None:
-    """The control's accuracy, placed at the RL step that had taken the same training time."""
-    phase = next((phase for phase in record.phases if phase.online), None)
-    measured = [(step, figures["greedy"]) for step, figures in control.measured(task) if "greedy" in figures]
+def build_control_series(record: Record, control: Record, task: str) -> Series | None:
+    """Build the line of the control's accuracy, each point at the RL step with the same training time."""
+    phase = next((phase for phase in record.phases if phase.is_online), None)
+    measured = [(step, figures["greedy"]) for step, figures in control.list_evaluations(task) if "greedy" in figures]
     if phase is None or not measured:
         return None
     ours = _build_clock([phase])
     theirs = _build_clock(control.phases)
-    placed = [(_step_at(ours, _time_at(theirs, step)), step, figures) for step, figures in measured]
+    placed = [(_find_step(ours, _find_time(theirs, step)), step, figures) for step, figures in measured]
     return Series(
         "control: SFT continued",
         [(at, figures["accuracy"]) for at, _, figures in placed],
@@ -126,29 +126,29 @@ def align_times(record: Record, control: Record, task: str) -> Series | None:
         band=[(at, figures["ci_lo"], figures["ci_hi"]) for at, _, figures in placed],
         marks=True,
         tips=[
-            f"control after {step:,} steps, {format_duration(_time_at(theirs, step))}: {format_interval(f)}"
+            f"control after {step:,} steps, {format_duration(_find_time(theirs, step))}: {format_interval(f)}"
             for _, step, f in placed
         ],
     )
 
 
 def _build_clock(phases: Sequence[Phase]) -> list[Point]:
-    """The training time at each step, from the step before the first; in steps where no time was taken."""
+    """Return (step, training time so far), from the step before the first; time in steps where none was logged."""
     clock: list[Point] = [(phases[0].begin, 0.0)] if phases else [(0.0, 0.0)]
-    timed = all(phase.total("time/step") for phase in phases)
+    has_times = all(phase.compute_total("time/step") for phase in phases)
     for phase in phases:
         for row in phase.rows:
-            clock.append((row["step"], clock[-1][1] + (read_number(row.get("time/step")) or 0.0 if timed else 1.0)))
+            clock.append((row["step"], clock[-1][1] + (read_number(row.get("time/step")) or 0.0 if has_times else 1.0)))
     return clock
 
 
-def _time_at(clock: Sequence[Point], step: float) -> float:
+def _find_time(clock: Sequence[Point], step: float) -> float:
     return clock[max(0, bisect_right([at for at, _ in clock], step) - 1)][1]
 
 
-def _step_at(clock: Sequence[Point], time: float) -> float:
-    index = bisect_right([spent for _, spent in clock], time)
+def _find_step(clock: Sequence[Point], time: float) -> float:
+    index = bisect_right([elapsed for _, elapsed in clock], time)
     if index >= len(clock):
         return clock[-1][0]
-    (before, begun), (after, ended) = clock[index - 1], clock[index]
-    return before + (after - before) * (time - begun) / (ended - begun)
+    (step, start), (next_step, end) = clock[index - 1], clock[index]
+    return step + (next_step - step) * (time - start) / (end - start)

@@ -1,6 +1,7 @@
-"""Intervals of the means that a summary gives as bare numbers, from the answers themselves.
+"""Compute intervals for the means of an evaluation summary from its stored answers.
 
-Answers to one problem are not independent, so problems are resampled, as for accuracy (`qed.evaluation.resampling`).
+Answers to one problem are not independent, so the bootstrap resamples problems, as for accuracy
+(`qed.evaluation.resampling`).
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ CLASSES = {
     "fmt0_ans1": "format broken, right",
     "fmt0_ans0": "format broken, wrong",
 }
-Values = Sequence[Sequence[float]]  # of the answers to each problem
-Measure = Callable[[Row], float | None]  # None where it does not apply to an answer
+Values = Sequence[Sequence[float]]  # one sequence for each problem, one value for each answer
+Measure = Callable[[Row], float | None]  # None where the measure does not apply to the answer
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """A 95 % interval, None where nothing spreads; and of how many answers, where these are not all."""
+    """95 % interval `ends`, None where all values are equal; `n_answers` is set where not all answers count."""
 
     ends: tuple[float, float] | None
-    some: int | None = None
+    n_answers: int | None = None
 
 
-def _is(name: str) -> Measure:
+def _match_class(name: str) -> Measure:
     return lambda row: float(row["class"] == name) if row.get("class") else None
 
 
 SHARES: dict[str, Measure] = {
-    **{name: _is(name) for name in CLASSES},
+    **{name: _match_class(name) for name in CLASSES},
     "format": lambda row: float(bool(row.get("format_ok"))),
     "truncated_frac": lambda row: float(row.get("stop_reason") == "length"),
     "no_answer_frac": lambda row: float(row.get("extracted") is None),
@@ -56,65 +57,68 @@ MEANS: dict[str, Measure] = {
 
 
 def compute_bounds(rows: Sequence[Row]) -> dict[str, Bounds]:
-    """The interval of each share and mean over the answers of one decoding; none where no answers were kept."""
+    """Compute the interval of each share and mean over the answers of one decoding; empty without stored answers."""
     if not rows:
         return {}
     groups = list(group_by_problem(rows).values())
     parts = {name for row in rows for name in row.get("parts") or {}}
-    found: dict[str, Bounds] = {}
-    whole: dict[str, list[float]] = {}
-    some: dict[str, Values] = {}
+    bounds: dict[str, Bounds] = {}
+    means: dict[str, list[float]] = {}  # of each problem, for measures of all answers
+    ratios: dict[str, Values] = {}  # for measures that apply to some answers only
     for name, measure in (SHARES | MEANS | {f"reward/{name}": _read_part(name) for name in sorted(parts)}).items():
         values = [[value for row in group if (value := measure(dict(row))) is not None] for group in groups]
         count = sum(map(len, values))
         partial = None if count == len(rows) else count
-        if count and (name in SHARES or _halves(values)) and all(len(own) <= 1 for own in values):
-            found[name] = Bounds(compute_wilson_interval(round(sum(map(sum, values))), count), partial)
-        elif count == len(rows) and (name in SHARES or _compute_halves(values)):
-            whole[name] = [fmean(own) for own in values]
-        elif _compute_halves(values):
-            some[name] = values
+        if count and (name in SHARES or _is_share(values)) and all(len(own) <= 1 for own in values):
+            bounds[name] = Bounds(compute_wilson_interval(round(sum(map(sum, values))), count), partial)
+        elif count == len(rows) and (name in SHARES or _can_resample(values)):
+            means[name] = [fmean(own) for own in values]
+        elif _can_resample(values):
+            ratios[name] = values
         elif count:
-            found[name] = Bounds(None, partial)
-    return found | _means(whole) | _ratios(some, len(rows))
+            bounds[name] = Bounds(None, partial)
+    return bounds | _bound_means(means) | _bound_ratios(ratios, len(rows))
 
 
 def _read_part(name: str) -> Measure:
     return lambda row: read_number((row.get("parts") or {}).get(name))
 
 
-def _compute_halves(values: Values) -> bool:
-    """Whether there is a spread to resample; equal lengths say nothing of how others would differ."""
+def _can_resample(values: Values) -> bool:
+    """Return whether several problems have values and the values differ; equal values give no spread to resample."""
     return sum(map(bool, values)) > 1 and len({value for own in values for value in own}) > 1
 
 
-def _halves(values: Values) -> bool:
-    """Whether a mean is that of noughts and ones, both of them seen, and thus a share."""
+def _is_share(values: Values) -> bool:
+    """Return whether the values are zeros and ones, both present, so that their mean is a share."""
     return {value for own in values for value in own} == {0.0, 1.0}
 
 
-def _means(whole: Mapping[str, Sequence[float]]) -> dict[str, Bounds]:
-    """The intervals of means over problems, from one set of draws: drawing anew for each would take most of the time
-    of a report."""
-    if not whole:
-        return {}
-    bounds = bootstrap_intervals(np.array(list(whole.values()), dtype=np.float64).T)
-    return {name: Bounds(ends) for name, ends in zip(whole, bounds, strict=True)}
+def _bound_means(means: Mapping[str, Sequence[float]]) -> dict[str, Bounds]:
+    """Compute the intervals of means over problems.
 
-
-def _ratios(some: Mapping[str, Values], answers: int) -> dict[str, Bounds]:
-    """The intervals of means over those answers to which a measure applies: how many there are is resampled with them.
-
-    Percentiles, because a ratio has no correction for skewness that is as simple.
+    All measures share one set of resamples: a new set for each would dominate the time of a report.
     """
-    if not some:
+    if not means:
         return {}
-    columns = [[each(own) for own in values] for values in some.values() for each in (sum, len)]
+    intervals = bootstrap_intervals(np.array(list(means.values()), dtype=np.float64).T)
+    return {name: Bounds(ends) for name, ends in zip(means, intervals, strict=True)}
+
+
+def _bound_ratios(ratios: Mapping[str, Values], n_answers: int) -> dict[str, Bounds]:
+    """Compute the intervals of means over the answers to which a measure applies.
+
+    The number of these answers is resampled with their sum. The interval is a percentile interval, because a ratio has
+    no equally simple correction for skewness.
+    """
+    if not ratios:
+        return {}
+    columns = [[compute(own) for own in values] for values in ratios.values() for compute in (sum, len)]
     means = resample_means(np.array(columns, dtype=np.float64).T)
-    found: dict[str, Bounds] = {}
-    for place, (name, values) in enumerate(some.items()):
-        totals, counts = means[:, 2 * place], means[:, 2 * place + 1]
+    bounds: dict[str, Bounds] = {}
+    for index, (name, values) in enumerate(ratios.items()):
+        totals, counts = means[:, 2 * index], means[:, 2 * index + 1]
         low, high = np.quantile(totals[counts > 0] / counts[counts > 0], (0.025, 0.975))
         count = sum(map(len, values))
-        found[name] = Bounds((float(low), float(high)), None if count == answers else count)
-    return found
+        bounds[name] = Bounds((float(low), float(high)), None if count == n_answers else count)
+    return bounds

@@ -1,4 +1,4 @@
-"""HTML that escapes by default: a plain string is text, and only `Html` is markup. Model text stays text."""
+"""Build HTML that escapes by default: a plain string is text, and only `Html` is markup, so model text stays text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 VOID = ("meta", "br", "hr")
-# Control characters, marks that turn the direction of writing, and other invisible ones could make a text read as what
-# it is not. The two joiners stay: scripts and emoji need them.
+# Control characters, bidirectional marks and other invisible characters can disguise a text. The two joiners (U+200C,
+# U+200D) stay: some scripts and emoji need them.
 HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -17,32 +17,32 @@ CONTROL_PICTURES = 0x2400
 
 
 class Html(str):
-    """Markup that is ready; every other string is escaped where it enters the page."""
+    """Finished markup; every other string is escaped when it enters the page."""
 
     __slots__ = ()
 
 
 def escape_text(content: object) -> Html:
-    """Text as it may stand in a page: escaped, with hidden characters made visible."""
+    """Escape a text and make hidden characters visible; `Html` is returned unchanged."""
     if isinstance(content, Html):
         return content
     return Html(html.escape(HIDDEN.sub(_format_cell, str(content)), quote=True))
 
 
 def build_element(tag: str, *children: object, **attributes: object) -> Html:
-    """An element. Attributes that are None are left out; `class_` and `aria_label` are written class and aria-label."""
-    named = "".join(
+    """Build an element. Attributes that are None are left out; `class_` becomes class, `aria_label` aria-label."""
+    pairs = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape_text(value)}"'
         for name, value in attributes.items()
         if value is not None
     )
     if tag in VOID:
-        return Html(f"<{tag}{named}>")
-    return Html(f"<{tag}{named}>{join_html(*children)}</{tag}>")
+        return Html(f"<{tag}{pairs}>")
+    return Html(f"<{tag}{pairs}>{join_html(*children)}</{tag}>")
 
 
 def join_html(*children: object) -> Html:
-    """Several pieces one after the other; None is nothing."""
+    """Concatenate the children, escaped where they are not `Html`; None is skipped."""
     return Html("".join(escape_text(child) for child in children if child is not None))
 
 
@@ -53,9 +53,9 @@ def build_table(
     kind: str | None = None,
     heads: Mapping[str, Html] | None = None,
 ) -> Html:
-    """A table whose rows have a title and cells; `heads` draws a column's head in place of its name.
+    """Build a table whose rows have a title and cells; `heads` replaces the names of columns with markup.
 
-    A narrow screen shows each row as a list, with the names of the columns from `data-label`.
+    A narrow screen shows each row as a list, with the column names from `data-label`.
     """
     head = build_element("tr", *(build_element("th", (heads or {}).get(name, name), scope="col") for name in columns))
     body = [
@@ -66,8 +66,8 @@ def build_table(
         )
         for title, cells in rows
     ]
-    told = build_element("caption", caption) if caption else None
-    return build_element("table", told, build_element("thead", head), build_element("tbody", *body), class_=kind)
+    title = build_element("caption", caption) if caption else None
+    return build_element("table", title, build_element("thead", head), build_element("tbody", *body), class_=kind)
 
 
 def _format_cell(match: re.Match[str]) -> str:

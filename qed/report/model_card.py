@@ -1,6 +1,6 @@
-"""The model card of a run: README.md in its folder, with front matter that the Hub reads.
+"""Model card of a run: README.md in its folder, with front matter for the Hugging Face Hub.
 
-It says what the folder says: base model, method, data with a fingerprint, figures with intervals, versions.
+All content comes from the run folder: base model, method, data with a fingerprint, figures with intervals, versions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ pipeline_tag: text-generation
 
 Trained by qed {version} with {methods}, from `{model}`.
 
-The model lies in `final/hf` and loads with `transformers.AutoModelForCausalLM.from_pretrained`.
+The model is in `final/hf` and loads with `transformers.AutoModelForCausalLM.from_pretrained`.
 
 ## Data
 
@@ -39,7 +39,7 @@ The model lies in `final/hf` and loads with `transformers.AutoModelForCausalLM.f
 
     {command}
 
-`settings.yaml` repeats the run; where each setting came from stands in `settings.origin.json`.
+`settings.yaml` reproduces the run; `settings.origin.json` says where each setting came from.
 
 | | |
 |---|---|
@@ -48,17 +48,17 @@ The model lies in `final/hf` and loads with `transformers.AutoModelForCausalLM.f
 
 
 def write_card(folder: Path, model: str, methods: list[str]) -> Path:
-    """Write the card of a run from its own files.
+    """Write the model card of a run from the files in its folder.
 
     Args:
-        folder: the run.
-        model: what it began from.
-        methods: the algorithms of its phases, in order.
+        folder: the run folder.
+        model: the initial model, a Hub name or a local path.
+        methods: the algorithms of the run's phases, in order.
     """
     environment = read_json(folder / "env.json", {})
     data = next((event for event in read_lines(folder / "events.jsonl") if event["event"] == "data"), None)
     text = CARD.format(
-        # A fresh model and a local folder are no base model that the Hub could link to.
+        # The Hub can link to neither a randomly initialized model nor a local folder.
         base=f"base_model: {model}\n" if "/" in model and not Path(model).exists() else "",
         tags="".join(f"- {method}\n" for method in methods),
         title=folder.name,
@@ -81,8 +81,7 @@ def _describe_data(data: Row | None) -> str:
     held_out = ", ".join(f"{count} of {name}" for name, count in data["held_out"].items())
     return (
         f"{data['training']} training problems of {', '.join(data['tasks'])} (fingerprint "
-        f"`{data['fingerprint']}`), asked with "
-        f"the prompt `{data['prompt']}`. Held out and never trained on: {held_out}."
+        f"`{data['fingerprint']}`), with the prompt `{data['prompt']}`. Held out and never trained on: {held_out}."
     )
 
 

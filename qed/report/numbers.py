@@ -1,4 +1,4 @@
-"""A report's arithmetic in plain Python: running means, thinning, ticks, numbers in words."""
+"""Arithmetic of a report in plain Python: running means, thinning, ticks, number formats."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 Point = tuple[float, float]
 SPACE = "\u00a0"  # keeps a number and its unit on one line
 MINUS = "\u2212"
-MOST_POINTS = 600
+MAX_POINTS = 600
 OUTLIERS = 10
 SMALL_P, TINY_P = 1e-3, 1e-300
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def read_number(value: Any) -> float | None:
-    """A measured number, or None for whatever is missing or not finite."""
+    """Return the value as a float; None where it is missing, not a number or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None
 
 
 def compute_running_mean(values: Sequence[float], window: int) -> list[float]:
-    """The mean of the values around each one; at the ends of those that there are."""
+    """Compute the centred running mean; at the ends the window is cut."""
     half = window // 2
     sums = [0.0]
     for value in values:
@@ -33,52 +33,52 @@ def compute_running_mean(values: Sequence[float], window: int) -> list[float]:
 
 
 def choose_window(count: int) -> int:
-    """An odd window that leaves about twenty independent means."""
+    """Return an odd window that leaves about twenty independent means."""
     return 2 * (count // 40) + 1
 
 
-def thin_line(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """At most so many points of a line; of each stretch the lowest and the highest stay, so that no turn is hidden."""
-    if len(points) <= most:
+def thin_line(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
+    """Return at most `limit` points of a line: the lowest and the highest of each stretch, so that no peak is lost."""
+    if len(points) <= limit:
         return list(points)
-    stretches = most // 2
-    kept: list[Point] = []
+    stretches = limit // 2
+    thinned: list[Point] = []
     for index in range(stretches):
         part = points[index * len(points) // stretches : (index + 1) * len(points) // stretches]
         ends = {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
-        kept += sorted(ends)
-    return kept
+        thinned += sorted(ends)
+    return thinned
 
 
-def thin_cloud(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """At most so many points that look like all of them: evenly spaced ones, and the outliers on both sides."""
-    if len(points) <= most:
+def thin_cloud(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
+    """Return at most `limit` points of a scatter plot: evenly spaced ones and the outliers on both sides."""
+    if len(points) <= limit:
         return list(points)
     ordered = sorted(points, key=lambda point: point[1])
     outliers = ordered[:OUTLIERS] + ordered[-OUTLIERS:]
-    return sorted({*space_evenly(points, most - 2 * OUTLIERS), *outliers})
+    return sorted({*space_evenly(points, limit - 2 * OUTLIERS), *outliers})
 
 
-def space_evenly(points: Sequence[Point], most: int) -> list[Point]:
-    """At most so many points, evenly spaced, the last one among them."""
-    if len(points) <= most:
+def space_evenly(points: Sequence[Point], limit: int) -> list[Point]:
+    """Return at most `limit` evenly spaced points, including the first and the last."""
+    if len(points) <= limit:
         return list(points)
-    return [points[round(index * (len(points) - 1) / (most - 1))] for index in range(most)]
+    return [points[round(index * (len(points) - 1) / (limit - 1))] for index in range(limit)]
 
 
-def compute_ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers within a range, about so many."""
+def compute_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return about `count` round numbers within a range."""
     if not high > low:
         return [low]
-    rough = (high - low) / max(1, about)
+    rough = (high - low) / max(1, count)
     power = 10.0 ** math.floor(math.log10(rough))
     step = min((power * factor for factor in (1, 2, 2.5, 5, 10)), key=lambda size: abs(math.log(size / rough)))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [count * step for count in range(first, last + 1)]
+    return [index * step for index in range(first, last + 1)]
 
 
 def compute_log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten within a range; with fewer than three of them also their halves and fifths."""
+    """Return the powers of ten within a range; with fewer than three of them also 2 and 5 times each power."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     tens = [10.0**power for power in powers if low <= 10.0**power <= high]
     if len(tens) >= 3:
@@ -87,7 +87,7 @@ def compute_log_ticks(low: float, high: float) -> list[float]:
 
 
 def format_plain(value: float) -> str:
-    """A number in as few digits as it needs."""
+    """Format a number with about three significant digits."""
     if value == 0:
         return "0"
     size = abs(value)
@@ -102,29 +102,29 @@ def format_plain(value: float) -> str:
 
 
 def format_percent(value: float | None, digits: int = 1) -> str:
-    """A share in per cent; a dash where it was not measured."""
+    """Format a share in percent; a dash for None."""
     return "–" if value is None else f"{100 * value:.{digits}f}{SPACE}%"
 
 
 def format_interval(figures: Mapping[str, Any]) -> str:
-    """An accuracy with its 95 % interval, as the evaluation wrote them."""
+    """Format an accuracy with its 95 % interval from an evaluation summary."""
     low, high = (f"{100 * figures[bound]:.1f}" for bound in ("ci_lo", "ci_hi"))
     return f"{format_percent(figures['accuracy'])} [{low},{SPACE}{high}]"
 
 
 def format_points(difference: float) -> str:
-    """A difference of two shares in percentage points, with its sign."""
+    """Format a difference of two shares in percentage points, with its sign."""
     sign = MINUS if round(100 * difference, 1) < 0 else "+"
     return f"{sign}{abs(100 * difference):.1f}"
 
 
 def format_decimal(value: float | None) -> str:
-    """A length or a time with one decimal; a dash where it was not measured."""
+    """Format a number with one decimal; a dash for None."""
     return "–" if value is None else f"{value:,.1f}"
 
 
 def format_p_value(value: float) -> str:
-    """A p-value as it stands in a sentence: p = 0.012, or p = 3 × 10⁻⁸."""
+    """Format a p-value for a sentence: p = 0.012, or p = 3 × 10⁻⁸."""
     if value < TINY_P:
         return f"p{SPACE}<{SPACE}10⁻³⁰⁰"
     if value < SMALL_P:
@@ -134,7 +134,7 @@ def format_p_value(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """A time span as people say it."""
+    """Format a time span in seconds, minutes or hours."""
     if seconds < 100:
         return f"{seconds:.1f}{SPACE}s" if seconds < 10 else f"{seconds:.0f}{SPACE}s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""The table of what was measured, with its intervals drawn on one scale, and the figures that decide, large."""
+"""Table of evaluated policies with their intervals on one scale, and tiles with the key figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qed.report.numbers import (
 )
 from qed.report.panels import label_runs
 from qed.report.record import DECODINGS, Record
-from qed.report.stages import Arms, Comparison, Stage, do_overlap, find_control_stage, find_stages
+from qed.report.stages import Comparison, ControlComparison, Stage, find_control_stage, find_stages, intervals_overlap
 from qed.runs.run import Row
 
 GLYPH_WIDTH, GLYPH_HEIGHT, EDGE = 200, 28, 5
@@ -28,7 +28,7 @@ Tile = tuple[str, str, str]
 
 
 def render_outcomes(record: Record, task: str) -> Html:
-    """One run: a row for each policy that was evaluated, the control among them."""
+    """Render one run: a row for each evaluated policy, including the control."""
     rows = [(stage.title, f"step {stage.step:,}", stage) for stage in find_stages(record, task)]
     if last := find_control_stage(record, task):
         rows.append(("Control: SFT continued", f"{last.step:,} more steps", last))
@@ -36,18 +36,18 @@ def render_outcomes(record: Record, task: str) -> Html:
 
 
 def render_finals(records: Sequence[Record], task: str) -> Html:
-    """Several runs: the last evaluation of each."""
-    found = [(name, find_stages(record, task)[-1:]) for record, name in zip(records, label_runs(records), strict=True)]
-    return _render_table([(name, f"{last[0].label}, step {last[0].step:,}", last[0]) for name, last in found if last])
+    """Render several runs: the last evaluation of each."""
+    stages = [(name, find_stages(record, task)[-1:]) for record, name in zip(records, label_runs(records), strict=True)]
+    return _render_table([(name, f"{last[0].label}, step {last[0].step:,}", last[0]) for name, last in stages if last])
 
 
-def render_tiles(record: Record, task: str, found: Comparison | None, against: Arms | None) -> Html:
-    """The figures that decide, large."""
-    known = find_stages(record, task)[-2:]
-    shown = [
-        *_build_accuracy_tiles(known, found),
-        *_build_control_tiles(against),
-        *_build_length_tiles(known),
+def render_tiles(record: Record, task: str, comparison: Comparison | None, control: ControlComparison | None) -> Html:
+    """Render the key figures as tiles."""
+    stages = find_stages(record, task)[-2:]
+    tiles = [
+        *_build_accuracy_tiles(stages, comparison),
+        *_build_control_tiles(control),
+        *_build_length_tiles(stages),
         *_build_time_tiles(record),
     ]
     cells = [
@@ -56,32 +56,32 @@ def render_tiles(record: Record, task: str, found: Comparison | None, against: A
             build_element("dt", name),
             build_element("dd", build_element("b", value), build_element("small", below)),
         )
-        for name, value, below in shown
+        for name, value, below in tiles
     ]
     return build_element("dl", *cells, class_="tiles")
 
 
 def render_with_interval(figures: Row) -> Html:
-    """An accuracy, its interval below it."""
+    """Render an accuracy with its interval below it."""
     value, bracket = _split_figure(figures)
     return join_html(build_element("b", value), build_element("small", bracket))
 
 
 def draw_intervals(figures: Sequence[Row | None]) -> Html:
-    """The intervals of both decodings on a line from 0 to 100 %: greedy filled, sampled hollow."""
+    """Draw the intervals of both decodings on a scale from 0 to 100 %: greedy filled, sampled hollow."""
     drawn = [
         build_element("line", x1=x, x2=x, y1=0, y2=GLYPH_HEIGHT, class_="grid") for x in map(_compute_x, (0, 0.5, 1))
     ]
-    for index, some in enumerate(figures):
-        if some:
+    for index, row in enumerate(figures):
+        if row:
             y = 8 if index == 0 else 20
-            low, middle, high = (_compute_x(some[bound]) for bound in ("ci_lo", "accuracy", "ci_hi"))
+            low, middle, high = (_compute_x(row[bound]) for bound in ("ci_lo", "accuracy", "ci_hi"))
             drawn.append(build_element("line", x1=low, x2=high, y1=y, y2=y, class_=f"whisker c{index}"))
             drawn.append(
                 build_element("circle", cx=middle, cy=y, r=3.5, class_=f"{'hollow' if index else 'mark'} c{index}")
             )
-    said = "; ".join(f"{name} {format_interval(some)}" for name, some in zip(DECODINGS, figures, strict=False) if some)
-    return _draw_svg(drawn, GLYPH_HEIGHT, said)
+    label = "; ".join(f"{name} {format_interval(row)}" for name, row in zip(DECODINGS, figures, strict=False) if row)
+    return _draw_svg(drawn, GLYPH_HEIGHT, label)
 
 
 def _render_table(rows: Sequence[tuple[str, str, Stage]]) -> Html:
@@ -98,68 +98,70 @@ def _compute_x(share: float) -> float:
 
 def _build_row(name: str, where: str, stage: Stage) -> tuple[Html, list[Html]]:
     figures = [stage.figures.get(decoding) for decoding in DECODINGS]
-    measured = [some for some in figures if some]
+    measured = [row for row in figures if row]
     return join_html(name, build_element("small", where)), [
-        *(render_with_interval(some) if some else join_html("–") for some in figures),
+        *(render_with_interval(row) if row else join_html("–") for row in figures),
         draw_intervals(figures),
         _format_both(measured, "format", format_percent),
         _format_both(measured, "mean_tokens", format_decimal),
         _format_both(measured, "truncated_frac", format_percent),
-        _format_asked(stage.figures),
+        _format_counts(stage.figures),
     ]
 
 
 def _format_both(figures: Sequence[Row], key: str, write: Callable[[float | None], str]) -> Html:
-    """A figure of both decodings, greedy first; the same figure is written once."""
-    shown = [write(read_number(some.get(key))) for some in figures]
+    """Format a figure of both decodings, greedy first; equal figures appear once."""
+    shown = [write(read_number(row.get(key))) for row in figures]
     return join_html(" / ".join(shown if len(set(shown)) > 1 else shown[:1]))
 
 
-def _format_asked(figures: dict[str, Row]) -> Html:
-    """The number of problems, and of sampled answers where there are several to a problem."""
+def _format_counts(figures: dict[str, Row]) -> Html:
+    """Format the number of problems, and of sampled answers to each where there are several."""
     answers = figures.get("sampled", {}).get("k", 1)
     return join_html(
         f"{figures['greedy']['n']:,}", build_element("small", f"× {answers} sampled") if answers > 1 else None
     )
 
 
-def _build_accuracy_tiles(known: Sequence[Stage], found: Comparison | None) -> Iterator[Tile]:
-    for stage in known:
+def _build_accuracy_tiles(stages: Sequence[Stage], comparison: Comparison | None) -> Iterator[Tile]:
+    for stage in stages:
         value, bracket = _split_figure(stage.greedy)
         yield f"greedy {stage.label}", value, bracket
-    if len(known) == 2:
-        first, last = (stage.greedy for stage in known)
-        chance = (
-            format_p_value(compute_mcnemar_p(found.counts[False, True], found.counts[True, False])) if found else ""
+    if len(stages) == 2:
+        first, last = (stage.greedy for stage in stages)
+        p_value = (
+            format_p_value(compute_mcnemar_p(comparison.counts[False, True], comparison.counts[True, False]))
+            if comparison
+            else ""
         )
-        paired = f"points; exact McNemar {chance}" if found else "points; answers not kept"
+        paired = f"points; exact McNemar {p_value}" if comparison else "points; answers not stored"
         yield "change, greedy", format_points(last["accuracy"] - first["accuracy"]), paired
 
 
-def _build_length_tiles(known: Sequence[Stage]) -> Iterator[Tile]:
-    if len(known) == 2:
-        first, last = (stage.greedy for stage in known)
-        tokens = [format_decimal(read_number(each.get("mean_tokens"))) for each in (first, last)]
+def _build_length_tiles(stages: Sequence[Stage]) -> Iterator[Tile]:
+    if len(stages) == 2:
+        first, last = (stage.greedy for stage in stages)
+        tokens = [format_decimal(read_number(row.get("mean_tokens"))) for row in (first, last)]
         cut = format_percent(read_number(last.get("truncated_frac")))
         yield "mean tokens, greedy", f"{tokens[0]} → {tokens[1]}", f"{cut} truncated"
 
 
-def _build_control_tiles(against: Arms | None) -> Iterator[Tile]:
-    if against:
-        ours, theirs = against.run.greedy, against.control.greedy
-        gap = f"{against.phase.label} {format_points(ours['accuracy'] - theirs['accuracy'])} points"
+def _build_control_tiles(control: ControlComparison | None) -> Iterator[Tile]:
+    if control:
+        ours, theirs = control.run.greedy, control.control.greedy
+        gap = f"{control.phase.label} {format_points(ours['accuracy'] - theirs['accuracy'])} points"
         yield (
             "control, greedy",
             format_percent(theirs["accuracy"]),
-            gap + (", intervals overlap" if do_overlap(ours, theirs) else ""),
+            gap + (", intervals overlap" if intervals_overlap(ours, theirs) else ""),
         )
 
 
 def _build_time_tiles(record: Record) -> Iterator[Tile]:
-    spent = [(phase.label, seconds) for phase in record.phases if (seconds := phase.total("time/step"))]
-    if spent:
-        each = ", ".join(f"{label} {format_duration(seconds)}" for label, seconds in spent)
-        yield "training time", format_duration(sum(seconds for _, seconds in spent)), each
+    times = [(phase.label, seconds) for phase in record.phases if (seconds := phase.compute_total("time/step"))]
+    if times:
+        parts = ", ".join(f"{label} {format_duration(seconds)}" for label, seconds in times)
+        yield "training time", format_duration(sum(seconds for _, seconds in times)), parts
 
 
 def _split_figure(figures: Row) -> tuple[str, str]:
@@ -167,6 +169,6 @@ def _split_figure(figures: Row) -> tuple[str, str]:
     return value, f"[{bracket}"
 
 
-def _draw_svg(drawn: Sequence[Html], height: int, said: str) -> Html:
+def _draw_svg(drawn: Sequence[Html], height: int, label: str) -> Html:
     size = {"viewBox": f"0 0 {GLYPH_WIDTH} {height}", "width": GLYPH_WIDTH, "height": height}
-    return build_element("svg", *drawn, role="img", aria_label=said, class_="glyph", **size)
+    return build_element("svg", *drawn, role="img", aria_label=label, class_="glyph", **size)

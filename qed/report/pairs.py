@@ -1,4 +1,4 @@
-"""Runs side by side: paired tests on the problems that both were asked, each run against the first."""
+"""Paired tests between runs, each against the first run, on the problems that both answered."""
 
 from __future__ import annotations
 
@@ -15,45 +15,47 @@ SIGNIFICANT = 0.05
 
 
 def render_tests(records: Sequence[Record], task: str) -> Html | None:
-    """The paired tests of the last evaluations; None where fewer than two runs have answers to the same problems."""
-    known = [
-        (name, record, measured[-1])
+    """Render the paired tests of the last evaluations; None unless two runs have answers to the same problems."""
+    evaluated = [
+        (name, record, evaluations[-1])
         for record, name in zip(records, label_runs(records), strict=True)
-        if (measured := record.measured(task))
+        if (evaluations := record.list_evaluations(task))
     ]
-    if len(known) < 2:
+    if len(evaluated) < 2:
         return None
-    first, one, (step, figures) = known[0]
+    first_name, first, (step, figures) = evaluated[0]
     rows: list[tuple[Html, list[object]]] = []
-    for name, other, (at, theirs) in known[1:]:
-        for decoding in [each for each in figures if each in theirs]:
-            found = compare_paired(one.rows(step, task, decoding), other.rows(at, task, decoding))
-            if found:
-                rows.append((join_html(name, build_element("small", f"{decoding} answers")), _build_cells(found)))
+    for name, other, (other_step, other_figures) in evaluated[1:]:
+        for decoding in [decoding for decoding in figures if decoding in other_figures]:
+            test = compare_paired(first.read_rows(step, task, decoding), other.read_rows(other_step, task, decoding))
+            if test:
+                rows.append((join_html(name, build_element("small", f"{decoding} answers")), _build_cells(test)))
     if not rows:
         return None
-    caption = f"Problem by problem against {first}, the first run named"
+    caption = f"Problem by problem against {first_name}, the first run"
     return join_html(
         build_table(COLUMNS, rows, caption, "stack"), build_element("p", _format_note(len(rows)), class_="note")
     )
 
 
-def _build_cells(found: PairedTest) -> list[object]:
-    bounds = f"[{format_points(found.ci_lo)},{SPACE}{format_points(found.ci_hi)}]"
-    left_out = build_element("small", f"{found.unpaired:,} unpaired") if found.unpaired else None
+def _build_cells(test: PairedTest) -> list[object]:
+    bounds = f"[{format_points(test.ci_lo)},{SPACE}{format_points(test.ci_hi)}]"
+    unpaired = build_element("small", f"{test.unpaired:,} unpaired") if test.unpaired else None
     return [
-        format_percent(found.before),
-        format_percent(found.after),
-        join_html(build_element("b", format_points(found.difference)), build_element("small", bounds)),
-        f"{len(found.gained):,} / {len(found.lost):,}",
-        join_html(format_p_value(found.p_value), build_element("small", found.test)),
-        join_html(f"{found.n:,}", left_out),
+        format_percent(test.before),
+        format_percent(test.after),
+        join_html(build_element("b", format_points(test.difference)), build_element("small", bounds)),
+        f"{len(test.gained):,} / {len(test.lost):,}",
+        join_html(format_p_value(test.p_value), build_element("small", test.test)),
+        join_html(f"{test.n:,}", unpaired),
     ]
 
 
 def _format_note(count: int) -> str:
-    told = "Brackets are 95 % intervals of the difference. A problem is the same when its id and its known answer are."
+    note = "Brackets are 95 % intervals of the difference. Problems are paired by their id and their known answer."
     if count > 1:
-        told += f" With {count} tests chance alone brings one below {SIGNIFICANT} more often than that: "
-        told += f"ask for p < {SIGNIFICANT / count:.2g} (Bonferroni)."
-    return f"{told} A difference between two runs is also one between their seeds, which no test of problems can see."
+        note += (
+            f" With {count} tests the chance that one falls below {SIGNIFICANT} by luck is higher than {SIGNIFICANT}: "
+        )
+        note += f"require p < {SIGNIFICANT / count:.2g} (Bonferroni)."
+    return f"{note} Two runs also differ in their seeds; no test over problems can see that."

@@ -1,4 +1,4 @@
-"""A run's folder, read for a report: its phases, its evaluations, how it ended, and the control run inside it."""
+"""Read a run folder for a report: phases, evaluations, how the run ended, and the control run inside it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ DECODINGS = ("greedy", "sampled")
 ENDINGS = ("finished", "failed", "interrupted")
 ACRONYMS = ("sft", "dpo", "grpo", "dapo", "gspo", "cispo", "rloo", "reinforce", "luffy")
 LABELS = {"dr_grpo": "Dr. GRPO", "exgrpo": "ExGRPO", "rl_sft": "RL with SFT"}
-NEEDED = ("n", "accuracy", "ci_lo", "ci_hi")
+REQUIRED = ("n", "accuracy", "ci_lo", "ci_hi")
 TABLES = ("pass", "maj", "accuracy_by", "classes", "parts", "by")
-HEAVY = ("tokens", "logps", "sampled_mask", "loss_mask", "prompt")  # of an answer, and of no use to a report
-VALIDATION = "validation"  # the part of the training problems by which the best checkpoint is chosen
+UNUSED = ("tokens", "logps", "sampled_mask", "loss_mask", "prompt")  # large fields of an answer that no report reads
+VALIDATION = "validation"  # the held-back training problems that select the best checkpoint
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A range of a run's steps that one algorithm made; `begin` is the step before its first."""
+    """Range of training steps of one algorithm; `begin` is the step before its first."""
 
     name: str
     begin: int
@@ -38,37 +38,37 @@ class Phase:
 
     @property
     def label(self) -> str:
-        """The algorithm's name as people write it."""
+        """Return the algorithm's usual spelling."""
         return LABELS.get(self.name, self.name.upper() if self.name in ACRONYMS else self.name.replace("_", " "))
 
     @property
     def last(self) -> int:
-        """The last step that was made."""
+        """Return the last step in the metrics."""
         return int(self.rows[-1]["step"])
 
     @property
     def is_complete(self) -> bool:
-        """Whether every planned step was made."""
+        """Return whether all planned steps are done."""
         return self.planned is None or self.last >= self.planned
 
     @property
-    def online(self) -> bool:
-        """Whether the phase learned from answers of its own."""
+    def is_online(self) -> bool:
+        """Return whether the phase trained on answers sampled from the policy."""
         return any("reward/mean" in row for row in self.rows)
 
-    def total(self, key: str) -> float | None:
-        """The sum of a measure over the steps; None where it was never measured."""
-        found = [value for row in self.rows if (value := read_number(row.get(key))) is not None]
-        return sum(found) if found else None
+    def compute_total(self, key: str) -> float | None:
+        """Return the sum of a metric over the steps; None where it was never logged."""
+        values = [value for row in self.rows if (value := read_number(row.get(key))) is not None]
+        return sum(values) if values else None
 
-    def peak(self, key: str) -> float | None:
-        """The largest value of a measure; None where it was never measured."""
+    def compute_peak(self, key: str) -> float | None:
+        """Return the maximum of a metric; None where it was never logged."""
         return max((value for row in self.rows if (value := read_number(row.get(key))) is not None), default=None)
 
 
 @dataclass(frozen=True)
 class Record:
-    """Everything that a report says about one run."""
+    """Content of one run folder that a report uses."""
 
     folder: Path
     settings: Row
@@ -83,46 +83,46 @@ class Record:
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """Return the name of the folder."""
         return self.folder.resolve().name
 
     @property
-    def every_task(self) -> list[str]:
-        """What was evaluated, without the validation part: having guided the run, that is no result of it."""
-        found = dict.fromkeys(task for _, summaries in self.evaluations for task in summaries)
-        return [task for task in found if task != VALIDATION]
+    def all_tasks(self) -> list[str]:
+        """Return the evaluated tasks without the validation part, which selected the checkpoint: it is no result."""
+        names = dict.fromkeys(task for _, summaries in self.evaluations for task in summaries)
+        return [task for task in names if task != VALIDATION]
 
     @property
     def tasks(self) -> list[str]:
-        """The tasks that training has measured with greedy answers, before and after."""
-        every = self.every_task if self.phases else []
-        return [task for task in every if any("greedy" in figures for _, figures in self.measured(task))]
+        """Return the tasks that the training run evaluated with greedy decoding."""
+        names = self.all_tasks if self.phases else []
+        return [task for task in names if any("greedy" in figures for _, figures in self.list_evaluations(task))]
 
     @property
-    def others(self) -> list[str]:
-        """The tasks that were evaluated alone, however their answers were drawn."""
-        return [task for task in self.every_task if task not in self.tasks]
+    def extra_tasks(self) -> list[str]:
+        """Return the other evaluated tasks, with any decoding."""
+        return [task for task in self.all_tasks if task not in self.tasks]
 
     @property
-    def best(self) -> int | None:
-        """The step of the checkpoint that the validation part has chosen; None where none was."""
+    def best_step(self) -> int | None:
+        """Return the step of the checkpoint that the validation part selected; None where there is none."""
         chosen = (self.folder / "checkpoints" / "BEST").is_file() and _read_text(self.folder / "checkpoints" / "BEST")
         digits = chosen.strip().rpartition("_")[2] if chosen else ""
         return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 12 else None
 
     @property
-    def last(self) -> int:
-        """The last step on record."""
+    def last_step(self) -> int:
+        """Return the last step of training or of an evaluation."""
         return max([phase.last for phase in self.phases] + [step for step, _ in self.evaluations], default=0)
 
     @property
-    def planned(self) -> int | None:
-        """The steps that the settings ask for."""
+    def planned_steps(self) -> int | None:
+        """Return the total number of steps in the settings."""
         return max(read_planned_steps(self.settings).values(), default=None)
 
     @property
     def ending(self) -> Row | None:
-        """The event that ended the run; None while there is none, or when the run was taken up again after it."""
+        """Return the event that ended the run; None without one, or if the run was resumed after it."""
         for event in reversed(self.events):
             if event.get("event") in ENDINGS:
                 return event
@@ -130,19 +130,19 @@ class Record:
                 return None
         return None
 
-    def setting(self, key: str) -> Any:
-        """A setting by its dotted name, or None."""
+    def get_setting(self, key: str) -> Any:
+        """Return a setting by its dotted name, or None."""
         value: Any = self.settings
         for name in key.split("."):
             value = value.get(name) if isinstance(value, dict) else None
         return value
 
-    def measured(self, task: str) -> list[tuple[int, Row]]:
-        """A task's evaluations in the order of their steps: the figures of each decoding."""
+    def list_evaluations(self, task: str) -> list[tuple[int, Row]]:
+        """Return a task's evaluations as (step, figures by decoding), in step order."""
         return [(step, summaries[task]) for step, summaries in self.evaluations if task in summaries]
 
-    def rows(self, step: int, task: str, decoding: str) -> list[Row]:
-        """The answers of one decoding of an evaluation, in the order they were asked; none where none were kept."""
+    def read_rows(self, step: int, task: str, decoding: str) -> list[Row]:
+        """Read the answers of one decoding of an evaluation, in file order; empty where no answers were stored."""
         folder = (self.folder / name_step_folder(step)).resolve()
         path = (folder / f"{task}.jsonl").resolve()
         if not path.is_relative_to(folder):
@@ -150,23 +150,22 @@ class Record:
         stamp = path.stat().st_mtime_ns if path.is_file() else 0
         return [row for row in _read_answers(path, stamp) if row.get("decoding") == decoding]
 
-    def answers(self, step: int, task: str) -> dict[tuple[str, int], Row]:
-        """The greedy answers of an evaluation by problem and number."""
-        return {(str(row["group_id"]), row.get("sample_id", 0)): row for row in self.rows(step, task, "greedy")}
+    def read_answers(self, step: int, task: str) -> dict[tuple[str, int], Row]:
+        """Return the greedy answers of an evaluation by (problem id, sample id)."""
+        return {(str(row["group_id"]), row.get("sample_id", 0)): row for row in self.read_rows(step, task, "greedy")}
 
 
 def read_record(folder: Path) -> Record:
-    """A run's folder, or a folder of evaluations alone, as `qed evaluate` writes it.
+    """Read a run folder, or a folder that `qed evaluate` wrote.
 
     Raises:
-        DataError: the folder is no run, has neither metrics nor an evaluation, or a file in it is damaged.
+        DataError: the folder is not a run, has neither metrics nor an evaluation, or contains a damaged file.
     """
-    known = ("settings.yaml", "metrics.jsonl")
-    measured = any(folder.glob("eval/step_*/summary.json")) if folder.is_dir() else False
-    if not measured and not any((folder / name).is_file() for name in known):
+    has_evaluation = any(folder.glob("eval/step_*/summary.json")) if folder.is_dir() else False
+    if not has_evaluation and not any((folder / name).is_file() for name in ("settings.yaml", "metrics.jsonl")):
         raise DataError(f"{folder} is no run: there is no settings.yaml in it. Name the folder that a run has written.")
     rows = _read_with(folder / "metrics.jsonl", read_metrics)
-    if not rows and not measured:
+    if not rows and not has_evaluation:
         raise DataError(
             f"{folder} has no metrics: its metrics.jsonl is missing or empty, so there is nothing to report."
         )
@@ -190,7 +189,7 @@ def read_record(folder: Path) -> Record:
 
 
 def read_planned_steps(settings: Row) -> dict[str, int]:
-    """The last step of each phase as the settings ask for it, by the phase's name."""
+    """Return the planned last step of each phase by the phase's name; empty where the settings do not give it."""
     parts = (
         [settings]
         if "method" in settings
@@ -208,31 +207,33 @@ def read_planned_steps(settings: Row) -> dict[str, int]:
 
 
 def _split_phases(rows: list[Row], settings: Row) -> list[Phase]:
-    """The phases in the order they were run; the rows of evaluations belong to none."""
-    trained: dict[str, list[Row]] = {}
+    """Split the metrics into phases in the order of training; the rows of evaluations are left out."""
+    rows_by_phase: dict[str, list[Row]] = {}
     for row in rows:
         if "time/evaluate" not in row and not any(key.startswith("eval/") for key in row):
-            trained.setdefault(str(row.get("phase", "")), []).append(row)
+            rows_by_phase.setdefault(str(row.get("phase", "")), []).append(row)
     ends = read_planned_steps(settings)
-    return [Phase(name, min(row["step"] for row in own) - 1, own, ends.get(name)) for name, own in trained.items()]
+    return [
+        Phase(name, min(row["step"] for row in own) - 1, own, ends.get(name)) for name, own in rows_by_phase.items()
+    ]
 
 
 def _read_evaluations(folder: Path) -> list[tuple[int, dict[str, Row]]]:
-    found = _read_with(folder / "eval", lambda path: list(read_evaluations(path.parent)))
-    for step, summaries in found:
+    evaluations = _read_with(folder / "eval", lambda path: list(read_evaluations(path.parent)))
+    for step, summaries in evaluations:
         where = f"{folder}: the evaluation at step {step}"
         if not isinstance(summaries, dict):
             raise DataError(f"{where} has no figures by task; its summary.json was not written by qed.")
         for task, decodings in summaries.items():
             for figures in decodings.values() if isinstance(decodings, dict) else [None]:
                 _check_figures(figures, f"{where} of {task}")
-    return found
+    return evaluations
 
 
 def _check_figures(figures: Any, where: str) -> None:
-    """What every part of a report relies on; figures that are missing altogether are those of an older version."""
-    if not isinstance(figures, dict) or any(read_number(figures.get(name)) is None for name in NEEDED):
-        raise DataError(f"{where} lacks one of {', '.join(NEEDED)}.")
+    """Refuse figures that a report cannot use. Optional figures may be missing, as in runs of older versions."""
+    if not isinstance(figures, dict) or any(read_number(figures.get(name)) is None for name in REQUIRED):
+        raise DataError(f"{where} lacks one of {', '.join(REQUIRED)}.")
     for name in TABLES:
         if not isinstance(figures.get(name, {}), dict):
             raise DataError(f"{where} has {name} that is no table of figures; its summary.json was not written by qed.")
@@ -240,16 +241,19 @@ def _check_figures(figures: Any, where: str) -> None:
 
 @lru_cache(maxsize=8)
 def _read_answers(path: Path, stamp: int) -> list[Row]:
-    """The answers in a file, without what takes most of the room; several parts of a report read them, so the last few
-    files are kept. `stamp` is the file's time: another one is another file."""
+    """Read the answers in a file without their large fields.
+
+    Several parts of a report read the same files, so the last few are cached. `stamp` is the file's modification time
+    and part of the cache key.
+    """
     rows = _read_with(path, read_lines)
     if not all(isinstance(row, dict) and "group_id" in row and "correct" in row for row in rows):
         raise DataError(f"{path} has answers without a problem or a verdict; it was not written by a run.")
-    return [{name: value for name, value in row.items() if name not in HEAVY} for row in rows]
+    return [{name: value for name, value in row.items() if name not in UNUSED} for row in rows]
 
 
 def _read_control(folder: Path) -> Record | None:
-    """The control run; one that has measured nothing yet has nothing to say."""
+    """Read the control run; None where it has no metrics yet."""
     return (
         read_record(folder)
         if (folder / "metrics.jsonl").is_file() and (folder / "metrics.jsonl").stat().st_size
@@ -265,13 +269,13 @@ def _read_with(path: Path, reader: Callable[[Path], T]) -> T:
 
 
 def _read_json(path: Path) -> Row:
-    found = read_json(path, {})
-    return found if isinstance(found, dict) else {}
+    content = read_json(path, {})
+    return content if isinstance(content, dict) else {}
 
 
 def _read_yaml(path: Path) -> Row:
-    found = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found if isinstance(found, dict) else {}
+    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return content if isinstance(content, dict) else {}
 
 
 def _read_text(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""The policies of a run that are compared: where it began, where each phase ended, and the control."""
+"""Select the policies of a run to compare: the initial one, the last one of each phase, and the control."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Pairs = list[tuple[Row, Row]]
 
 @dataclass(frozen=True)
 class Stage:
-    """A policy that was evaluated: at the start, at the end of a phase, or where a phase broke off."""
+    """Evaluated policy: the initial one, the last one of a phase, or the last one of an unfinished phase."""
 
     label: str
     step: int
@@ -24,18 +24,18 @@ class Stage:
 
     @property
     def greedy(self) -> Row:
-        """The figures of greedy decoding, which every stage has."""
+        """Return the figures of greedy decoding, which every stage has."""
         return self.figures["greedy"]
 
     @property
     def title(self) -> str:
-        """The label at the beginning of a line."""
+        """Return the label with a capital first letter."""
         return self.label[:1].upper() + self.label[1:]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The last two stages of a run, and their greedy answers to the same problems."""
+    """Last two stages of a run, with their greedy answers to the same problems."""
 
     before: Stage
     after: Stage
@@ -43,13 +43,13 @@ class Comparison:
 
     @property
     def counts(self) -> Counter[tuple[bool, bool]]:
-        """How many problems went from wrong or right to wrong or right."""
+        """Count the problems by (right before, right after)."""
         return count_transitions(self.pairs)
 
 
 @dataclass(frozen=True)
-class Arms:
-    """RL and its control at their ends; `phase` is the RL phase whose time the control was given."""
+class ControlComparison:
+    """Last stages of an RL run and of its control; the control got the training time of the RL phase `phase`."""
 
     control: Stage
     run: Stage
@@ -60,61 +60,61 @@ class Arms:
 
 
 def find_stages(record: Record, task: str) -> list[Stage]:
-    """The evaluations that matter: before the first phase, and the last one of each phase."""
-    measured = [(step, figures) for step, figures in record.measured(task) if "greedy" in figures]
+    """Return the last evaluation before the first phase and the last one of each phase."""
+    measured = [(step, figures) for step, figures in record.list_evaluations(task) if "greedy" in figures]
     if not record.phases:
         return [Stage(f"at step {step:,}", step, figures) for step, figures in measured]
-    found = [Stage(START, step, figures) for step, figures in measured if step <= record.phases[0].begin][-1:]
+    stages = [Stage(START, step, figures) for step, figures in measured if step <= record.phases[0].begin][-1:]
     for phase in record.phases:
-        for step, figures in [each for each in measured if phase.begin < each[0] <= phase.last][-1:]:
-            ended = step == phase.last and phase.is_complete
-            made = step - phase.begin
-            part = f"{made:,} step{'' if made == 1 else 's'} of "
-            label = f"after {'' if ended else part}{phase.label}"
-            found.append(Stage(label, step, figures))
-    return found
+        for step, figures in [pair for pair in measured if phase.begin < pair[0] <= phase.last][-1:]:
+            is_end = step == phase.last and phase.is_complete
+            count = step - phase.begin
+            part = f"{count:,} step{'' if count == 1 else 's'} of "
+            label = f"after {'' if is_end else part}{phase.label}"
+            stages.append(Stage(label, step, figures))
+    return stages
 
 
 def compare_stages(record: Record, task: str) -> Comparison | None:
-    """The last two stages, answer by answer; None where there are no two, or their answers were not kept."""
-    known = find_stages(record, task)
-    if len(known) < 2:
+    """Pair the answers of the last two stages; None with fewer than two stages or without stored answers."""
+    stages = find_stages(record, task)
+    if len(stages) < 2:
         return None
-    before, after = known[-2:]
-    pairs = pair_answers(record.answers(before.step, task), record.answers(after.step, task))
+    before, after = stages[-2:]
+    pairs = pair_answers(record.read_answers(before.step, task), record.read_answers(after.step, task))
     return Comparison(before, after, pairs) if pairs else None
 
 
 def find_control_stage(record: Record, task: str) -> Stage | None:
-    """The control's last evaluation; None while it has measured nothing but where it began."""
-    found = find_stages(record.control, task)[-1:] if record.control else []
-    return next((stage for stage in found if stage.label != START), None)
+    """Return the control's last evaluation; None while only its initial policy was evaluated."""
+    stages = find_stages(record.control, task)[-1:] if record.control else []
+    return next((stage for stage in stages if stage.label != START), None)
 
 
-def build_arms(record: Record, task: str) -> Arms | None:
-    """RL and its control; None where one of them has not been measured."""
-    other, arm = record.control, find_control_stage(record, task)
-    phase = next((phase for phase in record.phases if phase.online), None)
+def compare_control(record: Record, task: str) -> ControlComparison | None:
+    """Compare an RL run with its control; None where one of them has no evaluation."""
+    control, control_stage = record.control, find_control_stage(record, task)
+    phase = next((phase for phase in record.phases if phase.is_online), None)
     end = next((stage for stage in find_stages(record, task)[-1:] if phase and stage.step > phase.begin), None)
-    if other is None or arm is None or phase is None or end is None:
+    if control is None or control_stage is None or phase is None or end is None:
         return None
-    rows = [row for each in other.phases for row in each.rows if row["step"] <= arm.step]
+    rows = [row for part in control.phases for row in part.rows if row["step"] <= control_stage.step]
     seconds = sum(read_number(row.get("time/step")) or 0.0 for row in rows)
-    whole = all(each.is_complete for each in (*other.phases, phase))
-    pairs = pair_answers(other.answers(arm.step, task), record.answers(end.step, task))
-    return Arms(arm, end, phase, whole, seconds, pairs)
+    is_finished = all(part.is_complete for part in (*control.phases, phase))
+    pairs = pair_answers(control.read_answers(control_stage.step, task), record.read_answers(end.step, task))
+    return ControlComparison(control_stage, end, phase, is_finished, seconds, pairs)
 
 
-def do_overlap(ours: Row, theirs: Row) -> bool:
-    """Whether two intervals have a point in common."""
+def intervals_overlap(ours: Row, theirs: Row) -> bool:
+    """Return whether two intervals overlap."""
     return bool(ours["ci_lo"] <= theirs["ci_hi"] and theirs["ci_lo"] <= ours["ci_hi"])
 
 
 def count_transitions(pairs: Pairs) -> Counter[tuple[bool, bool]]:
-    """How many problems were right or wrong before, and right or wrong after."""
+    """Count answer pairs by (right before, right after)."""
     return Counter((bool(before["correct"]), bool(after["correct"])) for before, after in pairs)
 
 
 def pair_answers(before: Mapping[tuple[str, int], Row], after: Mapping[tuple[str, int], Row]) -> Pairs:
-    """The answers to the problems that both were asked."""
+    """Pair the answers with the same problem and sample number in both evaluations."""
     return [(row, after[key]) for key, row in before.items() if key in after]

@@ -1,4 +1,4 @@
-"""What a run's figures say, in sentences: nothing that was not measured, and what the control says, whatever it is."""
+"""Describe a run's figures in sentences: only measured facts, and the control's result in every case."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from qed.report.numbers import (
     read_number,
 )
 from qed.report.record import Record
-from qed.report.stages import Arms, Comparison, count_transitions, do_overlap, find_stages
+from qed.report.stages import Comparison, ControlComparison, count_transitions, find_stages, intervals_overlap
 from qed.runs.run import Row
 
 THOUGHT = re.compile(r"<think>(.*?)(?:</think>|$)", re.DOTALL)
@@ -26,30 +26,30 @@ SIGNIFICANT = 0.05
 
 
 def write_title(record: Record) -> str:
-    """The run's name and what was done, as the heading."""
+    """Return the heading: the run's name, its phases and its tasks."""
     steps = ", then ".join(phase.label for phase in record.phases) or "evaluation"
-    trained = record.setting("data.tasks")
-    tasks = ", ".join(map(str, trained)) if isinstance(trained, list) and trained else ", ".join(record.every_task)
+    trained = record.get_setting("data.tasks")
+    tasks = ", ".join(map(str, trained)) if isinstance(trained, list) and trained else ", ".join(record.all_tasks)
     return f"{record.name}: {steps}{f' on {tasks}' if tasks else ''}"
 
 
 def list_alarms(record: Record) -> list[str]:
-    """What was alarming while the run went, in the order in which it was seen."""
-    found = [event for event in record.events if event.get("event") == "alarm"]
-    return [f"Step {event.get('step')} ({event.get('phase')}): {event.get('told')}" for event in found]
+    """Return the alarms of the run in the order of the events."""
+    alarms = [event for event in record.events if event.get("event") == "alarm"]
+    return [f"Step {event.get('step')} ({event.get('phase')}): {event.get('told')}" for event in alarms]
 
 
 def write_headline(record: Record, task: str) -> str:
-    """One sentence of measured figures: what became of the greedy accuracy, and of the answers' length."""
-    known = find_stages(record, task)
-    if not known:
+    """Return one sentence about the change of the greedy accuracy and of the answers' length."""
+    stages = find_stages(record, task)
+    if not stages:
         return f"Greedy accuracy on {task} was not measured."
-    after = known[-1]
+    after = stages[-1]
     figures = after.greedy
     where = f"Greedy accuracy on {figures['n']:,} held-out problems of {task}"
-    if len(known) == 1:
+    if len(stages) == 1:
         return f"{where}: {format_interval(figures)} {after.label}. There is no other evaluation to compare it with."
-    before = known[-2]
+    before = stages[-2]
     earlier = before.greedy
     size = "" if earlier["n"] == figures["n"] else f" (of {earlier['n']:,} problems)"
     return (
@@ -59,47 +59,55 @@ def write_headline(record: Record, task: str) -> str:
 
 
 def describe_change(counts: Mapping[tuple[bool, bool], int]) -> str:
-    """What the paired answers say about the change."""
+    """Describe how many answers changed, with a paired test.
+
+    Args:
+        counts: the problems by (right before, right after).
+    """
     gained, lost = counts.get((False, True), 0), counts.get((True, False), 0)
-    chance = compute_mcnemar_p(gained, lost)
-    verdict = "more than chance explains" if chance < SIGNIFICANT else "no more than chance may explain"
+    p_value = compute_mcnemar_p(gained, lost)
+    verdict = "more than chance explains" if p_value < SIGNIFICANT else "no more than chance may explain"
     return (
         f"Of {sum(counts.values()):,} problems {gained:,} went from wrong to right and {lost:,} from right to wrong: "
-        f"{verdict} (exact McNemar test, {format_p_value(chance)})."
+        f"{verdict} (exact McNemar test, {format_p_value(p_value)})."
     )
 
 
-def describe_control(arms: Arms) -> list[str]:
-    """What the control says: where SFT alone came in the time that RL took, whichever of the two it speaks for."""
-    reached = f"{_describe_duration(arms)} reached {format_interval(arms.control.greedy)} with greedy answers"
-    if not arms.finished:
+def describe_control(comparison: ControlComparison) -> list[str]:
+    """Describe what SFT alone reached in the time that RL took, whichever of the two is better."""
+    reached = (
+        f"{_describe_duration(comparison)} reached {format_interval(comparison.control.greedy)} with greedy answers"
+    )
+    if not comparison.finished:
         return [f"{reached}. One of the two is not finished, so they cannot be compared yet."]
-    said = [f"{reached}; {_describe_standing(arms, 'greedy')}.{_describe_paired(arms)}"]
-    if all("sampled" in stage.figures for stage in (arms.control, arms.run)):
-        sampled = format_interval(arms.control.figures["sampled"])
-        said.append(f"With sampled answers the control reached {sampled}; {_describe_standing(arms, 'sampled')}.")
-    return said
+    sentences = [f"{reached}; {_describe_standing(comparison, 'greedy')}.{_describe_paired(comparison)}"]
+    if all("sampled" in stage.figures for stage in (comparison.control, comparison.run)):
+        sampled = format_interval(comparison.control.figures["sampled"])
+        sentences.append(
+            f"With sampled answers the control reached {sampled}; {_describe_standing(comparison, 'sampled')}."
+        )
+    return sentences
 
 
-def describe_worked_steps(found: Comparison) -> str | None:
-    """An honest word where accuracy rose together with the length of answers: what part the worked steps have in it."""
-    before, after, pairs = found.before, found.after, found.pairs
+def describe_worked_steps(comparison: Comparison) -> str | None:
+    """Describe the part of worked steps in a gain; None unless accuracy rose together with the length of answers."""
+    before, after, pairs = comparison.before, comparison.after, comparison.pairs
     earlier, later = before.greedy, after.greedy
     if later["accuracy"] <= earlier["accuracy"] or later["mean_tokens"] < LONGER * earlier["mean_tokens"]:
         return None
-    grown = (
+    gain = (
         f"Accuracy rose together with length: the mean greedy answer has {format_decimal(later['mean_tokens'])} tokens "
         f"{after.label}, {format_decimal(earlier['mean_tokens'])} {before.label}."
     )
     old = [(extract_thought(str(row.get("text", ""))), bool(row["correct"])) for row, _ in pairs]
     new = [extract_thought(str(row.get("text", ""))) for _, row in pairs]
     if all(steps is None for steps, _ in old) or all(steps is None for steps in new):
-        return grown
+        return gain
     share, share_later = sum(bool(steps) for steps, _ in old) / len(old), sum(map(bool, new)) / len(new)
     went = f"went from {format_percent(share)} to {format_percent(share_later)}"
     stayed = f"stayed at {format_percent(share)}"
     return (
-        f"{grown} The share of answers with worked steps (a thought that is not empty) "
+        f"{gain} The share of answers with worked steps (a thought that is not empty) "
         f"{stayed if format_percent(share) == format_percent(share_later) else went}."
     ) + _explain_choice(
         [right for steps, right in old if steps],
@@ -110,15 +118,15 @@ def describe_worked_steps(found: Comparison) -> str | None:
 
 
 def extract_thought(answer: str) -> str | None:
-    """What stands between the thinking tags of an answer; None where there are none."""
-    found = THOUGHT.search(answer)
-    return found[1].strip() if found else None
+    """Return the text between the thinking tags of an answer; None without tags."""
+    match = THOUGHT.search(answer)
+    return match[1].strip() if match else None
 
 
 def describe_trouble(record: Record) -> str | None:
-    """How a run that is not whole came to its end."""
-    ending, planned = record.ending, record.planned
-    where = f"step {record.last:,}" + (f" of {planned:,}" if planned else "")
+    """Describe how an unfinished run ended; None for a finished one."""
+    ending, planned = record.ending, record.planned_steps
+    where = f"step {record.last_step:,}" + (f" of {planned:,}" if planned else "")
     if ending is None:
         return f"The record stops at {where} without an ending: the run is still going, or it was killed."
     if ending["event"] == "finished":
@@ -129,17 +137,17 @@ def describe_trouble(record: Record) -> str | None:
 
 
 def _explain_choice(with_steps: list[bool], without: list[bool], later: Row, rise: float) -> str:
-    """Whether choosing worked steps explains the new accuracy; only where both kinds had been there before."""
+    """Describe whether choosing worked steps explains the gain; empty unless both kinds of answers existed before."""
     if not with_steps or not without or rise < MORE_THOUGHT:
         return ""
     right, bare = sum(with_steps) / len(with_steps), sum(without) / len(without)
-    told = (
+    content = (
         f" Before, answers with worked steps were right in {format_percent(right)} of {len(with_steps):,} cases, those "
         f"without in {format_percent(bare)} of {len(without):,}."
     )
     if right >= later["accuracy"] - NEARLY and right > bare:
-        told += " So what was learned here is largely to choose worked steps, which the policy could already write."
-    return told
+        content += " So what was learned here is largely to choose worked steps, which the policy could already write."
+    return content
 
 
 def _describe_lengths(before: float | None, after: float | None) -> str:
@@ -151,37 +159,36 @@ def _describe_lengths(before: float | None, after: float | None) -> str:
     return f"; the mean answer {verb} from {format_decimal(before)} to {format_decimal(after)} tokens"
 
 
-def _describe_duration(arms: Arms) -> str:
-    """For how long SFT went on, and how that compares."""
-    ours, label = arms.phase.total("time/step"), arms.phase.label
-    if not arms.seconds or not ours:
-        return f"SFT continued for {arms.control.step:,} steps"
-    if abs(arms.seconds / ours - 1) <= SAME_TIME:
-        return (
-            f"SFT continued for the same time ({format_duration(arms.seconds)}; {label} took {format_duration(ours)})"
-        )
-    return f"SFT continued for {format_duration(arms.seconds)}, where {label} took {format_duration(ours)},"
+def _describe_duration(comparison: ControlComparison) -> str:
+    """Describe how long the control trained, compared with RL."""
+    ours, label = comparison.phase.compute_total("time/step"), comparison.phase.label
+    if not comparison.seconds or not ours:
+        return f"SFT continued for {comparison.control.step:,} steps"
+    duration = format_duration(comparison.seconds)
+    if abs(comparison.seconds / ours - 1) <= SAME_TIME:
+        return f"SFT continued for the same time ({duration}; {label} took {format_duration(ours)})"
+    return f"SFT continued for {duration}, where {label} took {format_duration(ours)},"
 
 
-def _describe_standing(arms: Arms, decoding: str) -> str:
-    ours, theirs = arms.run.figures[decoding], arms.control.figures[decoding]
-    difference, label = ours["accuracy"] - theirs["accuracy"], arms.phase.label
-    side = f"stands {format_points(abs(difference))[1:]} points {'above' if difference > 0 else 'below'} it"
-    said = f"{label} {side if difference else 'reached the same'}"
-    if do_overlap(ours, theirs):
-        return f"{said}, and the intervals overlap, so {'the' if difference else 'a'} difference is not established"
-    return f"{said}, and the intervals do not overlap"
+def _describe_standing(comparison: ControlComparison, decoding: str) -> str:
+    ours, theirs = comparison.run.figures[decoding], comparison.control.figures[decoding]
+    difference, label = ours["accuracy"] - theirs["accuracy"], comparison.phase.label
+    side = f"is {format_points(abs(difference))[1:]} points {'above' if difference > 0 else 'below'} it"
+    standing = f"{label} {side if difference else 'reached the same'}"
+    if intervals_overlap(ours, theirs):
+        return f"{standing}, and the intervals overlap, so {'the' if difference else 'a'} difference is not established"
+    return f"{standing}, and the intervals do not overlap"
 
 
-def _describe_paired(arms: Arms) -> str:
-    """The sharper comparison of the two, on the same problems."""
-    if not arms.pairs:
+def _describe_paired(comparison: ControlComparison) -> str:
+    """Describe the paired comparison with the control; empty without stored answers."""
+    if not comparison.pairs:
         return ""
-    counts = count_transitions(arms.pairs)
+    counts = count_transitions(comparison.pairs)
     gained, lost = counts[False, True], counts[True, False]
-    chance = compute_mcnemar_p(gained, lost)
-    yet = do_overlap(arms.run.greedy, arms.control.greedy) and chance < SIGNIFICANT
+    p_value = compute_mcnemar_p(gained, lost)
+    yet = intervals_overlap(comparison.run.greedy, comparison.control.greedy) and p_value < SIGNIFICANT
     return (
-        f" {'Yet problem' if yet else 'Problem'} by problem, {arms.phase.label} alone is right on {gained:,} and the "
-        f"control alone on {lost:,} of {len(arms.pairs):,} (exact McNemar test, {format_p_value(chance)})."
+        f" {'Yet problem' if yet else 'Problem'} by problem, {comparison.phase.label} alone is right on {gained:,} and "
+        f"the control alone on {lost:,} of {len(comparison.pairs):,} (exact McNemar test, {format_p_value(p_value)})."
     )

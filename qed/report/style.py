@@ -1,4 +1,4 @@
-"""The page's look: one column of text, charts in a grid, colours as variables for light, dark and print."""
+"""CSS of the page: one column of text, charts in a grid, colours as variables for light, dark and print."""
 
 LIGHT = """
   --paper: #ffffff; --ink: #1a1f26; --soft: #566170; --rule: #dde2e8; --wash: #f5f7f9; --grid: #e6eaee; --faint: 0.26;

@@ -1,4 +1,4 @@
-"""The smaller tables of a report: what changed, by level and subject, what it cost, and how it was made."""
+"""Smaller tables of a report: answer transitions, accuracy by level and subject, cost, settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qed.report.stages import Comparison, Pairs
 from qed.runs.run import Row
 
 BREAKDOWNS = ("level", "subject")
-MOST_KINDS = 40
+MAX_KINDS = 40
 COSTS = (
     "",
     "steps",
@@ -26,7 +26,7 @@ COSTS = (
     "tokens/s",
     "peak memory",
 )
-LEARNING = ("score", "update", "sync")  # the stages of a step that are neither sampling nor grading
+LEARNING = ("score", "update", "sync")  # timers of a step that the report shows as learning
 WORDS = {
     (True, True): "both right",
     (True, False): "right→wrong",
@@ -35,42 +35,42 @@ WORDS = {
 }
 
 
-def render_moves(found: Comparison) -> Html:
-    """How many answers were right or wrong before and after."""
+def render_moves(comparison: Comparison) -> Html:
+    """Render how many answers were right or wrong before and after."""
     rows = [
         (
-            f"{'right' if was else 'wrong'} {found.before.label}",
+            f"{'right' if was else 'wrong'} {comparison.before.label}",
             [
-                join_html(f"{found.counts[was, now]:,}", build_element("small", WORDS[was, now]))
+                join_html(f"{comparison.counts[was, now]:,}", build_element("small", WORDS[was, now]))
                 for now in (True, False)
             ],
         )
         for was in (True, False)
     ]
-    return build_table(("", f"right {found.after.label}", f"wrong {found.after.label}"), rows, kind="moves")
+    return build_table(("", f"right {comparison.after.label}", f"wrong {comparison.after.label}"), rows, kind="moves")
 
 
-def render_breakdowns(found: Comparison) -> Iterator[Html]:
-    """Greedy accuracy by level and by subject, where the problems have more than one."""
+def render_breakdowns(comparison: Comparison) -> Iterator[Html]:
+    """Render greedy accuracy by level and by subject, where the problems have more than one."""
     for key in BREAKDOWNS:
         kinds: dict[str, Pairs] = {}
-        for pair in found.pairs:
+        for pair in comparison.pairs:
             if pair[0].get(key) is not None:
                 kinds.setdefault(str(pair[0][key]), []).append(pair)
         if len(kinds) > 1:
-            yield _render_breakdown(key, kinds, found)
+            yield _render_breakdown(key, kinds, comparison)
 
 
-def _render_breakdown(key: str, kinds: Mapping[str, Pairs], found: Comparison) -> Html:
+def _render_breakdown(key: str, kinds: Mapping[str, Pairs], comparison: Comparison) -> Html:
     names = sorted(kinds, key=lambda kind: (len(kind), kind) if kind.isdigit() else (99, kind))
-    more = f" The first {MOST_KINDS} of {len(kinds):,}." if len(kinds) > MOST_KINDS else ""
+    more = f" The first {MAX_KINDS} of {len(kinds):,}." if len(kinds) > MAX_KINDS else ""
     rows: list[tuple[str, list[object]]] = []
-    for name in names[:MOST_KINDS]:
+    for name in names[:MAX_KINDS]:
         old, new = (_build_share([bool(pair[side]["correct"]) for pair in kinds[name]]) for side in (0, 1))
         gain = format_points(new["accuracy"] - old["accuracy"])
         title = f"{key} {name}" if name.isdigit() else name
         rows.append((title, [f"{len(kinds[name]):,}", render_with_interval(old), render_with_interval(new), gain]))
-    columns = (key, "n", found.before.label, found.after.label, "change in points")
+    columns = (key, "n", comparison.before.label, comparison.after.label, "change in points")
     return build_table(columns, rows, f"Greedy accuracy by {key}, with 95 % intervals.{more}", "stack")
 
 
@@ -80,32 +80,32 @@ def _build_share(right: Sequence[bool]) -> Row:
 
 
 def render_costs(records: Sequence[Record]) -> Html:
-    """Time, tokens and memory of each phase, of the control and of the evaluations."""
+    """Render time, tokens and memory of each phase, of the control and of the evaluations."""
     rows: list[tuple[str, list[str]]] = []
     for record, name in zip(records, label_runs(records), strict=True):
-        before = f"{name}: " if len(records) > 1 else ""
-        rows += [(before + phase.label, _build_cost(phase)) for phase in record.phases]
+        prefix = f"{name}: " if len(records) > 1 else ""
+        rows += [(prefix + phase.label, _build_cost(phase)) for phase in record.phases]
         if record.control:
             rows += [
-                (f"{before}control, {phase.label} continued", _build_cost(phase)) for phase in record.control.phases
+                (f"{prefix}control, {phase.label} continued", _build_cost(phase)) for phase in record.control.phases
             ]
         if record.evaluation_seconds is not None:
-            title = f"{before}{len(record.evaluations):,} evaluations"
+            title = f"{prefix}{len(record.evaluations):,} evaluations"
             rows.append((title, ["–", format_duration(record.evaluation_seconds), *["–"] * (len(COSTS) - 3)]))
     return build_table(COSTS, rows, kind="stack")
 
 
 def _build_cost(phase: Phase) -> list[str]:
-    stages = {stage: phase.total(f"time/{stage}") for stage in ("step", "sample", "grade", *LEARNING)}
+    stages = {stage: phase.compute_total(f"time/{stage}") for stage in ("step", "sample", "grade", *LEARNING)}
     learning = [seconds for stage in LEARNING if (seconds := stages[stage]) is not None]
     times = [stages["step"], stages["sample"], stages["grade"], sum(learning) if learning else None]
-    tokens = phase.total("train/tokens")
+    tokens = phase.compute_total("train/tokens")
     return [
         f"{len(phase.rows):,}",
         *(format_duration(time) if time is not None else "–" for time in times),
         f"{tokens:,.0f}" if tokens is not None else "–",
         f"{tokens / times[0]:,.0f}" if tokens and times[0] else "–",
-        _format_memory(phase.peak("mem/rss_gb"), phase.peak("mem/gpu_gb")),
+        _format_memory(phase.compute_peak("mem/rss_gb"), phase.compute_peak("mem/gpu_gb")),
     ]
 
 
@@ -116,17 +116,17 @@ def _format_memory(process: float | None, device: float | None) -> str:
 
 
 def render_settings(record: Record) -> Html | None:
-    """The settings that are not defaults, and where each came from; None where the run does not say."""
-    given = {key: origin for key, origin in record.origins.items() if not str(origin).startswith("default")}
+    """Render the settings that are not defaults, with their origins; None where the run has no record of them."""
+    origins = {key: origin for key, origin in record.origins.items() if not str(origin).startswith("default")}
     rows = {
-        key: join_html(_format_value(record.setting(key)), build_element("small", origin))
-        for key, origin in given.items()
+        key: join_html(_format_value(record.get_setting(key)), build_element("small", origin))
+        for key, origin in origins.items()
     }
     return render_definitions(rows) if rows else None
 
 
 def render_definitions(content: Mapping[str, object]) -> Html:
-    """Names and what stands for them, two by two."""
+    """Render names and their values as a two-column table."""
     rows = [
         build_element("tr", build_element("th", name, scope="row"), build_element("td", _format_value(value)))
         for name, value in content.items()

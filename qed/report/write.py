@@ -1,4 +1,4 @@
-"""One self-contained HTML file about a run, or about several side by side. It reads run folders and nothing else."""
+"""Write one self-contained HTML file about one run or several. Its only input is run folders."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from qed.runs.run import write_bytes
 
 
 def write_report(runs: Sequence[Path], out: Path) -> Path:
-    """Write the report of one run, or of several overlaid.
+    """Write the report of one run, or of several runs overlaid.
 
     Args:
-        runs: the folders.
-        out: the file; it is whole or it is not there.
+        runs: the run folders.
+        out: the file to write. It is replaced atomically, so it is never incomplete.
 
     Returns:
-        the file.
+        the path of the file.
 
     Raises:
-        DataError: a folder is no run, has no metrics or holds a damaged file.
+        DataError: a folder is not a run, has no metrics or contains a damaged file.
         QedError: the file cannot be written.
     """
     if not runs:
         raise DataError("A report needs at least one run's folder.")
     content = redact(render_page([read_record(folder) for folder in runs])).encode()
-    beside = out.with_name(f".{out.name}.part")
+    part = out.with_name(f".{out.name}.part")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(beside, content)
-        beside.replace(out)
+        write_bytes(part, content)
+        part.replace(out)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise QedError(f"Cannot write {out}: {error.strerror or error}. Name another file with --out.") from error
     return out

@@ -16,7 +16,8 @@ from run_folders import PROBLEMS, ROAD, Outcomes, make_run, report
 
 from qed.errors import DataError, QedError
 from qed.evaluation.intervals import compute_mcnemar_p, compute_wilson_interval
-from qed.report.numbers import MOST_POINTS
+from qed.report import write
+from qed.report.numbers import MAX_POINTS
 from qed.report.write import write_report
 
 HOSTILE = (
@@ -153,15 +154,15 @@ def test_a_run_that_broke_off_says_so(make: Callable[..., Path], ending: dict[st
         (
             "01000001",
             range(1, 5),
-            "GRPO stands 50.0 points above it, and the intervals overlap, so the difference is not",
+            "GRPO is 50.0 points above it, and the intervals overlap, so the difference is not",
         ),
-        ("11111111", range(1, 5), "GRPO stands 25.0 points below it"),
+        ("11111111", range(1, 5), "GRPO is 25.0 points below it"),
         (
             "10111110",
             range(1, 5),
             "GRPO reached the same, and the intervals overlap, so a difference is not established",
         ),
-        ("00000000", range(1, 5), "GRPO stands 75.0 points above it, and the intervals do not overlap."),
+        ("00000000", range(1, 5), "GRPO is 75.0 points above it, and the intervals do not overlap."),
         ("01000001", range(1, 4), "One of the two is not finished, so they cannot be compared yet."),
     ],
 )
@@ -186,7 +187,7 @@ def test_several_runs_are_overlaid(make: Callable[..., Path]) -> None:
     runs = make("one"), make("two", outcomes={**ROAD, 8: ("11111111", "11111111")})
     page = report(*runs)
     assert "Comparison of 2 runs: one, two" in page.text
-    assert "from 75.0 % (one) to 100.0 % (two), 87.5 % in the mean" in page.text
+    assert "from 75.0 % (one) to 100.0 % (two), 87.5 % on average" in page.text
     assert "How the policy changed" not in page.text
     assert "one after GRPO, step 8 75.0 %" in page.text
     assert {"c0", "c1"} <= {word for _, attributes in page.tags for word in attributes.get("class", "").split()}
@@ -205,7 +206,7 @@ def test_a_long_run_stays_small(make: Callable[..., Path]) -> None:
             file.write(json.dumps({"step": step, "phase": "grpo", "optim/grad_norm": norm, "optim/lr": 1e-6}) + "\n")
     page = report(run)
     dots = [attributes["d"].count("M") for _, attributes in page.tags if "dots" in attributes.get("class", "")]
-    assert MOST_POINTS - 20 < max(dots) <= MOST_POINTS
+    assert MAX_POINTS - 20 < max(dots) <= MAX_POINTS
     assert len(page.source) < 400_000
 
 
@@ -256,7 +257,7 @@ def test_a_report_is_whole_or_as_it_was(make: Callable[..., Path], monkeypatch: 
         path.write_bytes(content[:100])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("qed.report.write.write_bytes", full)
+    monkeypatch.setattr(write, "write_bytes", full)
     with pytest.raises(QedError, match="No space left on device"):
         write_report([run], run / "report.html")
     assert (run / "report.html").read_text(encoding="utf-8") == before

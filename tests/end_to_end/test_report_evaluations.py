@@ -57,8 +57,8 @@ def test_an_interval_holds_its_mean(answers: int) -> None:
     for name, bounds in found.items():
         assert bounds.ends is not None, name
         assert bounds.ends[0] <= flat[name] <= bounds.ends[1], name
-    assert found["right_tokens"].some == sum(row["correct"] for row in rows)
-    assert found["mean_tokens"].some is None
+    assert found["right_tokens"].n_answers == sum(row["correct"] for row in rows)
+    assert found["mean_tokens"].n_answers is None
     assert compute_bounds([]) == {}
 
 
@@ -109,7 +109,9 @@ def test_runs_are_tested_in_pairs(tmp_path: Path) -> None:
         changed = [{**row, "correct": row["correct"] and row["group_id"] != "q1"} for row in rows]
         step_file.write_text("".join(json.dumps(row) + "\n" for row in changed))
     page = report(one, other)
-    found = compare_paired(read_record(one).rows(8, "maths", "greedy"), read_record(other).rows(8, "maths", "greedy"))
+    found = compare_paired(
+        read_record(one).read_rows(8, "maths", "greedy"), read_record(other).read_rows(8, "maths", "greedy")
+    )
     assert found is not None
     assert found.lost
     assert f"{len(found.gained)} / {len(found.lost)}" in page.text
@@ -196,11 +198,11 @@ def test_a_page_is_the_same_twice(tmp_path: Path) -> None:
 
 def test_a_step_says_how_many_answers_it_is_of(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    assert "answers of its own" not in report(run).text
+    assert "A step of GRPO samples" not in report(run).text
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     told = [{**row, "length/total": 9.0 * (60 + row["step"] % 2)} if row["step"] > 4 else row for row in rows]
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in told))
-    assert "A step of GRPO has 60 to 61 answers of its own." in report(run).text
+    assert "A step of GRPO samples 60 to 61 answers." in report(run).text
 
 
 def test_the_graders_trouble_and_rounding(tmp_path: Path) -> None:
@@ -215,6 +217,6 @@ def test_the_graders_trouble_and_rounding(tmp_path: Path) -> None:
     quiet = report(run).text
     write(**{"grading/timeouts": 2, "grading/errors": 0, "kl/old": 0.01, "mismatch/kl": 0.01})
     loud = report(run).text
-    for title in ("Answers not graded", "Divergence within a step", "Sampler and learner apart"):
+    for title in ("Answers not graded", "Divergence within a step", "Sampler–learner mismatch"):
         assert title not in quiet
         assert title in loud

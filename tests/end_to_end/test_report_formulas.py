@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qed.report.formulas import DRAWN, convert_formula, render_formulas
+from qed.report.formulas import ALLOWED_ELEMENTS, convert_formula, render_formulas
 
-SEEN = DRAWN | {"span"}
+SEEN = ALLOWED_ELEMENTS | {"span"}
 PIECES = [
     "$",
     "$$",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from qed.evaluation.intervals import compute_mcnemar_p
-from qed.report.numbers import MOST_POINTS, compute_running_mean, compute_ticks, thin_cloud, thin_line
+from qed.report.numbers import MAX_POINTS, compute_running_mean, compute_ticks, thin_cloud, thin_line
 from qed.report.panels import build_spans
-from qed.report.scales import Span, Steps, Values
+from qed.report.scales import Span, StepAxis, ValueAxis
 from qed.report.svg import Series
 
 
@@ -42,7 +42,7 @@ def test_mcnemar_bears_large_counts() -> None:
 def test_thinning_keeps_what_stands_out() -> None:
     points = [(float(step), 5.0 if step == 777 else float(step % 3)) for step in range(5000)]
     for some in (thin_line(points), thin_cloud(points)):
-        assert len(some) <= MOST_POINTS
+        assert len(some) <= MAX_POINTS
         assert (777.0, 5.0) in some
         assert some == sorted(some)
     assert thin_line(points[:10]) == thin_cloud(points[:10]) == points[:10]
@@ -57,17 +57,17 @@ def test_the_running_mean_is_a_mean_of_neighbours() -> None:
 @pytest.mark.parametrize("values", [[], [0.0], [3.0, 3.0], [-2.0], [1e-9, 2e-9], [0.1, 1000.0], [-1.0, 1.0], [0.999]])
 @pytest.mark.parametrize("kind", [{}, {"share": True}, {"log": True}, {"zero": False}])
 def test_an_axis_holds_its_values(values: list[float], kind: dict[str, bool]) -> None:
-    axis = Values(values, **kind)
+    axis = ValueAxis(values, **kind)
     assert axis.low < axis.high or len(values) == 0
-    assert all(0 <= axis.share_of_height(value) <= 1 for value in values)
-    assert 1 <= len(axis.ticks()) <= 9
-    assert all(axis.shown(tick) for tick in axis.ticks())
+    assert all(0 <= axis.compute_height(value) <= 1 for value in values)
+    assert 1 <= len(axis.choose_ticks()) <= 9
+    assert all(axis.format_value(tick) for tick in axis.choose_ticks())
 
 
 def test_each_phase_has_its_own_scale() -> None:
-    axis = Steps([Span("SFT", 0, 600, 1.0), Span("GRPO", 600, 720, 1.0)], 0, 100)
-    assert [axis.at(step) for step in (-5, 0, 300, 600, 660, 720, 999)] == [0, 0, 25, 50, 75, 100, 100]
-    assert Steps([Span("", 3, 3)], 0, 100).at(3) == 50
+    axis = StepAxis([Span("SFT", 0, 600, 1.0), Span("GRPO", 600, 720, 1.0)], 0, 100)
+    assert [axis.locate(step) for step in (-5, 0, 300, 600, 660, 720, 999)] == [0, 0, 25, 50, 75, 100, 100]
+    assert StepAxis([Span("", 3, 3)], 0, 100).locate(3) == 50
     assert compute_ticks(0, 0, 4) == [0]
 
 
@@ -75,7 +75,7 @@ def run(*phases: tuple[str, int, int]) -> Any:
     """A record of which only the phases are read: name, begin and last step of each."""
     return SimpleNamespace(
         phases=[
-            SimpleNamespace(name=name, label=name, begin=begin, last=last, total=lambda key: 1.0)
+            SimpleNamespace(name=name, label=name, begin=begin, last=last, compute_total=lambda key: 1.0)
             for name, begin, last in phases
         ]
     )
