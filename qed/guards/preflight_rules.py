@@ -21,7 +21,7 @@ STORED_PER_WIDTH, STORED_PER_INNER = 10, 4
 
 @dataclass(frozen=True)
 class Finding:
-    """A line of the table; `advice` says what is wrong and which setting to change, `fatal` that the run cannot work."""
+    """A line of the table; `advice` says what is wrong and which setting to change, `fatal`: it cannot work."""
 
     what: str
     found: str
@@ -58,8 +58,8 @@ def check_answers(figures: Answers, max_tokens: int) -> list[Finding]:
     truncated, unreadable = "", ""
     if figures.truncated >= MANY:
         truncated = (
-            f"{figures.truncated:.0%} of the answers are cut off at sampling.max_tokens={max_tokens}: raise it, or teach "
-            "the model to end its answers first (SFT)."
+            f"{figures.truncated:.0%} of the answers are cut off at sampling.max_tokens={max_tokens}: raise it, or "
+            "teach the model to end its answers first (SFT)."
         )
     if figures.readable == 0:
         unreadable = (
@@ -69,7 +69,7 @@ def check_answers(figures: Answers, max_tokens: int) -> list[Finding]:
     no_signal = (
         ""
         if figures.signal
-        else "All answers to a problem earn the same here. A run in which no group ever differs ends with exit code 5."
+        else "All answers to a problem earn the same here. A run without any signal ends with exit code 5."
     )
     without_reward = [] if not figures.without_reward else [_describe_missing_rewards(figures.without_reward)]
     return [
@@ -151,7 +151,7 @@ def check_schedule(lr: float, warmup: int, steps: int) -> list[Finding]:
     if lr == 0:
         return [Finding("learning rate", "0", "learner.lr is 0, so nothing is learned.")]
     if warmup and warmup >= steps:
-        advice = f"learner.warmup_steps={warmup} does not end within learner.steps={steps}: learner.lr is never reached."
+        advice = f"learner.warmup_steps={warmup} is not below learner.steps={steps}: learner.lr is never reached."
         return [Finding("warm-up", f"{warmup} of {steps} steps", advice)]
     return []
 

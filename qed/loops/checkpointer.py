@@ -96,7 +96,7 @@ class Checkpointer:
             return
         with self.setup.timer("save"):
             state = self._build_state() | {"best": self.step if best else best_step}
-            rows = self._copied.rows() if self._copied else []
+            rows = self._copied.to_rows() if self._copied else []
             tensors = {**self.learner.state(), **self.ema_reference.state()}
             checkpoints.save_checkpoint(run, self.step, self.setup.model, self.setup.tokenizer, tensors, state, rows)
             self._saved = self.step

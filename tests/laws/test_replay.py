@@ -236,8 +236,8 @@ def test_a_pool_comes_back_as_it_was() -> None:
     pool.end_epoch(9, 2)
     EXGRPO.remember([group("z", 8)], pool, 0)
     problems = {name: Problem(name, "?", "1") for name in pool.answers}
-    rows = json.loads(json.dumps(pool.rows()))
-    assert ReplayBuffer.of(rows, problems) == pool
+    rows = json.loads(json.dumps(pool.to_rows()))
+    assert ReplayBuffer.from_rows(rows, problems) == pool
 
 
 def test_the_learner_looks_at_answers_as_it_trains_on_them() -> None:
