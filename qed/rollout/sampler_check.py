@@ -211,9 +211,7 @@ def require_agreement(check: SamplerCheck, sampler: Sampler, options: Options) -
             "precision is the cause."
         )
     else:
-        advice = (
-            f"Sample with {options.sampler} hf, which is slower and supports any model, and please report the model."
-        )
+        advice = f"Sample with {options.sampler} hf, which is slower but takes any model, and please report the model."
     raise UsageError(
         f"The sampler's log-probs are not the model's own. Over {check.tokens} tokens they differ by up to "
         f"{check.largest:.3g} nats (token {check.position} of an answer to a prompt of {check.prompt_length} tokens), "

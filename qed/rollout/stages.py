@@ -86,8 +86,8 @@ def sample(
             if member.source == "policy":
                 shared.setdefault((group_index, member.output), []).append(index)
     prompts = [groups[group_index][0].prompt + prefix for group_index, prefix in shared]
-    members = [[groups[group_index][index] for index in indices] for (group_index, _), indices in shared.items()]
-    seeds = [[derive_seed(*address, each.problem.id, each.index) for each in sharing] for sharing in members]
+    sharing = [[groups[group_index][index] for index in indices] for (group_index, _), indices in shared.items()]
+    seeds = [[derive_seed(*address, each.problem.id, each.index) for each in members] for members in sharing]
     prefix_lengths = [len(prefix) for _, prefix in shared]
     try:
         completions = sampler.generate(prompts, seeds, sampling, *([prefix_lengths] if any(prefix_lengths) else []))
