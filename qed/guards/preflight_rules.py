@@ -63,8 +63,8 @@ def check_answers(figures: Answers, max_tokens: int) -> list[Finding]:
         )
     if figures.readable == 0:
         unreadable = (
-            "No answer has the form that the reward reads. A phase of SFT teaches it, another --prompt may ask for a "
-            "form that the model knows; qed debug-generations shows answers."
+            "No answer has the format that the reward reads. A phase of SFT teaches it, or another --prompt asks for a "
+            "format that the model knows; qed debug-generations shows answers."
         )
     no_signal = (
         ""

@@ -28,7 +28,7 @@ from qed.errors import QedError
 from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
-from qed.guards.watchdog import watching_run
+from qed.guards.watchdog import watch_run
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
 from qed.models.threads import describe_compute, restore_precision, set_compute
@@ -96,7 +96,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         lock_folder(folder),
         Run(folder, launch.home) as run,
         threads.restore_threads(),
-        watching_run(run, settings.run.watchdog),
+        watch_run(run, settings.run.watchdog),
     ):
         settings = restore_precision(settings, run.folder, launch)
         try:

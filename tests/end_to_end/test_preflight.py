@@ -105,7 +105,7 @@ def test_a_disk_that_is_too_small_is_refused(
 def test_a_model_that_is_not_taught_yet_is_warned_of_and_trained(qed: Callable[..., Any], tmp_path: Path) -> None:
     done = qed("grpo", "--out", tmp_path / "run", *SMALL, "--run.on_no_signal", "warn")
     assert done.code == 0, done.err
-    assert "Warning: No answer has the form that the reward reads" in done.out
+    assert "Warning: No answer has the format that the reward reads" in done.out
 
 
 @pytest.mark.parametrize(
