@@ -113,7 +113,7 @@ class Watchdog:
 
 @dataclass(frozen=True)
 class HangReport:
-    """How to report a hang: the file for the stacks, how to resume, the setting of the deadline, and an event writer."""
+    """How to report a hang: the file for the stacks, how to resume, the deadline's setting, and an event writer."""
 
     stacks: Path
     advice: str

@@ -68,7 +68,7 @@ def test_a_stage_that_hangs(tmp_path: Path, stage: str) -> None:
     _, err = going.communicate(timeout=100)
     assert going.returncode == 75, err
     assert "No progress for 1 s" in err
-    assert f"its stage '{stage}'" in err
+    assert f"in stage '{stage}'" in err
     assert "--resume" in err
     stacks = (run / "logs" / "attempt_1" / "hang.txt").read_text()
     assert "most recent call first" in stacks
@@ -84,7 +84,7 @@ def test_an_evaluation_that_hangs(tmp_path: Path) -> None:
     going = begin("evaluate", *asked, "--out", tmp_path / "kept", fault=FAULTS["sample"])
     _, err = going.communicate(timeout=100)
     assert going.returncode == 75, err
-    assert "its stage 'evaluate'" in err
+    assert "in stage 'evaluate'" in err
     assert f"go on with the same command and --out {tmp_path / 'kept'}; if" in err
     assert "give --watchdog more seconds" in err
     assert "most recent call first" in (tmp_path / "kept" / "hang.txt").read_text()
