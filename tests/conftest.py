@@ -22,14 +22,15 @@ from qed.data.tasks import arithmetic  # noqa: E402 -- see above
 # Machines are noisy: how long an example takes says nothing about the code.
 settings.register_profile("qed", deadline=None)
 settings.load_profile("qed")
+ON_DEMAND = ("faults", "docs")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The matrix of faults takes minutes: it is run when it is asked for by its marker, and not otherwise."""
-    if "faults" in config.getoption("markexpr"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("faults")]
+    """The matrix of faults and the commands of the pages take minutes: each is run when its marker is asked for."""
+    asked = config.getoption("markexpr")
+    marks = [mark for mark in ON_DEMAND if mark not in asked]
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]

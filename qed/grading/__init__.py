@@ -1,1 +1,1 @@
-"""Grading: what is the final answer in a text, and are two answers the same."""
+"""Grading: extracts the final answer of a text, and decides whether two answers are equal."""

@@ -1,13 +1,13 @@
-"""What expressions are made of: numbers, names, fractions, roots, brackets, absolute values, matrices."""
+"""Parsers of the atoms of expressions: numbers, names, fractions, roots, brackets, absolute values, matrices."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
-from qed.grading.bounds import LARGEST_TENS, MOST_BITS, OverBoundError, UnreadableError
+from qed.grading.bounds import MAX_BITS, MAX_POWER_OF_TEN, OverBoundError, UnreadableError
 from qed.grading.cursor import Cursor, read_raw_argument
 from qed.grading.tokens import Token
-from qed.grading.tree import Node, number
+from qed.grading.tree import Node, make_number
 from qed.grading.vocabulary import BIG, DECORATIONS, FUNCTIONS, LETTER_UNITS, SYMBOLS
 
 OPENERS = {"(", "[", "{", "\\{"}
@@ -32,7 +32,7 @@ NUMBER_ENDS = ("\\overline", "\\dot")
 
 
 def starts_atom(cursor: Cursor) -> bool:
-    """Whether a factor follows without a sign between."""
+    """Return whether an implicitly multiplied factor follows, with no sign before it."""
     token = cursor.peek()
     if token.kind == "letter":
         return not (cursor.letter_units and _is_unit(cursor))
@@ -50,20 +50,22 @@ def starts_atom(cursor: Cursor) -> bool:
 
 
 def _is_unit(cursor: Cursor) -> bool:
-    """Whether a letter right behind a number is a unit, and not a name: nothing but units follows."""
+    """Return whether a letter right after a number is a unit and not a name: only units follow."""
     before, after = cursor.peek(-1), cursor.peek(1)
-    behind = before.kind == "number" or before.text in {"}", ")", "\\pi"}
-    return behind and cursor.text in LETTER_UNITS and (after.kind in {"end", "letter"} or after.text in {"^", "/"})
+    follows_number = before.kind == "number" or before.text in {"}", ")", "\\pi"}
+    return (
+        follows_number and cursor.text in LETTER_UNITS and (after.kind in {"end", "letter"} or after.text in {"^", "/"})
+    )
 
 
 def parse_argument(cursor: Cursor) -> Node:
-    """The argument of a command: a group, or what LaTeX takes without braces."""
+    """Parse the argument of a command: a group, or what LaTeX takes without braces."""
     with cursor.nest():
         return parse_atom(cursor)
 
 
 def parse_atom(cursor: Cursor) -> Node:
-    """One factor without its exponent."""
+    """Parse one factor without its exponent."""
     token = cursor.peek()
     if token.kind == "number":
         return _parse_number(cursor)
@@ -79,13 +81,17 @@ def parse_atom(cursor: Cursor) -> Node:
 
 
 def parse_digits(text: str) -> Fraction:
-    """The exact value of a number's digits, once its size is known to be small."""
+    """Return the exact value of a number's digits.
+
+    Raises:
+        OverBoundError: the number is too long; this is checked before it is computed.
+    """
     mantissa, _, tens = text.lower().partition("e")
-    if len(mantissa) > MOST_BITS // 10 or abs(int(tens or 0)) > LARGEST_TENS:
+    if len(mantissa) > MAX_BITS // 10 or abs(int(tens or 0)) > MAX_POWER_OF_TEN:
         raise OverBoundError("a number is too long")
-    whole, _, decimals = mantissa.partition(".")
+    integer, _, decimals = mantissa.partition(".")
     shift = int(tens or 0) - len(decimals)
-    digits = int((whole + decimals) or "0")
+    digits = int((integer + decimals) or "0")
     return Fraction(digits * 10**shift) if shift >= 0 else Fraction(digits, 10**-shift)
 
 
@@ -95,18 +101,18 @@ def _parse_number(cursor: Cursor) -> Node:
         return _parse_repeating(cursor, text)
     if cursor.text == "_":
         raise UnreadableError("a number with an index")
-    return number(parse_digits(text))
+    return make_number(parse_digits(text))
 
 
 def _parse_repeating(cursor: Cursor, text: str) -> Node:
-    """0.1\\overline{23}: the last digits over and over."""
+    """Parse 0.1\\overline{23}, a repeating decimal."""
     cursor.take()
     digits = read_raw_argument(cursor).replace(" ", "")
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 1000:
-        raise UnreadableError("a line over something else than digits")
+        raise UnreadableError("a line over something other than digits")
     decimals = len(text.partition(".")[2])
     tail = Fraction(int(digits), (10 ** len(digits) - 1) * 10**decimals)
-    return number(parse_digits(text) + tail)
+    return make_number(parse_digits(text) + tail)
 
 
 def _parse_name(cursor: Cursor) -> Node:
@@ -120,7 +126,7 @@ def _parse_name(cursor: Cursor) -> Node:
 
 
 def _parse_indexed(cursor: Cursor, name: str) -> Node:
-    """A name with its index and primes, applied to what stands in brackets where it is a function's."""
+    """Parse a name with its index and primes, and its arguments in brackets if it is the name of a function."""
     letter = name
     while cursor.text in {"_", "'"}:
         name += cursor.text
@@ -128,10 +134,10 @@ def _parse_indexed(cursor: Cursor, name: str) -> Node:
             name += read_raw_argument(cursor)
     if cursor.text == "^" and cursor.peek(1).text in {"\\prime", "*"}:
         name += "^" + cursor.peek(1).text
-        cursor.place += 2
+        cursor.position += 2
     if letter in ALWAYS_APPLIED and [cursor.peek(ahead).text for ahead in range(6)] == INVERTED:
         name += "^-1"
-        cursor.place += 5
+        cursor.position += 5
     primed = name.endswith("'")
     if cursor.text == "(" and (primed or letter in ALWAYS_APPLIED or _takes_one_argument(cursor, letter)):
         inner = _parse_group(cursor)
@@ -154,7 +160,7 @@ def _parse_group(cursor: Cursor) -> Node:
     with cursor.nest():
         if opening == "\\{" and cursor.accept_any("\\}"):
             return Node("set")
-        inner = cursor.inside(cursor)
+        inner = cursor.parse_inner(cursor)
         if opening == "{" and cursor.text in {"\\over", "\\choose"}:
             inner = _parse_over(cursor, inner)
     closing = cursor.expect(*CLOSERS[opening])
@@ -168,14 +174,14 @@ def _parse_group(cursor: Cursor) -> Node:
             raise UnreadableError("words in brackets")
         return Node("sequence", opening + closing, inner.parts)
     if CLOSERS[opening][0] != closing:
-        raise UnreadableError("brackets of two kinds around one thing")
+        raise UnreadableError("brackets of two kinds around one value")
     return inner
 
 
 def _parse_over(cursor: Cursor, above: Node) -> Node:
-    """{a \\over b} and {n \\choose k}."""
+    """Parse {a \\over b} and {n \\choose k}."""
     name = cursor.take().text
-    parts = (above, cursor.inside(cursor))
+    parts = (above, cursor.parse_inner(cursor))
     return Node("divide", parts=parts) if name == "\\over" else Node("function", "\\binom", parts)
 
 
@@ -189,7 +195,7 @@ def _parse_bars(cursor: Cursor) -> Node:
     cursor.take()
     with cursor.nest():
         cursor.bars.append(cursor.depth)
-        inner = cursor.inside(cursor)
+        inner = cursor.parse_inner(cursor)
         cursor.expect("|")
         cursor.bars.pop()
     if inner.kind == "matrix":
@@ -211,7 +217,7 @@ def _parse_command(cursor: Cursor) -> Node:
     if name == "\\i":
         return Node("constant", "i")
     if name in {"\\lfloor", "\\lceil"}:
-        inner = cursor.inside(cursor)
+        inner = cursor.parse_inner(cursor)
         cursor.expect("\\r" + name[2:])
         return Node("function", "\\floor" if name == "\\lfloor" else "\\ceil", (inner,))
     if name == "\\emptyset":
@@ -232,7 +238,7 @@ def _parse_operator_name(cursor: Cursor, name: str) -> Node:
         while cursor.text in {"_", "^"}:
             name += cursor.take().text + read_raw_argument(cursor)
         with cursor.nest():
-            return Node("apply", name, (cursor.inside(cursor),))
+            return Node("apply", name, (cursor.parse_inner(cursor),))
     if name.startswith("\\begin{"):
         return _parse_matrix(cursor, name[7:-1])
     raise UnreadableError(f"the command {name}")
@@ -244,23 +250,23 @@ def _parse_short_command(cursor: Cursor) -> Node:
 
 
 def _parse_root(cursor: Cursor) -> Node:
-    degree = number(2)
+    degree = make_number(2)
     if cursor.text == "[":
         cursor.take()
-        degree = cursor.inside(cursor)
+        degree = cursor.parse_inner(cursor)
         cursor.expect("]")
     return Node("function", "root", (parse_argument(cursor), degree))
 
 
 def _parse_matrix(cursor: Cursor, name: str) -> Node:
-    """Rows between \\\\ and cells between &; only a determinant's bars make a difference."""
+    """Parse rows separated by \\\\ and cells separated by &; only the bars of a determinant change the value."""
     end = f"\\end{{{name}}}"
     if name not in MATRICES | SYSTEMS:
         raise UnreadableError(f"the environment {name}")
     if name == "array" and cursor.text == "{":
         read_raw_argument(cursor)
-    if name in SYSTEMS - {"cases"}:  # only there to align what is above each other
-        cursor.tokens = [*cursor.tokens[: cursor.place], *_drop_alignment(cursor.tokens[cursor.place :], end)]
+    if name in SYSTEMS - {"cases"}:  # these environments only align lines
+        cursor.tokens = [*cursor.tokens[: cursor.position], *_drop_alignment(cursor.tokens[cursor.position :], end)]
     rows = _parse_rows(cursor, end)
     if name in SYSTEMS and all(len(row.parts) == 1 for row in rows):
         lines = tuple(row.parts[0] for row in rows)
@@ -285,9 +291,9 @@ def _parse_rows(cursor: Cursor, end: str) -> list[Node]:
 def _parse_cell(cursor: Cursor) -> Node:
     while cursor.peek().kind == "word" and cursor.text.lower() in CONDITIONS and cursor.peek(1).kind != "end":
         cursor.take()
-    return cursor.inside(cursor)
+    return cursor.parse_inner(cursor)
 
 
 def _drop_alignment(tokens: list[Token], end: str) -> list[Token]:
-    place = next((place for place, token in enumerate(tokens) if token.text == end), len(tokens))
-    return [token for token in tokens[:place] if token.text != "&"] + tokens[place:]
+    index = next((index for index, token in enumerate(tokens) if token.text == end), len(tokens))
+    return [token for token in tokens[:index] if token.text != "&"] + tokens[index:]

@@ -1,4 +1,4 @@
-"""What runs in a clean process and in its children; see fork_server.py for the side that asks."""
+"""The fork server process and its children; fork_server.py is the caller's side."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from qed.grading.fork_server import END, MESSAGE
 from qed.guards.parents import die_with_parent
 
-# What a sealed child must never do, by the names of Python's audit events; a name that ends in a dot is a family.
+# Python audit events that a sealed child must not cause; a name that ends in a dot is a prefix.
 FORBIDDEN = {
     "programs": "os.system os.exec os.posix_spawn os.spawn os.fork os.forkpty os.startfile subprocess.Popen pty.spawn",
     "processes": "os.kill os.killpg signal.pthread_kill os.putenv",
@@ -27,32 +27,32 @@ FORBIDDEN = {
 }
 FORBIDDEN_NAMES = " ".join(FORBIDDEN.values()).split()
 FORBIDDEN_EVENTS = frozenset(name for name in FORBIDDEN_NAMES if not name.endswith("."))
-FORBIDDEN_FAMILIES = tuple(name for name in FORBIDDEN_NAMES if name.endswith("."))
+FORBIDDEN_PREFIXES = tuple(name for name in FORBIDDEN_NAMES if name.endswith("."))
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-SEALED_FILES = 64  # open at once
-# Steps go first where both want a core. Beside a step a process of this niceness still gets a third of the core, and
-# its limit by the clock is six times that of processor time, so it does not meet that one first.
+SEALED_FILES = 64  # open files of a sealed child
+# Training steps have priority. Next to one, a process of this niceness still gets a third of a core. The wall-clock
+# limit is six times the CPU limit, so grading does not reach the wall-clock limit first.
 NICENESS = 3
 
-Answer = Callable[[Any], Any]
+Handler = Callable[[Any], Any]
 
 
 def main() -> None:
-    """Load the target, then fork a child for every socket that comes; end when the caller's end closes."""
+    """Load the target, then fork a child for every socket received; end when the caller closes its end."""
     (target, arguments, memory, sealed), control = json.loads(sys.argv[2]), socket.socket(fileno=int(sys.argv[3]))
     die_with_parent(int(sys.argv[4]))()
     if sealed:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    os.dup2(2, 1)  # stdout belongs to the caller: its last line may be read by a program
+    os.dup2(2, 1)  # stdout belongs to the caller: a program may read its last line
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
-    failed, about, answer = "", None, None
+    failure, about, handler = "", None, None
     try:
         module, _, name = target.partition(":")
-        about, answer = getattr(importlib.import_module(module), name)(*arguments)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 -- whatever it is, the caller is told
-        failed = f"{type(error).__name__}: {error}"
-    # From here on the socket tells when the caller is gone, and then what the children have started is ended with them.
+        about, handler = getattr(importlib.import_module(module), name)(*arguments)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- any failure is reported to the caller
+        failure = f"{type(error).__name__}: {error}"
+    # From here on a closed socket means that the caller is gone; then the children and their subprocesses are killed.
     die_with_parent(0)()
     bind = die_with_parent(os.getpid())
     children: set[int] = set()
@@ -64,59 +64,62 @@ def main() -> None:
         with socket.socket(fileno=channels[0]) as channel:
             if message[:1] == END:
                 _end_child(int.from_bytes(message[1:], "big"), children, channel)
-            elif answer is None:
-                _send(channel, {"failed": failed})
-            elif (number := os.fork()) == 0:
+            elif handler is None:
+                _send(channel, {"failed": failure})
+            elif (pid := os.fork()) == 0:
                 control.close()
                 bind()
-                _serve_child(channel, about, answer, memory, sealed)
+                _serve_child(channel, about, handler, memory, sealed)
             else:
-                _lead_group(number)
-                children.add(number)
+                _lead_group(pid)
+                children.add(pid)
 
 
-def _lead_group(number: int) -> None:
-    """Make a child the leader of a group, so that what it starts ends with it; both sides do, whoever is first."""
+def _lead_group(pid: int) -> None:
+    """Make a child the leader of a process group, so that its subprocesses end with it.
+
+    Parent and child both call this, because either may run first.
+    """
     with contextlib.suppress(OSError):
-        os.setpgid(number, number)
+        os.setpgid(pid, pid)
 
 
-def _serve_child(channel: socket.socket, about: Any, answer: Answer, memory: int, sealed: bool) -> None:
+def _serve_child(channel: socket.socket, about: Any, handler: Handler, memory: int, sealed: bool) -> None:
     """Answer questions until the caller closes its end; never returns."""
     code = 1
     try:
         _lead_group(os.getpid())
         _set_limits(memory, sealed)
-        _send(channel, {"number": os.getpid(), "about": about})
+        _send(channel, {"pid": os.getpid(), "about": about})
         with channel.makefile("rb") as questions:
             for line in questions:
-                _send(channel, _answer_question(answer, *json.loads(line)))
+                _send(channel, _answer_question(handler, *json.loads(line)))
         code = 0
     finally:
         os._exit(code)
 
 
-def _answer_question(answer: Answer, cpu: float, question: Any) -> dict[str, Any]:
-    """One answer, within its processor time: when that is spent the kernel ends the process, whatever it is doing."""
+def _answer_question(handler: Handler, cpu: float, question: Any) -> dict[str, Any]:
+    """Answer one question within its CPU time; the kernel kills the process when that time is used up."""
     signal.setitimer(signal.ITIMER_PROF, cpu)
-    began = time.perf_counter()
+    start = time.perf_counter()
     try:
-        told = {"answer": answer(question)}
-        json.dumps(told)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 -- a reward of somebody's own may raise anything
-        told = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:1000]}
+        reply = {"answer": handler(question)}
+        json.dumps(reply)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 -- a user's reward may raise anything
+        reply = {"error": " ".join(f"{type(error).__name__}: {error}".split())[:1000]}
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-    return {**told, "seconds": time.perf_counter() - began}
+    return {**reply, "seconds": time.perf_counter() - start}
 
 
 def _set_limits(memory: int, sealed: bool) -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Not every system counts address space, and one that does not has no limit to give.
+    # Some systems do not account for address space and cannot limit it.
     with contextlib.suppress(OSError, ValueError):
-        most = _read_address_space() + memory
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        limit = _read_address_space() + memory
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     if sealed:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
         resource.setrlimit(resource.RLIMIT_NOFILE, (SEALED_FILES, SEALED_FILES))
@@ -124,14 +127,14 @@ def _set_limits(memory: int, sealed: bool) -> None:
 
 
 def _read_address_space() -> int:
-    """The bytes of address space that loading took."""
+    """Return the bytes of address space in use after loading."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _refuse_event(event: str, arguments: tuple[Any, ...]) -> None:
     writes = event == "open" and arguments[2] & WRITING
-    if writes or event in FORBIDDEN_EVENTS or event.startswith(FORBIDDEN_FAMILIES):
+    if writes or event in FORBIDDEN_EVENTS or event.startswith(FORBIDDEN_PREFIXES):
         raise PermissionError(f"a sealed process may not {event}")
 
 
@@ -139,26 +142,26 @@ def _send(channel: socket.socket, message: dict[str, Any]) -> None:
     channel.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _end_child(number: int, children: set[int], channel: socket.socket) -> None:
-    """End a child and what it started, and tell its exit status; one already dying keeps the status it dies with.
+def _end_child(pid: int, children: set[int], channel: socket.socket) -> None:
+    """Kill a child and its subprocesses, and send its exit status; a child that is already dying keeps its status.
 
-    Only this process reaps, so the number cannot have become that of another process.
+    Only this process reaps its children, so the pid cannot have been reused.
     """
     status = 0
-    if number in children:
-        _kill_group(number)
-        _, status = os.waitpid(number, 0)
-        children.discard(number)
+    if pid in children:
+        _kill_group(pid)
+        _, status = os.waitpid(pid, 0)
+        children.discard(pid)
     with contextlib.suppress(OSError):
         channel.sendall(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _kill_group(number: int) -> None:
-    os.kill(number, signal.SIGKILL)
+def _kill_group(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):  # a child may have left its group
-        os.killpg(number, signal.SIGKILL)
+        os.killpg(pid, signal.SIGKILL)
 
 
 def _end_children(children: set[int]) -> None:
-    for number in children:
-        _kill_group(number)
+    for pid in children:
+        _kill_group(pid)

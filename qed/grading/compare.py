@@ -1,11 +1,11 @@
-"""Are two typed values the same answer? One question a kind, in the order in which kinds say more."""
+"""Comparison of two typed values as answers, one rule per kind of value, the most specific kinds first."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
 
-from qed.grading.bounds import MOST_ITEMS, OverBoundError, UnreadableError, Work
+from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError, Work
 from qed.grading.equivalent_forms import (
     convert_to_matrix,
     is_named_beside_bare,
@@ -27,7 +27,7 @@ INEQUALITIES = {"<", "<=", ">", ">=", "!="}
 
 
 class Comparison:
-    """One comparison: its conventions, and the work that is left for it."""
+    """One comparison, with its conventions and its remaining work."""
 
     def __init__(self, policy: Policy, work: Work) -> None:
         self.policy = policy
@@ -41,7 +41,7 @@ class Comparison:
         }
 
     def are_same(self, gold: Node, answer: Node) -> bool:
-        """Whether two values are the same answer."""
+        """Return whether two values are the same answer."""
         self.work.spend()
         gold, answer = self.drop_name(gold, answer), self.drop_name(answer, gold)
         left, right = self.list_items(gold), self.list_items(answer)
@@ -50,7 +50,7 @@ class Comparison:
         return self.are_same_values(left[0] if left else gold, right[0] if right else answer)
 
     def drop_name(self, node: Node, other: Node) -> Node:
-        """S = {1, 2} and x ∈ {1, 2} are the set, beside what has no name."""
+        """Reduce S = {1, 2} and x ∈ {1, 2} to the set, if the other side has no name."""
         if node.kind == "relation" and node.name in {"=", "in"} and node.parts[1].kind == "set":
             named = other.kind == "relation" or any(part.kind == "relation" for part in other.parts)
             if self.is_name(node.parts[0]) and not named:
@@ -58,16 +58,17 @@ class Comparison:
         return node
 
     def list_items(self, node: Node) -> list[Node]:
-        """The answers that a list, a set or a ± stands for."""
+        """Return the answers that a list, a set or a ± stands for."""
         if node.kind in {"list", "set"}:
-            found = [one for part in node.parts for one in self.expand_signs(part)]
+            items = [item for part in node.parts for item in self.expand_signs(part)]
         else:
-            found = self.expand_signs(node)
-        if len(found) > MOST_ITEMS:
+            items = self.expand_signs(node)
+        if len(items) > MAX_ITEMS:
             raise OverBoundError("too many items")
-        return found
+        return items
 
     def expand_signs(self, node: Node) -> list[Node]:
+        """Return the values that the ± of a node stand for."""
         if node.kind == "list":
             return [node]
         if node.kind == "relation" and node.name == "=":  # x = ±2 is x = 2 and x = −2
@@ -75,66 +76,73 @@ class Comparison:
         return expand_signs(node, self.work)
 
     def are_same_lists(self, gold: Node, answer: Node, left: list[Node], right: list[Node]) -> bool:
-        """Lists and sets, in any order; a tuple beside a bare list, in its order."""
+        """Compare lists and sets in any order, and a tuple with a bare list in order."""
         kinds = {gold.kind, answer.kind}
         if ("set" in kinds and "list" not in kinds) or self.has_inequalities(gold) or self.has_inequalities(answer):
-            found = self.are_same_regions(gold, answer)
-            if found is not None:
-                return found or self.is_solution(gold, answer)
+            same = self.are_same_regions(gold, answer)
+            if same is not None:
+                return same or self.is_solution(gold, answer)
         for one, other in ((gold, answer), (answer, gold)):
             if other.kind == "relation" and other.name == "=" and other.parts[1].kind == "sequence":
-                other = other.parts[1]  # (x, y) = (1, 2) beside x = 1, y = 2
+                other = other.parts[1]  # (x, y) = (1, 2) against x = 1, y = 2
             if other.kind == "sequence" and len(self.expand_signs(other)) == 1:
                 return one.kind == "list" and self.is_list_as_tuple(one, other)
-        if is_named_beside_bare(gold, answer):  # a = 2, b = 3 beside 2, 3
+        if is_named_beside_bare(gold, answer):  # a = 2, b = 3 against 2, 3
             return self.are_all_same(gold.parts, answer.parts)
-        if min(len(left), len(right)) == 1 and "or" in (gold.name, answer.name):  # 7/2 or 3.5: one value, said twice
+        if min(len(left), len(right)) == 1 and "or" in (
+            gold.name,
+            answer.name,
+        ):  # 7/2 or 3.5: one value in two notations
             return all(self.are_same(one, other) for one in left for other in right)
         return self.are_same_items(kinds, left, right)
 
     def are_same_items(self, kinds: set[str], left: list[Node], right: list[Node]) -> bool:
-        """Item by item, in any order."""
-        # An element of a set counts once, and so does a point in a list of points.
+        """Compare item by item, in any order."""
+        # An element of a set counts once; so does a point in a list of points.
         if "set" in kinds or any(part.kind == "sequence" for part in (*left, *right)):
             left, right = self.drop_duplicates(left), self.drop_duplicates(right)
         return self.match_items(left, right)
 
     def has_inequalities(self, node: Node) -> bool:
+        """Return whether a node is a union or contains an inequality."""
         return node.kind == "union" or any(
             part.kind == "relation" and set(part.name.split()) & INEQUALITIES for part in node.parts
         )
 
     def is_list_as_tuple(self, items: Node, sequence: Node) -> bool:
+        """Return whether a bare list equals a tuple, where the policy allows it."""
         if not self.policy.bare_list_as_tuple or items.name != "," or sequence.name != "()":
             return False
         return self.are_all_same(items.parts, sequence.parts)
 
     def are_all_same(self, left: tuple[Node, ...], right: tuple[Node, ...]) -> bool:
+        """Return whether two sequences are the same, item by item and in order."""
         return len(left) == len(right) and all(map(self.are_same, left, right))
 
     def drop_duplicates(self, nodes: list[Node]) -> list[Node]:
-        found: list[Node] = []
+        """Return the nodes without those that equal an earlier one."""
+        unique: list[Node] = []
         for node in nodes:
-            if not any(self.are_same(node, other) for other in found):
-                found.append(node)
-        return found
+            if not any(self.are_same(node, other) for other in unique):
+                unique.append(node)
+        return unique
 
     def match_items(self, left: list[Node], right: list[Node]) -> bool:
-        """Each on the left has its own on the right."""
+        """Return whether the items can be matched one to one."""
         if len(left) != len(right):
             return False
         if self.policy.ordered_lists:
             return self.are_all_same(tuple(left), tuple(right))
-        waiting = list(right)
-        for one in left:
-            place = next((place for place, other in enumerate(waiting) if self.are_same(one, other)), None)
-            if place is None:
+        unmatched = list(right)
+        for item in left:
+            index = next((index for index, other in enumerate(unmatched) if self.are_same(item, other)), None)
+            if index is None:
                 return False
-            waiting.pop(place)
+            unmatched.pop(index)
         return True
 
     def are_same_values(self, gold: Node, answer: Node) -> bool:
-        """Two values that are no lists."""
+        """Compare two values that are not lists."""
         gold, answer = simplify(gold, self.work), simplify(answer, self.work)
         if "sequence" in (gold.kind, answer.kind):
             gold, answer = strip_point_name(gold), strip_point_name(answer)
@@ -150,7 +158,7 @@ class Comparison:
         return self.are_same_expressions(gold, answer)
 
     def are_same_expressions(self, gold: Node, answer: Node) -> bool:
-        """Expressions, and the few kinds that may be the same as another kind."""
+        """Compare expressions, and the few kinds that can equal another kind."""
         if is_scalar(gold) and is_scalar(answer):
             gold, answer = unify_imaginary_unit(gold, answer), unify_imaginary_unit(answer, gold)
             return are_same_scalar(gold, answer, self.work) or self.rounds_to(gold, answer)
@@ -161,12 +169,12 @@ class Comparison:
         return False
 
     def are_same_cells(self, gold: Node, answer: Node) -> bool:
-        """Part by part. Brackets tell intervals from each other, not triples."""
+        """Compare part by part. The kind of bracket matters for pairs (intervals), but not for longer tuples."""
         alike = gold.name == answer.name or (len(gold.parts) > 2 and {gold.name, answer.name} == {"()", "[]"})
         return alike and self.are_all_same(gold.parts, answer.parts)
 
     def are_same_quantities(self, gold: Node, answer: Node) -> bool:
-        """Numbers with a base, a unit, or as a ratio."""
+        """Compare numbers with a base or a unit, and ratios."""
         kinds = {gold.kind, answer.kind}
         if "based" in kinds:
             return are_same_in_base(gold, answer, self.policy)
@@ -176,7 +184,7 @@ class Comparison:
         return scalar and are_same_ratio(gold, answer, self.work)
 
     def are_congruent(self, gold: Node, answer: Node) -> bool:
-        """3 and 10 are the same modulo 7."""
+        """Return whether two values are congruent, as 3 and 10 are modulo 7."""
         if not self.are_same(gold.parts[1], answer.parts[1]):
             return False
         modulus, one, other = (
@@ -187,10 +195,10 @@ class Comparison:
         return self.are_same(gold.parts[0], answer.parts[0])
 
     def rounds_to(self, gold: Node, answer: Node) -> bool:
-        """Whether the answer, exactly, rounds to the decimals of the gold."""
+        """Return whether the exact answer rounds to the decimals of the gold answer."""
         if not self.policy.rounded_gold or gold.kind != "number" or list_names(answer):
             return False
-        places = next((place for place in range(1, 20) if (gold.number * 10**place).denominator == 1), 0)
+        places = next((count for count in range(1, 20) if (gold.number * 10**count).denominator == 1), 0)
         try:
             value = compute_rational(answer, self.work)
         except UndefinedError:
@@ -198,7 +206,7 @@ class Comparison:
         return value is not None and places > 0 and abs(value - gold.number) <= Fraction(1, 2 * 10**places)
 
     def are_same_regions(self, gold: Node, answer: Node) -> bool | None:
-        """The same set of reals; None where one of them is not described as one."""
+        """Return whether two values are the same set of reals; None if one of them does not describe a set."""
         left, right = build_region(gold, self.work), build_region(answer, self.work)
         if left is None or right is None:
             return None
@@ -206,21 +214,21 @@ class Comparison:
             variable = left.variable or right.variable
             named = variable is not None and variable.kind != "function" and self.is_name(variable)
             if not self.policy.interval_as_inequality or not named:
-                return False  # |x| < 2 says of |x| what x < 2 says of x
+                return False  # |x| < 2 is the interval for |x|, not for x
         return are_same_region(left, right, self.work)
 
     def is_solution(self, gold: Node, answer: Node) -> bool:
-        """Whether one is an inequality and the other the set that solves it."""
+        """Return whether one value is an inequality and the other its solution set."""
         if not self.policy.interval_as_inequality:
             return False
         for one, other in ((gold, answer), (answer, gold)):
-            found = build_region(other, self.work) if one.kind == "relation" else None
-            if found is not None and solves(found, one, self.work):
+            region = build_region(other, self.work) if one.kind == "relation" else None
+            if region is not None and solves(region, one, self.work):
                 return True
         return False
 
     def are_same_relations(self, gold: Node, answer: Node) -> bool:
-        """Equations, inequalities and unions."""
+        """Compare equations, inequalities and unions."""
         both = gold.kind == answer.kind == "relation"
         if both and "=" in (gold.name, answer.name):
             return gold.name == answer.name and self.are_same_equations(gold, answer)
@@ -232,7 +240,7 @@ class Comparison:
         return self.are_same_inequalities(gold, answer) if both else self.are_same_sets(gold, answer)
 
     def are_same_sets(self, gold: Node, answer: Node) -> bool:
-        """Sets whose ends are no constants: x ∈ S is S, and unions are the same in any order."""
+        """Compare sets whose ends are not constants: x ∈ S equals S, and unions are equal in any order."""
         for one, other in ((gold, answer), (answer, gold)):
             if one.kind == "relation" and one.name == "in":
                 return self.are_same(one.parts[1], other)
@@ -241,12 +249,13 @@ class Comparison:
         return False
 
     def list_union(self, node: Node) -> list[Node]:
+        """Return the members of a nested union."""
         if node.kind == "union" and node.name == "or":
             return [inner for part in node.parts for inner in self.list_union(part)]
         return [node]
 
     def are_same_equations(self, gold: Node, answer: Node) -> bool:
-        """The same sides, or one a constant multiple of the other."""
+        """Return whether two equations have the same sides, or one is a constant multiple of the other."""
         left, right = gold.parts, answer.parts
         if not all(map(is_scalar, (*left, *right))):
             return self.are_all_same(left, right) or self.are_all_same(left[::-1], right)
@@ -255,9 +264,9 @@ class Comparison:
         return compute_ratio(_subtract(left), _subtract(right), self.work) is not None
 
     def equals_right_side(self, equation: Node, other: Node) -> bool:
-        """x = 5 is 5: the name before the sign may be dropped, an expression may not."""
+        """Return whether x = 5 equals 5: a name before the sign may be dropped, an expression may not."""
         left, right = equation.parts
-        if left == right:  # 5 = 5 says nothing
+        if left == right:  # 5 = 5 has no content
             return False
         if self.is_name(left):
             return self.are_same(right, other)
@@ -273,7 +282,7 @@ class Comparison:
         return False
 
     def is_name(self, node: Node) -> bool:
-        """A symbol, f(x), |AB|, AB/CD, A:B, (x, y): something that is called, not computed."""
+        """Return whether a node is a name and not a computed value: a symbol, f(x), |AB|, AB/CD, A:B, (x, y)."""
         if node.kind in {"symbol", "apply", "text"}:
             return True
         if node.kind == "function":
@@ -283,12 +292,12 @@ class Comparison:
         return node.kind == "constant" and node.name == "e"
 
     def are_same_inequalities(self, gold: Node, answer: Node) -> bool:
-        """The same sides in one direction or the other, or one a multiple of the other."""
+        """Return whether two inequalities have the same sides in either direction, or are multiples of each other."""
         left, right = gold.name.split(), answer.name.split()
-        turned = [FLIPPED.get(sign, sign) for sign in right[::-1]]
+        flipped = [FLIPPED.get(sign, sign) for sign in right[::-1]]
         if left == right and self.are_all_same(gold.parts, answer.parts):
             return True
-        if left == turned and self.are_all_same(gold.parts, answer.parts[::-1]):
+        if left == flipped and self.are_all_same(gold.parts, answer.parts[::-1]):
             return True
         if len(left) != 1 or len(right) != 1 or not all(map(is_scalar, (*gold.parts, *answer.parts))):
             return False

@@ -1,4 +1,4 @@
-"""A place in a list of tokens, with the depth of what is open around it."""
+"""A position in a list of tokens, with the nesting depth around it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from qed.grading.bounds import DEEPEST, OverBoundError, UnreadableError
+from qed.grading.bounds import MAX_DEPTH, OverBoundError, UnreadableError
 from qed.grading.tokens import Token
 from qed.grading.tree import Node
 
@@ -15,40 +15,52 @@ END = Token("end", "")
 
 @dataclass
 class Cursor:
-    """Reads tokens one by one; `inside` parses what stands in brackets, which may be a list."""
+    """Reads tokens one by one; `parse_inner` parses the content of brackets, which may be a list."""
 
     tokens: list[Token]
-    inside: Callable[[Cursor], Node]
+    parse_inner: Callable[[Cursor], Node]
     letter_units: bool = False
-    """Whether a single letter behind a number is a unit: 5 m."""
-    place: int = 0
+    """Whether a single letter after a number is a unit: 5 m."""
+    position: int = 0
     depth: int = 0
     bars: list[int] = field(default_factory=list)
-    """The depths at which | … | are open."""
+    """The depths of the open | … |."""
 
     def peek(self, ahead: int = 0) -> Token:
-        place = self.place + ahead
-        return self.tokens[place] if 0 <= place < len(self.tokens) else END
+        """Return the token at an offset from the next one, or END outside of the text."""
+        index = self.position + ahead
+        return self.tokens[index] if 0 <= index < len(self.tokens) else END
 
     @property
     def text(self) -> str:
+        """The text of the next token."""
         return self.peek().text
 
     def take(self) -> Token:
+        """Return the next token and step over it.
+
+        Raises:
+            UnreadableError: there is none.
+        """
         token = self.peek()
         if token is END:
             raise UnreadableError("the text ends too early")
-        self.place += 1
+        self.position += 1
         return token
 
     def accept_any(self, *texts: str) -> bool:
-        """Step over one of these, if it is next."""
+        """Step over the next token if it is one of these; return whether it was."""
         if self.peek() is not END and self.text in texts:
-            self.place += 1
+            self.position += 1
             return True
         return False
 
     def expect(self, *texts: str) -> str:
+        """Take the next token, which must be one of these.
+
+        Raises:
+            UnreadableError: it is another one.
+        """
         token = self.take()
         if token.text not in texts:
             raise UnreadableError(f"{texts[0]} was expected, not {token.text}")
@@ -56,22 +68,27 @@ class Cursor:
 
     @contextmanager
     def nest(self) -> Iterator[None]:
+        """Enter one level of nesting.
+
+        Raises:
+            OverBoundError: the text is nested too deeply.
+        """
         self.depth += 1
-        if self.depth > DEEPEST:
+        if self.depth > MAX_DEPTH:
             raise OverBoundError("nested too deeply")
         yield
         self.depth -= 1
 
     def split_first_digit(self) -> None:
-        """LaTeX reads one digit where an argument has no braces: \\frac12 is one half."""
+        """Split the first digit off the next number: LaTeX reads \\frac12 as one half."""
         token = self.peek()
         if token.kind == "number" and len(token.text) > 1:
             pieces = [token._replace(text=token.text[0]), Token("number", token.text[1:])]
-            self.tokens[self.place : self.place + 1] = pieces
+            self.tokens[self.position : self.position + 1] = pieces
 
 
 def read_raw_argument(cursor: Cursor) -> str:
-    """The spelling of an argument that is a name: an index or a limit of a sum."""
+    """Return the text of an argument that is a name: an index or a limit of a sum."""
     if not cursor.accept_any("{"):
         return cursor.take().text
     words: list[str] = []

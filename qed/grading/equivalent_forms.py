@@ -1,4 +1,4 @@
-"""What an answer is in another guise: a point with its label, a matrix in brackets, an engineer's imaginary unit."""
+"""Equivalent forms of an answer: a point with its label, a matrix in brackets, an engineer's imaginary unit."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from qed.grading.tree import Node, negate
 
 
 def _list_names(node: Node) -> list[str]:
-    """What the values of a list are called, without indices: x₁ and x₂ are two values of x."""
+    """Return the names of the values of a list, without indices: x₁ and x₂ are two values of x."""
     if not all(part.kind == "relation" and part.name == "=" and part.parts[0].kind == "symbol" for part in node.parts):
         return []
     return [part.parts[0].name.partition("_")[0] for part in node.parts]
 
 
 def is_named_beside_bare(one: Node, other: Node) -> bool:
-    """Whether one list has names, each another one, and the other has none: then the order says which is which."""
+    """Return whether one list has distinct names and the other none, so that they are compared in order."""
     if not one.kind == other.kind == "list" or bool(_list_names(one)) == bool(_list_names(other)):
         return False
     names = _list_names(one) or _list_names(other)
@@ -22,7 +22,7 @@ def is_named_beside_bare(one: Node, other: Node) -> bool:
 
 
 def strip_point_name(node: Node) -> Node:
-    """The coordinates of a named point, A(1, 2), or of one with a minus, −(1, 2)."""
+    """Return the coordinates of a named point, A(1, 2), or of a negated one, −(1, 2)."""
     if node.kind == "apply" and len(node.name) == 1 and node.name.isupper() and len(node.parts) > 1:
         return Node("sequence", "()", node.parts)
     if node.kind == "negate" and node.parts[0].kind == "sequence" and node.parts[0].name == "()":
@@ -34,7 +34,7 @@ def strip_point_name(node: Node) -> Node:
 
 
 def convert_to_matrix(node: Node) -> Node:
-    """The matrix that [[1, 2], [3, 4]] and a column in the guise of a binomial are beside a matrix."""
+    """Convert [[1, 2], [3, 4]], or a column written as a binomial, to a matrix."""
     if node.kind == "sequence" and node.name == "[]" and all(part.name == "[]" for part in node.parts):
         return Node("matrix", parts=tuple(Node("row", parts=part.parts) for part in node.parts))
     if node.kind == "function" and node.name == "\\binom":
@@ -43,7 +43,7 @@ def convert_to_matrix(node: Node) -> Node:
 
 
 def unify_imaginary_unit(node: Node, other: Node) -> Node:
-    """3 + 4j beside 3 + 4i: an engineer's imaginary unit."""
+    """Replace j by i in 3 + 4j if the other side is written with i."""
     if node.kind != "add" or "j" not in list_names(node) or "j" in list_names(other) or not has_imaginary_unit(other):
         return node
     return _replace_name(node, Node("symbol", "j"), Node("constant", "i"))
@@ -54,7 +54,7 @@ def _replace_name(node: Node, old: Node, new: Node) -> Node:
 
 
 def strip_words(words: str) -> str:
-    """Words without an article before them and the plural behind them."""
+    """Return words without their article and plural ending."""
     for article in ("a ", "an ", "the "):
         words = words.removeprefix(article)
     words = "does not exist" if words == "dne" else words

@@ -1,4 +1,4 @@
-"""A verdict step by step, for a person who doubts it."""
+"""Explanation of a verdict, step by step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qed.grading.policy import MATH, Policy
 from qed.grading.reading import Reading
 from qed.grading.tree import Node
 
-LONGEST_BITS = 256
+MAX_BITS_SHOWN = 256
 TIERS = {
     "string": "the texts decide",
     "typed": "the values that were read decide",
@@ -25,7 +25,7 @@ TIERS = {
 
 
 def explain(gold: str, answer: str, policy: Policy = MATH, as_json: bool = False) -> str:
-    """What is made of a gold and an answer, and which step decides."""
+    """Explain how a gold answer and an answer are read, and which tier decides."""
     verdict = equal(gold, answer, policy)
     sides = {"gold": gold, "answer": answer}
     read = {
@@ -50,14 +50,14 @@ def _describe_reading(text: str, reading: Reading) -> dict[str, Any]:
 
 
 def _format_side(name: str, read: dict[str, Any]) -> list[str]:
-    found = [
+    rows = [
         ("cleaned", read["cleaned"]),
         ("tokens", read["tokens"]),
         ("choice letter", read["choice"]),
         *(("value" if number == 0 else "or", value) for number, value in enumerate(read["values"])),
         ("not read", read["trouble"]),
     ]
-    return [f"{name:<8}{read['text']}", *(f"  {label:<14}{value}" for label, value in found if value)]
+    return [f"{name:<8}{read['text']}", *(f"  {label:<14}{value}" for label, value in rows if value)]
 
 
 def _format_decision(verdict: Verdict) -> list[str]:
@@ -69,7 +69,7 @@ def _format_decision(verdict: Verdict) -> list[str]:
 
 
 def format_node(node: Node) -> str:
-    """A typed value as nested words: add(1, divide(x, 2))."""
+    """Format a typed value as nested words: add(1, divide(x, 2))."""
     if node.kind == "number":
         return _format_number(node.number)
     label = node.name if node.kind in {"symbol", "constant", "text"} else f"{node.kind} {node.name}".strip()
@@ -77,6 +77,6 @@ def format_node(node: Node) -> str:
 
 
 def _format_number(value: Fraction) -> str:
-    """Exact, unless that takes a page."""
+    """Format the exact number, or its size if it is very long."""
     bits = value.numerator.bit_length() + value.denominator.bit_length()
-    return str(value) if bits <= LONGEST_BITS else f"an exact number of {bits} bits"
+    return str(value) if bits <= MAX_BITS_SHOWN else f"an exact number of {bits} bits"

@@ -1,4 +1,4 @@
-"""Sums, products and powers: the grammar of expressions, with the products that no sign marks."""
+"""Sums, products and powers: the grammar of expressions, with implicit products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from fractions import Fraction
 from qed.grading.atoms import parse_argument, parse_atom, starts_atom
 from qed.grading.bounds import UnreadableError
 from qed.grading.cursor import Cursor, read_raw_argument
-from qed.grading.tree import Node, negate, number
+from qed.grading.tree import Node, make_number, negate
 from qed.grading.vocabulary import FUNCTIONS, ORDINALS
 
 ADDING = {"+", "-", "\\pm", "\\mp"}
@@ -15,7 +15,7 @@ DEGREES = {"\\circ", "\\degrees"}
 
 
 def parse_expression(cursor: Cursor) -> Node:
-    """A sum of products."""
+    """Parse a sum of products."""
     with cursor.nest():
         parts = [_parse_signed(cursor)]
         while cursor.text in ADDING:
@@ -40,14 +40,14 @@ def _apply_sign(sign: str, node: Node) -> Node:
 
 
 def parse_product(cursor: Cursor, signed: bool = False) -> Node:
-    """Factors beside each other, or with a sign between them, from left to right."""
+    """Parse a product from left to right, its factors adjacent or with a sign between them."""
     if signed and cursor.text in {"+", "-"}:
         return _apply_sign(cursor.take().text, parse_product(cursor))
-    whole = _is_whole(cursor)
+    integer = _is_integer(cursor)
     result = parse_power(cursor)
-    if whole and (mixed := _parse_mixed_number(cursor, result)) is not None:
+    if integer and (mixed := _parse_mixed_number(cursor, result)) is not None:
         degrees = cursor.text == "\\degrees" or [cursor.peek(ahead).text for ahead in (0, 1)] == ["^", "\\circ"]
-        cursor.place += degrees * (1 + (cursor.text == "^"))
+        cursor.position += degrees * (1 + (cursor.text == "^"))
         result = Node("degree", parts=(mixed,)) if degrees else mixed
     while True:
         if cursor.accept_any("*"):
@@ -63,7 +63,7 @@ def parse_product(cursor: Cursor, signed: bool = False) -> Node:
 
 
 def starts_unit_fraction(cursor: Cursor) -> bool:
-    """Whether a fraction of words follows: miles over hours."""
+    """Return whether a fraction of words follows: miles over hours."""
     first = cursor.peek(2)
     return (
         cursor.text == "\\frac"
@@ -84,28 +84,28 @@ def _parse_factor(cursor: Cursor) -> Node:
     return parse_power(cursor)
 
 
-def _is_whole(cursor: Cursor) -> bool:
+def _is_integer(cursor: Cursor) -> bool:
     token = cursor.peek()
     return token.kind == "number" and token.text.isdigit()
 
 
-def _parse_mixed_number(cursor: Cursor, whole: Node) -> Node | None:
-    """2\\frac13 and 2 1/3: a whole number with a proper fraction behind it is their sum."""
-    if whole.kind != "number":
+def _parse_mixed_number(cursor: Cursor, integer: Node) -> Node | None:
+    """Parse 2\\frac13 and 2 1/3: an integer followed by a proper fraction is their sum."""
+    if integer.kind != "number":
         return None
     if cursor.text == "\\frac":
-        place, tokens = cursor.place, list(cursor.tokens)
+        position, tokens = cursor.position, list(cursor.tokens)
         fraction = parse_atom(cursor)
         if fraction.kind == "divide" and (value := _find_proper_fraction(fraction.parts)) is not None:
-            return number(whole.number + value)
-        cursor.place, cursor.tokens = place, tokens
+            return make_number(integer.number + value)
+        cursor.position, cursor.tokens = position, tokens
         return None
     above, slash, below = cursor.peek(), cursor.peek(1), cursor.peek(2)
     if above.kind == below.kind == "number" and above.spaced and slash.text == "/":
         if not (above.text.isdigit() and below.text.isdigit() and int(above.text) < int(below.text)):
             raise UnreadableError("two numbers side by side")
-        cursor.place += 3
-        return number(whole.number + Fraction(int(above.text), int(below.text)))
+        cursor.position += 3
+        return make_number(integer.number + Fraction(int(above.text), int(below.text)))
     return None
 
 
@@ -117,7 +117,7 @@ def _find_proper_fraction(parts: tuple[Node, ...]) -> Fraction | None:
 
 
 def parse_power(cursor: Cursor) -> Node:
-    """An atom with what stands behind it: exponents, factorials, degrees."""
+    """Parse an atom with its suffixes: exponents, factorials, degrees."""
     command = cursor.text
     if command in FUNCTIONS:
         return _parse_function(cursor)
@@ -139,23 +139,23 @@ def _parse_raised(cursor: Cursor, base: Node) -> Node:
     if name == "o" and base.kind == "number":
         name = "\\circ"
     if name in DEGREES or name.lower() in ORDINALS:
-        cursor.place += 1 + opened
+        cursor.position += 1 + opened
         if opened:
             cursor.expect("}")
         if name in DEGREES:
             return Node("degree", parts=(base,))
         if base.kind != "number":
-            raise UnreadableError("an ordinal of something else than a number")
+            raise UnreadableError("an ordinal of something other than a number")
         return base
     if base.kind == "symbol" and base.name.startswith("\\mathbb") and cursor.peek(opened + 1).text in {"}", ""}:
         return base._replace(name=f"{base.name} {read_raw_argument(cursor)}")  # ℝ⁺
     if name in {"'", "\\prime"}:
-        raise UnreadableError("a prime behind something else than a name")
+        raise UnreadableError("a prime after something other than a name")
     return Node("power", parts=(base, parse_exponent(cursor)))
 
 
 def parse_exponent(cursor: Cursor) -> Node:
-    """What is raised: a group, or a signed atom; towers stand on the right."""
+    """Parse an exponent: a group, or a signed atom; powers are right-associative."""
     with cursor.nest():
         if cursor.text in {"-", "+"}:
             return _apply_sign(cursor.take().text, parse_exponent(cursor))
@@ -167,7 +167,7 @@ def parse_exponent(cursor: Cursor) -> Node:
 
 
 def _parse_function(cursor: Cursor) -> Node:
-    """sin x, sin²(x), log_2 8: with brackets what is in them, without them the product that follows."""
+    """Parse sin x, sin²(x) or log_2 8; without brackets the argument is the product that follows."""
     name = cursor.take().text
     base: tuple[Node, ...] = ()
     raised: Node | None = None
@@ -178,7 +178,7 @@ def _parse_function(cursor: Cursor) -> Node:
             raised = parse_exponent(cursor)
     with cursor.nest():
         arguments = _parse_arguments(cursor)
-    if raised == number(-1) and name in {"\\sin", "\\cos", "\\tan", "\\cot", "\\sec", "\\csc"}:
+    if raised == make_number(-1) and name in {"\\sin", "\\cos", "\\tan", "\\cot", "\\sec", "\\csc"}:
         name, raised = "\\arc" + name[1:], None
     result = Node("function", name, (*arguments, *base))
     return result if raised is None else Node("power", parts=(result, raised))

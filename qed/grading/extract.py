@@ -1,4 +1,4 @@
-"""The final answer in a text. Every search is linear in the text's length, whatever the text."""
+"""Extraction of the final answer of a text. Every search is linear in the length of the text."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-# An escaped sign is no brace. Each alternative begins in its own way, so the search never goes back.
+# An escaped brace does not count. Each alternative begins differently, so the search never backtracks.
 BRACES = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{|\\.|[{}]", re.DOTALL)
 TAGS = ("<answer>", "</answer>")
 BOXES = ("\\boxed", "\\fbox")
-THINKING_ENDS = "</think>"
-# A sampler that runs on writes the next turn; the answer stands before it.
+THINKING_END = "</think>"
+# A sampler that does not stop writes the next turn; the answer is before it.
 TURNS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
 PHRASE = re.compile(
     r"\b(?:final answer|answer|solution|result|value|option|choice)s? ?(?:is|are|:|=)"
@@ -22,10 +22,10 @@ PHRASE = re.compile(
 DELIMITERS = (("$$", "$$"), ("\\[", "\\]"), ("\\(", "\\)"), ("$", "$"), ("**", "**"), ("`", "`"))
 SENTENCE_END = re.compile(r"\.(?=\s|$)|[\n。!?;]|I hope")
 REASON = re.compile(r",? (?:because|since|which|where|so that|as)\b")
-# Each alternative begins with another sign, or is decided by the second one: nothing to go back to.
+# The first or second character decides between the alternatives, so the search never backtracks.
 LIST = re.compile(r"(?:[-\d./, ]|and\b|or\b|[a-zA-Z] ?= ?)+")
 TUPLE = re.compile(r"[(\[][-+\d./, ]{3,60}[)\]]")
-LONGEST_SENTENCE = 1_000
+MAX_SENTENCE_CHARS = 1_000
 NUMBER = re.compile(
     r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[/:]\d+(?!\.?\d))?(?:\s?\\?%)?", re.ASCII
 )
@@ -38,24 +38,23 @@ LETTER = re.compile(
     r"|\(([A-H])\)\.?$|^\(?([A-H])[).] ",
     re.MULTILINE,
 )
-# A value that no plain number says: 12π, 3√2, 2^n.
+# Signs of a value that is not a plain number: 12π, 3√2, 2^n.
 FORMULA_SIGNS = re.compile(r"[π√\\^]")
 STATES = re.compile(r" (?:is|are|equals|=|be) ")
-# Without braces LaTeX boxes one sign; what is meant is the number.
+# Without braces LaTeX boxes a single character, but the whole number is meant.
 BARE_BOX = re.compile(r"\\boxed\s?(-?\d[\d.,]{0,40}|[A-Z]\b)")
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """An answer, and the convention by which it was found."""
+    """An answer, and where in the text it was found."""
 
     answer: str
     source: str
 
 
 def find_between(text: str, opening: str, closing: str) -> str | None:
-    """What stands between the last `opening` and the next `closing` behind it, stripped; None where either is
-    missing."""
+    """Return the stripped text between the last `opening` and the next `closing`; None if either is missing."""
     start = text.rfind(opening)
     if start < 0:
         return None
@@ -65,52 +64,57 @@ def find_between(text: str, opening: str, closing: str) -> str | None:
 
 
 def find_last_boxed(text: str) -> str | None:
-    r"""The content of the complete `\boxed{…}` that begins last, braces matched; None where there is none."""
+    r"""Return the content of the complete `\boxed{…}` that begins last, with matched braces; None if there is none."""
     begin, end = max(_find_boxes(text, ("\\boxed",)), default=(-1, -1))
     return text[begin:end].strip() if begin >= 0 else None
 
 
 def _find_boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int, int]]:
-    """Where the content of every complete box begins and ends."""
-    opened: list[int] = []  # where the content of each open brace begins, or -1 for a brace that opens no box
-    for sign in BRACES.finditer(text):
-        found = sign.group()
-        if found == "}":
-            start = opened.pop() if opened else -1
+    """Yield the start and end of the content of every complete box."""
+    starts: list[int] = []  # the start of the content of each open brace, or -1 for a brace that opens no box
+    for match in BRACES.finditer(text):
+        brace = match.group()
+        if brace == "}":
+            start = starts.pop() if starts else -1
             if start >= 0:
-                yield start, sign.start()
-        elif found[-1] == "{" and len(found) != 2:
-            opened.append(sign.end() if found[:-1].strip() in names else -1)
+                yield start, match.start()
+        elif brace[-1] == "{" and len(brace) != 2:
+            starts.append(match.end() if brace[:-1].strip() in names else -1)
 
 
 def find_last_number(text: str) -> str | None:
-    """The last number of a text as digits alone: no currency, percent sign or comma between thousands, of a fraction
-    the lower part; None without one."""
-    found = _find_last(NUMBER, text)
-    return SEPARATOR.split(NO_DIGIT.sub("", found.group()))[-1].replace("−", "-") if found is not None else None
+    """Return the last number of a text as plain digits; None without one.
+
+    Currency, percent signs and thousands separators are dropped; of a fraction the denominator is returned.
+    """
+    match = _find_last(NUMBER, text)
+    return SEPARATOR.split(NO_DIGIT.sub("", match.group()))[-1].replace("−", "-") if match is not None else None
 
 
 def extract_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] = TAGS) -> Extracted | None:
-    """The final answer of a response, and where it was found.
+    """Extract the final answer of a response, and where it was found.
 
-    `strict` takes a complete box, an answer tag or a `####` line; `flexible` also takes what the text says in words,
-    down to its last number; `lenient` goes on to a box or tag that never closes. `tags` are what an answer stands
-    between, such as <answer> and </answer>.
+    `strict` accepts a complete box, an answer tag or a `####` line; `flexible` also accepts an answer in words, and in
+    the end the last number; `lenient` also accepts a box or tag that is never closed. `tags` enclose an answer, such as
+    <answer> and </answer>.
+
+    Raises:
+        ValueError: there is no such mode.
     """
     if mode not in MODES:
         raise ValueError(f"{mode!r} is no mode of extraction: {', '.join(MODES)}")
     text = _cut_to_last_turn(text)
     for source, find in MODES[mode]:
-        found = TAGGED[source](text, tags) if source in TAGGED else find(text)
-        if found is not None and found.strip():
-            return Extracted(found.strip(), source)
+        answer = TAGGED[source](text, tags) if source in TAGGED else find(text)
+        if answer is not None and answer.strip():
+            return Extracted(answer.strip(), source)
     return None
 
 
 def _cut_to_last_turn(text: str) -> str:
-    """The text behind the thinking, and before a next turn."""
-    text = text.rpartition(THINKING_ENDS)[2]
-    ends = [place for turn in TURNS if (place := text.find(turn)) > 0]
+    """Return the text after the thinking and before any next turn."""
+    text = text.rpartition(THINKING_END)[2]
+    ends = [start for turn in TURNS if (start := text.find(turn)) > 0]
     return text[: min(ends)] if ends else text
 
 
@@ -126,10 +130,10 @@ def _find_box(text: str) -> str | None:
 
 
 def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    found = None
+    last = None
     for match in pattern.finditer(text):
-        found = match
-    return found
+        last = match
+    return last
 
 
 def _find_tag(text: str, tags: tuple[str, str] = TAGS) -> str | None:
@@ -138,29 +142,29 @@ def _find_tag(text: str, tags: tuple[str, str] = TAGS) -> str | None:
 
 
 def _find_hashes(text: str) -> str | None:
-    """The last line behind ####; elsewhere these signs are a heading."""
+    """Return the text after the last #### if it is on the last line; elsewhere these signs are a heading."""
     line = text.rpartition("####")[2].strip()
     return line if "####" in text and "\n" not in line else None
 
 
 def _find_phrase(text: str) -> str | None:
-    """What stands behind the `A:` that begins the last line, or else behind the last `answer is`."""
+    """Return what follows the `A:` at the start of the last line, or else the last `answer is`."""
     if _has_unfinished_box(text):
         return None
     line = text.rstrip().rpartition("\n")[2].strip()
     if "\n" in text.strip() and line.startswith("A:"):
         return _read_statement(line[2:])
-    found = _find_last(PHRASE, text)
-    return _read_statement(text[found.end() : found.end() + LONGEST_SENTENCE]) if found is not None else None
+    phrase = _find_last(PHRASE, text)
+    return _read_statement(text[phrase.end() : phrase.end() + MAX_SENTENCE_CHARS]) if phrase is not None else None
 
 
 def _read_statement(tail: str) -> str | None:
-    """The answer at the beginning of a tail: between delimiters, or as a sentence."""
+    """Return the answer at the start of a text: between delimiters, or as a sentence."""
     tail = tail.lstrip(" \t\r\n:*=")
     for opening, closing in DELIMITERS:
         if tail.startswith(opening):
-            inside, found, _ = tail[len(opening) :].partition(closing)
-            if found:
+            inside, closed, _ = tail[len(opening) :].partition(closing)
+            if closed:
                 return inside
     end = SENTENCE_END.search(tail)
     sentence = tail[: end.start()] if end else tail
@@ -168,7 +172,7 @@ def _read_statement(tail: str) -> str | None:
 
 
 def _read_sentence(sentence: str) -> str | None:
-    """A short statement as it stands; in a longer one what follows `is`, or its last number."""
+    """Return a short statement unchanged; of a longer one, what follows `is`, or its last number."""
     if reason := REASON.search(sentence):
         sentence = sentence[: reason.start()]
     if len(sentence.split()) <= 3 or LIST.fullmatch(sentence):
@@ -180,21 +184,23 @@ def _read_sentence(sentence: str) -> str | None:
 
 
 def _find_bold(text: str) -> str | None:
-    found = _find_last(BOLD, text)
-    return found.group(1).strip().rstrip(".:") if found is not None and any(map(str.isdigit, found.group(1))) else None
+    bold = _find_last(BOLD, text)
+    return bold.group(1).strip().rstrip(".:") if bold is not None and any(map(str.isdigit, bold.group(1))) else None
 
 
 def _find_letter(text: str) -> str | None:
-    found = _find_last(LETTER, text)
-    return next(filter(None, found.groups())) if found is not None else None
+    letter = _find_last(LETTER, text)
+    return next(filter(None, letter.groups())) if letter is not None else None
 
 
 def _find_statement(text: str) -> str | None:
-    """What the last line says that something is, where no single number says it: a formula without delimiters, a
-    point, or several numbers."""
-    line = text.strip().rpartition("\n")[2][-LONGEST_SENTENCE:].rstrip(". ")
-    found = _find_last(STATES, line) if "$" not in line and "\\(" not in line else None
-    tail = line[found.end() :] if found is not None else ""
+    """Return what follows `is` or `=` in the last line, if it is not a single number.
+
+    That is a formula without delimiters, a point, or several numbers.
+    """
+    line = text.strip().rpartition("\n")[2][-MAX_SENTENCE_CHARS:].rstrip(". ")
+    verb = _find_last(STATES, line) if "$" not in line and "\\(" not in line else None
+    tail = line[verb.end() :] if verb is not None else ""
     if not tail or _has_unfinished_box(text):
         return None
     several = LIST.fullmatch(tail) and len(set(NUMBER.findall(tail))) > 1
@@ -205,12 +211,12 @@ def _find_statement(text: str) -> str | None:
 def _find_closing_number(text: str) -> str | None:
     if _has_unfinished_box(text):
         return None
-    found = _find_last(NUMBER, text)
-    return found.group() if found is not None else None
+    number = _find_last(NUMBER, text)
+    return number.group() if number is not None else None
 
 
 def _find_formula(text: str) -> str | None:
-    """The last formula of the last line, unless a number follows it."""
+    """Return the last formula of the last line, unless a number follows it."""
     line = text.strip().rpartition("\n")[2]
     pieces = line.replace("\\(", "$").replace("\\)", "$").replace("$$", "$").split("$")
     if _has_unfinished_box(text) or len(pieces) < 3 or len(pieces) % 2 == 0 or _find_last(NUMBER, pieces[-1]):
@@ -219,23 +225,23 @@ def _find_formula(text: str) -> str | None:
 
 
 def _has_unfinished_box(text: str) -> bool:
-    """A text that ends within a box or a tag was cut off: it has no answer."""
+    """Return whether the text ends within a box or a tag: it was cut off and has no answer."""
     return "\\boxed{" in text or text.rfind(TAGS[0]) > text.rfind(TAGS[1])
 
 
 def _read_whole_text(text: str) -> str | None:
-    """A response that is nothing but an answer in a word or two."""
+    """Return the whole response if it is an answer of one or two words."""
     text = text.strip().rstrip(".")
     return text if len(text.split()) <= 2 and len(text) <= 40 and text.replace(" ", "").isalpha() else None
 
 
 def _find_open_box(text: str) -> str | None:
-    _, found, rest = text.rpartition("\\boxed{")
-    return rest.partition("$")[0].partition("\n")[0][:LONGEST_SENTENCE] if found else None
+    _, opening, rest = text.rpartition("\\boxed{")
+    return rest.partition("$")[0].partition("\n")[0][:MAX_SENTENCE_CHARS] if opening else None
 
 
 def _find_open_tag(text: str, tags: tuple[str, str] = TAGS) -> str | None:
-    return text.rpartition(tags[0])[2][:LONGEST_SENTENCE] if tags[0] in text else None
+    return text.rpartition(tags[0])[2][:MAX_SENTENCE_CHARS] if tags[0] in text else None
 
 
 Finder = Callable[[str], str | None]

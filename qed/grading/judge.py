@@ -1,7 +1,7 @@
-"""Grade answers in worker processes, so that a reward may hang, crash or eat memory without taking the run with it.
+"""Grading in worker processes, so that a reward that hangs, crashes or uses too much memory does not stop the run.
 
-A verdict that met a limit of time has the tier `timeout`, one whose reward raised or died `error`; both pay nothing,
-are counted by their tiers, and are never an exception of the caller.
+The tier of a grade is `timeout` if a time limit was reached, and `error` if the reward raised or died. Both give a
+reward of 0, are counted by tier, and never raise in the caller.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from qed.guards.signals import check_signals
 from qed.guards.watchdog import beat
 from qed.types import Grade, Group, Problem, Rollout
 
-MOST_WORKERS = 8
-POLL_SECONDS = 0.2  # between two looks for a signal while answers are graded
-# What a reward may ask of a rollout; log-probs and what later stages write are none of its business.
+MAX_WORKERS = 8
+POLL_SECONDS = 0.2  # between checks for a signal while answers are graded
+# The fields of a rollout that a reward can read; not log-probs or what later stages write.
 ROLLOUT_FIELDS = ("prompt", "output", "text", "stop_reason", "source", "version", "index", "prompt_text")
 
 
 class Judge:
-    """A pool of killable processes that grade.
+    """A pool of worker processes that grade and can be killed.
 
-    It may be used from any thread; a fork of the caller begins with a pool of its own.
+    It may be used from any thread; a fork of the caller starts with a new pool.
 
     Args:
-        target, arguments: see `Zygote`; the target's description says whether it is `batched`, which part is the
-            `judge` and whether it `checks_format` (see `Reward`), and its function is made by `serving`.
-        workers: processes at once; 0 takes one for each core that this process may use, and at most eight.
+        target, arguments: see `ForkServer`; the target's description says whether it is `batched`, which part is the
+            `judge` and whether it `checks_format` (see `Reward`), and its function is made by `serve`.
+        workers: number of processes; 0 means one per core that this process may use, and at most eight.
         limits: for each answer.
-        log: the file that takes what rewards print; a model's answers in it would command a terminal.
+        log: the file for what rewards print, which may contain a model's answers with terminal escape codes.
     """
 
     def __init__(
@@ -49,92 +49,94 @@ class Judge:
         limits: Limits = LIMITS,
         log: Path | None = None,
     ) -> None:
-        self.workers = workers or min(MOST_WORKERS, host.count_usable_cores())
-        self._zygote = ForkServer(target, arguments, limits, log=log)
-        self._begin()
+        self.workers = workers or min(MAX_WORKERS, host.count_usable_cores())
+        self._server = ForkServer(target, arguments, limits, log=log)
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._owner = os.getpid()
         self._about: Any = None
         self._idle: deque[Session] = deque()
-        self._places = threading.BoundedSemaphore(self.workers)
+        self._slots = threading.BoundedSemaphore(self.workers)
 
     def start(self) -> Any:
-        """Load the target; what it says of itself.
+        """Load the target and return its description.
 
         Raises:
-            NotLoadedError: it cannot be loaded.
+            NotLoadedError: the target cannot be loaded.
         """
         if self._about is None:
-            session = self._session()
+            session = self._take_session()
             self._about = session.about
             self._idle.append(session)
         return self._about
 
     @property
     def judge(self) -> str | None:
-        """What decides correctness; None where nothing does."""
+        """The name of what decides correctness; None if nothing does."""
         name: str | None = self.start().get("judge")
         return name
 
     @property
     def checks_format(self) -> bool:
-        """Whether its grades say if the format holds."""
+        """Whether the grades say if the format holds."""
         return bool(self.start().get("checks_format"))
 
     def grade(self, groups: Sequence[Group]) -> list[list[Grade]]:
-        """The grades of some groups of answers, in their order."""
+        """Grade groups of answers, in order."""
         if os.getpid() != self._owner:
-            self._begin()
+            self._reset()
         batched = self.start()["batched"]
         units = groups if batched else [[rollout] for group in groups for rollout in group]
         threads = ThreadPoolExecutor(self.workers)
         try:
-            asked = [threads.submit(self._unit, unit) for unit in units]
-            while wait(asked, POLL_SECONDS).not_done:
+            futures = [threads.submit(self._grade_unit, unit) for unit in units]
+            while wait(futures, POLL_SECONDS).not_done:
                 check_signals("grade", progress=False)
-            graded = iter([grade for one in asked for grade in one.result()])
-        except BaseException:  # an interrupt must not wait for answers that may never come
+            grades = iter([grade for future in futures for grade in future.result()])
+        except BaseException:  # an interrupt must not wait for answers that may never arrive
             threads.shutdown(wait=False, cancel_futures=True)
             self.close()
             raise
         threads.shutdown()
-        return [[next(graded) for _ in group] for group in groups]
+        return [[next(grades) for _ in group] for group in groups]
 
     __call__ = grade
 
-    def _unit(self, rollouts: Group) -> list[Grade]:
-        """The grades of answers that are judged together; when that fails, each is judged alone."""
-        with self._places:
+    def _grade_unit(self, rollouts: Group) -> list[Grade]:
+        """Grade answers in one request; if that fails, grade each one alone."""
+        with self._slots:
             beat()
             try:
-                return self._asked(rollouts)
+                return self._grade_in_worker(rollouts)
             except TimedOutError as error:
                 grade = build_failed_grade("timeout", str(error))
             except (FailedError, NotLoadedError) as error:
                 grade = build_failed_grade("error", str(error))
-        return [grade] if len(rollouts) == 1 else [grade for one in rollouts for grade in self._unit([one])]
+        return (
+            [grade] if len(rollouts) == 1 else [grade for rollout in rollouts for grade in self._grade_unit([rollout])]
+        )
 
-    def _asked(self, rollouts: Group) -> list[Grade]:
+    def _grade_in_worker(self, rollouts: Group) -> list[Grade]:
         question = [_encode_rollout(rollout) for rollout in rollouts]
-        session = self._session()
+        session = self._take_session()
         try:
-            told = session.ask(question, scale=len(rollouts))
+            grades = session.ask(question, scale=len(rollouts))
         finally:
             if session.alive:
                 self._idle.append(session)
         try:
-            return [Grade(**grade) for grade in told]
+            return [Grade(**grade) for grade in grades]
         except TypeError as error:
-            raise FailedError(f"what it said is no grade: {error}") from error
+            raise FailedError(f"the reward returned no grade: {error}") from error
 
-    def _session(self) -> Session:
-        """A worker that waits; one that died since its last answer costs the next answer nothing."""
+    def _take_session(self) -> Session:
+        """Take an idle worker, or start a new one; workers that died since their last answer are dropped."""
         while True:
             try:
                 session = self._idle.pop()
             except IndexError:
-                return self._zygote.open_session()
+                return self._server.open_session()
             if session.idle:
                 return session
             session.close()
@@ -143,23 +145,23 @@ class Judge:
         """End all workers."""
         while self._idle:
             self._idle.pop().close()
-        self._zygote.close()
+        self._server.close()
 
 
 def build_failed_grade(tier: str, reason: str) -> Grade:
-    """The grade of an answer that could not be graded."""
+    """Build the grade of an answer that could not be graded."""
     return Grade(0.0, False, False, None, tier=tier, reason=reason)
 
 
 def serve(grade: Callable[[Sequence[Rollout]], list[Grade]]) -> Callable[[Any], Any]:
-    """The worker's side: a function of rollouts as one from JSON to JSON."""
+    """Wrap a function of rollouts as one from JSON to JSON, for the workers."""
 
     def answer(question: list[dict[str, Any]]) -> list[dict[str, Any]]:
         rollouts = [_decode_rollout(packed) for packed in question]
         grades = grade(rollouts)
         if len(grades) != len(rollouts):
             raise ValueError(f"{len(grades)} grades for {len(rollouts)} answers")
-        return [asdict(one) for one in grades]
+        return [asdict(grade) for grade in grades]
 
     return answer
 
@@ -172,26 +174,26 @@ def _encode_rollout(rollout: Rollout) -> dict[str, Any]:
             "question": problem.question,
             "answer": problem.answer,
             "solution": problem.solution,
-            "meta": _encode_value(problem.meta),
+            "meta": _encode_meta(problem.meta),
         },
         **{name: getattr(rollout, name) for name in ROLLOUT_FIELDS},
     }
 
 
-def _encode_value(value: Any) -> Any:
-    """What a problem carries along, as JSON can say it; of data too deep for that, nothing."""
+def _encode_meta(value: Any) -> Any:
+    """Convert a problem's metadata to JSON types; None if it is nested too deeply."""
     try:
-        return _decode_value(value)
+        return _encode_value(value)
     except RecursionError:
         return None
 
 
-def _decode_value(value: Any) -> Any:
+def _encode_value(value: Any) -> Any:
     if isinstance(value, str | int | float | None):
         return value
     if isinstance(value, list | tuple):
-        return [_decode_value(inner) for inner in value]
-    return {str(key): _decode_value(inner) for key, inner in value.items()} if hasattr(value, "items") else str(value)
+        return [_encode_value(inner) for inner in value]
+    return {str(key): _encode_value(inner) for key, inner in value.items()} if hasattr(value, "items") else str(value)
 
 
 def _decode_rollout(packed: dict[str, Any]) -> Rollout:

@@ -1,6 +1,6 @@
 """Arithmetic on matrices: sums, products, powers, transposes, inverses and determinants, cell by cell.
 
-Every result is an expression in the cells, so nothing is computed here; the sizes are bounded instead.
+Every result is an expression in the cells: no values are computed here, and the sizes are bounded.
 """
 
 from __future__ import annotations
@@ -8,16 +8,16 @@ from __future__ import annotations
 from functools import reduce
 
 from qed.grading.bounds import Work
-from qed.grading.tree import Node, number
+from qed.grading.tree import Node, make_number
 
-LARGEST = 6  # rows or columns of a product
-LARGEST_DETERMINANT = 4  # rows: 24 products
-LARGEST_POWER = 4
+MAX_SIZE = 6  # rows or columns of a product
+MAX_DETERMINANT_ROWS = 4  # rows: 24 products
+MAX_POWER = 4
 TRANSPOSED = {"T", "\\top", "t"}
 
 
 def simplify(node: Node, work: Work) -> Node:
-    """The matrix or the determinant that an expression with matrices is; every other node as it stands."""
+    """Reduce an expression with matrices to a matrix or a determinant; return any other node unchanged."""
     if node.kind not in RULES or not any(_is_matrix(part) or part.kind in RULES for part in node.parts):
         return _compute_determinant(node, work) if node.kind == "matrix" and node.name == "|" else node
     parts = tuple(simplify(part, work) for part in node.parts)
@@ -32,7 +32,7 @@ def _is_matrix(node: Node) -> bool:
 
 
 def compute_shape(node: Node) -> tuple[int, int]:
-    """Rows and columns; no columns where the rows differ."""
+    """Return the numbers of rows and columns; 0 columns if the rows have different lengths."""
     widths = {len(row.parts) for row in node.parts}
     return len(node.parts), widths.pop() if len(widths) == 1 else 0
 
@@ -75,25 +75,25 @@ def _multiply(node: Node, work: Work) -> Node | None:
 
 def _multiply_pair(left: Node, right: Node, work: Work) -> Node | None:
     (height, inner), (other, width) = compute_shape(left), compute_shape(right)
-    if inner != other or not 0 < max(height, inner, width) <= LARGEST:
+    if inner != other or not 0 < max(height, inner, width) <= MAX_SIZE:
         return None
     work.spend(height * inner * width)
-    columns = [[row.parts[place] for row in right.parts] for place in range(width)]
-    return _build_matrix([[_dot(row.parts, tuple(column)) for column in columns] for row in left.parts])
+    columns = [[row.parts[index] for row in right.parts] for index in range(width)]
+    return _build_matrix([[_dot_product(row.parts, tuple(column)) for column in columns] for row in left.parts])
 
 
-def _dot(left: tuple[Node, ...], right: tuple[Node, ...]) -> Node:
+def _dot_product(left: tuple[Node, ...], right: tuple[Node, ...]) -> Node:
     return Node("add", parts=tuple(Node("multiply", parts=pair) for pair in zip(left, right, strict=True)))
 
 
-def _raise(node: Node, work: Work) -> Node | None:
+def _raise_to_power(node: Node, work: Work) -> Node | None:
     base, above = node.parts
     if above.kind == "symbol" and above.name in TRANSPOSED:
         height, width = compute_shape(base)
         return _build_matrix([[base.parts[i].parts[j] for i in range(height)] for j in range(width)])
-    if above == number(-1):
+    if above == make_number(-1):
         return _invert(base, work)
-    if above.kind == "number" and above.number in range(2, LARGEST_POWER + 1):
+    if above.kind == "number" and above.number in range(2, MAX_POWER + 1):
         result: Node | None = base
         for _ in range(above.number.numerator - 1):
             result = _multiply_pair(result, base, work) if result is not None else None
@@ -102,7 +102,7 @@ def _raise(node: Node, work: Work) -> Node | None:
 
 
 def _invert(base: Node, work: Work) -> Node | None:
-    """The adjugate over the determinant, of two rows."""
+    """Invert a matrix of two rows: the adjugate over the determinant."""
     if compute_shape(base) != (2, 2):
         return None
     (a, b), (c, d) = (row.parts for row in base.parts)
@@ -111,24 +111,24 @@ def _invert(base: Node, work: Work) -> Node | None:
 
 
 def _compute_determinant(node: Node, work: Work) -> Node:
-    """A determinant as a sum of products; the node itself where it is too large or not square."""
+    """Expand a determinant to a sum of products; return the node itself if it is too large or not square."""
     height, width = compute_shape(node)
-    if height != width or not 0 < height <= LARGEST_DETERMINANT:
+    if height != width or not 0 < height <= MAX_DETERMINANT_ROWS:
         return node
     return _expand_first_row([row.parts for row in node.parts], work)
 
 
 def _expand_first_row(rows: list[tuple[Node, ...]], work: Work) -> Node:
-    """By the first row."""
+    """Expand a determinant along its first row."""
     work.spend()
     if len(rows) == 1:
         return rows[0][0]
     terms = []
-    for place, cell in enumerate(rows[0]):
-        minor = _expand_first_row([row[:place] + row[place + 1 :] for row in rows[1:]], work)
+    for index, cell in enumerate(rows[0]):
+        minor = _expand_first_row([row[:index] + row[index + 1 :] for row in rows[1:]], work)
         term = Node("multiply", parts=(cell, minor))
-        terms.append(Node("negate", parts=(term,)) if place % 2 else term)
-    return reduce(lambda one, other: Node("add", parts=(one, other)), terms)
+        terms.append(Node("negate", parts=(term,)) if index % 2 else term)
+    return reduce(lambda left, right: Node("add", parts=(left, right)), terms)
 
 
 def _evaluate_function(node: Node, work: Work) -> Node | None:
@@ -140,6 +140,6 @@ RULES = {
     "divide": _divide,
     "add": _add,
     "multiply": _multiply,
-    "power": _raise,
+    "power": _raise_to_power,
     "function": _evaluate_function,
 }

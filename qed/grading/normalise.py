@@ -1,4 +1,4 @@
-"""One spelling for what looks the same: Unicode signs become LaTeX, invisible characters and delimiters go."""
+"""Normalisation of text: Unicode signs become LaTeX; invisible characters and delimiters are removed."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def _build_table() -> dict[int, str]:
     table |= {ord(sign): rf"\frac{{{pair[0]}}}{{{pair[1]}}}" for sign, pair in FRACTIONS.items()}
     table |= {ord("⅒"): r"\frac{1}{10}"}
     table |= dict.fromkeys(map(ord, INVISIBLE), "")
-    for place, name in enumerate(GREEK.split()):
+    for index, name in enumerate(GREEK.split()):
         name = name.strip("_")
-        table[ord("α") + place] = "o" if name == "omicron" else f"\\{name} "
+        table[ord("α") + index] = "o" if name == "omicron" else f"\\{name} "
     for upper in ("Γ", "Δ", "Θ", "Λ", "Ξ", "Π", "Σ", "Φ", "Ψ", "Ω"):
         name = unicodedata.name(upper).split()[-1].capitalize().replace("Lamda", "Lambda")
         table[ord(upper)] = f"\\{name} "
@@ -46,7 +46,7 @@ def _build_table() -> dict[int, str]:
 TABLE = _build_table()
 RAISED = re.compile(f"[{''.join(SUPERSCRIPTS)}]+")
 BRACED_COMMA = re.compile(r" ?\{, ?\}")
-# `The answer is 5`, in \\text or not, is 5.
+# `The answer is 5`, in \\text or not, becomes 5.
 INTRODUCTION = re.compile(
     r"^(?:\\text ?\{ ?)?(?:the |my )?(?:final |correct )?answer(?: is)? ?:?(?: ?\} ?| )(?=.)", re.IGNORECASE
 )
@@ -54,7 +54,7 @@ LOWERED = re.compile(f"[{''.join(SUBSCRIPTS)}]+")
 
 
 def clean_text(text: str) -> str:
-    """The text in ASCII LaTeX as far as a table can say it."""
+    """Convert a text to ASCII LaTeX, as far as the table covers it."""
     if not text.isascii():
         text = RAISED.sub(lambda run: "^{" + "".join(SUPERSCRIPTS[sign] for sign in run.group()) + "}", text)
         text = LOWERED.sub(lambda run: "_{" + "".join(SUBSCRIPTS[sign] for sign in run.group()) + "}", text)
@@ -64,12 +64,12 @@ def clean_text(text: str) -> str:
 
 
 def _strip_dollars(text: str) -> str:
-    """Dollar signs around mathematics go; one that stands alone before a number is money."""
+    """Remove dollar signs around mathematics; a single one before a number is a currency sign."""
     if "$" not in text:
         return text
     money = text.replace("\\$", "\0")
     if money.count("$") % 2:
-        place = money.find("$")
-        if money[place + 1 : place + 2].isdigit():
-            money = money[:place] + "\0" + money[place + 1 :]
+        index = money.find("$")
+        if money[index + 1 : index + 2].isdigit():
+            money = money[:index] + "\0" + money[index + 1 :]
     return money.replace("$", " ").replace("\0", "\\$").strip()

@@ -1,15 +1,15 @@
-"""Spellings that stand for others: what only dresses an answer goes, and what has several notations gets one."""
+"""Notation: decoration around an answer is removed, and different notations of a value become one."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-QUOTES = frozenset("\"'`*")  # and Markdown's signs
+QUOTES = frozenset("\"'`*")  # with those of Markdown
 COLOUR = re.compile(r"\\(?:text)?color ?\{[^{}]{0,30}\}")
-AMERICAN = re.compile(r"\bU\.?S\.? ?(?=\\?\$)")
-# An interval in the notation ]0, 1[, whose brackets turn their backs on what is left out.
-OUTWARD = re.compile(r"([\[\]])([^\[\](){}]{1,200}[,;][^\[\](){}]{1,200})([\[\]])")
+US_PREFIX = re.compile(r"\bU\.?S\.? ?(?=\\?\$)")
+# An open interval in the notation ]0, 1[.
+OUTWARD_BRACKETS = re.compile(r"([\[\]])([^\[\](){}]{1,200}[,;][^\[\](){}]{1,200})([\[\]])")
 UNION = re.compile(r"([)\]}]) ?U ?([(\[\\])")
 MODULO = re.compile(r"(?:\( ?\\?b?mod|(?<![\\A-Za-z])mod) ?([^(){},]{1,30})(?:\)|$)")
 EXCEPT = re.compile(r"^(?:\\text ?\{ ?)?all real (?:numbers|values) except(?: for)? ?\}? ?([^A-Za-z]{1,30}[^ ]{0,30})$")
@@ -29,7 +29,7 @@ COMMAND_SPELLINGS = (
 
 
 def unwrap_text(text: str) -> str:
-    """A text without quotes and wrappers, in the notation that the parser reads."""
+    """Remove quotes and wrappers, and rewrite a text in the notation that the parser reads."""
     if text.startswith("$") and text.endswith("$") and text.count("$") == 2 and not text.endswith("\\$"):
         text = text[1:-1].strip()
     for _ in range(3):
@@ -53,20 +53,20 @@ def _replace_commands(text: str) -> str:
 
 
 def _strip_counted_noun(text: str) -> str:
-    """8 packs of gum for 8 (packs of gum)."""
-    found = COUNTED.match(text)
-    return f"{found[1]}\\text{{ {found[2].replace('-', '')}}}{found[3]}" if found is not None else text
+    """Rewrite 8 (packs of gum) as 8 packs of gum."""
+    match = COUNTED.match(text)
+    return f"{match[1]}\\text{{ {match[2].replace('-', '')}}}{match[3]}" if match is not None else text
 
 
 def _rewrite_outward_brackets(text: str) -> str:
     if text.endswith("[") or text.startswith(("]", "\\left]")):
-        return OUTWARD.sub(_rewrite_interval, text.replace("\\left", "").replace("\\right", ""))
+        return OUTWARD_BRACKETS.sub(_rewrite_interval, text.replace("\\left", "").replace("\\right", ""))
     return text
 
 
-def _rewrite_interval(found: re.Match[str]) -> str:
-    """(0, 1) for ]0, 1[."""
-    opening, inside, closing = found.groups()
+def _rewrite_interval(match: re.Match[str]) -> str:
+    """Rewrite ]0, 1[ as (0, 1)."""
+    opening, inside, closing = match.groups()
     return ("(" if opening == "]" else "[") + inside + (")" if closing == "[" else "]")
 
 
@@ -74,20 +74,23 @@ def _rewrite_ellipses(text: str) -> str:
     return ELLIPSIS.sub(_rewrite_period, text).replace("...", "\\ldots ")
 
 
-def _rewrite_period(found: re.Match[str]) -> str:
-    """0.1666… is 0.1 with a period of 6, where the period is written three times, or twice if it is longer. A period
-    of 9 is left as it is: 0.999… is written for what comes close to one."""
-    digits = found.group(1)
+def _rewrite_period(match: re.Match[str]) -> str:
+    """Rewrite 0.1666… as 0.1 with a period of 6.
+
+    A period of one digit must be written three times, a longer one twice. A period of 9 is not rewritten, because
+    0.999… usually means a value close to one.
+    """
+    digits = match.group(1)
     decimals = len(digits) - digits.index(".") - 1
     for length in range(1, decimals // 2 + 1):
         period = digits[-length:]
         times = 3 if length == 1 else 2
         if period != "9" and times * length <= decimals and digits.endswith(period * times):
             return f"{digits[: len(digits) - length * times]}\\overline{{{period}}}"
-    return found.group()
+    return match.group()
 
 
-# Each is tried only where its mark is in the text.
+# Each rewrite runs only if its mark is in the text.
 REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("\\", _replace_commands),
     ("color", lambda text: COLOUR.sub("", text)),
@@ -99,7 +102,7 @@ REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("mod", lambda text: MODULO.sub(r"\\pmod{\1}", text)),
     ("except", lambda text: EXCEPT.sub(r"\\mathbb{R}\\setminus\\{\1\\}", text)),
     ("+/-", lambda text: text.replace("+/-", "\\pm ")),
-    ("S", lambda text: AMERICAN.sub("", text)),
+    ("S", lambda text: US_PREFIX.sub("", text)),
     ("U", lambda text: UNION.sub(r"\1\\cup \2", text)),
     ("[", _rewrite_outward_brackets),
     ("]", _rewrite_outward_brackets),

@@ -1,7 +1,7 @@
-"""Values of expressions at fixed points, with fifty digits and more.
+"""Values of expressions at fixed points, with sixty digits or more.
 
-The points are constants and the precision never changes within a context, so a verdict is the same in every run and
-thread. Real roots are taken where the degree is odd: the third root of −8 is −2.
+The points are constants and the precision of a context never changes, so a verdict is the same in every run and thread.
+Roots of odd degree are the real ones: the third root of −8 is −2.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 from mpmath import MPContext
 
-from qed.grading.bounds import LARGEST_EXPONENT, LARGEST_FACTORIAL, OverBoundError, UnreadableError, Work
+from qed.grading.bounds import MAX_EXPONENT, MAX_FACTORIAL, OverBoundError, UnreadableError, Work
 from qed.grading.exact import UndefinedError, compute_rational
 from qed.grading.tree import Node
 
 DIGITS = 60
 MORE_DIGITS = 150
-LARGEST_ANGLE = 10**40  # beyond it, reducing by 2π costs more digits than there are
-# Numerators of the points, over 1009: the first three rows are positive, the next two have both signs. The last two are
-# large, for functions that go in steps: the floor of each of the others is nearly always zero, one or two.
+MAX_ANGLE = 10**40  # beyond it, reducing by 2π loses more digits than there are
+# Numerators of the points, over 1009. The first three rows are positive, the next two have both signs. The last two are
+# large, for step functions: the floor of each of the others is nearly always zero, one or two.
 POINTS = (
     (761, 1429, 2213, 547, 1871, 997, 2719, 1163, 2039, 683),
     (1627, 877, 601, 2467, 1283, 1999, 733, 2617, 947, 1753),
@@ -31,46 +31,52 @@ POINTS = (
     (9187, 14431, 21379, 12781, 17539, 26417, 11467, 19013, 24671, 15331),
     (37123, 28979, 44497, 31153, 40009, 52289, 34583, 47111, 29833, 38959),
 )
-POSITIVE = 3
-SMOOTH = 5
+POSITIVE_ROWS = 3
+SMOOTH_ROWS = 5  # enough for functions without steps
 _contexts = threading.local()
 
 
-def build_context(digits: int) -> Any:
-    """This thread's arithmetic of so many digits. mpmath changes a context while it computes, so none is shared."""
-    found = getattr(_contexts, str(digits), None)
-    if found is None:
-        found = MPContext()
-        found.dps = digits
-        setattr(_contexts, str(digits), found)
-    return found
+def get_context(digits: int) -> Any:
+    """Return this thread's arithmetic with that many digits; contexts are mutable, so threads do not share them."""
+    context = getattr(_contexts, str(digits), None)
+    if context is None:
+        context = MPContext()
+        context.dps = digits
+        setattr(_contexts, str(digits), context)
+    return context
 
 
 class Point:
-    """What each name stands for, and the arithmetic to use."""
+    """The value of each name, and the arithmetic to use."""
 
     def __init__(self, names: Mapping[str, int], row: int, work: Work, digits: int = DIGITS) -> None:
         self.names = names
         self.row = row
         self.work = work
-        self.arithmetic = build_context(digits)
+        self.arithmetic = get_context(digits)
 
-    def value_of(self, name: str) -> Any:
-        place = self.names[name]
+    def get_value(self, name: str) -> Any:
+        """Return the value of a name; names beyond the length of the row get another denominator."""
         row = POINTS[self.row]
-        turn, place = divmod(place, len(row))
-        return self.arithmetic.mpf(row[place]) / (1009 + 10 * turn)
+        turn, index = divmod(self.names[name], len(row))
+        return self.arithmetic.mpf(row[index]) / (1009 + 10 * turn)
 
 
 def evaluate(node: Node, point: Point) -> Any:
-    """The value of a scalar expression at a point."""
+    """Compute the value of a scalar expression at a point.
+
+    Raises:
+        UndefinedError: it has no value there.
+        UnreadableError: it contains a node without a numeric value.
+        OverBoundError: it needs too much work.
+    """
     work = point.work
     work.spend()
     kind, arithmetic = node.kind, point.arithmetic
     if kind == "number":
         return arithmetic.mpf(node.number.numerator) / node.number.denominator
     if kind == "symbol":
-        return point.value_of(node.name)
+        return point.get_value(node.name)
     if kind == "constant":
         return _evaluate_constant(node.name, arithmetic)
     if kind == "power":
@@ -104,17 +110,17 @@ def _multiply(_: Node, parts: list[Any], point: Point) -> Any:
 
 
 def _apply_unknown_function(node: Node, parts: list[Any], point: Point) -> Any:
-    """An unknown function: something that depends on its name, the point, and every argument in its own way."""
-    own = point.value_of(node.name + "()")
-    arithmetic, result = point.arithmetic, own
-    for place, part in enumerate(parts):
+    """Evaluate an unknown function as a fixed function of its name, the point and every argument."""
+    seed = point.get_value(node.name + "()")
+    arithmetic, result = point.arithmetic, seed
+    for index, part in enumerate(parts):
         point.work.spend(3)
-        result += (own + place) * part + arithmetic.cos(_reduce_angle(part, arithmetic) * own + place)
+        result += (seed + index) * part + arithmetic.cos(_check_angle(part, arithmetic) * seed + index)
     return result
 
 
-def _reduce_angle(angle: Any, arithmetic: Any) -> Any:
-    if abs(angle) > LARGEST_ANGLE:
+def _check_angle(angle: Any, arithmetic: Any) -> Any:
+    if abs(angle) > MAX_ANGLE:
         raise OverBoundError("an angle is too large")
     return angle
 
@@ -131,7 +137,7 @@ def _evaluate_power(node: Node, point: Point) -> Any:
 
 
 def raise_to_rational(base: Any, exponent: Fraction, point: Point) -> Any:
-    """A power whose exponent is known exactly."""
+    """Compute a power with an exact rational exponent."""
     arithmetic = point.arithmetic
     if exponent.denominator == 1 and abs(exponent.numerator) < 1000:
         if base == 0 and exponent <= 0:
@@ -145,6 +151,7 @@ def raise_to_rational(base: Any, exponent: Fraction, point: Point) -> Any:
 
 
 def raise_to_complex(base: Any, exponent: Any, point: Point) -> Any:
+    """Compute a power with a real or complex exponent."""
     arithmetic = point.arithmetic
     point.work.spend(5)
     if base == 0:
@@ -155,7 +162,7 @@ def raise_to_complex(base: Any, exponent: Any, point: Point) -> Any:
 
 
 def _exponentiate(above: Any, arithmetic: Any) -> Any:
-    if abs(above) > LARGEST_EXPONENT:
+    if abs(above) > MAX_EXPONENT:
         raise OverBoundError("a power is too large")
     return arithmetic.exp(above)
 
@@ -176,12 +183,11 @@ def _evaluate_function(node: Node, parts: list[Any], point: Point) -> Any:
         return max(map(arithmetic.re, parts)) if name == "\\max" else min(map(arithmetic.re, parts))
     if len(parts) != 1 or name not in ONE_ARGUMENT:
         raise UnreadableError(f"the function {name}")
-    return ONE_ARGUMENT[name](arithmetic, _reduce_angle(parts[0], arithmetic))
+    return ONE_ARGUMENT[name](arithmetic, _check_angle(parts[0], arithmetic))
 
 
 def _evaluate_logarithm(name: str, parts: list[Any], arithmetic: Any) -> Any:
-    """ln is natural, and so is log unless it has a base: exact answers with a bare log mean the same log on both
-    sides."""
+    """Evaluate a logarithm: ln is natural, log is decimal unless it has a base."""
     if any(part == 0 for part in parts) or len(parts) > 2:
         raise UndefinedError("the logarithm of zero")
     top = arithmetic.ln(parts[0])
@@ -194,7 +200,7 @@ def _evaluate_logarithm(name: str, parts: list[Any], arithmetic: Any) -> Any:
 
 
 def _evaluate_counting(name: str, parts: list[Any], arithmetic: Any) -> Any:
-    if any(arithmetic.im(part) != 0 or abs(part) > LARGEST_FACTORIAL for part in parts):
+    if any(arithmetic.im(part) != 0 or abs(part) > MAX_FACTORIAL for part in parts):
         raise UndefinedError(f"{name} of a large or complex value")
     parts = [arithmetic.re(part) for part in parts]
     if name == "\\floor":
@@ -208,7 +214,7 @@ def _evaluate_counting(name: str, parts: list[Any], arithmetic: Any) -> Any:
 
 
 def _build_reciprocal(name: str) -> Callable[[Any, Any], Any]:
-    """A function of the reciprocal of another, as secant is of cosine."""
+    """Build the reciprocal of a function, as secant is of cosine."""
 
     def rule(arithmetic: Any, angle: Any) -> Any:
         below = ONE_ARGUMENT[name](arithmetic, angle)

@@ -1,4 +1,4 @@
-"""The conventions on which reasonable graders differ, one switch each. The defaults are the convention of MATH."""
+"""The conventions on which graders differ, one switch each. The defaults are those of MATH."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Policy:
-    """What counts as the same answer where mathematics leaves it open."""
+    """What counts as the same answer where mathematics has no single convention."""
 
     percent_sign_optional: bool = True
-    """20 % equals 20 as well as 0.2: the sign may be dropped, but 0.4 is a share and never 0.4 %. Off: 20 % is 0.2 and
-    nothing else."""
+    """20 % equals 20 as well as 0.2: the sign may be dropped, but 0.4 is a fraction and never 0.4 %. Off: 20 % equals
+    only 0.2."""
 
     ordered_lists: bool = False
     """A bare list of answers must come in the order of the gold. Off: `1, 2` is `2, 1`."""
 
     convert_units: bool = True
-    """3 hours equal 180 minutes, and 30° equals π/6. Off: two different units are a conflict."""
+    """3 hours equal 180 minutes, and 30° equals π/6. Off: two different units never match."""
 
     bare_list_as_tuple: bool = True
     """`2, 4` and `x = 2, y = 4` equal `(2, 4)` when the order is the same."""
@@ -32,7 +32,7 @@ class Policy:
     """7:45 equals 7:45 a.m., and 19:45 equals 7:45 p.m.; the other half of the day never does."""
 
     base_optional: bool = True
-    """`52` equals `52_8`: the base may be dropped, but never be another."""
+    """`52` equals `52_8`: the base may be dropped, but not changed."""
 
     rounded_gold: bool = False
     """A gold with a decimal point accepts every value that rounds to it: 33.3 accepts 100/3."""

@@ -1,4 +1,4 @@
-"""Numbers that are more than their value: with a unit, in a base, as a ratio or a time of day."""
+"""Comparison of numbers with a unit or a base, of ratios and of times of day."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from qed.grading.bounds import Work
 from qed.grading.exact import compute_rational
 from qed.grading.policy import Policy
 from qed.grading.scalars import are_same_scalar, is_scalar
-from qed.grading.tree import Node, number
+from qed.grading.tree import Node, make_number
 from qed.grading.vocabulary import UNITS
 
-HALVES = {"am", "pm"}
+DAY_HALVES = {"am", "pm"}
 POUND = UNITS["pound"][1]
 ANGLES = {"degree", "radian"}
 
 
 def are_same_quantity(gold: Node, answer: Node, policy: Policy, work: Work) -> bool:
-    """Two values of which one has a unit: a missing unit is fine, another one is not."""
+    """Compare two values of which at least one has a unit: a unit may be missing, but not be another one."""
     if len({part.name for node in (gold, answer) for part in node.parts[2:] if node.kind == "unit"}) > 1:
         return False
     left, right = _split_unit(gold), _split_unit(answer)
-    if left[0].kind == "ratio" or right[0].kind == "ratio" or {left[1], right[1]} & HALVES:
+    if left[0].kind == "ratio" or right[0].kind == "ratio" or {left[1], right[1]} & DAY_HALVES:
         return _are_same_time(left, right, policy, work)
     if not all(map(is_scalar, (left[0], right[0]))):
         return False
@@ -35,14 +35,14 @@ def are_same_quantity(gold: Node, answer: Node, policy: Policy, work: Work) -> b
 
 
 def _split_unit(node: Node) -> tuple[Node, str, Fraction]:
-    """Value, dimension, and worth of the unit; "" for no unit and for the word `units` itself."""
+    """Return value, dimension and factor of the unit; the dimension is "" without a unit and for the word `units`."""
     if node.kind != "unit":
         return node, "", Fraction(1)
     return node.parts[0], node.name, node.parts[1].number
 
 
 def _scale(value: Node, factor: Fraction) -> Node:
-    return Node("multiply", parts=(value, number(factor)))
+    return Node("multiply", parts=(value, make_number(factor)))
 
 
 def _have_same_units(
@@ -50,7 +50,7 @@ def _have_same_units(
 ) -> bool:
     if {left[1], right[1]} == ANGLES:
         return policy.convert_units and _are_same_angle(left, right, work)
-    if {left[1], right[1]} == {"sterling", "mass"} and POUND in (left[2], right[2]):  # 20 pounds beside £20
+    if {left[1], right[1]} == {"sterling", "mass"} and POUND in (left[2], right[2]):  # 20 pounds against £20
         return are_same_scalar(left[0], right[0], work)
     if left[1] != right[1]:
         return False
@@ -60,17 +60,17 @@ def _have_same_units(
 
 
 def _are_same_angle(left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], work: Work) -> bool:
-    """30° is π/6."""
+    """Compare angles in degrees and radians: 30° equals π/6."""
     if (left[1] == "degree") == (right[1] == "degree") or not {left[1], right[1]} <= ANGLES | {""}:
         return False
-    sides = [Node("degree", parts=(one[0],)) if one[1] == "degree" else one[0] for one in (left, right)]
+    sides = [Node("degree", parts=(side[0],)) if side[1] == "degree" else side[0] for side in (left, right)]
     return are_same_scalar(sides[0], sides[1], work)
 
 
 def _are_same_percent(
     left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work
 ) -> bool:
-    """20 % is 0.2, and by convention 20; but a number below one is read as a share, so 0.4 is not 0.4 %."""
+    """Compare percentages: 20 % equals 0.2, and by convention 20; but 0.4 is read as a fraction, so it is not 0.4 %."""
     if left[1] == right[1]:
         return are_same_scalar(left[0], right[0], work)
     percent, plain = (left, right) if left[1] == "percent" else (right, left)
@@ -80,12 +80,12 @@ def _are_same_percent(
         return True
     if not policy.percent_sign_optional or not are_same_scalar(percent[0], plain[0], work):
         return False
-    share = compute_rational(plain[0], work)
-    return share is None or share == 0 or abs(share) >= 1
+    fraction = compute_rational(plain[0], work)
+    return fraction is None or fraction == 0 or abs(fraction) >= 1
 
 
 def are_same_ratio(gold: Node, answer: Node, work: Work) -> bool:
-    """2:3 is 4:6 and 2/3; a time of day is only itself."""
+    """Compare ratios: 2:3 equals 4:6 and 2/3; a time of day equals only itself."""
     if _is_time(gold) or _is_time(answer):
         return _read_clock(gold) == _read_clock(answer) != ()
     if gold.kind != answer.kind:
@@ -109,7 +109,7 @@ def _build_quotient(node: Node) -> Node:
 
 
 def _is_time(node: Node) -> bool:
-    """Hours and two digits of minutes, with seconds or without."""
+    """Return whether a node is a time of day: hours and two digits of minutes, with or without seconds."""
     hours, *rest = node.name.split(":") if node.kind == "ratio" else ("",)
     if not (hours.isdigit() and 0 < len(hours) <= 2 and int(hours) <= 24 and 0 < len(rest) <= 2):
         return False
@@ -117,7 +117,7 @@ def _is_time(node: Node) -> bool:
 
 
 def _read_clock(node: Node) -> tuple[int, ...]:
-    """Hours, minutes and seconds; a bare number is the hour."""
+    """Return hours, minutes and seconds; a bare number is the hour, and () is no time."""
     if node.kind == "ratio" and all(part.isdigit() and len(part) <= 4 for part in node.name.split(":")):
         return (*map(int, node.name.split(":")), 0, 0)[:3]
     if node.kind == "number" and node.number.denominator == 1:
@@ -129,14 +129,14 @@ def _are_same_time(
     left: tuple[Node, str, Fraction], right: tuple[Node, str, Fraction], policy: Policy, work: Work
 ) -> bool:
     halves = {left[1], right[1]}
-    if halves <= HALVES | {""}:
+    if halves <= DAY_HALVES | {""}:
         if len(halves) > 1 and not ("" in halves and policy.half_day_optional):
             return False
-        times = [_read_clock(one[0]) for one in (left, right)]
+        times = [_read_clock(side[0]) for side in (left, right)]
         if "" in halves and len(halves) > 1 and all(times) and max(times)[0] > 12:  # 15:30 is 3:30 p.m.
-            times = [_shift_half_day(time, one[1]) for time, one in zip(times, (left, right), strict=True)]
+            times = [_shift_half_day(time, side[1]) for time, side in zip(times, (left, right), strict=True)]
         return times[0] == times[1] != ()
-    if halves & HALVES or (left[1] and right[1] and left[1] != right[1]):
+    if halves & DAY_HALVES or (left[1] and right[1] and left[1] != right[1]):
         return False
     return left[0].kind == right[0].kind and are_same_ratio(left[0], right[0], work)
 
@@ -146,8 +146,8 @@ def _shift_half_day(time: tuple[int, ...], half: str) -> tuple[int, ...]:
 
 
 def are_same_in_base(gold: Node, answer: Node, policy: Policy) -> bool:
-    """52_8: the digits and the base, which may be dropped but not changed."""
-    if gold.parts or answer.parts:  # 2516_2: there is no such number
+    """Compare numbers with a base, such as 52_8: the base may be dropped but not changed."""
+    if gold.parts or answer.parts:  # 2516_2 is not a valid number
         return False
     if gold.kind == answer.kind:
         return gold.name == answer.name

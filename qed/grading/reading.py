@@ -1,4 +1,4 @@
-"""From the text of an answer to what it may mean."""
+"""Reading of an answer: from its text to the values that it may have."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from qed.grading.normalise import clean_text
 from qed.grading.spoken import read_number
 from qed.grading.structure import parse
 from qed.grading.tokens import Token, build_key, tokenize
-from qed.grading.tree import Node, number
+from qed.grading.tree import Node, make_number
 from qed.grading.vocabulary import NUMBER_WORDS
 
 BASE_BRACKETS = {"{", "}", "(", ")"}
-NO_NUMERAL = Node("text", "no such numeral")  # a digit as large as the base or larger
+NO_NUMERAL = Node("text", "no such numeral")  # a digit that is not smaller than the base
 CHOICES = set("ABCDEFGH")
-LONGEST_CHOICE = 60  # tokens
+MAX_CHOICE_TOKENS = 60  # tokens
 CHOICE_SIGNS = set("()[]{},.%$:-+/^*<>|!") | {"<=", ">="}
-LONGEST_CLEANED = 12_000
+MAX_CLEANED_CHARS = 12_000
 AMBIGUOUS_EXPONENT = re.compile(r"\d[eE][+-]\d")
 AMBIGUOUS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
 THOUSANDS_END = re.compile(r",0\d{2}(?!\d)")  # no item of a list begins with a zero
 AMBIGUOUS_PERIOD = re.compile(r"(\d\.\d{0,20})\((\d{1,20})\)(?![\d(.])")
-# No number begins with a zero like the second one would here, so the comma is a decimal point.
+# The second number of a list would not begin with a zero like this, so the comma is a decimal point.
 DECIMAL_COMMA = re.compile(r"-?(?:\d{1,15},0(?:\d|\d{3,15})|0,\d{3,15})")
 SHORT_WORDS = frozenset(
     "no on of go am is it in to do up so or at as if we he me us an by my be ok ha hi oh".split()  # noqa: SIM905
@@ -32,23 +32,23 @@ SHORT_WORDS = frozenset(
 
 
 class Reading(NamedTuple):
-    """The tokens as one string, the choice letter that it begins with, and the values it may have."""
+    """The tokens as one string, the choice letter at the start, and the possible values."""
 
     key: str
     choice: str = ""
     bare: bool = False
-    """Whether the choice letter is all there is."""
+    """Whether there is nothing but the choice letter."""
     values: tuple[Node, ...] = ()
     trouble: str = ""
     over: bool = False
-    """Whether a bound was met."""
+    """Whether a limit of `bounds` was reached."""
 
 
 def read_answer(text: str, letter_units: bool = False) -> Reading:
-    """What a text says. Never raises."""
+    """Read a text. Never raises; `trouble` says why it cannot be read."""
     try:
         text = clean_text(text)
-        if len(text) > LONGEST_CLEANED:
+        if len(text) > MAX_CLEANED_CHARS:
             raise OverBoundError("too long")
         tokens = tokenize(text)
     except OverBoundError as error:
@@ -65,7 +65,7 @@ def read_answer(text: str, letter_units: bool = False) -> Reading:
 
 
 def _read_other_ways(text: str, letter_units: bool) -> list[Node]:
-    """Further readings: 2e-3 with Euler's number, 100,200 as two numbers, 0.1(6) with a period."""
+    """Return further readings: 2e-3 with Euler's number, 100,200 as two numbers, 0.1(6) with a period."""
     readings = []
     if AMBIGUOUS_EXPONENT.search(text):
         readings.append((text, False, True))
@@ -75,13 +75,13 @@ def _read_other_ways(text: str, letter_units: bool) -> list[Node]:
         readings.append((AMBIGUOUS_PERIOD.sub(r"\1\\overline{\2}", text), True, True))
     if DECIMAL_COMMA.fullmatch(text):
         readings.append((text.replace(",", "."), True, True))
-    found = []
-    for spelling, scientific, commas in readings:
+    values = []
+    for reading, scientific, commas in readings:
         try:
-            found.append(_parse_value(tokenize(spelling, scientific, commas), letter_units))
+            values.append(_parse_value(tokenize(reading, scientific, commas), letter_units))
         except (UnreadableError, OverBoundError, RecursionError):
             continue
-    return found
+    return values
 
 
 def _parse_value(tokens: list[Token], letter_units: bool) -> Node:
@@ -93,7 +93,7 @@ def _parse_value(tokens: list[Token], letter_units: bool) -> Node:
 
 
 def _read_word(tokens: list[Token]) -> Node | None:
-    """Letters side by side and nothing else are a word: never a product of letters."""
+    """Read adjacent letters alone as a word, never as a product of letters."""
     if len(tokens) < 2 or any(token.kind != "letter" for token in tokens) or any(token.spaced for token in tokens[1:]):
         return None
     word = "".join(token.text for token in tokens).casefold()
@@ -103,7 +103,7 @@ def _read_word(tokens: list[Token]) -> Node | None:
 
 
 def _read_phrase(tokens: list[Token]) -> Node | None:
-    """A number in words, kept as a text: only beside a number does it become one."""
+    """Read a number in words as a text; it becomes a number only when the other side is a number."""
     if len(tokens) < 2 or tokens[0].kind != "word":
         return None
     words = [token.text.casefold() for token in tokens]
@@ -111,46 +111,46 @@ def _read_phrase(tokens: list[Token]) -> Node | None:
 
 
 def read_number_word(node: Node) -> Node:
-    """The number that a text names, with the unit behind it: six, twenty-five, ten dollars."""
+    """Convert a text that names a number, with any unit after it: six, twenty-five, ten dollars."""
     words = node.name.split() if node.kind == "text" else []
-    for place in range(len(words), 0, -1):
-        value = read_number(words[:place])
+    for index in range(len(words), 0, -1):
+        value = read_number(words[:index])
         if value is not None:
             rest = (
-                read_answer(f"{value} \\text{{ {' '.join(words[place:])} }}").values
-                if words[place:]
-                else (number(value),)
+                read_answer(f"{value} \\text{{ {' '.join(words[index:])} }}").values
+                if words[index:]
+                else (make_number(value),)
             )
             return rest[0] if len(rest) == 1 else node
     return node
 
 
 def _read_base(tokens: list[Token]) -> Node | None:
-    """4210_5: digits, an underscore and the base, in digits or in words."""
-    place = next((place for place, token in enumerate(tokens) if token.text in {"_", "base"}), 0)
-    digits, base = tokens[:place], [token for token in tokens[place + 1 :] if token.text not in BASE_BRACKETS]
+    """Read 4210_5: digits, an underscore and the base, in digits or in words."""
+    index = next((index for index, token in enumerate(tokens) if token.text in {"_", "base"}), 0)
+    digits, base = tokens[:index], [token for token in tokens[index + 1 :] if token.text not in BASE_BRACKETS]
     digits = digits[:-1] if digits and digits[-1].text == "(" else digits  # 21 (base 5)
     if len(digits) > 2 and digits[0].text == "(" and digits[-1].text == ")":
         digits = digits[1:-1]
     if not digits or len(base) != 1 or any(token.kind not in {"number", "letter", "word"} for token in digits):
         return None
     text = "".join(token.text for token in digits).upper()
-    known = base[0].text if base[0].kind == "number" else str(NUMBER_WORDS.get(base[0].text.lower(), ""))
-    if not (text.isalnum() and text.isascii() and known.isdigit() and 2 <= int(known[:3]) <= 36):
+    radix = base[0].text if base[0].kind == "number" else str(NUMBER_WORDS.get(base[0].text.lower(), ""))
+    if not (text.isalnum() and text.isascii() and radix.isdigit() and 2 <= int(radix[:3]) <= 36):
         return None
-    wrong = any(int(sign, 36) >= int(known) for sign in text)
+    invalid = any(int(digit, 36) >= int(radix) for digit in text)
     letters = not any(token.kind == "number" for token in digits)
-    if letters and (wrong or len(text) < 2 or int(known) < 11):  # x_12 is a name
+    if letters and (invalid or len(text) < 2 or int(radix) < 11):  # x_12 is a name
         return None
-    return Node("based", f"{text.lstrip('0') or '0'}_{int(known)}", (NO_NUMERAL,) if wrong else ())
+    return Node("based", f"{text.lstrip('0') or '0'}_{int(radix)}", (NO_NUMERAL,) if invalid else ())
 
 
 def _read_choice(tokens: list[Token]) -> tuple[str, bool]:
-    """The letter of a choice: B, (B), B., (B) 12."""
+    """Read the letter of a choice, and whether it is alone: B, (B), B., (B) 12."""
     if tokens and tokens[0].text == "{":  # \\mathbf{(B)} 3
         tokens = [token for token in tokens if token.text not in {"{", "}"}]
-    if several := _read_choices(tokens):
-        return several, True
+    if choices := _read_choices(tokens):
+        return choices, True
     if len(tokens) > 1 and tokens[0].text.lower() in {"option", "choice"}:
         tokens = tokens[1:]
     opened = bool(tokens) and tokens[0].text == "("
@@ -170,20 +170,21 @@ def _read_choice(tokens: list[Token]) -> tuple[str, bool]:
 
 
 def _read_choices(tokens: list[Token]) -> str:
-    """The letters of several choices, in order: BD, B and D, D, B. Glued letters are choices only in order."""
+    """Read the letters of several choices, sorted: BD, B and D, D, B. Adjacent letters must already be sorted."""
     letters = [token.text for token in tokens if token.kind in {"letter", "word"}]
     others = [token for token in tokens if token.kind not in {"letter", "word"}]
-    single = "".join(letters)
-    if not 2 <= len(single) <= len(CHOICES) or not set(single) <= CHOICES or len(set(single)) < len(single):
+    joined = "".join(letters)
+    if not 2 <= len(joined) <= len(CHOICES) or not set(joined) <= CHOICES or len(set(joined)) < len(joined):
         return ""
-    if others and len(letters) == len(single) and all(one.kind == "joiner" or one.text in {",", ";"} for one in others):
+    separated = all(token.kind == "joiner" or token.text in {",", ";"} for token in others)
+    if others and len(letters) == len(joined) and separated:
         return "".join(sorted(letters))
-    return single if not others and single == "".join(sorted(single)) else ""
+    return joined if not others and joined == "".join(sorted(joined)) else ""
 
 
 def _is_harmless(rest: list[Token]) -> bool:
-    """Whether what stands behind a choice letter can be the words or the value of a choice: no call, no code."""
-    if len(rest) > LONGEST_CHOICE or any(
+    """Return whether the text after a choice letter can be the text or the value of a choice, not a call or code."""
+    if len(rest) > MAX_CHOICE_TOKENS or any(
         one.kind == "word" and two == ("sign", "(", False) for one, two in pairwise(rest)
     ):
         return False
@@ -191,7 +192,7 @@ def _is_harmless(rest: list[Token]) -> bool:
 
 
 def _names_other_choice(rest: list[Token]) -> bool:
-    """Whether what follows a choice letter names another one, or states something of it."""
+    """Return whether the text after a choice letter names another letter, or is an equation or calculation with it."""
     if rest[0].kind == "joiner" or rest[0].text in {",", ";", "=", "+", "*", "/", "^", "-"}:
         return True
     pairs = pairwise(rest)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from qed.grading.bounds import Work
 from qed.grading.numeric import Point
-from qed.grading.scalars import are_same_scalar, is_scalar, list_names, sign_of_infinity, try_evaluate
-from qed.grading.tree import Node, expand_signs, negate, number
+from qed.grading.scalars import are_same_scalar, get_infinity_sign, is_scalar, list_names, try_evaluate
+from qed.grading.tree import Node, expand_signs, make_number, negate
 
 FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "!=": "!=", "in": "in", "=": "="}
 INFINITY = Node("constant", "infinity")
@@ -17,7 +17,7 @@ BRACKETS = {"()", "[]", "(]", "[)"}
 
 
 class Interval(NamedTuple):
-    """From low to high; `closed` says of both ends whether they belong to it."""
+    """An interval from low to high; `closed` says for each end whether it is included."""
 
     low: Node
     high: Node
@@ -26,55 +26,55 @@ class Interval(NamedTuple):
 
 @dataclass
 class Region:
-    """Intervals in order that do not touch, and the variable they are of, where it was said."""
+    """Sorted, disjoint intervals, and the variable that they restrict, if it is named."""
 
     parts: list[Interval]
     variable: Node | None = None
 
 
-ZERO = number(0)
+ZERO = make_number(0)
 LINE = Interval(negate(INFINITY), INFINITY, (False, False))
 
 
 def compute_position(node: Node, work: Work) -> Any:
-    """Where a constant lies on the line; None for what is no real constant."""
-    if sign := sign_of_infinity(node):
+    """Compute the real value of a constant; None for anything else."""
+    if sign := get_infinity_sign(node):
         return sign * float("inf")
     if not is_scalar(node) or list_names(node):
         return None
-    found = try_evaluate(node, Point({}, 0, work))
-    if found is None or getattr(found, "imag", 0) != 0:
+    value = try_evaluate(node, Point({}, 0, work))
+    if value is None or getattr(value, "imag", 0) != 0:
         return None
-    return getattr(found, "real", found)
+    return getattr(value, "real", value)
 
 
 def build_region(node: Node, work: Work) -> Region | None:
-    """The set that a node describes; None where it describes none, or not one with constant ends."""
+    """Build the set that a node describes; None if it describes none, or one whose ends are not constants."""
     work.spend()
     return KINDS[node.kind](node, work) if node.kind in KINDS else None
 
 
 def _build_from_list(node: Node, work: Work) -> Region | None:
-    """Conditions side by side: x > 2, x ≠ 3 holds together, x < 1, x > 3 one by one."""
+    """Combine a list of conditions: x > 2, x ≠ 3 is an intersection, x < 1, x > 3 a union."""
     if not all(part.kind in {"relation", "union", "sequence"} for part in node.parts):
         return None
     if node.name == "and" or (node.name == "," and any(part.name == "!=" for part in node.parts)):
         return _combine("and", node.parts, work)
-    found = _combine("or", node.parts, work)
-    if node.name == "," and found is not None and found.parts == [LINE]:  # x < 3, x > −1: one by one they say nothing
+    union = _combine("or", node.parts, work)
+    if node.name == "," and union is not None and union.parts == [LINE]:  # x < 3, x > −1: an intersection is meant
         return _combine("and", node.parts, work)
-    return found
+    return union
 
 
 def _build_difference(node: Node, work: Work) -> Region | None:
-    """ℝ − {0}."""
+    """Build a difference of sets, as in ℝ − {0}."""
     if len(node.parts) != 2 or node.parts[1].kind != "negate":
         return None
     return _combine("without", (node.parts[0], node.parts[1].parts[0]), work)
 
 
 def _build_known_set(node: Node, _: Work) -> Region | None:
-    """ℝ and ℝ⁺."""
+    """Build ℝ or ℝ⁺."""
     lines = {"\\mathbb R": LINE, "\\mathbb R +": Interval(ZERO, LINE.high, (False, False))}
     return Region([lines[node.name]]) if node.name in lines else None
 
@@ -91,7 +91,7 @@ def _build_points(node: Node, work: Work) -> Region | None:
 
 
 def _build_from_inequality(node: Node, work: Work) -> Region | None:
-    """A variable against constants, on one side or between two."""
+    """Build the set of an inequality between a variable and one or two constants."""
     signs, sides = node.name.split(), node.parts
     if signs == ["in"]:
         inner = build_region(sides[1], work)
@@ -111,7 +111,7 @@ def _build_from_inequality(node: Node, work: Work) -> Region | None:
 
 
 def _build_half_line(sign: str, bound: Node) -> list[Interval]:
-    """What lies on the one side of a bound, or on both."""
+    """Build the intervals on one side of a bound, or on both."""
     below, above = Interval(LINE.low, bound, (False, "=" in sign)), Interval(bound, LINE.high, ("=" in sign, False))
     if sign == "!=":
         return [below._replace(closed=(False, False)), above._replace(closed=(False, False))]
@@ -130,28 +130,28 @@ def _build_between(sides: tuple[Node, ...], signs: list[str], ends: list[Any], w
 def _combine(how: str, nodes: tuple[Node, ...], work: Work) -> Region | None:
     result: Region | None = None
     for node in nodes:
-        found = build_region(node, work)
-        if found is None:
+        region = build_region(node, work)
+        if region is None:
             return None
         if result is None:
-            result = found
+            result = region
             continue
-        if not have_same_variable(result, found, work):
+        if not have_same_variable(result, region, work):
             return None
-        parts = result.parts + found.parts
+        parts = result.parts + region.parts
         if how == "and":
-            parts = _intersect(result.parts, found.parts, work)
+            parts = _intersect(result.parts, region.parts, work)
         elif how == "without":
-            parts = _intersect(result.parts, _complement(found.parts), work)
-        joined = _merge_in_order(parts, result.variable or found.variable, work)
-        if joined is None:
+            parts = _intersect(result.parts, _complement(region.parts), work)
+        merged = _merge_in_order(parts, result.variable or region.variable, work)
+        if merged is None:
             return None
-        result = joined
+        result = merged
     return result
 
 
 def have_same_variable(left: Region, right: Region, work: Work) -> bool:
-    """Whether two regions are of the same variable, or one of them does not say."""
+    """Return whether two regions restrict the same variable, or one of them names none."""
     if left.variable is None or right.variable is None:
         return True
     return (
@@ -190,14 +190,14 @@ def _sort_key_high(end: tuple[Node, bool], work: Work) -> tuple[Any, bool]:
 
 
 def _merge_in_order(parts: list[Interval], variable: Node | None, work: Work) -> Region | None:
-    """The intervals from left to right, those that touch joined."""
+    """Sort intervals and merge those that touch; None if an end is not a constant or an interval is empty."""
     placed = []
     for part in parts:
         low, high = compute_position(part.low, work), compute_position(part.high, work)
         if low is None or high is None or low > high or (low == high and part.closed != (True, True)):
             return None
         placed.append(((low, not part.closed[0]), part))
-    placed.sort(key=lambda one: one[0])
+    placed.sort(key=lambda pair: pair[0])
     result: list[Interval] = []
     for _, part in placed:
         if result and _touch(result[-1], part, work):
@@ -221,7 +221,7 @@ def _merge_pair(left: Interval, right: Interval, work: Work) -> Interval:
 
 
 def are_same_region(left: Region, right: Region, work: Work) -> bool:
-    """The same intervals, end by end."""
+    """Return whether two regions have the same intervals and the same variable."""
     if len(left.parts) != len(right.parts) or not have_same_variable(left, right, work):
         return False
     return all(

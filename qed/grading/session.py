@@ -1,4 +1,4 @@
-"""One child of a clean process, asked one question after the other within limits; see fork_server.py."""
+"""A session with one child of a fork server, which answers one question at a time within limits."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qed.grading.fork_server import ForkServer
 
-LOADING_SECONDS = 120.0  # of the imports and of what the target prepares, once a process
-LONGEST_TOLD = 64 << 20  # bytes of one answer; a child that says more is ended
-SAID = {"number", "failed", "answer", "error"}
+LOADING_SECONDS = 120.0  # for the imports and the preparation of the target, once per server process
+MAX_REPLY_BYTES = 64 << 20  # of one answer; a child that sends more is killed
+REPLY_KEYS = {"pid", "failed", "answer", "error"}
 TIMED_OUT = {signal.SIGPROF, signal.SIGXCPU, signal.SIGALRM}
 
 
 class TimedOutError(Exception):
-    """A child was ended because it took too long; the text says by which measure."""
+    """Raised when a child was killed because it took too long; the text says which limit it reached."""
 
 
 class FailedError(Exception):
-    """A child raised, or died; the text says how."""
+    """Raised when a child raised or died; the text says how."""
 
 
 class NotLoadedError(Exception):
-    """The clean process could not load what its children need."""
+    """Raised when the server process could not load the target."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one question may cost: processor time first, because it does not depend on what else the machine does.
+    """The limits of one question. CPU time is the main one, because it does not depend on the load of the machine.
 
-    `cpu` and `wall` are seconds for each question, `memory` is in bytes beyond what loading took.
+    `cpu` and `wall` are seconds per question, `memory` is in bytes on top of what loading took.
     """
 
     cpu: float = 10.0
@@ -46,33 +46,35 @@ LIMITS = Limits()
 
 
 class Session:
-    """One child of a clean process, asked one question after the other."""
+    """A session with one child of a fork server, which answers one question at a time."""
 
-    def __init__(self, zygote: ForkServer, channel: socket.socket, origin: socket.socket) -> None:
-        self.server = zygote
+    def __init__(self, server: ForkServer, channel: socket.socket, origin: socket.socket) -> None:
+        self.server = server
         self._channel, self._origin = channel, origin
-        self.number = 0
+        self.pid = 0
         try:
-            hello = self._read_line(time.monotonic() + LOADING_SECONDS)
+            greeting = self._read_line(time.monotonic() + LOADING_SECONDS)
         except (TimeoutError, FailedError) as error:
-            hello = {"failed": str(error) or f"loading took more than {LOADING_SECONDS:g} s"}
-        if hello is None or "failed" in hello:
+            greeting = {"failed": str(error) or f"loading took more than {LOADING_SECONDS:g} s"}
+        if greeting is None or "failed" in greeting:
             self.close()
-            raise NotLoadedError(hello["failed"] if hello else "the process that grades could not be started")
-        self.number, self.about = hello["number"], hello["about"]
+            raise NotLoadedError(greeting["failed"] if greeting else "the process that grades could not be started")
+        self.pid, self.about = greeting["pid"], greeting["about"]
 
     def ask(self, question: Any, scale: float = 1.0, waited: float = 0.0) -> Any:
-        """The child's answer; after an exception the session is closed, unless it was the child that raised.
+        """Ask the child a question and return its answer.
+
+        An exception closes the session, unless the question is not JSON or the child raised the error itself.
 
         Args:
             question: JSON.
-            scale: how many times the limits apply, for a question about several answers.
-            waited: seconds of the limit by the clock that are spent already.
+            scale: factor on the limits, for a question about several answers.
+            waited: seconds of the wall-clock limit that are already used.
 
         Raises:
-            TimedOutError: a limit of time was met.
-            FailedError: the question is no JSON, or the child raised (then it lives on), met its limit of memory, said
-                too much or nothing that can be read, or died.
+            TimedOutError: a time limit was reached.
+            FailedError: the question is not JSON, or the child raised (then it lives on), reached its memory limit,
+                sent too much or something unreadable, or died.
         """
         limits = self.server.limits
         try:
@@ -80,32 +82,32 @@ class Session:
         except (TypeError, ValueError, RecursionError) as error:
             raise FailedError(f"the question cannot be sent: {error}") from error
         try:
-            told = self._exchange(message, time.monotonic() + limits.wall * scale - waited)
+            reply = self._exchange(message, time.monotonic() + limits.wall * scale - waited)
         except TimeoutError:
             self.close()
             raise TimedOutError(f"more than {limits.wall * scale:g} s by the clock") from None
         except OSError:
-            told = None
-        except BaseException:  # what comes back on this channel from here on belongs to no question
+            reply = None
+        except BaseException:  # a late answer on this channel would belong to no question
             self.close()
             raise
-        if told is None:
+        if reply is None:
             raise self._explain_death(limits.cpu * scale)
-        if "error" in told:
-            raise FailedError(told["error"])
-        return told["answer"]
+        if "error" in reply:
+            raise FailedError(reply["error"])
+        return reply["answer"]
 
     def _exchange(self, message: bytes, deadline: float) -> Any:
-        left = deadline - time.monotonic()
-        if left <= 0:
+        seconds = deadline - time.monotonic()
+        if seconds <= 0:
             raise TimeoutError
-        self._channel.settimeout(left)
+        self._channel.settimeout(seconds)
         self._channel.sendall(message)
         return self._read_line(deadline)
 
     @property
     def idle(self) -> bool:
-        """Whether the child lives and says nothing, as one does that waits for a question."""
+        """Whether the child is alive and waits for a question."""
         self._channel.setblocking(False)
         try:
             self._channel.recv(1, socket.MSG_PEEK)
@@ -113,23 +115,23 @@ class Session:
             return True
         except OSError:
             return False
-        return False  # its end, or something that nobody asked for
+        return False  # the child ended, or sent something unrequested
 
     def _explain_death(self, cpu: float) -> Exception:
-        """Why the child died."""
+        """Close the session and build the exception that says why the child died."""
         status = self.close()
         if -status in TIMED_OUT:
             return TimedOutError(f"more than {cpu:g} s of processor time")
         return FailedError(f"the process ended with {signal.Signals(-status).name if status < 0 else f'code {status}'}")
 
     def _read_line(self, deadline: float) -> Any:
-        """What the child says, one line of JSON, of which nothing is believed; None where it has died."""
+        """Read one reply, a line of untrusted JSON; None if the child has died."""
         line = bytearray()
         while not line.endswith(b"\n"):
-            left = deadline - time.monotonic()
-            if left <= 0:
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
                 raise TimeoutError
-            self._channel.settimeout(left)
+            self._channel.settimeout(seconds)
             try:
                 piece = self._channel.recv(1 << 20)
             except ConnectionError:
@@ -137,23 +139,23 @@ class Session:
             if not piece:
                 return None
             line += piece
-            if len(line) > LONGEST_TOLD:
-                raise FailedError(f"it said more than {LONGEST_TOLD >> 20} MiB")
+            if len(line) > MAX_REPLY_BYTES:
+                raise FailedError(f"the answer has more than {MAX_REPLY_BYTES >> 20} MiB")
         try:
-            told = json.loads(line)
+            reply = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise FailedError("it said what cannot be read") from error
-        if not isinstance(told, dict) or not told.keys() & SAID:
-            raise FailedError("it said what cannot be read")
-        return told
+            raise FailedError("the answer cannot be read") from error
+        if not isinstance(reply, dict) or not reply.keys() & REPLY_KEYS:
+            raise FailedError("the answer cannot be read")
+        return reply
 
     def close(self) -> int:
-        """End the child; its exit status."""
+        """End the child and return its exit status."""
         self._channel.close()
-        number, self.number = self.number, 0
-        return self.server.end_child(number, self._origin) if number else 0
+        pid, self.pid = self.pid, 0
+        return self.server.end_child(pid, self._origin) if pid else 0
 
     @property
     def alive(self) -> bool:
-        """Whether another question may be asked."""
-        return self.number > 0
+        """Whether the session is open for another question."""
+        return self.pid > 0

@@ -18,14 +18,14 @@ DENOMINATORS = {word: Fraction(1, value) for word, value in ORDINAL_WORDS.items(
 DENOMINATORS |= {"half": Fraction(1, 2), "quarter": Fraction(1, 4)}
 DENOMINATORS |= {word + "s": part for word, part in DENOMINATORS.items()} | {"halves": Fraction(1, 2)}
 LARGE = {word: value for word, value in MULTIPLES.items() if value >= 1_000}
-KNOWN = NUMBER_WORDS.keys() | MULTIPLES.keys() | ORDINAL_WORDS.keys() | DENOMINATORS.keys() | {"and", "a", "-"}
-MOST_WORDS = 20
+VOCABULARY = NUMBER_WORDS.keys() | MULTIPLES.keys() | ORDINAL_WORDS.keys() | DENOMINATORS.keys() | {"and", "a", "-"}
+MAX_WORDS = 20
 
 
 def read_number(words: list[str]) -> Fraction | None:
-    """The number that some words say; None where they say none."""
+    """Read a number in words; None if the words are not a number."""
     words = [word for word in words if word != "-"]
-    if not words or len(words) > MOST_WORDS or not set(words) <= KNOWN:
+    if not words or len(words) > MAX_WORDS or not set(words) <= VOCABULARY:
         return None
     *before, last = words
     if last in DENOMINATORS and (not before or last not in ORDINAL_WORDS or _read_cardinal(before) in range(1, 10)):
@@ -41,7 +41,7 @@ def read_number(words: list[str]) -> Fraction | None:
 
 
 def _read_cardinal(words: list[str]) -> int | None:
-    """Thousands and what is below them, each group smaller than the one before it."""
+    """Read an integer: groups of thousands in falling order."""
     total, group, limit = 0, list[str](), 10**15
     for word in words:
         if word not in LARGE:
@@ -58,12 +58,12 @@ def _read_cardinal(words: list[str]) -> int | None:
 
 
 def _read_below_thousand(words: list[str]) -> int | None:
-    """One group: hundreds, tens and ones, in falling order."""
+    """Read one group: hundreds, tens and ones, in falling order."""
     result, limit, scaled = 0, 100, False
-    for place, word in enumerate(words):
-        if word == "and" and place:
+    for index, word in enumerate(words):
+        if word == "and" and index:
             continue
-        if word == "a" and place == 0 and len(words) > 1:
+        if word == "a" and index == 0 and len(words) > 1:
             result = 1
         elif word in {"hundred", "dozen"} and result and not scaled:
             result, limit, scaled = result * MULTIPLES[word], MULTIPLES[word], True

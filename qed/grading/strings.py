@@ -1,10 +1,10 @@
-r"""Answers compared as the r1_zero reference of CS336 and Dr. GRPO compares them: by rules on strings.
+r"""Comparison by rules on strings, as in the r1_zero reference of CS336 and Dr. GRPO.
 
-`fast` takes two answers whose normalised strings agree, as Hendrycks' MATH does, and else goes through gates on the
-strings (equal brackets, fractions as they are written, whole numbers against whole numbers, at most two letters, no
-larger powers) before values are compared. The reference leaves the values to a computer algebra system; here the
-parser of this package reads them, so nothing is evaluated. `slow` also takes what the typed comparison takes, as the
-reference then asks math-verify. Its guard against repetitive texts has no counterpart: every comparison here is
+`fast` accepts two answers with equal normalised strings, as Hendrycks' MATH does. Otherwise the strings must pass
+checks (equal brackets, fractions as written, integers only against integers, at most two letters, no larger powers)
+before their values are compared. The reference leaves the values to a computer algebra system; here the parser of this
+package reads them, so no text is evaluated. `slow` also accepts what the typed comparison accepts, where the reference
+falls back on math-verify. The reference's guard against repetitive texts is not needed: every comparison here is
 bounded.
 """
 
@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Literal
 
-from qed.grading.bounds import LONGEST_ANSWER
+from qed.grading.bounds import MAX_ANSWER_CHARS
 from qed.grading.equal import NOTHING, Verdict, equal
 from qed.grading.extract import find_last_boxed
 
 Grader = Literal["qed", "fast", "slow"]
 Gold = str | int | float | Sequence[str | int | float]
 
-# What is only another way to write the same.
-SPELLINGS = (
+# Notations without a difference in meaning.
+SYNONYMS = (
     ("\n", ""), ("\\!", ""), ("\\,", " "), ("\\;", " "), ("\\ ", " "), ("~", " "),
     ("\\dfrac", "\\frac"), ("\\tfrac", "\\frac"), ("\\cfrac", "\\frac"), ("\\left", ""), ("\\right", ""),
     ("\\leq", "\\le"), ("\\geq", "\\ge"), ("\\neq", "\\ne"), ("^{\\circ}", ""), ("^\\circ", ""), ("°", ""),
@@ -33,7 +33,7 @@ UNITS = (
     "degree|mile|second|minute|hour|day|week|month|year|foot|feet|inch|yard|liter|litre|meter|metre|gram|mph|kmph"
     "|[ckm]m|kg"
 )
-# A unit behind a digit, a bracket or a closing brace; a power may follow it.
+# A unit after a digit, a bracket or a closing brace; a power may follow it.
 UNIT = re.compile(rf"(?<=[\d)}}])\s{{0,3}}(?:{UNITS})(?:es|s)?(?:\^\{{?\d\}}?)?(?![a-zA-Z])")
 TEXT_UNIT = re.compile(r"(?<=[\d)}])\s{0,3}\\(?:text|mbox|mathrm)\{[^{}]*\}(?:\^\{?\d\}?)?$")
 WHOLE_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textbf)\{([^{}]*)\}")
@@ -42,11 +42,11 @@ HALF_BARE_FRACTION = re.compile(r"\\frac\s?(\d)\s?(?=\{)")
 BARE_ROOT = re.compile(r"\\sqrt\s?(\w)")
 SLASH = re.compile(r"(-?\d{1,30})/(\d{1,30})")
 LEADING_POINT = re.compile(r"(?<![\w.])\.(?=\d)")
-# Innermost braces only: what stands within them has none, so a search never goes back over them.
+# Innermost braces only: their content has no braces, so the search never backtracks.
 FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 ROOT = re.compile(r"\\sqrt\{([^{}]*)\}")
 POWER = re.compile(r"\^\{([^{}]*)\}")
-DEEPEST = 12
+MAX_DEPTH = 12
 COMMAND = re.compile(r"\\([a-zA-Z]+)")
 PLAIN_COMMANDS = {"cdot": "*", "times": "*", "div": "/", "pi": "pi", "infty": "inf", "le": "≤", "ge": "≥", "ne": "≠",
                   "pm": "±", "mp": "∓", "text": "", "mathrm": "", "mbox": "", "textbf": ""}  # fmt: skip
@@ -61,9 +61,9 @@ WRITTEN_FRACTION = re.compile(r"-?\d+\.?/0*[1-9]\d*\.?")
 NO_VALUE = frozenset(",=<>≤≥≠±∓")
 LARGE_POWER = re.compile(r"\^\(|\^\d+\^|\^\d\d|\^\{")
 BRACKETS = frozenset("()[]")
-MOST_LETTERS = 2
-WHOLE = Fraction(1, 10**7)
-# A number and one word: a computer algebra system multiplies the word's letters.
+MAX_LETTERS = 2
+INTEGER_TOLERANCE = Fraction(1, 10**7)
+# A number and one word, which a computer algebra system reads as a product of letters.
 NUMBER_AND_WORD = re.compile(r"\s*-?[\d.,]+ +([a-zA-Z]+)\s*\.?\s*")
 
 SAME_FORM = Verdict(True, "string", "the same normalised string")
@@ -72,24 +72,26 @@ REFUSED = Verdict(False, "string", "the rules on strings do not allow it")
 
 
 def list_gold_texts(gold: Gold) -> tuple[str, ...]:
-    """The answers of which any is right: one text or number, or a list of them; a gold in a box is its content."""
+    """Return the accepted answers as texts: of one text or number, or a list of them; boxes are unwrapped."""
     if isinstance(gold, str):
         return ((find_last_boxed(gold) or gold) if "\\boxed" in gold else gold,)
     return (
-        (str(gold),) if isinstance(gold, int | float) else tuple(text for one in gold for text in list_gold_texts(one))
+        (str(gold),)
+        if isinstance(gold, int | float)
+        else tuple(text for item in gold for text in list_gold_texts(item))
     )
 
 
 def grade_answer(gold: Gold, answer: str, grader: Grader = "qed") -> Verdict:
-    """Whether an answer is any of the gold answers, by the grader of that name. Never raises."""
+    """Compare an answer with the gold answers, by the named grader. Never raises."""
     compare = GRADERS[grader]
-    verdicts = [compare(one, answer) for one in list_gold_texts(gold)]
+    verdicts = [compare(text, answer) for text in list_gold_texts(gold)]
     return next((verdict for verdict in verdicts if verdict), verdicts[-1] if verdicts else NOTHING)
 
 
 def normalise_string(text: str) -> str:
-    """The one string for answers that Hendrycks' MATH takes for the same."""
-    text = _unify_spelling(text)
+    """Return the same string for answers that Hendrycks' MATH treats as equal."""
+    text = _unify_notation(text)
     text = TEXT_UNIT.sub("", text)
     text = WHOLE_TEXT.sub(r"\1", text) if WHOLE_TEXT.fullmatch(text) else text
     text = UNIT.sub("", text).strip().rstrip(".")
@@ -104,15 +106,15 @@ def normalise_string(text: str) -> str:
     return f"\\frac{{{slash.group(1)}}}{{{slash.group(2)}}}" if slash else text
 
 
-def _unify_spelling(text: str) -> str:
-    for before, after in SPELLINGS:
+def _unify_notation(text: str) -> str:
+    for before, after in SYNONYMS:
         text = text.replace(before, after)
     return text.strip()
 
 
 def flatten_to_ascii(text: str) -> str:
-    """The answer as a line of ASCII mathematics, lower case and without spaces: what the gates look at."""
-    text = _unify_spelling(text).replace(" or ", ", ").replace(" and ", ", ")
+    """Return the answer as a line of ASCII mathematics, lower case and without spaces, for the checks of `fast`."""
+    text = _unify_notation(text).replace(" or ", ", ").replace(" and ", ", ")
     text = WHOLE_TEXT.sub(r"\1", text) if WHOLE_TEXT.fullmatch(text) else text
     for word, power in LARGE_NUMBERS:
         text = text.replace(" " + word, power)
@@ -125,18 +127,18 @@ def flatten_to_ascii(text: str) -> str:
 
 
 def _flatten_structure(text: str) -> str:
-    """Fractions, roots and powers on one line, from the inside out; brackets where they are needed."""
-    for _ in range(DEEPEST):
+    """Write fractions, roots and powers on one line, from the inside out, with brackets where needed."""
+    for _ in range(MAX_DEPTH):
         flat = ROOT.sub(r"sqrt(\1)", FRACTION.sub(_flatten_fraction, text))
-        flat = POWER.sub(lambda found: "^" + _add_brackets(found.group(1)), flat)
+        flat = POWER.sub(lambda match: "^" + _add_brackets(match.group(1)), flat)
         if flat == text:
             break
         text = flat
     return text
 
 
-def _flatten_fraction(found: re.Match[str]) -> str:
-    above, below = (_add_brackets(part) for part in found.groups())
+def _flatten_fraction(match: re.Match[str]) -> str:
+    above, below = (_add_brackets(part) for part in match.groups())
     return f" {above}/{below}"
 
 
@@ -145,36 +147,36 @@ def _add_brackets(part: str) -> str:
     return part if part.removeprefix("-").replace("\\", "").isalnum() else f"({part})"
 
 
-def _replace_command(found: re.Match[str]) -> str:
-    name = found.group(1)
-    # A Greek letter is one letter, not as many as its name has.
+def _replace_command(match: re.Match[str]) -> str:
+    name = match.group(1)
+    # A Greek letter counts as one letter, whatever the length of its name.
     return PLAIN_COMMANDS.get(name, chr(0x3B1 + sorted(GREEK).index(name)) if name in GREEK else name)
 
 
 def _write_as_integer(text: str) -> str:
-    """`42.0`, `42.` and `1e3` as the whole numbers that they are."""
+    """Write `42.0`, `42.` and `1e3` as integers."""
     text = text if len(text) < 2 or text[-1] != "." else text[:-1]
     value = _read_number(text)
-    return str(round(value)) if value is not None and abs(value - round(value)) <= WHOLE else text
+    return str(round(value)) if value is not None and abs(value - round(value)) <= INTEGER_TOLERANCE else text
 
 
 def _read_number(text: str) -> Fraction | None:
     return Fraction(text) if NUMBER.fullmatch(text) else None
 
 
-def _is_whole(text: str) -> bool:
+def _is_integer(text: str) -> bool:
     value = _read_number(text)
     return value is not None and value.denominator == 1
 
 
 def grade_fast(gold: str, answer: str) -> Verdict:
-    """The reference's fast rule: equal normalised strings, or equal values that pass the gates."""
+    """Apply the reference's fast rule: equal normalised strings, or equal values that pass the checks."""
     gold, answer = gold.strip(), answer.strip()
     if not gold or not answer:
         return NOTHING
     if gold == answer:
         return SAME_FORM
-    if max(len(gold), len(answer)) > LONGEST_ANSWER:
+    if max(len(gold), len(answer)) > MAX_ANSWER_CHARS:
         return REFUSED
     if normalise_string(gold) == normalise_string(answer):
         return SAME_FORM
@@ -187,11 +189,11 @@ def grade_fast(gold: str, answer: str) -> Verdict:
 
 
 def _are_same_elements(gold: str, answer: str) -> bool:
-    """Tuples and intervals element by element, in order, between the same brackets."""
+    """Compare tuples and intervals element by element, in order, with the same brackets."""
     left, right = _split_elements(gold), _split_elements(answer)
     if len(left) != len(right) or (len(left) > 1 and (gold[0] != answer[0] or gold[-1] != answer[-1])):
         return False
-    return all(_are_same_element(one, other) for one, other in zip(left, right, strict=True))
+    return all(map(_are_same_element, left, right))
 
 
 def _split_elements(text: str) -> list[str]:
@@ -204,23 +206,23 @@ def _are_same_element(gold: str, answer: str) -> bool:
     if gold == answer:
         return True
     if WRITTEN_FRACTION.fullmatch(gold) and WRITTEN_FRACTION.fullmatch(answer):
-        return False  # two fractions are compared as they are written: 2/4 is not 1/2
-    if _is_whole(gold) or _is_whole(answer):
-        return False  # a whole number is another one, or something that still has to be computed
+        return False  # two fractions are compared as written: 2/4 is not 1/2
+    if _is_integer(gold) or _is_integer(answer):
+        return False  # another integer, or an expression that still has to be computed
     both = gold + answer
     letters = {sign for sign in both.replace("sqrt", "") if sign.isalpha()}
-    if len(letters) > MOST_LETTERS or NO_VALUE & set(both) or LARGE_POWER.search(both):
+    if len(letters) > MAX_LETTERS or NO_VALUE & set(both) or LARGE_POWER.search(both):
         return False
     return equal(gold, answer).correct
 
 
 def grade_slow(gold: str, answer: str) -> Verdict:
-    """The fast rule, or else the typed comparison, which reads sentences, unordered lists and unreduced fractions.
+    """Apply the fast rule, then the typed comparison, which reads sentences, unordered lists and unreduced fractions.
 
-    A number with one word that is no unit stays wrong, because math-verify reads the word as a product of letters.
+    A number with one word that is not a unit is wrong, because math-verify reads the word as a product of letters.
     """
     verdict = grade_fast(gold, answer)
-    if verdict or NUMBER_AND_WORD.fullmatch(UNIT.sub("", answer[:LONGEST_ANSWER])):
+    if verdict or NUMBER_AND_WORD.fullmatch(UNIT.sub("", answer[:MAX_ANSWER_CHARS])):
         return verdict
     return equal(gold, answer)
 

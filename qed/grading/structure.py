@@ -1,8 +1,8 @@
-"""Whole answers: lists, relations, unions, ratios and quantities, around the expressions they are made of."""
+"""Parser of complete answers: lists, relations, unions, ratios and quantities of expressions."""
 
 from __future__ import annotations
 
-from qed.grading.bounds import MOST_ITEMS, OverBoundError, UnreadableError
+from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError
 from qed.grading.cursor import Cursor
 from qed.grading.expression import parse_expression
 from qed.grading.tokens import Token
@@ -18,13 +18,18 @@ REALS = Node("symbol", "\\mathbb R")
 NAMED_SETS = dict.fromkeys(("all real numbers", "all reals", "all real values", "set of all real numbers"), REALS)
 NAMED_SETS |= dict.fromkeys(("real numbers", "set of real numbers", "reals"), REALS)
 NAMED_SETS |= dict.fromkeys(("empty set", "null set"), Node("set"))
-ROW_ENDS = ("\\\\", "\\end{", "&")  # a comma before the end of a row separates nothing
+ROW_ENDS = ("\\\\", "\\end{", "&")  # a comma before the end of a row is not a separator
 MODULO = {"\\pmod", "\\mod", "\\bmod", "mod"}
 ENDING = {")", "]", "}", "\\}", "|", "&", "\\\\", "", ",", ";", "\\or", "\\land", "\\rfloor", "\\rceil", ":"}
 
 
 def parse(tokens: list[Token], letter_units: bool = False) -> Node:
-    """The one value that all of the tokens say."""
+    """Parse all tokens as one value.
+
+    Raises:
+        UnreadableError: the tokens are not an answer that the parser knows.
+        OverBoundError: the answer is too large.
+    """
     cursor = Cursor(list(tokens), parse_listing, letter_units)
     node = parse_listing(cursor)
     if cursor.peek().kind != "end":
@@ -33,50 +38,50 @@ def parse(tokens: list[Token], letter_units: bool = False) -> Node:
 
 
 def parse_listing(cursor: Cursor) -> Node:
-    """Answers between semicolons, which are lists themselves where commas stand inside."""
+    """Parse answers separated by semicolons, each of which may be a list separated by commas."""
     with cursor.nest():
         if builder := _parse_set_builder(cursor):
             return builder
-        groups, joiner = [_parse_answers(cursor)], ","
+        groups = [_parse_answers(cursor)]
         while cursor.text == ";":
             cursor.take()
             groups.append(_parse_answers(cursor))
     if len(groups) == 1:
         return groups[0]
-    return Node("list", joiner, tuple(groups))
+    return Node("list", ",", tuple(groups))
 
 
 def _parse_answers(cursor: Cursor) -> Node:
     items, joiners = [parse_relation(cursor)], set()
-    while (found := _read_separator(cursor)) is not None:
-        joiners.add(found)
+    while (separator := _read_separator(cursor)) is not None:
+        joiners.add(separator)
         items.append(parse_relation(cursor))
-        if len(items) > MOST_ITEMS:
+        if len(items) > MAX_ITEMS:
             raise OverBoundError("too many items")
     if len(items) == 1:
         return items[0]
-    if joiners == {"and"} and (whole := combine_quantities(items)) is not None:
-        return whole
+    if joiners == {"and"} and (quantity := combine_quantities(items)) is not None:
+        return quantity
     joiners -= {","} if len(joiners) > 1 else set()
     return Node("list", joiners.pop() if len(joiners) == 1 else ",", tuple(items))
 
 
 def _read_separator(cursor: Cursor) -> str | None:
-    """A comma, a word, or both: `a, b, and c`."""
+    """Read a separator: a comma, a word, or both, as in `a, b, and c`."""
     if cursor.text == "," and cursor.peek(1).text.startswith(ROW_ENDS):
-        cursor.place += 1
+        cursor.position += 1
         return None
-    found = "," if cursor.accept_any(",") else None
+    comma = "," if cursor.accept_any(",") else None
     if cursor.peek().kind == "joiner":
         return cursor.take().text
     if cursor.text in LISTING:
         return LISTING[cursor.take().text]
-    return found
+    return comma
 
 
 def _parse_set_builder(cursor: Cursor) -> Node | None:
-    """{x | x > 2} and {x ∈ ℝ : x > 2}: the condition is the set."""
-    if cursor.place == 0 or cursor.peek(-1).text != "\\{" or cursor.peek().kind != "letter":
+    """Parse {x | x > 2} and {x ∈ ℝ : x > 2}: the condition describes the set."""
+    if cursor.position == 0 or cursor.peek(-1).text != "\\{" or cursor.peek().kind != "letter":
         return None
     ahead = 1
     if cursor.peek(1).text == "\\in":
@@ -84,26 +89,26 @@ def _parse_set_builder(cursor: Cursor) -> Node | None:
             ahead += 1
     if cursor.peek(ahead).text not in {"|", ":"}:
         return None
-    cursor.place += ahead + 1
+    cursor.position += ahead + 1
     return Node("builder", parts=(_parse_answers(cursor),))
 
 
 def parse_relation(cursor: Cursor) -> Node:
-    """Sides with =, <, ≤, ≠ or ∈ between them; a single side is itself."""
+    """Parse sides with =, <, ≤, ≠ or ∈ between them; a single side is returned as it is."""
     sides, signs = [_parse_side(cursor)], []
     while cursor.peek().kind != "end" and cursor.text in RELATIONS:
         signs.append(RELATIONS[cursor.take().text])
         sides.append(_parse_side(cursor))
-    if signs == ["~"] and sides[0].kind in {"symbol", "text"}:  # x ≈ 11 says 11
+    if signs == ["~"] and sides[0].kind in {"symbol", "text"}:  # x ≈ 11 means 11
         signs = ["="]
-    if "~" in signs:  # what stands before the sign is exact
-        place = signs.index("~")
-        sides, signs = sides[: place + 1], signs[:place]
+    if "~" in signs:  # the part before the sign is exact
+        index = signs.index("~")
+        sides, signs = sides[: index + 1], signs[:index]
     return _build_relation(sides, signs)
 
 
 def _build_relation(sides: list[Node], signs: list[str]) -> Node:
-    """One relation. A chain says its first name and its last value, or the value of several names."""
+    """Build one relation. A chain of equations becomes its first and last side, or the value of several names."""
     if not signs:
         return sides[0]
     if sides[-1].kind == "congruence" and signs == ["=="]:
@@ -128,11 +133,11 @@ def _parse_side(cursor: Cursor) -> Node:
 
 
 def _parse_modulo(cursor: Cursor, value: Node) -> Node:
-    """3 \\pmod 7 and 3 (mod 7)."""
+    """Parse 3 \\pmod 7 and 3 (mod 7)."""
     opened = cursor.text == "(" and cursor.peek(1).text == "mod"
     if not (opened or cursor.text in MODULO) or cursor.peek().kind == "end":
         return value
-    cursor.place += 1 + opened
+    cursor.position += 1 + opened
     result = Node("congruence", parts=(value, parse_expression(cursor)))
     if opened:
         cursor.expect(")")
@@ -140,7 +145,7 @@ def _parse_modulo(cursor: Cursor, value: Node) -> Node:
 
 
 def _parse_words(cursor: Cursor) -> Node | None:
-    """A side that is words alone, as a text or as the name before an equals sign."""
+    """Parse a side of words alone, as a text or as the name before an equals sign."""
     ahead = 0
     while cursor.peek(ahead).kind == "word":
         ahead += 1
@@ -168,10 +173,10 @@ def _parse_member(cursor: Cursor) -> Node:
 
 
 def _parse_ratio(cursor: Cursor, first: Node) -> Node:
-    """3:4 and 12:05. The digits are kept: only two of them make minutes."""
-    begin, parts = cursor.place - 1, [first]
+    """Parse 3:4 and 12:05. The name keeps the digits, because minutes have exactly two."""
+    start, parts = cursor.position - 1, [first]
     while cursor.accept_any(":"):
         parts.append(parse_expression(cursor))
-    texts = [token.text for token in cursor.tokens[begin : cursor.place]]
+    texts = [token.text for token in cursor.tokens[start : cursor.position]]
     plain = len(texts) == 2 * len(parts) - 1 and all(part.kind == "number" and part.number >= 0 for part in parts)
     return Node("ratio", "".join(texts) if plain else "", tuple(parts))

@@ -1,7 +1,7 @@
-"""The grader's last resort: math-verify, in a child that may be killed.
+"""The grader's last resort: math-verify, in a child process that can be killed.
 
-Its parser turns LaTeX into sympy objects, which may take any time and any memory, so it runs in a sealed child of a
-clean process, within limits that the kernel holds.
+Its parser turns LaTeX into sympy objects, which may take any time and memory, so it runs in a sealed child of a fork
+server, within limits that the kernel enforces.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from qed.grading.fork_server import ForkServer
 from qed.grading.session import FailedError, Limits, NotLoadedError, TimedOutError
 
 LIMITS = Limits(cpu=1.0, wall=2.0, memory=1 << 30)
-CACHED = 4096
-LONGEST = 400  # characters; nothing that a person writes as an answer is longer and needs this tier
-# Mathematics as it is typed: without quotes, code and prose, of which math-verify would take some number.
+MAX_CACHED = 4096
+MAX_CHARS = 400  # no longer answer in practice needs this tier
+# Plain mathematics. From quotes, code and prose math-verify would extract some number.
 SIGNS = re.compile(r"[\w\s\\{}()\[\]^+\-*/=<>,.;:|!&%$~']+")
 WORD = re.compile(r"(?<![\\A-Za-z{])[A-Za-z]{3,}|__")
 COMMAND = re.compile(r"\\([A-Za-z]+)")
 NAME = re.compile(r"[A-Za-z]")
-# The index of a sum or a limit, and the variable of an integral, are no names of the result.
+# The index of a sum or a limit, and the variable of an integral, are not names of the result.
 BOUND = re.compile(r"_\s?\{?\s?([A-Za-z])\s?(?:=|\\to)|d\s?([a-z])")
 INDEX = re.compile(r"(_\s?\{?\s?[A-Za-z]\s?)=")
 CONSTANTS = frozenset("deiC")
-# What math-verify computes. It passes over commands that it does not know, and would find 5 in 5\\ldots.
+# What math-verify computes. It skips commands that it does not know, and would read 5 from 5\\ldots.
 COMPUTED = {
     "operators": "int iint iiint oint sum prod lim limits max min sup inf det partial mod bmod pmod gcd lcm",
     "calculation": "frac dfrac tfrac cfrac sqrt binom dbinom tbinom cdot times div pm mp infty circ pi",
@@ -36,18 +36,20 @@ COMPUTED = {
     "relations": "to le leq ge geq ne neq lt gt in cup cap setminus",
 }
 COMMANDS = frozenset(" ".join(COMPUTED.values()).split())
-Answer = tuple[bool, str, str]
-_answers: dict[tuple[str, str], Answer] = {}
+Result = tuple[bool, str, str]
+_cache: dict[tuple[str, str], Result] = {}
 CHILD = ForkServer("qed.grading.symbolic:prepare", limits=LIMITS, sealed=True)
 
 
 def can_decide(gold: str, answer: str) -> bool:
-    """Whether two texts look like something that this tier could decide: short, LaTeX that it knows whole, no prose,
-    and of the same names, because expressions in different names are rarely equal and always slow to compare."""
+    """Return whether this tier may decide: short texts of known LaTeX without prose, and with the same names.
+
+    Expressions in different names are rarely equal and always slow to compare.
+    """
     return (
         any("\\" in text for text in (gold, answer))
         and all(
-            len(text) <= LONGEST
+            len(text) <= MAX_CHARS
             and SIGNS.fullmatch(text)
             and not WORD.search(text)
             and COMMANDS.issuperset(COMMAND.findall(text))
@@ -58,7 +60,7 @@ def can_decide(gold: str, answer: str) -> bool:
 
 
 def _find_names(text: str, other: str) -> set[str]:
-    """The free names in a text; those before its equals sign do not count where the other has none."""
+    """Return the free names in a text; those before its equals sign do not count if the other text has none."""
     if "=" not in INDEX.sub("", other):
         text = INDEX.sub(r"\1", text).rpartition("=")[2] if "=" in INDEX.sub("", text) else text
     bound = {name for index, differential in BOUND.findall(text) for name in (index, differential)}
@@ -66,42 +68,42 @@ def _find_names(text: str, other: str) -> set[str]:
 
 
 def prepare() -> tuple[None, Callable[[list[str]], bool]]:
-    """Load math-verify, in the clean process."""
-    # It is imported there and nowhere else: it brings sympy and antlr, and seconds of loading.
+    """Load math-verify in the server process, and return the function that compares a pair of answers."""
+    # Imported only there, because sympy and antlr take seconds to load.
     from math_verify import LatexExtractionConfig, parse, verify  # noqa: PLC0415
 
     logging.disable(logging.CRITICAL)
     reader = [LatexExtractionConfig()]
-    # Without its own limits of time, which are signals of the calling process.
+    # Without its own time limits, which use signals of the calling process.
     parse("$x^2+\\\\frac12$", reader, parsing_timeout=None)
 
-    def same(pair: list[str]) -> bool:
+    def is_same(pair: list[str]) -> bool:
         gold, answer = (parse(f"${text}$", reader, parsing_timeout=None, fallback_mode="no_fallback") for text in pair)
         return bool(gold and answer) and bool(verify(gold, answer, timeout_seconds=None))
 
-    return None, same
+    return None, is_same
 
 
-def are_equal(gold: str, answer: str) -> Answer:
-    """Whether two answers are the same to math-verify: the verdict, its tier and its reason. Never raises."""
-    told = _answers.get((gold, answer))
-    if told is not None:
-        return told
-    began = time.monotonic()
-    if not CHILD.places.acquire(timeout=LIMITS.wall):
+def are_equal(gold: str, answer: str) -> Result:
+    """Compare two answers with math-verify: return the verdict, its tier and its reason. Never raises."""
+    result = _cache.get((gold, answer))
+    if result is not None:
+        return result
+    start = time.monotonic()
+    if not CHILD.slots.acquire(timeout=LIMITS.wall):
         return False, "timeout", f"more than {LIMITS.wall:g} s by the clock"
     try:
-        # Another thread may have asked the same while this one waited: a group's answers are often alike.
-        told = _answers.get((gold, answer)) or _ask(gold, answer, time.monotonic() - began)
+        # Another thread may have asked the same question in the meantime: the answers of a group are often alike.
+        result = _cache.get((gold, answer)) or _ask_child(gold, answer, time.monotonic() - start)
     finally:
-        CHILD.places.release()
-    if len(_answers) >= CACHED:
-        _answers.clear()
-    _answers[gold, answer] = told
-    return told
+        CHILD.slots.release()
+    if len(_cache) >= MAX_CACHED:
+        _cache.clear()
+    _cache[gold, answer] = result
+    return result
 
 
-def _ask(gold: str, answer: str, waited: float) -> Answer:
+def _ask_child(gold: str, answer: str, waited: float) -> Result:
     try:
         session = CHILD.open_session()
         try:

@@ -1,6 +1,6 @@
-"""An answer as tokens: numbers, letters, words, commands and signs. One pass, linear in the text.
+"""Tokenizer of answers: numbers, letters, words, commands and signs. One pass, linear in the text.
 
-Words are kept whole wherever they can be words, so that no name is ever read as a product of letters.
+Letters that can be a word stay one token, so that no name is read as a product of letters.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from qed.grading.bounds import MOST_TOKENS, OverBoundError
+from qed.grading.bounds import MAX_TOKENS, OverBoundError
 from qed.grading.vocabulary import (
     COMMANDS,
     FUNCTION_WORDS,
@@ -21,7 +21,7 @@ from qed.grading.vocabulary import (
     WRAPPERS,
 )
 
-# Each alternative begins in its own way or has a bounded length before it can fail: nothing here goes back far.
+# Each alternative begins differently or has a bounded length before it can fail, which bounds backtracking.
 DECIMALS = r"(?:\.\d+)?"
 SPACED = r"[1-9]\d{0,2}(?:(?:,\\! ?|\\,|\\ |'| )\d{3})+(?!\d)" + DECIMALS
 COMMAS = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d]|,\d)" + DECIMALS
@@ -42,7 +42,7 @@ def _build_scanner(commas: bool, scientific: bool) -> re.Pattern[str]:
 
 SCANNERS = {(commas, exact): _build_scanner(commas, exact) for commas in (False, True) for exact in (False, True)}
 PROSE = re.compile(r"[A-Za-z ,.'\-!?]+")
-NUMBERED = re.compile(r"[-$\\]{0,2}\d[\d,.]* [A-Za-z][A-Za-z ,.'-]*")  # a number and words behind it
+NUMBERED = re.compile(r"[-$\\]{0,2}\d[\d,.]* [A-Za-z][A-Za-z ,.'-]*")  # a number and words after it
 SYMBOL_UNITS = {"\\Omega": "ohm", "\\AA": "angstrom"}
 PREFIXED = {"rs", "usd", "eur", "gbp"}  # currencies before a number
 LONG_WORD = re.compile(r"[a-z]{4}")
@@ -52,7 +52,7 @@ ENDS = {")", "}", "]", "%", "\\}", "\\circ", "\\pi", "|"}
 
 
 class Token(NamedTuple):
-    """What it is, its normal spelling, and whether a space stood before it."""
+    """A token: its kind, its normalised text, and whether a space precedes it."""
 
     kind: str
     text: str
@@ -60,45 +60,54 @@ class Token(NamedTuple):
 
 
 class Reader:
-    """The state of one pass: open braces, whether they hold text, and how deep in brackets we are."""
+    """The state of one pass: the open braces, whether they contain text, and the depth of brackets."""
 
     def __init__(self, text: str, scientific: bool, commas: bool) -> None:
         self.tokens: list[Token] = []
-        self.braces: list[str] = []  # "text", "brace" or "command" for a text command whose brace is not yet open
+        self.braces: list[str] = []  # "text" for the brace of a text command, else "brace"
         self.pending = ""
         self.spaced = False
         self.depth = 0
         self.scientific = scientific
         self.rules: dict[str, Callable[[str], None]] = {
-            "number": self.number,
-            "word": self.word,
-            "sign": self.sign,
-            "command": self.command,
-            "half": self.half,
-            "rate": self.rate,
+            "number": self.add_number,
+            "word": self.add_word,
+            "sign": self.add_sign,
+            "command": self.add_command,
+            "half": self.add_day_half,
+            "rate": self.add_rate,
         }
-        # Inside brackets a comma separates, unless other commas there have a space behind them and this one has none.
+        # Inside of brackets a comma is a separator, unless other commas have a space after them and this one has none.
         self.commas = commas
         worded = PROSE.fullmatch(text) or (NUMBERED.fullmatch(text) and not FUNCTION_WORDS.keys() & set(text.split()))
         self.prose = bool(worded) and LONG_WORD.search(text) is not None
         self.mixed = commas and ", " in text and THOUSANDS.search(text) is not None
 
-    def scanner(self) -> re.Pattern[str]:
+    def choose_scanner(self) -> re.Pattern[str]:
+        """Return the pattern of the next token, which depends on the brackets around it."""
         return SCANNERS[self.commas and (self.depth == 0 or self.mixed), self.scientific]
 
-    def in_text(self) -> bool:
+    def is_in_text(self) -> bool:
+        """Return whether the position is inside of a text command."""
         return "text" in self.braces
 
     def add(self, kind: str, text: str) -> None:
-        if len(self.tokens) >= MOST_TOKENS:
+        """Append a token.
+
+        Raises:
+            OverBoundError: there are too many.
+        """
+        if len(self.tokens) >= MAX_TOKENS:
             raise OverBoundError("too many tokens")
         self.tokens.append(Token(kind, text, self.spaced))
         self.spaced = False
 
-    def last(self) -> str:
+    def get_last(self) -> str:
+        """Return the text of the last token."""
         return self.tokens[-1].text if self.tokens else ""
 
-    def take(self, kind: str, text: str) -> None:
+    def read_match(self, kind: str, text: str) -> None:
+        """Process one match of the scanner."""
         if kind == "space":
             self.spaced = True
         elif kind in self.rules:
@@ -106,19 +115,24 @@ class Reader:
         else:
             self.add("command", "".join(text.split()).replace("*", "") if kind == "environment" else "\\\\")
 
-    def number(self, text: str) -> None:
+    def add_number(self, text: str) -> None:
+        """Add a number without thousands separators."""
         self.add("number", "".join(sign for sign in text if sign in "0123456789.eE+-"))
 
-    def half(self, text: str) -> None:
+    def add_day_half(self, text: str) -> None:
+        """Add a.m. or p.m. as a word."""
         self.add("word", text[0].lower() + "m")
 
-    def word(self, text: str) -> None:
+    def add_word(self, text: str) -> None:
+        """Add letters as a joiner, a function, a word, or single letters."""
         lower = text.lower()
         if lower in JOINERS and (len(lower) > 1):
             self.add("joiner", lower)
-        elif self.in_text() and self.last() == "\\mu" and self.tokens[-2:-1] and self.tokens[-2].kind == "number":
+        elif (
+            self.is_in_text() and self.get_last() == "\\mu" and self.tokens[-2:-1] and self.tokens[-2].kind == "number"
+        ):
             self.tokens[-1] = Token("word", "μ" + text, True)
-        elif lower in FUNCTION_WORDS and not (lower in UNIT_WORDS and self.after_value()):
+        elif lower in FUNCTION_WORDS and not (lower in UNIT_WORDS and self.follows_value()):
             self.add("command", FUNCTION_WORDS[lower])
         elif self.is_word(text):
             self.add("word", text)
@@ -126,21 +140,21 @@ class Reader:
             for letter in text:
                 self.add("letter", letter)
 
-    def rate(self, text: str) -> None:
-        """m/s is a unit behind a number and a space, else a quotient of letters."""
+    def add_rate(self, text: str) -> None:
+        """Add m/s: a unit after a number and a space, else a quotient of letters."""
         above, _, below = text.partition("/")
-        unit = self.spaced and self.after_value()
+        unit = self.spaced and self.follows_value()
         for part in (above, "/", below):
             if part == "/":
                 self.add("sign", part)
             elif unit:
                 self.add("word", part)
             else:
-                self.word(part)
+                self.add_word(part)
 
     def is_word(self, text: str) -> bool:
-        """Whether letters stand for a word and not for a product."""
-        if self.in_text() or self.prose or not text.isascii():
+        """Return whether letters are a word and not a product."""
+        if self.is_in_text() or self.prose or not text.isascii():
             return True
         if not self.tokens and text.lower() in PREFIXED:
             return True
@@ -148,16 +162,18 @@ class Reader:
             return True
         if text in {"am", "pm"} and not self.spaced and self.tokens[-2:-1] and self.tokens[-2].text != ":":
             return False
-        if len(text) > 1 and (text in UNIT_WORDS or text.lower() in UNIT_WORDS) and self.after_value():
+        if len(text) > 1 and (text in UNIT_WORDS or text.lower() in UNIT_WORDS) and self.follows_value():
             return True
-        if text.lower() in ORDINALS and self.last() in {"^", "{"}:
+        if text.lower() in ORDINALS and self.get_last() in {"^", "{"}:
             return True
         return len(text) > (4 if text.isupper() else 2 if text[1:].islower() and text[0].isupper() else 3)
 
-    def after_value(self) -> bool:
-        return bool(self.tokens) and (self.tokens[-1].kind in {"number", "word"} or self.last() in ENDS)
+    def follows_value(self) -> bool:
+        """Return whether the last token can end a value, so that a unit may follow."""
+        return bool(self.tokens) and (self.tokens[-1].kind in {"number", "word"} or self.get_last() in ENDS)
 
-    def command(self, text: str) -> None:
+    def add_command(self, text: str) -> None:
+        """Add a LaTeX command, or remember that it opens text."""
         text = COMMANDS.get(text, text)
         if text in TEXT_COMMANDS:
             self.pending = "text"
@@ -166,16 +182,17 @@ class Reader:
             self.spaced = True
         elif text in WRAPPERS:
             pass
-        elif text in SYMBOL_UNITS and (self.in_text() or self.after_value()):
-            kilo = self.last() == "k" and not self.spaced
+        elif text in SYMBOL_UNITS and (self.is_in_text() or self.follows_value()):
+            kilo = self.get_last() == "k" and not self.spaced
             name = (self.tokens.pop().text if kilo else "") + SYMBOL_UNITS[text]
             self.add("word", name)
         elif text.startswith("\\") and text not in {"\\{", "\\}"}:
             self.add("command", text)
         else:
-            self.sign(text)
+            self.add_sign(text)
 
-    def sign(self, text: str) -> None:
+    def add_sign(self, text: str) -> None:
+        """Add a sign, and track braces and brackets."""
         if text == "{":
             self.braces.append(self.pending or "brace")
             if not self.pending:
@@ -183,14 +200,19 @@ class Reader:
             self.pending = ""
             return
         self.pending = ""
-        # A brace that closes nothing says nothing, nor does one around text.
+        # An unmatched closing brace is dropped, and so is one around text.
         if text == "}" and (self.braces.pop() if self.braces else "text") == "text":
             self.spaced = True
             return
-        if text == "}" and self.last() == "{" and self.tokens[-2:-1] and self.tokens[-2].kind in {"number", "letter"}:
+        if (
+            text == "}"
+            and self.get_last() == "{"
+            and self.tokens[-2:-1]
+            and self.tokens[-2].kind in {"number", "letter"}
+        ):
             self.tokens.pop()  # 120{}^\\circ
             return
-        if text == "." and self.tokens and self.tokens[-1].kind == "word" and len(self.last()) > 1:
+        if text == "." and self.tokens and self.tokens[-1].kind == "word" and len(self.get_last()) > 1:
             self.spaced = True  # an abbreviation: sq. ft.
             return
         self.depth += (text in OPENING) - (text in CLOSING)
@@ -198,14 +220,18 @@ class Reader:
 
 
 def tokenize(text: str, scientific: bool = True, commas: bool = True) -> list[Token]:
-    """The tokens of a cleaned text, without a final full stop."""
-    reader, place = Reader(text, scientific, commas), 0
-    while place < len(text):
-        found = reader.scanner().match(text, place)
-        if found is None or found.lastgroup is None:
+    """Split a cleaned text into tokens, without a final full stop.
+
+    Raises:
+        OverBoundError: there are too many.
+    """
+    reader, index = Reader(text, scientific, commas), 0
+    while index < len(text):
+        match = reader.choose_scanner().match(text, index)
+        if match is None or match.lastgroup is None:
             raise OverBoundError("no token")
-        reader.take(found.lastgroup, found.group())
-        place = found.end()
+        reader.read_match(match.lastgroup, match.group())
+        index = match.end()
     tokens = _replace_crosses(reader.tokens)
     if tokens and tokens[-1].text in {".", ",", ";", "\\\\"}:
         tokens.pop()
@@ -215,17 +241,17 @@ def tokenize(text: str, scientific: bool = True, commas: bool = True) -> list[To
 
 
 def _replace_crosses(tokens: list[Token]) -> list[Token]:
-    """The letter x between two numbers is a multiplication sign."""
-    for place in range(1, len(tokens) - 1):
-        here, after = tokens[place], tokens[place + 1]
-        beside = here.text == "x" and tokens[place - 1].kind == after.kind == "number"
-        if beside and (after.text == "10" or (here.spaced and after.spaced)):
-            tokens[place] = Token("sign", "*")
+    """Replace the letter x between two numbers by a multiplication sign."""
+    for index in range(1, len(tokens) - 1):
+        token, after = tokens[index], tokens[index + 1]
+        between_numbers = token.text == "x" and tokens[index - 1].kind == after.kind == "number"
+        if between_numbers and (after.text == "10" or (token.spaced and after.spaced)):
+            tokens[index] = Token("sign", "*")
     return tokens
 
 
 def build_key(tokens: list[Token]) -> str:
-    """The tokens as one string: equal keys are equal answers. Braces around a single token say nothing."""
+    """Join the tokens to one string: equal keys are equal answers. Braces around a single token are dropped."""
     words: list[str] = []
     for token in tokens:
         if token.text == "}" and len(words) > 1 and words[-2] == "{":

@@ -1,4 +1,4 @@
-"""The typed value of an answer: one kind of node for numbers, expressions and everything built of them.
+"""The typed value of an answer: one class of nodes for numbers, expressions and everything built of them.
 
 Scalars: number symbol constant add multiply divide power negate function apply plus_minus minus_plus degree.
 Structures: sequence set list matrix row relation union unit ratio based text.
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from qed.grading.bounds import MOST_SIGNS, OverBoundError, Work
+from qed.grading.bounds import MAX_SIGNS, OverBoundError, Work
 
 SIGNS = {"plus_minus", "minus_plus"}
 
 
 class Node(NamedTuple):
-    """A kind, a name or an exact number, and what it is made of."""
+    """A kind, a name or an exact number, and the parts."""
 
     kind: str
     name: str = ""
@@ -24,39 +24,40 @@ class Node(NamedTuple):
     number: Fraction = Fraction(0)
 
 
-def number(value: Fraction | int) -> Node:
+def make_number(value: Fraction | int) -> Node:
+    """Build the node of an exact number."""
     return Node("number", number=Fraction(value))
 
 
 def negate(node: Node) -> Node:
-    """Minus a node; a unit stays outermost, so that it is seen."""
+    """Negate a node; a unit stays the outermost node, where comparisons expect it."""
     if node.kind == "unit":
         return node._replace(parts=(negate(node.parts[0]), *node.parts[1:]))
     if node.kind == "number":
-        return number(-node.number)
+        return make_number(-node.number)
     return Node("negate", parts=(node,))
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """A node and all below it."""
-    waiting = [node]
-    while waiting:
-        here = waiting.pop()
-        yield here
-        waiting.extend(here.parts)
+    """Yield a node and all nodes below it."""
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        yield current
+        stack.extend(current.parts)
 
 
 def expand_signs(node: Node, work: Work) -> list[Node]:
-    """What the ± in a node stand for: each for both signs, or all together where a ∓ ties them."""
-    found = [inner.kind for inner in walk(node) if inner.kind in SIGNS]
-    if not found:
+    """Return the values that the ± in a node stand for: all combinations of signs, or two if a ∓ ties them together."""
+    signs = [inner.kind for inner in walk(node) if inner.kind in SIGNS]
+    if not signs:
         return [node]
-    if len(found) > MOST_SIGNS:
+    if len(signs) > MAX_SIGNS:
         raise OverBoundError("too many ±")
-    if "minus_plus" in found:
-        return [_choose_sign(node, iter([sign] * len(found)), work) for sign in (1, -1)]
-    count = 1 << len(found)
-    choices = [[1 - 2 * (one >> place & 1) for place in range(len(found))] for one in range(count)]
+    if "minus_plus" in signs:
+        return [_choose_sign(node, iter([sign] * len(signs)), work) for sign in (1, -1)]
+    count = 1 << len(signs)
+    choices = [[1 - 2 * (bits >> index & 1) for index in range(len(signs))] for bits in range(count)]
     return [_choose_sign(node, iter(choice), work) for choice in choices]
 
 

@@ -1,4 +1,4 @@
-"""Quantities: a number with units, a currency, percent or degrees behind or before it."""
+"""Parser of quantities: a number with units, a currency, percent or degrees before or after it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from qed.grading.bounds import UnreadableError
 from qed.grading.cursor import Cursor
 from qed.grading.expression import parse_expression, starts_unit_fraction
 from qed.grading.tokens import PREFIXED, Token
-from qed.grading.tree import Node, negate, number
+from qed.grading.tree import Node, make_number, negate
 from qed.grading.vocabulary import (
     ARTICLES,
     LETTER_UNITS,
@@ -26,31 +26,31 @@ from qed.grading.vocabulary import (
 )
 
 CURRENCIES = {"$": "$", "€": "€", "£": "£", "¥": "¥", "₹": "₹"}
-LONGEST_UNIT = 6  # words
-MOST_NOUNS = 4  # side by side
+MAX_UNIT_WORDS = 6  # words
+MAX_NOUNS = 4  # in a row
 CHANGES = set("increase decrease discount profit loss gain more less off higher lower chance".split())  # noqa: SIM905
 
 
 def attach_unit(node: Node, name: str, factor: Fraction | int = 1) -> Node:
-    """A value in a unit: the dimension's name, and how many of its base one is."""
-    return Node("unit", name, (node, number(factor)))
+    """Build a value with a unit: the name of the dimension, and the factor to its base unit."""
+    return Node("unit", name, (node, make_number(factor)))
 
 
 def parse_currency(cursor: Cursor) -> Node | None:
-    """$5 and -$5."""
+    """Parse $5 and -$5; None if no currency follows."""
     if cursor.peek().kind == "word" and cursor.text.lower() in PREFIXED and cursor.peek(1).kind == "number":
         name, factor = UNITS[cursor.take().text.lower()]
         return attach_unit(parse_expression(cursor), name, factor)
     sign = cursor.text == "-" and cursor.peek(1).text in CURRENCIES
     if not (sign or cursor.text in CURRENCIES):
         return None
-    cursor.place += sign
+    cursor.position += sign
     name, factor = UNITS[CURRENCIES[cursor.take().text]]
     symbol = cursor.peek(-1).text
     value, _ = _parse_multiplier(cursor, parse_expression(cursor))
     cursor.accept_any(symbol)  # $42$, whose signs were escaped
     if cursor.peek().kind == "word":  # $5 per hour, $5 USD
-        rate = cursor.text.lower() in {"per", "each"}  # what the price is for is like a missing unit
+        rate = cursor.text.lower() in {"per", "each"}  # what the price is for counts as a missing unit
         inner = parse_quantity(cursor, value)
         if not rate and inner.kind == "unit" and inner.name != name:
             raise UnreadableError("two units")
@@ -58,7 +58,7 @@ def parse_currency(cursor: Cursor) -> Node | None:
 
 
 def parse_quantity(cursor: Cursor, value: Node) -> Node:
-    """A value with the units behind it, if there are any; `3 hours 20 minutes` is one quantity."""
+    """Parse the units after a value, if there are any; `3 hours 20 minutes` is one quantity."""
     if value.kind == "degree" or (value.kind == "negate" and value.parts[0].kind == "degree"):
         return _parse_degrees(cursor, value)
     value, counted = _parse_multiplier(cursor, value)
@@ -66,19 +66,17 @@ def parse_quantity(cursor: Cursor, value: Node) -> Node:
         return _parse_change(cursor, attach_unit(value, "percent"))
     if cursor.text in CURRENCIES:
         return attach_unit(value, *UNITS[CURRENCIES[cursor.take().text]])
-    found = _parse_unit(cursor)
-    if found is None:
-        return value
-    if found[0] == "ordinal":
+    unit = _parse_unit(cursor)
+    if unit is None or unit[0] == "ordinal":
         return value
     if value.kind in {"sequence", "set", "list", "matrix"} and not counted:
-        raise UnreadableError("units behind a structure")
-    result = attach_unit(value, *found)
+        raise UnreadableError("units after a structure")
+    result = attach_unit(value, *unit)
     return _parse_compound(cursor, result) if cursor.peek().kind == "number" else result
 
 
 def _parse_change(cursor: Cursor, percent: Node) -> Node:
-    """A 20 % increase is 20 %, and no 20 % decrease: the word is kept as a third part."""
+    """Keep the word of a 20 % increase as a third part: it equals 20 %, but not a 20 % decrease."""
     if cursor.peek().kind == "word" and cursor.text.lower() in CHANGES:
         return percent._replace(parts=(*percent.parts, Node("text", cursor.take().text.lower())))
     return percent
@@ -94,7 +92,7 @@ def _parse_degrees(cursor: Cursor, value: Node) -> Node:
         return attach_unit(inner, cursor.take().text.lower())
     for part in (60, 3600):  # 10° 30' 15''
         if cursor.peek().kind == "number" and cursor.peek(1).text == "'" and inner.kind in {"number", "add"}:
-            minutes = Node("divide", parts=(number(parse_digits(cursor.take().text)), number(part)))
+            minutes = Node("divide", parts=(make_number(parse_digits(cursor.take().text)), make_number(part)))
             inner = Node("add", parts=(inner, minutes))
             while cursor.accept_any("'"):
                 pass
@@ -104,7 +102,7 @@ def _parse_degrees(cursor: Cursor, value: Node) -> Node:
 def _parse_multiplier(cursor: Cursor, value: Node) -> tuple[Node, bool]:
     counted = False
     while cursor.peek().kind == "word" and cursor.text.lower() in MULTIPLES and value.kind in {"number", "multiply"}:
-        value = Node("multiply", parts=(value, number(MULTIPLES[cursor.take().text.lower()])))
+        value = Node("multiply", parts=(value, make_number(MULTIPLES[cursor.take().text.lower()])))
         counted = True
     return value, counted
 
@@ -117,33 +115,33 @@ def _parse_compound(cursor: Cursor, first: Node) -> Node:
 
 
 def combine_quantities(items: list[Node]) -> Node | None:
-    """3 hours and 20 minutes: quantities of one dimension, each in a smaller unit, are one."""
+    """Combine 3 hours and 20 minutes: quantities of one dimension, each in a smaller unit, are one quantity."""
     if not all(item.kind == "unit" and item.name == items[0].name and item.name for item in items):
         return None
-    worths = [item.parts[1].number for item in items]
-    if not all(large > small for large, small in pairwise(worths)):
+    factors = [item.parts[1].number for item in items]
+    if not all(large > small for large, small in pairwise(factors)):
         return None
     return attach_unit(Node("add", parts=tuple(Node("multiply", parts=item.parts) for item in items)), items[0].name)
 
 
 def _parse_unit(cursor: Cursor) -> tuple[str, Fraction] | None:
-    """The dimension and factor of the units that follow, as in cm², m/s^2, miles per hour, students."""
+    """Parse the units that follow, as in cm², m/s^2, miles per hour, students; return their dimension and factor."""
     powers: dict[str, int] = {}
-    factor, sign, coming, words = Fraction(1), 1, 1, 0
+    factor, sign, power, words = Fraction(1), 1, 1, 0
     _flatten_fraction(cursor)
     while (name := _read_word(cursor)) is not None:
         words += 1
-        if words > LONGEST_UNIT:
-            raise UnreadableError("too many words behind a number")
+        if words > MAX_UNIT_WORDS:
+            raise UnreadableError("too many words after a number")
         if name in PHRASES and powers:
             _skip_phrase(cursor)
         elif name == "per":
             sign = -1
         elif name in POWERS:
-            coming = POWERS[name]
+            power = POWERS[name]
         else:
-            factor *= _multiply_unit(powers, name, sign * coming * _read_exponent(cursor))
-            coming, sign = 1, _read_division(cursor, sign)
+            factor *= _multiply_unit(powers, name, sign * power * _read_exponent(cursor))
+            power, sign = 1, _read_division(cursor, sign)
     if not words:
         return None
     powers.pop("", None)
@@ -155,45 +153,45 @@ def _parse_unit(cursor: Cursor) -> tuple[str, Fraction] | None:
 
 
 def _flatten_fraction(cursor: Cursor) -> None:
-    """Miles over hours as a fraction become miles / hours."""
+    """Rewrite a fraction of miles over hours as miles / hours."""
     if not starts_unit_fraction(cursor):
         return
-    tokens, place, marks = cursor.tokens, cursor.place, list[int]()
-    while len(marks) < 4 and place < len(tokens):
-        if tokens[place].text in {"{", "}"} and tokens[place - 1].text != "^" and not _closes_exponent(tokens, place):
-            marks.append(place)
-        place += 1
+    tokens, index, marks = cursor.tokens, cursor.position, list[int]()
+    while len(marks) < 4 and index < len(tokens):
+        if tokens[index].text in {"{", "}"} and tokens[index - 1].text != "^" and not _closes_exponent(tokens, index):
+            marks.append(index)
+        index += 1
     if len(marks) == 4:
         above, below = tokens[marks[0] + 1 : marks[1]], tokens[marks[2] + 1 : marks[3]]
-        cursor.tokens = [*tokens[: cursor.place], *above, Token("sign", "/"), *below, *tokens[marks[3] + 1 :]]
+        cursor.tokens = [*tokens[: cursor.position], *above, Token("sign", "/"), *below, *tokens[marks[3] + 1 :]]
 
 
-def _closes_exponent(tokens: list[Token], place: int) -> bool:
-    return tokens[place].text == "}" and any(
-        [one.text for one in tokens[place - back : place - back + 2]] == ["^", "{"] for back in (3, 4)
+def _closes_exponent(tokens: list[Token], index: int) -> bool:
+    return tokens[index].text == "}" and any(
+        [one.text for one in tokens[index - back : index - back + 2]] == ["^", "{"] for back in (3, 4)
     )
 
 
 def _skip_phrase(cursor: Cursor) -> None:
-    """`in the class` says no more than what is counted: words alone, and no word that could change the number."""
+    """Skip a phrase such as `in the class`: words alone, and none that could change the number."""
     words = 0
     while cursor.peek().kind == "word":
         word = cursor.take().text.lower()
         words += 1
-        if words > LONGEST_UNIT or word in NUMBER_WORDS or (word in NO_UNITS and word not in ARTICLES | PHRASES):
+        if words > MAX_UNIT_WORDS or word in NUMBER_WORDS or (word in NO_UNITS and word not in ARTICLES | PHRASES):
             raise UnreadableError(f"{word} is no unit")
     if not words:
         raise UnreadableError("a phrase without words")
 
 
 def _read_division(cursor: Cursor, sign: int) -> int:
-    """Whether the next unit is divided by: behind a slash all are."""
+    """Return the sign of the exponents that follow: after a slash all are negative."""
     if cursor.accept_any("/"):
-        if cursor.text == "(" and ")" in (closing := [token.text for token in cursor.tokens[cursor.place :]]):
+        if cursor.text == "(" and ")" in (closing := [token.text for token in cursor.tokens[cursor.position :]]):
             cursor.tokens = [
                 token
-                for place, token in enumerate(cursor.tokens)
-                if place not in {cursor.place, cursor.place + closing.index(")")}
+                for index, token in enumerate(cursor.tokens)
+                if index not in {cursor.position, cursor.position + closing.index(")")}
             ]
         return -1
     if cursor.text == "*" and cursor.peek(1).kind == "word":
@@ -213,7 +211,7 @@ def _read_word(cursor: Cursor) -> str | None:
 
 
 def _add_counted_noun(powers: dict[str, int], name: str) -> None:
-    """A noun that is counted: the last of several is what counts, as in large red apples."""
+    """Add a counted noun; only the last of several counts, as in large red apples."""
     if name in MEASURED and powers:
         return
     counted = [noun for noun in powers if noun.startswith("of ")]
@@ -226,8 +224,8 @@ def _add_counted_noun(powers: dict[str, int], name: str) -> None:
     ):
         raise UnreadableError(f"{name} is no unit")
     before = powers.pop(counted[0]) if counted else 0
-    if before == MOST_NOUNS:
-        raise UnreadableError("too many words behind a number")
+    if before == MAX_NOUNS:
+        raise UnreadableError("too many words after a number")
     powers["of " + name.removesuffix("s")] = before + 1
 
 
@@ -246,17 +244,17 @@ def _read_exponent(cursor: Cursor) -> int:
 
 
 def _multiply_unit(powers: dict[str, int], name: str, count: int) -> Fraction:
-    """Put a unit into the product; what it is worth in its dimension's base."""
+    """Multiply a unit into the product, and return its factor to the base unit of its dimension."""
     if name in RATES:
         above, below = RATES[name]
         return _multiply_unit(powers, above, count) * _multiply_unit(powers, below, -count)
-    known = UNITS.get(name) or UNITS.get(name.removesuffix("s"))
+    unit = UNITS.get(name) or UNITS.get(name.removesuffix("s"))
     if name in ORDINALS:
         powers["ordinal"] = 1
         return Fraction(1)
-    if known is None:
+    if unit is None:
         _add_counted_noun(powers, name)
         return Fraction(1)
-    dimension, worth = known
+    dimension, factor = unit
     powers[dimension] = powers.get(dimension, 0) + count
-    return worth**count
+    return factor**count

@@ -1,4 +1,4 @@
-"""The commands and words that the parser knows, in tables."""
+"""Tables of the commands and words that the parser knows."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ NUMBER_WORDS = {
 } | {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
 MULTIPLES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
 ORDINALS = {"st", "nd", "rd", "th"}
-# Words behind a number that say more than what is counted.
+# Words after a number that are not a unit or a counted noun.
 NO_UNITS = _parse_set(
     "is not no if plus minus less most least squared cubed factorial half over than else for in to by from "
     "mod modulo only the a an of but else none nan true false import lambda answer wrong correct each touch rm echo "
@@ -93,13 +93,13 @@ NO_UNITS = _parse_set(
     "with as at"
 )
 
-# Words behind a unit that say nothing about it.
+# Words after a unit that do not change it.
 MEASURED = _parse_set("long tall wide deep high old away total altogether more extra")
-# Behind what is counted they begin a phrase that says no number: 24 students in the class.
+# Words that begin a phrase after a counted noun: 24 students in the class.
 PHRASES = _parse_set("in of from on at for")
 ARTICLES = _parse_set("the a an their his her its all this that each")
 
-# name: (dimension, how many of the dimension's own unit)
+# dimension: its units, each with its factor to the base unit
 _UNITS = {
     "length": "m meter metre=1 cm centimeter centimetre=1/100 mm millimeter millimetre=1/1000 km kilometer "
     "kilometre=1000 in inch inche=127/5000 ft foot feet=381/1250 yd yard=1143/1250 mi mile=201168/125 "

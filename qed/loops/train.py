@@ -123,7 +123,10 @@ def _link_final(folder: Path, name: str, checkpoint: str) -> Path:
 
 
 def collect_figures(summaries: dict[str, dict[str, Row]]) -> dict[str, Any]:
-    """Return an evaluation's figures by task, as `--json` prints them."""
+    """Return an evaluation's figures by task, as `--json` prints them.
+
+    A task that `qed evaluate` has added to the run's folder has no greedy answers, and is left out.
+    """
     return {
         task: {
             "accuracy": decodings["greedy"]["accuracy"],
@@ -136,4 +139,5 @@ def collect_figures(summaries: dict[str, dict[str, Row]]) -> dict[str, Any]:
             "n": decodings["greedy"]["n"],
         }
         for task, decodings in summaries.items()
+        if "greedy" in decodings
     }

@@ -1,1 +1,1 @@
-"""The shelf of rewards: `reward(rollout) -> Grade`, one file a thing; `base.load` makes one reward of several."""
+"""The rewards: `reward(rollout) -> Grade`, one reward per file; `base.load_reward` combines several into one."""

@@ -1,4 +1,7 @@
-"""Right when the final answer of the text is the gold, wherever and however it is written; no format is asked for."""
+"""Correct when the final answer of the text equals the gold answer, wherever and however it is written.
+
+No format is required.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ class Accuracy:
     """Reward = correct."""
 
     mode: Literal["strict", "flexible", "lenient"] = "flexible"
-    """Where an answer may stand: in a box, tag or #### line; also in words; also in a box or tag that never closes."""
+    """Where the answer may be. strict: box, tag or #### line; flexible: also words; lenient: also unclosed ones."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         return grade_by_final_answer(rollout, self.mode)

@@ -1,6 +1,6 @@
-"""A reward as a run uses it: one part of the shelf, somebody's own, or a weighted sum of several.
+"""The reward of a run: one of qed's rewards, a user's own, or a weighted sum of several.
 
-`0.5*overlong` takes a part with a weight; a weight of 0 logs a part without training on it.
+`0.5*overlong` gives a part a weight; a weight of 0 logs the part without training on it.
 """
 
 from __future__ import annotations
@@ -15,25 +15,26 @@ from qed.config.reward_names import RewardEntry, parse_reward
 from qed.errors import UsageError
 from qed.grading.judge import serve
 from qed.rewards import options as settings
-from qed.rewards.adapters import Judge, find_functions
+from qed.rewards.adapters import GradeFunction, find_functions
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Rollout
 
-FINAL_ANSWER = "accuracy"  # the leaf that judges the final answer, whatever the format
+FINAL_ANSWER = "accuracy"  # the reward that checks the final answer, whatever the format
 
 
 @dataclass(frozen=True)
 class Part:
     """One term of a reward.
 
-    `function` grades all answers to a problem; None, or a grade without a reward, stands for one to which it does not
-    apply. `judges` tells whether it decides correctness, as a penalty on length does not; `batched` whether it must see
-    those answers together; `checks_format` whether its `format_ok` says something.
+    `function` grades all answers to a problem. It returns None, or a grade without a reward, for an answer to which it
+    does not apply. `judges` says whether it decides correctness (a length penalty does not), `batched` whether it must
+    see all answers to a problem together, `users_own` whether it is code from outside of qed, and `checks_format`
+    whether its `format_ok` is meaningful.
     """
 
     weight: float
     name: str
-    function: Judge
+    function: GradeFunction
     judges: bool = True
     batched: bool = False
     users_own: bool = False
@@ -42,75 +43,77 @@ class Part:
 
 @dataclass(frozen=True)
 class Reward:
-    """What grades answers: a sum of weighted parts."""
+    """A reward: a sum of weighted parts."""
 
     parts: tuple[Part, ...]
 
     @property
     def batched(self) -> bool:
-        """Whether some part must see all answers to a problem at once."""
+        """Whether any part must see all answers to a problem at once."""
         return any(part.batched for part in self.parts)
 
     @property
     def judge(self) -> str | None:
-        """The name of the first part that decides correctness; None where none does."""
+        """The name of the first part that decides correctness; None if no part does."""
         return next((part.name for part in self.parts if part.judges), None)
 
     @property
     def checks_format(self) -> bool:
-        """Whether some part says if the format holds."""
+        """Whether any part checks the format."""
         return any(part.checks_format for part in self.parts)
 
     @property
     def users_own(self) -> bool:
-        """Whether some part is code from outside of qed."""
+        """Whether any part is code from outside of qed."""
         return any(part.users_own for part in self.parts)
 
     def grade(self, rollouts: Sequence[Rollout]) -> list[Grade]:
-        """The grades of the answers to one problem, in their order."""
+        """Grade the answers to one problem, in order."""
         columns = [part.function(rollouts) for part in self.parts]
         rows = zip(*columns, strict=True)
         return [self._sum(rollout, row) for rollout, row in zip(rollouts, rows, strict=True)]
 
     def _sum(self, rollout: Rollout, grades: Sequence[Grade | None]) -> Grade:
-        """The weighted sum, with the verdict of the first part that judges, or that checks the format where none does;
-        what its parts say is logged by name.
+        """Return the weighted sum of the grades of one answer, with each part logged under its name.
 
-        Without a part that applies there is no reward; a part of weight 0 that applies makes it 0 (as in TRL).
+        The verdict is that of the first part that decides correctness, else of the first that checks the format. If no
+        part applies there is no reward; if only parts of weight 0 apply, the reward is 0 (as in TRL).
         """
         if len(self.parts) == 1 and self.parts[0].weight == 1 and grades[0] is not None:
             return grades[0]
-        told = [(part, grade) for part, grade in zip(self.parts, grades, strict=True) if grade is not None]
-        present = [(part, grade) for part, grade in told if grade.has_reward]
+        graded = [(part, grade) for part, grade in zip(self.parts, grades, strict=True) if grade is not None]
+        applicable = [(part, grade) for part, grade in graded if grade.has_reward]
         logged: dict[str, float] = {}
-        for part, grade in present:
+        for part, grade in applicable:
             logged[part.name] = grade.reward
             logged |= {f"{part.name}/{name}": value for name, value in grade.parts.items()}
-        # A weight of 0 is left out, not multiplied: the part may be infinite.
-        reward = sum((part.weight * grade.reward for part, grade in present if part.weight), 0.0)
-        weights = {part.name: part.weight for part, _ in present}
-        verdict = self._verdict(rollout, told)
-        return replace(verdict, reward=reward, parts=logged, weights=weights, has_reward=bool(present))
+        # A part of weight 0 is skipped rather than multiplied, because 0 times infinity is NaN.
+        reward = sum((part.weight * grade.reward for part, grade in applicable if part.weight), 0.0)
+        weights = {part.name: part.weight for part, _ in applicable}
+        verdict = self._choose_verdict(rollout, graded)
+        return replace(verdict, reward=reward, parts=logged, weights=weights, has_reward=bool(applicable))
 
-    def _verdict(self, rollout: Rollout, told: Sequence[tuple[Part, Grade]]) -> Grade:
-        judging = [grade for part, grade in told if part.judges]
+    def _choose_verdict(self, rollout: Rollout, graded: Sequence[tuple[Part, Grade]]) -> Grade:
+        judging = [grade for part, grade in graded if part.judges]
         if not judging and any(part.judges for part in self.parts):
-            return grade_by_final_answer(rollout)  # every function that judges said that it does not apply
-        checking = [grade for part, grade in told if part.checks_format]
-        return (judging or checking or [grade for _, grade in told] or [Grade(0.0, False, True, None)])[0]
+            return grade_by_final_answer(rollout)  # no part that decides correctness applies
+        checking = [grade for part, grade in graded if part.checks_format]
+        return (judging or checking or [grade for _, grade in graded] or [Grade(0.0, False, True, None)])[0]
 
 
 def load_reward(
     names: Sequence[str], options: Sequence[str] = (), max_tokens: int = 0, conversational: bool = False
 ) -> Reward:
-    """The reward of these entries, each `NAME` or `WEIGHT*NAME`, with options `NAME.FIELD=VALUE`.
+    """Load a reward from entries `NAME` or `WEIGHT*NAME`, with options `NAME.FIELD=VALUE`.
 
-    A name is a leaf of the shelf, a dotted module, `path.py` or `path.py:function`. `max_tokens`, the longest answer,
-    is what parts that depend on it take where no option says otherwise. `conversational` gives TRL functions messages
-    instead of strings.
+    Args:
+        names: of the parts: one of qed's rewards, a dotted module, `path.py` or `path.py:function`.
+        options: the settings of the parts.
+        max_tokens: the longest answer, the default for parts that depend on it.
+        conversational: give TRL functions messages instead of strings.
 
     Raises:
-        UsageError: an entry or option cannot be meant, a file defines no reward, or two parts have the same name.
+        UsageError: an entry or option is invalid, a file defines no reward, or two parts have the same name.
     """
     if not names:
         raise UsageError("A run needs at least one reward.")
@@ -118,9 +121,9 @@ def load_reward(
     parsed = settings.parse_options(options)
     settings.check_names(parsed, (entry.name for entry in entries))
     parts = [part for entry in entries for part in _load_parts(entry, parsed, max_tokens, conversational)]
-    for place, part in enumerate(parts):
-        if any(part.name == other.name for other in parts[:place]):
-            raise UsageError(f"Two rewards are called {part.name}, so they cannot be told apart: rename one.")
+    for index, part in enumerate(parts):
+        if any(part.name == other.name for other in parts[:index]):
+            raise UsageError(f"Two rewards are named {part.name}: rename one of them.")
     return Reward(tuple(parts))
 
 
@@ -131,27 +134,30 @@ def _load_parts(
     module = plugins.load_leaf("rewards", entry.source)
     target = getattr(module, entry.function or "reward", None)
     target = settings.apply_options(entry.name, target, options, max_tokens)
-    found = find_functions(module, entry.name, entry.function, target, conversational)
-    judges = _judges(module)
+    functions = find_functions(module, entry.name, entry.function, target, conversational)
+    judges = _decides_correctness(module)
     checks = judges or bool(getattr(module, "CHECKS_FORMAT", False))
-    return [Part(entry.weight, one.name, one.judge, judges, one.batched, users_own, checks) for one in found]
+    return [
+        Part(entry.weight, function.name, function.grade, judges, function.batched, users_own, checks)
+        for function in functions
+    ]
 
 
 def may_judge(name: str) -> bool:
-    """Whether a reward decides correctness; code of the user's own, which is not loaded here, is taken to."""
+    """Return whether a reward may decide correctness; a user's own code is not loaded here and is assumed to."""
     source = parse_reward(name).source
-    return plugins.is_users_own(source) or _judges(plugins.load_leaf("rewards", source))
+    return plugins.is_users_own(source) or _decides_correctness(plugins.load_leaf("rewards", source))
 
 
-def _judges(module: ModuleType) -> bool:
-    """Whether a module decides correctness: unless it says `JUDGES = False`."""
+def _decides_correctness(module: ModuleType) -> bool:
+    """Return whether a module decides correctness, which is the default: `JUDGES = False` says that it does not."""
     return bool(getattr(module, "JUDGES", True))
 
 
 def serve_reward(
     names: Sequence[str], options: Sequence[str], max_tokens: int, conversational: bool
 ) -> tuple[dict[str, Any], Callable[[Any], Any]]:
-    """A reward as the workers of a judge load it; see `load`."""
+    """Load a reward in the workers of a judge; see `load_reward` for the arguments."""
     reward = load_reward(names, options, max_tokens, conversational)
     about = {"batched": reward.batched, "judge": reward.judge, "checks_format": reward.checks_format}
     return about, serve(reward.grade)

@@ -1,4 +1,4 @@
-"""Right when the last \\boxed{…} equals the answer."""
+"""Correct when the last \\boxed{…} equals the gold answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qed.types import Grade, Rollout
 
 def reward(rollout: Rollout) -> Grade:
     """Reward = correct."""
-    found = find_last_boxed(rollout.text)
-    verdict = judge_answer(rollout.problem.answer, found)
-    pay = float(verdict.correct)
-    return Grade(pay, verdict.correct, found is not None, found, {"correct": pay}, verdict.tier, verdict.reason)
+    answer = find_last_boxed(rollout.text)
+    verdict = judge_answer(rollout.problem.answer, answer)
+    score = float(verdict.correct)
+    return Grade(score, verdict.correct, answer is not None, answer, {"correct": score}, verdict.tier, verdict.reason)

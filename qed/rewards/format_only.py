@@ -1,4 +1,4 @@
-"""1 when the format holds, whatever the answer: a term of a sum, for a model that does not know the format yet."""
+"""1 when the format holds, whatever the answer: a part of a sum for a model that does not know the format yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class FormatOnly:
     """Reward = format."""
 
     format: Literal["think_answer", "r1_zero", "boxed"] = "think_answer"
-    """Which format: that of the reward of the same name."""
+    """The format to check: that of the reward with this name."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         holds = FORMATS[self.format](rollout.text)

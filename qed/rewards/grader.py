@@ -1,5 +1,4 @@
-"""Who grades: this process for the shelf's own rewards, whose work is bounded, and a judge's workers for everybody
-else's."""
+"""Graders: qed's own rewards run in this process, because their work is bounded; a user's rewards run in workers."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from qed.types import UNGRADED, Grade, Group, Rollout
 
 @dataclass(frozen=True)
 class Pool:
-    """The processes of a judge: how many, what each answer may cost, and the file that takes what rewards print."""
+    """The worker processes of a judge: how many, the limits for each answer, and the file for what rewards print."""
 
     workers: int = 0
     limits: Limits = LIMITS
@@ -32,11 +31,11 @@ POOL = Pool()
 
 
 class Grader(Protocol):
-    """Grades groups of answers, in their order; raises nothing whatever an answer says."""
+    """Grades groups of answers, in order; never raises, whatever an answer contains."""
 
     @property
     def judge(self) -> str | None:
-        """The name of what decides correctness; None where the reward judges no answer."""
+        """The name of what decides correctness; None if the reward does not."""
         ...
 
     @property
@@ -45,11 +44,11 @@ class Grader(Protocol):
         ...
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
-        """The grades of each group's answers."""
+        """Grade the answers of each group."""
         ...
 
     def close(self) -> None:
-        """End what runs for it, and any answer that is being graded."""
+        """Stop the workers, and any answer that is being graded."""
         ...
 
 
@@ -70,23 +69,23 @@ class InProcessGrader:
         return self.reward.checks_format
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
-        return [[self._graded(rollout) for rollout in group] for group in groups]
+        return [[self._grade_rollout(rollout) for rollout in group] for group in groups]
 
-    def _graded(self, rollout: Rollout) -> Grade:
+    def _grade_rollout(self, rollout: Rollout) -> Grade:
         check_signals("grade")
         try:
             grade = self.reward.grade([rollout])[0]
             return replace(grade, reward=faults.pass_through("reward", grade.reward))
-        except Exception as error:  # noqa: BLE001 -- an answer that a reward cannot take must not end a run
+        except Exception as error:  # noqa: BLE001 -- an answer that breaks a reward must not end the run
             return build_failed_grade("error", f"{type(error).__name__}: {error}")
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing: there are no workers."""
 
 
 @dataclass(frozen=True)
 class JudgingGrader:
-    """Grades by a reward that judges no answer, and takes the verdict of another."""
+    """Combines a reward that does not decide correctness with the verdict of another."""
 
     reward: Grader
     verdict: Grader
@@ -102,23 +101,23 @@ class JudgingGrader:
         return self.reward.checks_format or self.verdict.checks_format
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
-        columns = zip(self.reward(groups), self.verdict(groups), strict=True)
+        grades = zip(self.reward(groups), self.verdict(groups), strict=True)
         keep = self.reward.checks_format
-        return [[join(*both, keep_format=keep) for both in zip(*grades, strict=True)] for grades in columns]
+        return [[join(*pair, keep_format=keep) for pair in zip(*group, strict=True)] for group in grades]
 
     def close(self) -> None:
-        """End both."""
+        """Close both graders."""
         self.reward.close()
         self.verdict.close()
 
 
 def join(grade: Grade, verdict: Grade, keep_format: bool) -> Grade:
-    """A reward's grade with the verdict of another on the same answer.
+    """Return the grade of one reward with the verdict of another on the same answer.
 
     Args:
-        grade: of a reward that judges no answer; one that failed stays as it is.
-        verdict: of what decides whether the answer is right.
-        keep_format: the reward says itself whether the format holds.
+        grade: from a reward that does not decide correctness; returned unchanged if grading failed.
+        verdict: from the reward that decides correctness.
+        keep_format: keep `format_ok` of `grade`, because that reward checks the format itself.
     """
     if grade.tier in UNGRADED:
         return grade
@@ -139,19 +138,18 @@ def make_grader(
     conversational: bool = False,
     pool: Pool = POOL,
 ) -> Grader:
-    """What grades groups of answers with a reward.
+    """Build a grader from the entries of a reward.
 
     Args:
-        names, options, max_tokens, conversational: of the reward, see `qed.rewards.base.load`.
-        pool: the processes for rewards from outside of qed.
+        names, options, max_tokens, conversational: of the reward, see `qed.rewards.base.load_reward`.
+        pool: the worker processes for rewards from outside of qed.
 
     Raises:
         UsageError: the reward cannot be loaded.
     """
     if any(plugins.is_users_own(parse_reward(name).source) for name in names):
-        judge = Judge(
-            "qed.rewards.base:served", [names, options, max_tokens, conversational], pool.workers, pool.limits, pool.log
-        )
+        arguments = [names, options, max_tokens, conversational]
+        judge = Judge("qed.rewards.base:serve_reward", arguments, pool.workers, pool.limits, pool.log)
         try:
             judge.start()
         except NotLoadedError as error:

@@ -1,6 +1,6 @@
-"""Right when the letter that the text chooses is that of the gold, a letter or the words of one of the choices.
+"""Correct when the text chooses the letter of the gold answer, which is a letter or the words of one of the choices.
 
-The letter is that of the final answer: `C`, `(C)`, `C) 12`, `\\text{C}`, `option C`; or the choice with these words.
+The letter is that of the final answer: `C`, `(C)`, `C) 12`, `\\text{C}`, `option C`, or the words of a choice.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from qed.grading.extract import extract_final_answer
 from qed.types import Grade, Problem, Rollout
 
 LETTERS = "ABCDEFGHIJ"
-# Each piece in front of the letter may stand once, so there is nothing to go back to.
-CHOSEN = re.compile(
+# Each piece before the letter may occur once, so the search never backtracks.
+CHOICE = re.compile(
     r"[\s$*]{0,4}(?:\\(?:text|mathrm|mathbf|textbf)\{)?(?:option |choice )?[(\[]?([A-J])(?:[)\].:,}$*]|$)",
     re.IGNORECASE,
 )
@@ -29,9 +29,9 @@ def reward(rollout: Rollout) -> Grade:
 
 
 def find_letter(text: str, choices: Sequence[str] = ()) -> str | None:
-    """The letter that the final answer of a text chooses, by its name or by the words of a choice; None without one."""
-    found = extract_final_answer(text)
-    return _match_letter(found.answer, choices) if found else None
+    """Return the letter that the final answer of a text chooses, by name or by the words of a choice; else None."""
+    extracted = extract_final_answer(text)
+    return _match_letter(extracted.answer, choices) if extracted else None
 
 
 def _list_choices(problem: Problem) -> Sequence[str]:
@@ -40,13 +40,13 @@ def _list_choices(problem: Problem) -> Sequence[str]:
 
 
 def _match_letter(answer: str, choices: Sequence[str]) -> str | None:
-    """The letter that an answer names, or that of the choice with its words."""
-    found = CHOSEN.match(answer.strip())
-    if found:
-        return found.group(1).upper()
+    """Return the letter that an answer names, or that of the choice with its words."""
+    match = CHOICE.match(answer.strip())
+    if match:
+        return match.group(1).upper()
     words = [_normalize_words(choice) for choice in choices]
-    place = words.index(_normalize_words(answer)) if words.count(_normalize_words(answer)) == 1 else len(LETTERS)
-    return LETTERS[place] if place < len(LETTERS) else None
+    index = words.index(_normalize_words(answer)) if words.count(_normalize_words(answer)) == 1 else len(LETTERS)
+    return LETTERS[index] if index < len(LETTERS) else None
 
 
 def _normalize_words(text: str) -> str:

@@ -12,13 +12,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from qed.errors import UsageError, suggest_nearest
 
-TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-BUDGET = "max_tokens"  # a field of this name that is 0 gets the run's own
+BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+BUDGET = "max_tokens"  # a field of this name that is 0 gets the run's limit
 
 
 @dataclass(frozen=True)
 class Option:
-    """One setting as it was written."""
+    """One setting as the user wrote it."""
 
     name: str
     field: str
@@ -27,12 +27,12 @@ class Option:
 
 
 def parse_options(options: Sequence[str]) -> list[Option]:
-    """The settings as written, `overlong.cache=64`.
+    """Parse settings such as `overlong.cache=64`.
 
     Raises:
         UsageError: one is not of the form NAME.FIELD=VALUE.
     """
-    found = []
+    parsed = []
     for written in options:
         target, equals, value = written.partition("=")
         name, point, field = target.strip().rpartition(".")
@@ -40,42 +40,46 @@ def parse_options(options: Sequence[str]) -> list[Option]:
             raise UsageError(
                 f"The reward option '{written}' is not of the form NAME.FIELD=VALUE, as overlong.cache=64."
             )
-        found.append(Option(name.strip(), field.strip().replace("-", "_"), value.strip(), written))
-    return found
+        parsed.append(Option(name.strip(), field.strip().replace("-", "_"), value.strip(), written))
+    return parsed
 
 
-def check_names(options: Iterable[Option], known: Iterable[str]) -> None:
-    """Raise a UsageError for an option of a reward that was not chosen."""
-    known = list(dict.fromkeys(known))
+def check_names(options: Iterable[Option], names: Iterable[str]) -> None:
+    """Refuse an option of a reward that is not among the chosen names.
+
+    Raises:
+        UsageError: an option names another reward.
+    """
+    names = list(dict.fromkeys(names))
     for option in options:
-        if option.name not in known:
+        if option.name not in names:
             raise UsageError(
                 f"The option '{option.written}' is for a reward that is not "
-                f"chosen.{suggest_nearest(option.name, known)} "
-                f"Chosen: {', '.join(known)}."
+                f"chosen.{suggest_nearest(option.name, names)} "
+                f"Chosen: {', '.join(names)}."
             )
 
 
 def apply_options(name: str, reward: Any, options: Iterable[Option], max_tokens: int) -> Any:
-    """The reward of that name with its settings changed; one without settings stays as it is.
+    """Return the reward with its options applied; a reward without settings is returned unchanged.
 
     Raises:
-        UsageError: it has no such setting, or a value cannot be read as the field's type.
+        UsageError: the reward has no such setting, or a value does not parse as the field's type.
     """
-    own = [option for option in options if option.name == name]
+    chosen = [option for option in options if option.name == name]
     if not is_settable(reward):
-        if own:
-            raise UsageError(f"The option '{own[0].written}' cannot be set: the reward {name} has no settings.")
+        if chosen:
+            raise UsageError(f"The option '{chosen[0].written}' cannot be set: the reward {name} has no settings.")
         return reward
-    kinds = _read_types(type(reward))
-    changes = {option.field: _read_value(option, kinds) for option in own}
-    if BUDGET in kinds and not changes.get(BUDGET, getattr(reward, BUDGET)):
+    types = _read_types(type(reward))
+    changes = {option.field: _read_value(option, types) for option in chosen}
+    if BUDGET in types and not changes.get(BUDGET, getattr(reward, BUDGET)):
         changes[BUDGET] = max_tokens
     return replace(reward, **changes)
 
 
 def is_settable(reward: Any) -> bool:
-    """Whether a reward has settings: whether it is an instance of a dataclass."""
+    """Return whether a reward has settings, which means that it is an instance of a dataclass."""
     return is_dataclass(reward) and not isinstance(reward, type)
 
 
@@ -84,13 +88,13 @@ def _read_types(owner: type[Any]) -> Mapping[str, Any]:
     return {field.name: hints[field.name] for field in fields(owner) if field.init}
 
 
-def _read_value(option: Option, kinds: Mapping[str, Any]) -> Any:
-    if option.field not in kinds:
-        hint = suggest_nearest(option.field, kinds)
-        settings = ", ".join(kinds) or "none"
+def _read_value(option: Option, types: Mapping[str, Any]) -> Any:
+    if option.field not in types:
+        hint = suggest_nearest(option.field, types)
+        settings = ", ".join(types) or "none"
         raise UsageError(f"The reward {option.name} has no setting '{option.field}'.{hint} It has: {settings}.")
     try:
-        return coerce_text(option.value, kinds[option.field])
+        return coerce_text(option.value, types[option.field])
     except ValueError as error:
         raise UsageError(
             f"The option '{option.written}': {option.field} must be {error}, not '{option.value}'."
@@ -98,10 +102,10 @@ def _read_value(option: Option, kinds: Mapping[str, Any]) -> Any:
 
 
 def coerce_text(text: str, kind: Any) -> Any:
-    """A text as a value of a type: bool, int, float, str, a Literal, or a tuple of texts between commas.
+    """Convert a text to a type: bool, int, float, str, a Literal, or a tuple of comma-separated texts.
 
     Raises:
-        ValueError: it cannot be read so; the message says what it must be.
+        ValueError: the text does not parse; the message says what it must be.
     """
     if get_origin(kind) is Literal:
         choices = {str(choice): choice for choice in get_args(kind)}
@@ -111,9 +115,9 @@ def coerce_text(text: str, kind: Any) -> Any:
     if get_origin(kind) is tuple:
         return tuple(part.strip() for part in text.split(",")) if text else ()
     if kind is bool:
-        if text.lower() not in TRUTHS:
+        if text.lower() not in BOOLEANS:
             raise ValueError("true or false")
-        return TRUTHS[text.lower()]
+        return BOOLEANS[text.lower()]
     return _read_number(text, kind) if kind in (int, float) else text
 
 

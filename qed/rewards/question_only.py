@@ -1,4 +1,4 @@
-"""Right when the last \\boxed{…} is the answer, for prompts that are the question alone; the box is the format.
+"""Correct when the last \\boxed{…} equals the gold answer, for prompts with the question alone; the box is the format.
 
 The companion of `r1_zero` in CS336 and Dr. GRPO (arXiv 2503.20783): the same rules compare the answers.
 """
@@ -18,19 +18,19 @@ class QuestionOnly:
     """Reward = correct; a complete box is the format and earns nothing."""
 
     grader: Grader = "qed"
-    """Who compares answers: qed's own grader, or the reference's rules, fast (on strings) or slow (as math-verify)."""
+    """What compares answers: qed's grader, or the reference's rules, fast (on strings) or slow (like math-verify)."""
 
     def __call__(self, rollout: Rollout) -> Grade:
         return score_response(rollout.text, rollout.problem.answer, self.grader)
 
 
 def score_response(response: str, gold: Gold, grader: Grader = "qed") -> Grade:
-    """The grade of a response; `gold` is one answer, text or number, or a list of which any is right."""
-    found = find_last_boxed(response)
-    verdict = NO_ANSWER if found is None else grade_answer(gold, found, grader)
-    pay = float(verdict.correct)
-    parts = {"correct": pay, "format": float(found is not None)}
-    return Grade(pay, verdict.correct, found is not None, found, parts, verdict.tier, verdict.reason)
+    """Grade a response; `gold` is one answer (text or number), or a list of accepted answers."""
+    answer = find_last_boxed(response)
+    verdict = NO_ANSWER if answer is None else grade_answer(gold, answer, grader)
+    score = float(verdict.correct)
+    parts = {"correct": score, "format": float(answer is not None)}
+    return Grade(score, verdict.correct, answer is not None, answer, parts, verdict.tier, verdict.reason)
 
 
 reward = QuestionOnly()

@@ -1,7 +1,7 @@
-"""A penalty for saying the same again: the share of repeated word n-grams, times the largest penalty.
+"""A repetition penalty: the share of repeated word n-grams, times the largest penalty.
 
-The repetition penalty of "Demystifying Long Chain-of-Thought Reasoning" (arXiv 2502.03373) in Open-R1's form: with n
-words in a row counted in lower case, penalty x (1 - different / all); 0 for a text of fewer words.
+The repetition penalty of "Demystifying Long Chain-of-Thought Reasoning" (arXiv 2502.03373) in Open-R1's form: over the
+lower-case n-grams of words, penalty x (1 - distinct / all); 0 for a text of fewer than n words.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ class Repetition:
     """Reward = the penalty, between `max_penalty` and 0."""
 
     ngram: int = 3
-    """How many words in a row are compared."""
+    """The number of words in an n-gram."""
 
     max_penalty: float = -1.0
-    """What a text would cost that only repeats itself: at most 0."""
+    """The reward of a text that only repeats itself: at most 0."""
 
     def __post_init__(self) -> None:
         if self.ngram < 1 or self.max_penalty > 0:
-            found = f"{self.ngram} and {self.max_penalty}"
-            raise UsageError(f"repetition: ngram must be at least 1 and max_penalty at most 0, not {found}.")
+            values = f"{self.ngram} and {self.max_penalty}"
+            raise UsageError(f"repetition: ngram must be at least 1 and max_penalty at most 0, not {values}.")
 
     def __call__(self, rollout: Rollout) -> Grade:
         words = rollout.text.lower().split()
-        runs = list(zip(*(words[start:] for start in range(self.ngram)), strict=False))
-        repeated = 1 - len(set(runs)) / len(runs) if runs else 0.0
+        ngrams = list(zip(*(words[start:] for start in range(self.ngram)), strict=False))
+        repeated = 1 - len(set(ngrams)) / len(ngrams) if ngrams else 0.0
         return Grade(self.max_penalty * repeated + 0.0, False, True, None)
 
 

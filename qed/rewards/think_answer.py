@@ -1,5 +1,5 @@
-"""Right when the whole answer is <think>…</think><answer>RESULT</answer> and RESULT is the gold; the format alone earns
-0.1."""
+"""Correct when the whole text is <think>…</think><answer>RESULT</answer> and RESULT equals the gold answer; the format
+alone earns 0.1."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def reward(rollout: Rollout) -> Grade:
     verdict = judge_answer(rollout.problem.answer, extracted) if format_ok else NO_FORMAT
     correct = verdict.correct
     parts = {"correct": float(correct), "format": float(format_ok)}
-    pay = correct + FORMAT_WEIGHT * format_ok
-    return Grade(pay, correct, format_ok, extracted, parts, verdict.tier, verdict.reason)
+    score = correct + FORMAT_WEIGHT * format_ok
+    return Grade(score, correct, format_ok, extracted, parts, verdict.tier, verdict.reason)
 
 
 def is_well_formed(text: str) -> bool:
-    """Each tag exactly once, in order, nothing outside of them but white space between the two parts."""
+    """Return whether each tag occurs exactly once, in order, with only white space between the two parts."""
     if any(text.count(tag) != 1 for tag in TAGS):
         return False
     thought, _, rest = text.removeprefix("<think>").partition("</think>")

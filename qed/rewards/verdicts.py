@@ -1,4 +1,4 @@
-"""What several rewards ask of an answer: whether it is right, and in which class of format × answer it falls."""
+"""What several rewards share: whether an answer is correct, and its class by format × answer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ CLASSES = ("fmt1_ans1", "fmt1_ans0", "fmt0_ans1", "fmt0_ans0")
 
 
 def judge_answer(gold: str, answer: str | None) -> Verdict:
-    """Whether an answer is right; none at all is wrong."""
+    """Return whether an answer is correct; a missing answer is wrong."""
     return NO_ANSWER if answer is None else equal(gold, answer)
 
 
 def grade_by_final_answer(rollout: Rollout, mode: str = "flexible") -> Grade:
-    """1 when the final answer of the text is right, wherever it stands; the format holds when there is one."""
-    found = extract_final_answer(rollout.text, mode)
-    answer = found.answer if found else None
+    """Grade the final answer of the text, wherever it is: 1 when it is correct. The format holds when there is one."""
+    extracted = extract_final_answer(rollout.text, mode)
+    answer = extracted.answer if extracted else None
     verdict = judge_answer(rollout.problem.answer, answer)
     return Grade(
         float(verdict.correct),
@@ -33,15 +33,15 @@ def grade_by_final_answer(rollout: Rollout, mode: str = "flexible") -> Grade:
 
 
 def is_lenient_correct(rollout: Rollout) -> bool:
-    """Whether the right answer is there at all, even in a box or a tag that never closes."""
+    """Return whether the text contains the correct answer, even in a box or a tag that is never closed."""
     return grade_by_final_answer(rollout, "lenient").correct
 
 
 def classify(grade: Grade, rollout: Rollout) -> str:
-    """The class of an answer: whether its format holds (`fmt1`) and whether its answer is right (`ans1`).
+    """Return the class of an answer: whether the format holds (`fmt1`) and whether the answer is correct (`ans1`).
 
-    Most rewards never call an ill-formatted answer right. Here it is looked for by the lenient extractor, so that a
-    model that cannot solve a problem is told from one that only cannot keep the format.
+    Most rewards count an ill-formatted answer as wrong. Here the lenient extractor searches for it, which separates a
+    model that cannot solve the problem from one that only misses the format.
     """
     correct = grade.correct or (not grade.format_ok and is_lenient_correct(rollout))
     return f"fmt{int(grade.format_ok)}_ans{int(correct)}"

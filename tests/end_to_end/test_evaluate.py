@@ -102,7 +102,7 @@ def test_an_interrupted_evaluation_equals_one_that_was_not(
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The problems of level 0 are answered right and the others wrong, all in the format of r1_zero."""
-    for module in (run, evaluate):
+    for module in (evaluation_run, evaluate):
         real = module.sample
 
         def write(*arguments: Any, real: Any = real, **options: Any) -> Any:
@@ -214,6 +214,9 @@ def test_a_runs_own_folder_takes_other_evaluations(qed: Qed, run: Path) -> None:
     assert compared.code == 0, compared.err
     assert set(compared.result) == {"sums, greedy", "sums, sampled"}
     assert compared.result["sums, greedy"]["test"] == "exact McNemar"
+    resumed = qed("sft", run / "settings.yaml", "--out", run, "--resume", "--json")
+    assert resumed.code == 0, resumed.err
+    assert set(resumed.result) == {"run", "steps", "sums"}, "a resumed run reports the tasks of its own evaluations"
 
 
 STORED = [

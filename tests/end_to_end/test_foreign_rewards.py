@@ -240,7 +240,7 @@ def returning(value: str) -> str:
         ("from statistics import fmean as pay\n", "defines no reward"),
         (returning("0.5"), "pay returned float; it must return a list of numbers"),
         (returning("[0.5, 0.5, 0.5]"), "pay returned 3 numbers for 2 completions"),
-        (returning("['good', 0.5]"), "something else than numbers and None"),
+        (returning("['good', 0.5]"), "something other than numbers and None"),
         ("def pay(completions, levle):\n    return 0\n", "needs 'levle', which the data does not have. Did"),
         ("def compute_score(solution_str, ground_truth):\n    return 'good'\n", "compute_score of mine returned str"),
         ("def compute_score(solution_str, reward_model):\n    return 1.0\n", "needs 'reward_model'"),

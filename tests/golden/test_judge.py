@@ -37,9 +37,9 @@ def judge() -> Iterator[Judge]:
 
 @pytest.fixture(scope="module")
 def sealed() -> Iterator[ForkServer]:
-    zygote = ForkServer("judged:sealed", limits=SHORT, sealed=True)
-    yield zygote
-    zygote.close()
+    server = ForkServer("judged:sealed", limits=SHORT, sealed=True)
+    yield server
+    server.close()
 
 
 def tiers(grades: list[Grade]) -> list[str]:
@@ -171,7 +171,7 @@ def test_workers_die_with_a_caller_that_is_killed(tmp_path: Path) -> None:
         pids = [grade.extracted for grade in judge.grade([answers("pid"), answers("pid")])[0]]
         threading.Thread(target=judge.grade, args=([answers("hang", "sleep")],)).start()
         time.sleep(0.5)
-        open({str(tmp_path / "pids")!r}, "w").write(" ".join([*pids, str(judge._zygote._end.peek()[2][1].pid)]))
+        open({str(tmp_path / "pids")!r}, "w").write(" ".join([*pids, str(judge._server._finalizer.peek()[2][1].pid)]))
         os.kill(os.getpid(), 9)
         """
     )
@@ -209,7 +209,7 @@ def _runs(pid: int) -> bool:
     ],
 )
 def test_a_sealed_child_refuses(sealed: ForkServer, code: str) -> None:
-    session = sealed.session()
+    session = sealed.open_session()
     assert session.ask("1 + 1") == "2"
     with pytest.raises(FailedError, match="a sealed process may not"):
         session.ask(code)
@@ -217,13 +217,13 @@ def test_a_sealed_child_refuses(sealed: ForkServer, code: str) -> None:
 
 
 def test_a_clean_process_that_was_killed_is_replaced(judge: Judge) -> None:
-    zygote = ForkServer("judged:prepare", limits=SHORT)
-    zygote.session().close()
-    assert zygote._end is not None
-    process = zygote._end.peek()[2][1]  # type: ignore[index]
+    server = ForkServer("judged:prepare", limits=SHORT)
+    server.open_session().close()
+    assert server._finalizer is not None
+    process = server._finalizer.peek()[2][1]  # type: ignore[index]
     process.kill()
     process.wait()
-    session = zygote.session()
+    session = server.open_session()
     assert session.alive
     session.close()
-    zygote.close()
+    server.close()

@@ -29,8 +29,8 @@ def code() -> Iterator[ForkServer]:
 
 
 def process_of(owner: ForkServer) -> int:
-    assert owner._end is not None
-    return int(owner._end.peek()[2][1].pid)  # type: ignore[index]
+    assert owner._finalizer is not None
+    return int(owner._finalizer.peek()[2][1].pid)  # type: ignore[index]
 
 
 def eventually(true: Callable[[], bool]) -> bool:
@@ -70,19 +70,19 @@ def runs(pid: int) -> bool:
 def test_whatever_a_child_does_to_its_socket_is_a_failure_of_that_question(
     code: ForkServer, told: str, reason: str
 ) -> None:
-    session = code.session()
+    session = code.open_session()
     assert session.ask("1 + 1") == "2"
     with pytest.raises(FailedError, match=reason):
         session.ask(told)
     assert not session.alive
-    session = code.session()
+    session = code.open_session()
     assert session.ask("'alive'") == "alive"
     session.close()
 
 
 @pytest.mark.parametrize("question", ["\ud800", "nan" + " " * 1_000_000, [float("nan"), float("inf")]])
 def test_odd_questions_arrive(code: ForkServer, question: Any) -> None:
-    session = code.session()
+    session = code.open_session()
     with pytest.raises(FailedError):
         session.ask(question)
     assert session.ask("repr('\\ud800')") == "'\\ud800'"
@@ -93,7 +93,7 @@ def test_what_is_no_json_is_a_failure_and_not_an_exception(code: ForkServer) -> 
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
-    session = code.session()
+    session = code.open_session()
     for question in ({1, 2}, deep):
         with pytest.raises(FailedError, match="cannot be sent"):
             session.ask(question)
@@ -113,7 +113,7 @@ def test_a_problem_that_carries_too_much_is_graded_all_the_same() -> None:
 
 
 def test_what_a_child_started_ends_with_it(code: ForkServer) -> None:
-    session = code.session()
+    session = code.open_session()
     pid = int(session.ask("subprocess.Popen(['sleep', '600']).pid"))
     assert runs(pid)
     session.close()
@@ -123,10 +123,10 @@ def test_what_a_child_started_ends_with_it(code: ForkServer) -> None:
 def test_children_end_with_a_clean_process_that_is_killed() -> None:
     """And the next session does not wait for numbers that another clean process never knew."""
     owner = ForkServer("judged:sealed", limits=SHORT)
-    session = owner.session()
+    session = owner.open_session()
     os.kill(process_of(owner), signal.SIGKILL)
-    assert eventually(lambda: not runs(session.number))
-    after = owner.session()
+    assert eventually(lambda: not runs(session.pid))
+    after = owner.open_session()
     assert session.close() == 0
     assert after.ask("1 + 1") == "2"
     after.close()
@@ -155,11 +155,11 @@ def test_threads_make_no_more_workers_than_there_are_places() -> None:
 
 
 def test_no_descriptor_and_no_zombie_is_left(code: ForkServer) -> None:
-    code.session().close()
+    code.open_session().close()
     parent = process_of(code)
     before = len(os.listdir("/proc/self/fd"))
     for told in ("1", "os._exit(0)", "[][1]") * 4:
-        session = code.session()
+        session = code.open_session()
         with pytest.raises(FailedError) if told != "1" else contextlib.nullcontext():
             session.ask(told)
         session.close()
@@ -176,7 +176,7 @@ def test_a_system_that_gives_no_process_is_a_verdict(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(fork_server.subprocess, "Popen", refuse)
     monkeypatch.setattr(symbolic, "CHILD", fresh)
     with pytest.raises(NotLoadedError, match="Resource temporarily unavailable"):
-        fresh.session()
+        fresh.open_session()
     correct, tier, reason = symbolic.are_equal("5", "\\sum_{k=1}^{2} k")
     assert (correct, tier) == (False, "unknown")
     assert "Resource temporarily unavailable" in reason
@@ -198,19 +198,19 @@ def test_a_judge_whose_process_cannot_come_back_says_so_in_the_grade(monkeypatch
 
 @pytest.fixture(autouse=True)
 def _nothing_told() -> None:
-    symbolic._answers.clear()
+    symbolic._cache.clear()
 
 
 def test_a_question_that_many_threads_ask_at_once_is_asked_once_for_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def slowly(gold: str, answer: str, waited: float) -> symbolic.Answer:
+    def slowly(gold: str, answer: str, waited: float) -> symbolic.Result:
         asked.append(answer)
         time.sleep(0.1)
         return True, "symbolic", ""
 
-    monkeypatch.setattr(symbolic, "_ask", slowly)
-    monkeypatch.setattr(symbolic.CHILD, "places", threading.BoundedSemaphore(2))
+    monkeypatch.setattr(symbolic, "_ask_child", slowly)
+    monkeypatch.setattr(symbolic.CHILD, "slots", threading.BoundedSemaphore(2))
     threads = [threading.Thread(target=symbolic.are_equal, args=("5", "x")) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -221,7 +221,7 @@ def test_a_question_that_many_threads_ask_at_once_is_asked_once_for_each_core(mo
 
 def test_the_symbolic_tier_waits_for_a_core_but_never_longer_than_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(symbolic, "LIMITS", Limits(cpu=1.0, wall=0.05))
-    monkeypatch.setattr(symbolic.CHILD, "places", threading.BoundedSemaphore(1))
-    symbolic.CHILD.places.acquire()
+    monkeypatch.setattr(symbolic.CHILD, "slots", threading.BoundedSemaphore(1))
+    symbolic.CHILD.slots.acquire()
     correct, tier, _ = symbolic.are_equal("5", "\\sum_{k=1}^{2} k")
     assert (correct, tier) == (False, "timeout")

@@ -182,7 +182,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, row: int) -> list[TrialRequest]:
         peaks = [Peak(rows, (100 + rows * row) * MIB) for rows in (64, 128)]
         return TrialResult("cpu", 8192 * MIB, {"sampler": peaks, "learner": peaks})
 
-    monkeypatch.setattr(fit, "measured", measured)
+    monkeypatch.setattr(fit, "run_trial", measured)
     return asked
 
 

@@ -148,7 +148,7 @@ def test_an_entry_is_a_weight_a_name_and_a_function(text: str, entry: tuple[floa
         (["nan*boxed"], [], "not a finite number"),
         (["2*"], [], "has no name"),
         (["boxd"], [], "Did you mean 'boxed'"),
-        (["boxed", "2*boxed"], [], "Two rewards are called boxed"),
+        (["boxed", "2*boxed"], [], "Two rewards are named boxed"),
         (["./missing.py"], [], "no file ./missing.py"),
         (["overlong"], ["cache=3"], "not of the form NAME.FIELD=VALUE"),
         (["overlong"], ["overlong.cache"], "not of the form NAME.FIELD=VALUE"),

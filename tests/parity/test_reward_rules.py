@@ -40,7 +40,7 @@ def as_recorded(grade: Grade) -> dict[str, float]:
 def test_every_recorded_case_agrees(shared: Path, leaf: ModuleType, grader: Grader, column: str) -> None:
     for case in recorded(shared):
         expected = case[f"{leaf.__name__.rpartition('.')[2]}_{column}"]
-        assert as_recorded(leaf.score(case["response"], case["ground_truth"], grader)) == expected, case
+        assert as_recorded(leaf.score_response(case["response"], case["ground_truth"], grader)) == expected, case
 
 
 def test_our_own_grader_differs_from_the_slow_reference_in_one_case(shared: Path) -> None:
@@ -73,8 +73,8 @@ def test_the_blocks_are_those_of_the_patterns(text: str, dotall: bool) -> None:
     flags = re.DOTALL if dotall else 0
     strict = re.match(r"^<reasoning>\n.*?\n</reasoning>\n<answer>\n.*?\n</answer>\n$", text, flags)
     soft = re.match(r"<reasoning>.*?</reasoning>\s*<answer>.*?</answer>", text, flags)
-    assert gsm8k_xml.keeps_strict(text, dotall) == bool(strict)
-    assert gsm8k_xml.keeps_soft(text, dotall) == bool(soft)
+    assert gsm8k_xml.matches_strict(text, dotall) == bool(strict)
+    assert gsm8k_xml.matches_soft(text, dotall) == bool(soft)
 
 
 @given(st.one_of(XML, WELL_FORMED))
