@@ -79,6 +79,19 @@ def sample(
         first = sampled[request.problem.id]
         groups.append([replace(member, index=first + number) for number, member in enumerate(members)])
         sampled[request.problem.id] += request.count
+    _sample_members(groups, sampler, template, sampling, address, version)
+    return groups
+
+
+def _sample_members(
+    groups: Sequence[Group],
+    sampler: Sampler,
+    template: PromptTemplate,
+    sampling: Sampling,
+    address: tuple[int | str, ...],
+    version: int,
+) -> None:
+    """Sample the answers of all members with source `policy`, in place; see `sample` for the arguments."""
     # Members of a group with the same prefix share one prompt of the sampler, which computes it once.
     shared: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for group_index, group in enumerate(groups):
@@ -94,10 +107,8 @@ def sample(
     except Diverged as error:
         raise Diverged(str(error), flatten(groups)) from error
     for ((group_index, _), indices), answers in zip(shared.items(), completions, strict=True):
-        group = groups[group_index]
         for index, answer in zip(indices, answers, strict=True):
-            group[index] = _append_completion(group[index], answer, template, version)
-    return groups
+            groups[group_index][index] = _append_completion(groups[group_index][index], answer, template, version)
 
 
 def start_group(
