@@ -201,7 +201,7 @@ def test_a_kept_rollout_comes_back_number_by_number(seed: int) -> None:
     row = json.loads(json.dumps(encode_rollout(rollout)))
     again = decode_rollout(row, {rollout.problem.id: rollout.problem})
     assert repr(again) == repr(rollout)
-    with pytest.raises(DataError, match="no training problem"):
+    with pytest.raises(DataError, match="not a training problem"):
         decode_rollout(row, {})
 
 
