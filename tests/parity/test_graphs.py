@@ -152,7 +152,9 @@ def test_a_step_of_fixed_shapes_computes_the_same(monkeypatch: pytest.MonkeyPatc
             column = torch.tensor([rows.used])
             logits = super().__call__(rows, last)
             other.reserve(rows.used + 37)
-            torch.testing.assert_close(self.fixed(other, last, positions, column), logits, rtol=1e-11, atol=1e-11)
+            torch.testing.assert_close(
+                self.step_in_place(other, last, positions, column), logits, rtol=1e-11, atol=1e-11
+            )
             other.commit_slot()
             for one, two in zip(other.cache.layers, rows.cache.layers, strict=True):
                 assert one.used == two.used
