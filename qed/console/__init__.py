@@ -1,1 +1,1 @@
-"""What a terminal shows: the live line and tables."""
+"""Terminal output: the live progress line and tables."""

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes: one live line on a terminal, plain lines elsewhere, and tables."""
+"""The output of a run: a live progress line on a terminal, plain lines elsewhere, and tables."""
 
 from __future__ import annotations
 
@@ -17,15 +17,20 @@ from qed.guards.redaction import redact, strip_control
 
 LINES_A_PHASE = 20
 PIPE_WIDTH = 140  # columns
-TRAINED = ("⟦", "⟧")  # around the tokens that are trained, where bold cannot be shown
+TRAINED = ("⟦", "⟧")  # around trained tokens, where bold is not available
 
 
 class Console:
-    """Speaks to stdout, or to stderr where stdout belongs to a machine."""
+    """Prints to stdout, or to stderr if stdout is for JSON.
+
+    Args:
+        json: whether stdout is for JSON.
+        log_every: steps between two progress lines where there is no terminal; 0 chooses about 20 lines a phase.
+    """
 
     def __init__(self, json: bool = False, log_every: int = 0) -> None:
         file = sys.stderr if json else sys.stdout
-        # A file or a pipe has no width of its own; tables in it are not cut to that of a terminal.
+        # A file or a pipe has no width, and its tables should not be cut to rich's default.
         width = None if file.isatty() else PIPE_WIDTH
         self.rich = RichConsole(file=file, highlight=False, soft_wrap=True, emoji=False, width=width)
         self.log_every = log_every
@@ -33,11 +38,11 @@ class Console:
         self.began, self.first, self.shown, self.unit = 0.0, 0, 0, "step"
 
     def say(self, text: str = "") -> None:
-        """A line of its own; model text in it is shown as it is, without control characters."""
+        """Print a line without interpreting markup, and without control characters and keys."""
         self.rich.print(escape(strip_control(redact(text))))
 
     def phase(self, title: str, first: int, unit: str = "step") -> None:
-        """Begin a phase that counts steps or other units: the time left is reckoned from here."""
+        """Begin a phase of steps or other units; the remaining time is estimated from here."""
         self.end_phase()
         if title:
             self.say(title)
@@ -47,8 +52,8 @@ class Console:
             self.live.start()
 
     def step(self, step: int, last: int, metrics: Mapping[str, float]) -> None:
-        """Show one step: on the live line, or now and then as a line."""
-        line = self._line(step, last, metrics)
+        """Show a step: on the live line, or every few steps as a line."""
+        line = self._format_line(step, last, metrics)
         every = self.log_every or max(1, (last - self.first) // LINES_A_PHASE)
         if self.live is not None:
             self.live.update(Text(line))
@@ -57,13 +62,13 @@ class Console:
             self.shown = step
 
     def end_phase(self) -> None:
-        """Leave the live line as it stands."""
+        """Stop updating the live line."""
         if self.live is not None:
             self.live.stop()
             self.live = None
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table, the first column to the left and the others to the right."""
+        """Print a table with the first column left-aligned and the others right-aligned."""
         table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
         for number, column in enumerate(columns):
             table.add_column(column, justify="left" if number == 0 else "right", no_wrap=True)
@@ -71,16 +76,16 @@ class Console:
             table.add_row(*(escape(strip_control(cell)) for cell in row))
         self.rich.print(table)
 
-    def marked(self, given: str, trained: str) -> None:
-        """A text of which the end is trained: in bold on a terminal, between brackets elsewhere."""
-        given, trained = strip_control(given), strip_control(trained)
+    def marked(self, prefix: str, trained: str) -> None:
+        """Print a text whose end is trained: in bold on a terminal, between brackets elsewhere."""
+        prefix, trained = strip_control(prefix), strip_control(trained)
         if self.rich.is_terminal:
-            self.rich.print(Text.assemble((given, "dim"), (trained, "bold")))
+            self.rich.print(Text.assemble((prefix, "dim"), (trained, "bold")))
         else:
-            self.rich.print(f"{given}{TRAINED[0]}{trained}{TRAINED[1]}" if trained else given, markup=False)
+            self.rich.print(f"{prefix}{TRAINED[0]}{trained}{TRAINED[1]}" if trained else prefix, markup=False)
 
-    def _line(self, step: int, last: int, metrics: Mapping[str, float]) -> str:
-        shown = [
+    def _format_line(self, step: int, last: int, metrics: Mapping[str, float]) -> str:
+        figures = [
             ("loss", "train/loss", "{:.4f}", "accuracy" not in metrics),
             ("reward", "reward/mean", "{:.3f}", True),
             ("accuracy", "accuracy", "{:.1%}", True),
@@ -89,7 +94,7 @@ class Console:
             ("tokens/s", "perf/tokens_per_s", "{:,.0f}", True),
         ]
         parts = [
-            f"{label} {form.format(metrics[key])}" for label, key, form, wanted in shown if wanted and key in metrics
+            f"{label} {form.format(metrics[key])}" for label, key, form, shown in figures if shown and key in metrics
         ]
         done = step - self.first
         left = (time.perf_counter() - self.began) / max(1, done) * (last - step)
@@ -97,7 +102,7 @@ class Console:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as a person says them."""
+    """Format seconds as hours, minutes and seconds, such as 1h05m."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02d}m" if hours else f"{minutes}m{rest:02d}s" if minutes else f"{rest}s"

@@ -1,8 +1,8 @@
-"""Faults at named points of a run, armed by a test's environment variable alone: QED_FAULT=point:kind or point:kind:n.
+"""Fault injection for tests: QED_FAULT=point:kind or point:kind:n causes a fault at a named point of a run.
 
-The points are those that `signals.poll` is called with, and `save`, which every stage of a save passes; numbers go
-through `loss` and `reward`. The n-th passing, the first by default, meets the fault: `kill`, a signal by its name such
-as `sigterm`, `enospc`, `sleep`, and of a number `nan`.
+The points are the arguments of `signals.check_signals`, and `save`, which every stage of a save passes; numbers pass
+through `loss` and `reward`. The fault happens when the point is passed for the n-th time, by default the first. Kinds:
+`kill`, a signal by its name such as `sigterm`, `enospc`, `sleep`, and `nan` for a number.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 VARIABLE = "QED_FAULT"
 SIGNALS = {"kill": "SIGKILL", **{name: name.upper() for name in ("sigterm", "sigint", "sighup", "sigusr1")}}
 KINDS = (*SIGNALS, "enospc", "sleep", "nan")
-LONG = 3600.0  # seconds that a sleep lasts: until somebody ends it
+LONG = 3600.0  # seconds of a sleep: until the test ends the process
 Number = TypeVar("Number", float, "Tensor")
-ARMED = os.environ.get(VARIABLE, "")  # read once, because a point may lie between two tokens
+ARMED = os.environ.get(VARIABLE, "")  # read once, because points may be passed at every token
 _passed: Counter[str] = Counter()
 
 
 def hit(point: str) -> None:
-    """Pass a point; unarmed, which is always but in a test, nothing happens."""
+    """Pass a point, and cause its fault if it is due; outside of tests nothing happens."""
     if ARMED:
-        _act_out(point)
+        _inject_fault(point)
 
 
 def pass_through(point: str, value: Number) -> Number:
-    """A number, or a tensor of one, that goes through a point: as it is, or NaN where the point is armed for that."""
-    return value * math.nan if ARMED and _is_due(point) == "nan" else value
+    """Return a number, or a tensor of one, that passes a point: unchanged, or NaN if that fault is due."""
+    return value * math.nan if ARMED and _count_passing(point) == "nan" else value
 
 
-def _act_out(point: str) -> None:
-    kind = _is_due(point)
+def _inject_fault(point: str) -> None:
+    kind = _count_passing(point)
     if kind in SIGNALS:
         os.kill(os.getpid(), signal.Signals[SIGNALS[kind]])
     elif kind == "enospc":
@@ -50,15 +50,15 @@ def _act_out(point: str) -> None:
         time.sleep(LONG)
 
 
-def _is_due(point: str) -> str:
-    """The kind of fault that this passing of a point meets; empty for none.
+def _count_passing(point: str) -> str:
+    """Count that a point is passed, and return the kind of fault that is due; empty for none.
 
     Raises:
-        UsageError: the variable names no fault.
+        UsageError: the variable's value is not valid.
     """
     armed, kind, number = (*ARMED.split(":"), "1", "1")[:3]
     if kind not in KINDS or not number.isdecimal():
-        raise UsageError(f"{VARIABLE}={ARMED} is no fault: give point:kind:n, a kind of {KINDS}.")
+        raise UsageError(f"{VARIABLE}={ARMED} is not a fault: expected point:kind:n, with a kind of {KINDS}.")
     if armed != point:
         return ""
     _passed[point] += 1

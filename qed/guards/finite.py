@@ -1,4 +1,4 @@
-"""Whether the figures of answers are finite, asked before the optimizer makes a step with them."""
+"""Checks that rewards, advantages and log-probs are finite before the optimizer makes a step with them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ STOPPED = "stopped before the optimizer step"
 
 
 def find_not_finite(rollout: Rollout) -> list[str]:
-    """The figures of an answer that are not finite, those that others follow from first.
+    """Name the values of a rollout that are not finite, causes before consequences.
 
-    A log-prob that its sampler does not know is NaN by agreement; one that is infinite is a mistake.
+    A sampled log-prob is NaN where the sampler reports none; only an infinite one is an error.
     """
     wrong = {
         "reward": not math.isfinite(rollout.reward),
@@ -27,35 +27,35 @@ def find_not_finite(rollout: Rollout) -> list[str]:
 
 
 def require_finite(rollouts: Sequence[Rollout]) -> None:
-    """Refuse an update with figures that are not finite.
+    """Refuse an update with values that are not finite.
 
     Raises:
-        Diverged: which figure, of how many answers, and the first of them.
+        Diverged: some are not; the message names the value, the number of answers and the first of them.
     """
-    found = {number: names for number, rollout in enumerate(rollouts) if (names := find_not_finite(rollout))}
-    if not found:
+    wrong = {number: names for number, rollout in enumerate(rollouts) if (names := find_not_finite(rollout))}
+    if not wrong:
         return
-    first, names = next(iter(found.items()))
-    one = rollouts[first]
-    told = f" ({one.advantage})" if names[0] == "advantage" and isinstance(one.advantage, float) else ""
+    number, names = next(iter(wrong.items()))
+    first = rollouts[number]
+    value = f" ({first.advantage})" if names[0] == "advantage" and isinstance(first.advantage, float) else ""
     raise Diverged(
-        f"The {names[0]} of {len(found)} of {len(rollouts)} answers is not finite, first of answer {one.index} to "
-        f"problem {one.problem.id}{told}: {STOPPED}. {_advise(names[0])}",
+        f"The {names[0]} of {len(wrong)} of {len(rollouts)} answers is not finite, first of answer {first.index} to "
+        f"problem {first.problem.id}{value}: {STOPPED}. {_advise(names[0])}",
         rollouts,
     )
 
 
 def describe_update(
-    rollouts: Sequence[Rollout], looks: Sequence[tuple[float, float]], loss: float, norm: float, rate: float
+    rollouts: Sequence[Rollout], scores: Sequence[tuple[float, float]], loss: float, norm: float, rate: float
 ) -> Diverged:
-    """The error of an update whose loss or gradient is not finite.
+    """Build the error of an update whose loss or gradient is not finite.
 
     Args:
-        rollouts: its rows.
-        looks: the mean entropy and the mean log-prob of each under the policy.
+        rollouts: of the update.
+        scores: the mean entropy and the mean log-prob of each rollout under the policy.
         loss, norm, rate: the loss, the norm of its gradient and the learning rate.
     """
-    broken = sum(not _is_finite(look) for look in looks)
+    broken = sum(not _is_finite(score) for score in scores)
     what = "gradient" if math.isfinite(loss) else "loss"
     return Diverged(
         f"The {what} is not finite (the loss is {loss} and the gradient's norm {norm} at learning rate {rate:g}); of "
@@ -66,7 +66,7 @@ def describe_update(
 
 
 def _advise(name: str) -> str:
-    """What to do about a figure."""
+    """Say what to do about a value that is not finite."""
     if name == "reward":
         return "A reward must be a finite number: look for a division or a logarithm in your own."
     if name == "advantage":
@@ -75,5 +75,5 @@ def _advise(name: str) -> str:
 
 
 def _is_finite(values: Advantage | Sequence[float]) -> bool:
-    # A sum is finite only where every term is, unless finite terms overflow, which no log-prob or advantage does.
+    # A sum is finite only if every term is; log-probs and advantages are far too small to overflow.
     return math.isfinite(values if isinstance(values, float | int) else sum(values))

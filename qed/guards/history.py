@@ -1,4 +1,4 @@
-"""The metrics of a phase as alarms look back on them: the first steps, the last ones, and the evaluations."""
+"""The history of a phase's metrics for alarms: its first steps, its last steps, and its evaluations."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from statistics import fmean
 
 Row = Mapping[str, object]
 
-# Steps whose mean is compared: accuracy differs by .1 between single steps of 128 answers, and by .03 between means.
+# Steps of a window whose means are compared: accuracy varies by .1 between steps of 128 answers, by .03 between means.
 WINDOW = 10
-# Windows that overlap would be compared with themselves.
+# The first and the last window must not overlap.
 ENOUGH = 2 * WINDOW
-KEPT = 30  # rows that can be looked back on; the first ones are kept besides
+RECENT_ROWS = 30  # stored besides the first ones
 HELD_OUT = re.compile(r"eval/.+/greedy/avg@\d+")
 
 
 @dataclass
 class History:
-    """The metrics of a phase: the first steps, the last ones, how many there were, and its evaluations."""
+    """The rows of a phase's first and last steps, the number of steps, and its evaluations."""
 
     first: list[Row] = field(default_factory=list)
-    last: deque[Row] = field(default_factory=lambda: deque(maxlen=KEPT))
+    last: deque[Row] = field(default_factory=lambda: deque(maxlen=RECENT_ROWS))
     steps: int = 0
     held_out: list[float] = field(default_factory=list)  # greedy accuracy, the mean over tasks, by evaluation
 
     def add(self, row: Row) -> None:
-        """Take a row of metrics.jsonl in."""
-        measured = [value for key, value in row.items() if HELD_OUT.fullmatch(key) and isinstance(value, float | int)]
-        if measured:
-            self.held_out.append(fmean(measured))
+        """Add a row of metrics.jsonl."""
+        accuracies = [value for key, value in row.items() if HELD_OUT.fullmatch(key) and isinstance(value, float | int)]
+        if accuracies:
+            self.held_out.append(fmean(accuracies))
         if "train/rows" in row:
             self.steps += 1
             self.last.append(row)
@@ -39,31 +39,32 @@ class History:
                 self.first.append(row)
 
     def recent(self, key: str, steps: int) -> list[float]:
-        """A measure in the last steps, oldest first; empty where one of them lacks it."""
-        return _column(list(self.last)[-steps:], key) if self.steps >= steps else []
+        """Return a metric of the last steps, oldest first; empty if one of them lacks it or there are fewer steps."""
+        return _read_column(list(self.last)[-steps:], key) if self.steps >= steps else []
 
     def means(self, key: str) -> tuple[float, float] | None:
-        """The mean of a measure over the first and over the last steps; None while they are too few."""
+        """Return the means of a metric over the first and the last WINDOW steps; None as long as these overlap."""
         now = self.recent(key, WINDOW)
-        begun = _column(self.first, key)
-        return (fmean(begun), fmean(now)) if self.steps >= ENOUGH and now and begun else None
+        before = _read_column(self.first, key)
+        return (fmean(before), fmean(now)) if self.steps >= ENOUGH and now and before else None
 
     def shares_of_answers(self, *counts: str) -> tuple[float, float]:
-        """The share of answers that these counts add up to, in the last step and in the last WINDOW steps.
+        """Return the share of answers in these counts, in the last step and in the last WINDOW steps.
 
-        A share is 0 where a step lacks a count, the second also while there are fewer steps.
+        A share is 0 if a step lacks a count; the second is 0 as long as there are fewer steps.
         """
         keys = (*counts, "length/total", "length/mean")
         columns = [self.recent(key, min(self.steps, WINDOW)) for key in keys]
         if not all(columns):
             return 0.0, 0.0
-        *found, totals, means = columns
+        *count_columns, totals, means = columns
         answers = [round(total / mean) if mean else 0 for total, mean in zip(totals, means, strict=True)]
-        sums = [sum(column) for column in zip(*found, strict=True)]
+        sums = [sum(column) for column in zip(*count_columns, strict=True)]
         lately = sum(sums) / max(1, sum(answers)) if len(sums) == WINDOW else 0.0
         return sums[-1] / max(1, answers[-1]), lately
 
 
-def _column(rows: Sequence[Row], key: str) -> list[float]:
-    found = [value for row in rows if isinstance(value := row.get(key), float | int)]
-    return [float(value) for value in found] if len(found) == len(rows) else []
+def _read_column(rows: Sequence[Row], key: str) -> list[float]:
+    """Return a metric of all rows; empty if one of them lacks it."""
+    values = [value for row in rows if isinstance(value := row.get(key), float | int)]
+    return [float(value) for value in values] if len(values) == len(rows) else []

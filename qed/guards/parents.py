@@ -1,4 +1,4 @@
-"""Processes that end with the one that has started them, however that ends."""
+"""Ties child processes to their parent, so that they end with it in every case."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import signal
 import sys
 from collections.abc import Callable
 
-PARENT_DEATH_SIGNAL = 1  # an order to prctl
+PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, an option of prctl(2)
 
 
 def die_with_parent(parent: int) -> Callable[[], None]:
-    """What a child calls so that the kernel ends it with its parent, even when that is killed; on Linux.
+    """Return a function for a child to call, so that the kernel kills the child when its parent ends; Linux only.
 
-    A parent of number 0 is none: the child is let go.
+    Args:
+        parent: process id; 0 removes the tie.
     """
     if sys.platform != "linux":
         return lambda: None
@@ -22,7 +23,7 @@ def die_with_parent(parent: int) -> Callable[[], None]:
 
     def bind() -> None:
         control(PARENT_DEATH_SIGNAL, signal.SIGKILL if parent else 0)
-        if parent and os.getppid() != parent:  # it was killed before the kernel had been told
+        if parent and os.getppid() != parent:  # the parent ended before the call above
             os._exit(1)
 
     return bind

@@ -1,7 +1,7 @@
-"""What a look at a few answers before the first step says about a run: what cannot work, and what hardly will.
+"""Rules of the preflight check: turn the figures of a few sampled answers into findings.
 
-Each function turns figures into findings. Only what is impossible in principle is refused: a model that has not learned
-to answer yet is no mistake.
+Only a run that can never work is refused; everything else is a warning, because a model that cannot answer yet may
+still learn to.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 from qed.errors import UsageError
 
-MANY = 0.5  # of the answers: below, cutting off or missing form are part of learning
+MANY = 0.5  # of the answers: a smaller share of truncated or badly formatted answers is normal at the start
 FLOAT = 4  # bytes
 BYTES_PER_ROLLOUT_TOKEN = 8  # an id, a log-prob and the text of a token, compressed; see loops/dry_run.py
-# Numbers kept for the backward pass by each layer and token: those of attention and norms by the width, those
-# of a gated feed-forward by its own width.
-KEPT_BY_WIDTH, KEPT_BY_INNER = 10, 4
+# Activations that a layer stores per token for the backward pass: those of attention and norms in multiples of the
+# hidden size, those of the gated feed-forward in multiples of the intermediate size.
+STORED_PER_WIDTH, STORED_PER_INNER = 10, 4
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table; `advice` says what is wrong and which setting to change, `fatal` that it cannot work."""
+    """A line of the table; `advice` says what is wrong and which setting to change, `fatal`: it cannot work."""
 
     what: str
     found: str
@@ -31,8 +31,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Answers:
-    """Shares of the answers that were sampled, but for `reward`, the mean of those that have one, and `signal`, a share
-    of the groups."""
+    """Shares of the sampled answers; `reward` is the mean of those that have one, `signal` a share of the groups."""
 
     truncated: float
     readable: float
@@ -44,43 +43,47 @@ class Answers:
 
 @dataclass(frozen=True)
 class Shape:
-    """A model by the numbers that decide its memory; `trained` and `weights` count parameters."""
+    """The sizes of a model that decide its memory; `weights` and `trained` count parameters."""
 
     layers: int
-    width: int
-    inner: int
-    keys: int  # numbers of keys and values by layer and token
+    width: int  # hidden size
+    inner: int  # intermediate size of the feed-forward
+    keys: int  # numbers in the KV cache per layer and token
     weights: int
     trained: int
 
 
-def check_answers(seen: Answers, max_tokens: int) -> list[Finding]:
-    """What the sampled answers say."""
-    cut, unread = "", ""
-    if seen.truncated >= MANY:
-        cut = (
-            f"{seen.truncated:.0%} of the answers are cut off at sampling.max_tokens={max_tokens}: raise it, or teach "
-            "the model to end its answers first (SFT)."
+def check_answers(figures: Answers, max_tokens: int) -> list[Finding]:
+    """Check truncation, format, correctness and rewards of the sampled answers."""
+    truncated, unreadable = "", ""
+    if figures.truncated >= MANY:
+        truncated = (
+            f"{figures.truncated:.0%} of the answers are cut off at sampling.max_tokens={max_tokens}: raise it, or "
+            "teach the model to end its answers first (SFT)."
         )
-    if seen.readable == 0:
-        unread = (
-            "No answer has the form that the reward reads. A phase of SFT teaches it, another --prompt may ask for a "
-            "form that the model knows; qed debug-generations shows answers."
+    if figures.readable == 0:
+        unreadable = (
+            "No answer has the format that the reward reads. A phase of SFT teaches it, or another --prompt asks for a "
+            "format that the model knows; qed debug-generations shows answers."
         )
-    alike = "" if seen.signal else "All answers to a problem earn the same here; a run without any other ends with 5."
-    bare = [] if not seen.without_reward else [_of_bare(seen.without_reward)]
+    no_signal = (
+        ""
+        if figures.signal
+        else "All answers to a problem earn the same here. A run without any signal ends with exit code 5."
+    )
+    without_reward = [] if not figures.without_reward else [_describe_missing_rewards(figures.without_reward)]
     return [
-        Finding("answers cut off", f"{seen.truncated:.0%}", cut),
-        Finding("answers with a form that can be read", f"{seen.readable:.0%}", unread),
-        Finding("right answers", f"{seen.right:.0%}"),
-        Finding("mean reward", "none" if seen.reward is None else f"{seen.reward:.3f}"),
-        *bare,
-        Finding("groups with signal", f"{seen.signal:.0%}", alike),
+        Finding("answers cut off", f"{figures.truncated:.0%}", truncated),
+        Finding("answers with a form that can be read", f"{figures.readable:.0%}", unreadable),
+        Finding("right answers", f"{figures.right:.0%}"),
+        Finding("mean reward", "none" if figures.reward is None else f"{figures.reward:.3f}"),
+        *without_reward,
+        Finding("groups with signal", f"{figures.signal:.0%}", no_signal),
     ]
 
 
-def _of_bare(share: float) -> Finding:
-    """What answers without a reward mean."""
+def _describe_missing_rewards(share: float) -> Finding:
+    """Explain answers without a reward."""
     advice = (
         f"For {share:.0%} of the answers every reward function returns None or NaN. They train nothing and stay out of "
         "their group's statistics. A function that is meant to apply should return a number."
@@ -89,26 +92,26 @@ def _of_bare(share: float) -> Finding:
 
 
 def check_weights(weights: Sequence[float]) -> list[Finding]:
-    """Whether the parts of a reward can tell answers apart at all."""
+    """Check that the reward has a part whose weight is not 0."""
     if any(weights):
         return []
     advice = "Every part of data.reward has the weight 0, so every answer earns 0. Give one of them another weight."
     return [Finding("reward", "constant", advice, fatal=True)]
 
 
-def check_ends(trained: int, count: int, what: str, taught: bool) -> list[Finding]:
-    """Whether answers teach the model to end.
+def check_ends(trained: int, count: int, what: str, imitated: bool) -> list[Finding]:
+    """Check that the end token of the answers is in the loss.
 
     Args:
-        trained: of the answers, those whose last token is one that ends an answer and is in the loss.
-        count: the answers that have ended.
-        what: they are.
-        taught: whether the loss imitates them, so that nothing else teaches the end.
+        trained: answers whose last token is an end token and is in the loss.
+        count: answers that have ended.
+        what: a noun for them, such as "rows".
+        imitated: whether this is SFT, where a model learns to end only from these end tokens.
     """
     if not count:
         return [Finding("end token in the loss", "no answer has ended")]
     advice = ""
-    if taught and not trained:
+    if imitated and not trained:
         advice = (
             f"The end token is in the loss of none of the {what}, so the model would never learn to end its answers. "
             "Does algorithm.loss or a field weights of your own leave it out, or does the prompt's demonstration?"
@@ -117,21 +120,21 @@ def check_ends(trained: int, count: int, what: str, taught: bool) -> list[Findin
 
 
 def check_prefixes(same: int, count: int) -> list[Finding]:
-    """Whether a prompt and its answer, tokenised as one text, begin with the prompt's own tokens."""
+    """Check whether a prompt and its answer, tokenised as one text, begin with the tokens of the prompt."""
     if not count:
         return []
     advice = ""
     if same < count:
         advice = (
-            "Where a prompt and its answer are tokenised as one text, tokens reach over the border between them. qed "
-            "keeps them apart and is not affected; other programs that train on the texts are. A prompt that ends in a "
-            "special token or a line break has no such tokens."
+            "If prompt and answer are tokenised as one text, a token spans the boundary between them. qed tokenises "
+            "them separately and is not affected; other programs that train on the texts are. A prompt that ends in a "
+            "special token or a line break avoids this."
         )
     return [Finding("prompt is a prefix of prompt + answer", f"{same} of {count}", advice)]
 
 
 def check_window(longer: int, count: int, max_tokens: int) -> list[Finding]:
-    """Whether answers as long as the written ones could be sampled."""
+    """Check whether answers as long as the written ones fit into `sampling.max_tokens`."""
     if not count:
         return []
     advice = ""
@@ -144,38 +147,39 @@ def check_window(longer: int, count: int, max_tokens: int) -> list[Finding]:
 
 
 def check_schedule(lr: float, warmup: int, steps: int) -> list[Finding]:
-    """Whether the learning rate ever is what was asked for."""
+    """Check that the learning rate reaches `learner.lr`."""
     if lr == 0:
         return [Finding("learning rate", "0", "learner.lr is 0, so nothing is learned.")]
     if warmup and warmup >= steps:
-        told = f"learner.warmup_steps={warmup} is not over in learner.steps={steps}: learner.lr is never reached."
-        return [Finding("warm-up", f"{warmup} of {steps} steps", told)]
+        advice = f"learner.warmup_steps={warmup} is not below learner.steps={steps}: learner.lr is never reached."
+        return [Finding("warm-up", f"{warmup} of {steps} steps", advice)]
     return []
 
 
 def estimate_training_bytes(shape: Shape, tokens: int, moments: int, copies: int, checkpointing: bool) -> int:
-    """What a micro-batch of so many tokens needs beside the weights: gradients, AdamW's moments, frozen copies of the
-    model and what is kept for the backward pass. An estimate; `qed doctor --fit` measures.
+    """Estimate the bytes that training needs besides the weights; `qed doctor --fit` measures them.
+
+    Counted are gradients, optimizer moments, frozen copies of the model and the activations of a micro-batch.
 
     Args:
         shape: of the model.
-        tokens: computed at once.
-        moments: numbers that the optimizer keeps for each trained weight on this device.
-        copies: of the weights, for a reference.
-        checkpointing: whether layers are computed again in the backward pass.
+        tokens: of a micro-batch.
+        moments: numbers that the optimizer stores per trained weight on this device.
+        copies: frozen copies of the weights, for a reference model.
+        checkpointing: whether gradient checkpointing is on.
     """
-    layer = KEPT_BY_WIDTH * shape.width + KEPT_BY_INNER * shape.inner
-    kept = layer + shape.layers * shape.width if checkpointing else layer * shape.layers
-    return FLOAT * (shape.trained * (1 + moments) + copies * shape.weights + kept * tokens)
+    layer = STORED_PER_WIDTH * shape.width + STORED_PER_INNER * shape.inner
+    activations = layer + shape.layers * shape.width if checkpointing else layer * shape.layers
+    return FLOAT * (shape.trained * (1 + moments) + copies * shape.weights + activations * tokens)
 
 
 def estimate_sampling_bytes(shape: Shape, rows: int, length: int) -> int:
-    """What the keys and values of so many answers need, each with its prompt of so many tokens in all."""
+    """Estimate the bytes of the KV cache of `rows` sequences of `length` tokens, prompts included."""
     return FLOAT * rows * length * shape.layers * shape.keys
 
 
 def check_memory(training: int, sampling: int, free: int | None) -> list[Finding]:
-    """Whether the longest micro-batch and the most answers side by side fit; by an estimate, so that it only warns."""
+    """Check whether the longest micro-batch and the largest KV cache fit; only a warning, because it is an estimate."""
     needed = max(training, sampling)
     if free is None:
         return [Finding("memory at worst, about", _format_size(needed))]
@@ -191,13 +195,13 @@ def check_memory(training: int, sampling: int, free: int | None) -> list[Finding
 
 
 def check_disk(checkpoint: int, saves: int, rollouts: int, free: int) -> list[Finding]:
-    """Whether the checkpoints fit on the disk, and the rollouts at their longest beside them.
+    """Check whether the checkpoints fit on the disk, and the rollouts too if all answers have the maximum length.
 
     Args:
-        checkpoint: its bytes.
-        saves: how many will be there at once.
-        rollouts: bytes of all of them, if every answer were as long as can be.
-        free: bytes of the disk.
+        checkpoint: bytes of one checkpoint.
+        saves: checkpoints that are kept at the same time.
+        rollouts: bytes of all rollouts, if every answer has the maximum length.
+        free: bytes that are free on the disk.
     """
     needed, advice = checkpoint * saves, ""
     if needed > free:
@@ -209,22 +213,22 @@ def check_disk(checkpoint: int, saves: int, rollouts: int, free: int) -> list[Fi
         return [Finding("disk", f"{_format_size(needed)} of {_format_size(free)} free", advice, fatal=True)]
     if needed + rollouts > free:
         advice = (
-            f"With every answer as long as can be, rollouts would take {_format_size(rollouts)} beside "
-            f"{_format_size(needed)} of "
-            f"checkpoints, and the disk has {_format_size(free)} free. run.save_rollouts=false keeps none."
+            f"If all answers have the maximum length, rollouts take {_format_size(rollouts)} in addition to "
+            f"{_format_size(needed)} of checkpoints, and the disk has {_format_size(free)} free. "
+            "run.save_rollouts=false saves none."
         )
     return [Finding("disk at most, about", f"{_format_size(needed + rollouts)} of {_format_size(free)} free", advice)]
 
 
 def refuse(findings: Sequence[Finding]) -> None:
-    """End a run that cannot work.
+    """Refuse a run that cannot work.
 
     Raises:
-        UsageError: what, and which settings to change.
+        UsageError: a finding is fatal; the message says which settings to change.
     """
-    wrong = [finding.advice for finding in findings if finding.fatal]
-    if wrong:
-        raise UsageError("\n".join([*wrong, "run.preflight=false begins all the same."]))
+    advice = [finding.advice for finding in findings if finding.fatal]
+    if advice:
+        raise UsageError("\n".join([*advice, "run.preflight=false starts the run anyway."]))
 
 
 def _format_size(count: float) -> str:

@@ -1,15 +1,15 @@
-"""Texts on their way out: without what commands a terminal, and without anybody's keys."""
+"""Cleans text before it is printed or written: removes control characters, API keys and passwords."""
 
 from __future__ import annotations
 
 import os
 import re
 
-REDACTED = "REDACTED"  # no sign of it means anything in YAML, JSON, HTML or a shell
-# Whatever the environment keeps under such a name is a key; a shorter value would be found in ordinary words.
+REDACTED = "REDACTED"  # has no special characters of YAML, JSON, HTML or a shell
+# Values of environment variables with such names are redacted; shorter ones could be part of ordinary words.
 NAMES = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
-SHORTEST = 12
-# A key by how its issuer writes it, or by the word in front of it; what is in group 1 stays.
+MIN_LENGTH = 12
+# Keys in the format of their issuer, or after a telling word; group 1 of a pattern is not redacted.
 PATTERNS = (
     r"\b()hf_[A-Za-z0-9]{20,}",
     r"\b()sk-[A-Za-z0-9_-]{20,}",
@@ -34,14 +34,14 @@ _KEYS = [re.compile(pattern) for pattern in PATTERNS]
 
 
 def strip_control(text: str) -> str:
-    """Text without the control characters by which a model's answer could command a terminal."""
-    return "".join(sign for sign in text if sign in "\n\t" or (sign.isprintable() and sign not in "\x7f"))
+    """Remove the control characters with which a model's answer could control a terminal."""
+    return "".join(char for char in text if char in "\n\t" or (char.isprintable() and char not in "\x7f"))
 
 
 def redact(text: str) -> str:
-    """Text without keys and passwords: those that the environment holds, and whatever looks like one."""
+    """Replace keys and passwords: values of environment variables, and everything that looks like a key."""
     for name, value in os.environ.items():
-        if len(value) >= SHORTEST and value in text and NAMES.search(name):
+        if len(value) >= MIN_LENGTH and value in text and NAMES.search(name):
             text = text.replace(value, REDACTED)
     for pattern in _KEYS:
         text = pattern.sub(rf"\g<1>{REDACTED}", text)

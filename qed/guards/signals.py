@@ -1,9 +1,8 @@
-"""SIGINT, SIGTERM and SIGHUP ask a run to stop where it stands, a second one ends it at once; SIGUSR1 asks for a
-checkpoint.
+"""SIGINT, SIGTERM and SIGHUP stop a run and save it, a second one ends it at once; SIGUSR1 requests a checkpoint.
 
-A handler sets a flag and nothing else. Whoever works for long calls `poll` between two pieces of work: it raises
-`Interrupted` once a stop has been asked for, and whoever knows what is whole catches that and saves it. Signals belong
-to the process, and so does the flag: samplers, graders and the learner need not be told of it.
+A handler only sets a flag. Long-running code calls `check_signals` between two pieces of work, which raises
+`Interrupted` after a stop signal; the training loop catches it and saves the last complete step. The flag is global to
+the process, as signals are, so samplers, graders and the learner need no argument for it.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ from qed.guards.watchdog import beat
 # The shell's convention: 128 and the number of the signal.
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
 SAVE = signal.SIGUSR1
-STOPPING = b"\nStopping, once what is whole is saved; a second signal ends at once.\n"
-SAVING = b"\nA checkpoint follows this step.\n"
+STOPPING = b"\nStopping: saving the last complete step. A second signal ends the run at once.\n"
+SAVING = b"\nA checkpoint will be saved after this step.\n"
 
 
 class Stop:
-    """What signals have asked for.
+    """The flags that signals set.
 
-    `received` is the one that asks to stop, `save` tells whether a checkpoint is wanted at the end of the step. While
-    `held`, polls let the work go on, because what it has changed is not whole again yet.
+    `received` is the stop signal, `save` whether a checkpoint is requested after the step. While `deferred` is set,
+    `check_signals` does not stop the run, because its state is between two steps.
     """
 
     def __init__(self) -> None:
@@ -41,7 +40,7 @@ class Stop:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the signal received."""
+        """Return the exit code of the received signal; 0 without one."""
         return EXIT_CODES[self.received] if self.received is not None else 0
 
 
@@ -49,14 +48,14 @@ _watching: list[Stop] = []
 
 
 def check_signals(point: str, progress: bool = True) -> None:
-    """Between two pieces of work: go on, or stop because a signal has asked for it.
+    """Stop here if a signal has requested it, and report progress to the watchdog.
 
     Args:
-        point: the name of this place, for faults.
-        progress: whether a piece has been done, which the watchdog counts; not where others' work is waited for.
+        point: the name of this place, for fault injection.
+        progress: whether work has been done since the last call; False while waiting for other processes.
 
     Raises:
-        Interrupted: a signal has come, and nothing is held.
+        Interrupted: a stop signal has come, and signals are not deferred.
     """
     if progress:
         beat()
@@ -64,53 +63,55 @@ def check_signals(point: str, progress: bool = True) -> None:
     stop = _watching[0] if _watching else None
     if stop is not None and stop.received is not None and not stop.deferred:
         raise Interrupted(
-            f"Stopped by {stop.received.name}. There was nothing to save; the same command begins again.",
+            f"Stopped by {stop.received.name}. There was nothing to save; the same command starts again.",
             stop.exit_code,
         )
 
 
 @contextmanager
 def watch_signals() -> Iterator[Stop]:
-    """Signals set a flag while the block runs. A block within another shares its flag; outside of the main thread,
-    where Python allows no handlers, none is set."""
+    """Install the signal handlers while the block runs, and yield their flags.
+
+    Nested blocks share one set of flags. Outside of the main thread Python allows no handlers, so none is installed.
+    """
     stop = _watching[0] if _watching else Stop()
     if _watching or threading.current_thread() is not threading.main_thread():
         yield stop
         return
     _watching.append(stop)
-    before = _build_handler(stop)
+    previous = _install_handlers(stop)
     try:
         yield stop
     finally:
         _watching.remove(stop)
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _build_handler(stop: Stop) -> dict[signal.Signals, Any]:
-    """Let signals set the flag; what handled them before."""
+def _install_handlers(stop: Stop) -> dict[signal.Signals, Any]:
+    """Install handlers that set the flags, and return the previous ones."""
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def request_stop(number: int, frame: FrameType | None) -> None:
         stop.received = signal.Signals(number)
-        _say(STOPPING)
-        for known in asking:
-            # A shell hands a job in the background SIGINT ignored, and a second one must end it all the same.
-            signal.signal(known, signal.SIG_DFL if before[known] == signal.SIG_IGN else before[known])
+        _write_stderr(STOPPING)
+        for each in stop_signals:
+            # A shell starts background jobs with SIGINT ignored, but a second signal must end them too.
+            signal.signal(each, signal.SIG_DFL if previous[each] == signal.SIG_IGN else previous[each])
 
-    def save(number: int, frame: FrameType | None) -> None:
+    def request_save(number: int, frame: FrameType | None) -> None:
         stop.save = True
-        _say(SAVING)
+        _write_stderr(SAVING)
 
-    before = {number: signal.getsignal(number) for number in (*EXIT_CODES, SAVE)}
-    # nohup is a wish to outlive the terminal.
-    asking = [number for number in EXIT_CODES if number != signal.SIGHUP or before[number] != signal.SIG_IGN]
-    for number in asking:
-        signal.signal(number, ask)
-    signal.signal(SAVE, save)
-    return before
+    previous = {number: signal.getsignal(number) for number in (*EXIT_CODES, SAVE)}
+    # Under nohup SIGHUP is ignored, and stays so.
+    stop_signals = [number for number in EXIT_CODES if number != signal.SIGHUP or previous[number] != signal.SIG_IGN]
+    for number in stop_signals:
+        signal.signal(number, request_stop)
+    signal.signal(SAVE, request_save)
+    return previous
 
 
-def _say(line: bytes) -> None:
-    """To stderr by a bare write, because print() is not safe inside a signal handler; a terminal may be gone."""
+def _write_stderr(line: bytes) -> None:
+    """Write to stderr with os.write, because print() is not safe inside a signal handler; ignore a closed terminal."""
     with suppress(OSError):
         os.write(2, line)

@@ -1,4 +1,4 @@
-"""Times the stages of a training step, and tells the watchdog which stage is on."""
+"""Times the stages of a training step, and reports the current stage to the watchdog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from qed.guards import watchdog
 
-REST = "step"  # the watchdog's name for what no stage covers
+REST = "step"  # the watchdog's name for the time outside of all stages
 
 
 class StageTimer:
@@ -19,9 +19,9 @@ class StageTimer:
     counts. So the stages of a step never add up to more than the step.
 
     The names in metrics.jsonl are `time/STAGE`, in seconds: `sample`, `grade`, `score`, `update`, `sync` (the sampler
-    loads the new weights) and `step`, which is the whole of them. Two stages run between steps. `time/evaluate` is in
-    the evaluation's own row. `time/save` is in the row of the step that follows the save, because a checkpoint is
-    written only when the row of its step is on the disk; the last save of a run is followed by no step and by no row.
+    loads the new weights) and `step`, the whole step. Two stages run between steps: `time/evaluate` is in the row of
+    the evaluation, and `time/save` in the row of the next step, because a checkpoint is written after the row of its
+    step. The last save of a run has no row.
 
     Args:
         clock: returns seconds.
@@ -32,42 +32,42 @@ class StageTimer:
         self.step = 0
         self.seconds: dict[str, float] = defaultdict(float)
         self._began = self._mark = clock()
-        self._open: list[str] = []  # the stages that are on, outermost first
+        self._open: list[str] = []  # the current stages, outermost first
 
     def begin_step(self, step: int) -> None:
-        """Start the clock of a step."""
+        """Start the timer of a step."""
         self.step, self._began = step, self.clock()
-        self._tell()
+        self._notify_watchdog()
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
         """Time a stage."""
-        self._add()
+        self._add_time()
         self._open.append(stage)
-        self._tell()
+        self._notify_watchdog()
         try:
             yield
         finally:
-            self._add()
+            self._add_time()
             self._open.pop()
-            self._tell()
+            self._notify_watchdog()
 
     def pop(self, stage: str) -> float:
-        """Return the seconds of one stage, and forget them."""
+        """Return the seconds of one stage, and reset them."""
         return self.seconds.pop(stage, 0.0)
 
     def end_step(self) -> dict[str, float]:
-        """Return the metrics of all stages since the last step and of the whole step, and forget them."""
+        """Return the metrics of all stages since the last step and of the whole step, and reset them."""
         row = {f"time/{stage}": seconds for stage, seconds in self.seconds.items()}
         self.seconds.clear()
         return row | {"time/step": self.clock() - self._began}
 
-    def _add(self) -> None:
-        """Count the time since the last change for the innermost stage."""
+    def _add_time(self) -> None:
+        """Add the time since the last change to the innermost stage."""
         now = self.clock()
         if self._open:
             self.seconds[self._open[-1]] += now - self._mark
         self._mark = now
 
-    def _tell(self) -> None:
+    def _notify_watchdog(self) -> None:
         watchdog.enter_stage(self._open[-1] if self._open else REST, self.step)

@@ -1,1 +1,1 @@
-"""Recipes: whole runs, each readable from top to bottom."""
+"""Training loops: SFT, preference learning, RL, and the runs that are made of them."""

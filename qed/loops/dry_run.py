@@ -1,5 +1,4 @@
-"""What a run would do, without loading a model: its problems and their lengths, the arithmetic of a step, memory and
-disk."""
+"""Dry run: print what a run would do without loading a model: problems, lengths, steps, memory and disk."""
 
 from __future__ import annotations
 
@@ -13,45 +12,44 @@ from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_s
 from qed.models.load import SIZES, check_name, is_new
 from qed.rollout.grader import load_grader
 
-CHARACTERS_PER_TOKEN = (
-    4  # of English text under the vocabularies of today's models; a rule of thumb, and said to be one
-)
-# An id, a log-prob and the text of a token, compressed. The embedded default needs 2, because its answers repeat each
-# other; other text compresses less.
+CHARACTERS_PER_TOKEN = 4  # a rule of thumb for English text and present vocabularies; printed as "about"
+# An id, a log-prob and the text of a token, compressed. The built-in default task needs 2, because its answers repeat
+# each other; other text compresses less.
 BYTES_PER_ROLLOUT_TOKEN = 8
 
 
 def run_dry(settings: Settings | PipelineSettings) -> None:
-    """Resolve everything, open the data and print what would happen; exit codes are those of the run itself."""
+    """Resolve the settings, load the data and print what would happen; errors and exit codes are those of the run."""
     if config := resolve_warm_start_config(settings):
         resolve_warm_start_settings(settings, config)
     check_name(settings.model.name)
     load_grader(settings.data, settings.sampling.max_tokens)
     phases = [settings] if isinstance(settings, Settings) else settings.phases()
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
-    problems, benches = loaded.problems, loaded.benchmarks
-    leaf = load_prompt(settings.data)
-    there = sum(bool(find_demonstration(leaf, problem)) for problem in problems)
+    problems, benchmarks = loaded.problems, loaded.benchmarks
+    prompt = load_prompt(settings.data)
+    demonstrations = sum(bool(find_demonstration(prompt, problem)) for problem in problems)
     lines = [
         f"model       {settings.model.name}{_describe_size(settings.model.name)}",
         f"prompt      {resolve_prompt_name(settings.data)}, reward {' + '.join(resolve_reward_names(settings.data))}",
         f"problems    {len(problems)} to train on; "
-        + (", ".join(f"{len(b)} held out ({n})" for n, b in benches.items()) or "none held out"),
+        + (", ".join(f"{len(b)} held out ({n})" for n, b in benchmarks.items()) or "none held out"),
         f"questions   {_describe_lengths([len(problem.question) for problem in problems])}",
-        f"solutions   {there} with a demonstration",
+        f"solutions   {demonstrations} with a demonstration",
     ]
     lines += [f"left out    {count} {reason}" for reason, count in loaded.left_out.items()]
     for phase in phases:
-        lines += _describe_arithmetic(phase)
+        lines += _describe_phase(phase)
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for
 
 
-def _describe_arithmetic(settings: Settings) -> list[str]:
+def _describe_phase(settings: Settings) -> list[str]:
+    """Describe the steps of a phase and the size of its rollouts."""
     learner, sampling = settings.learner, settings.sampling
     if not settings.algorithm.online:
-        each = "pairs" if settings.algorithm.together == 2 else "demonstrations"
+        unit = "pairs" if settings.algorithm.together == 2 else "demonstrations"
         count = learner.batch_size // settings.algorithm.together or "all"
-        return [f"{settings.method:<11} {learner.steps} steps of {count} {each}"]
+        return [f"{settings.method:<11} {learner.steps} steps of {count} {unit}"]
     rollouts = sampling.problems_per_step * sampling.group_size
     size = learner.batch_size or rollouts
     disk = learner.steps * rollouts * sampling.max_tokens * BYTES_PER_ROLLOUT_TOKEN / 2**20
@@ -64,7 +62,7 @@ def _describe_arithmetic(settings: Settings) -> list[str]:
 
 
 def _describe_size(name: str) -> str:
-    """The parameters of a fresh model, and the memory of its weights, gradients and optimizer state in float32."""
+    """Describe the parameters of a new model, and the float32 memory of weights, gradients and optimizer state."""
     if not is_new(name):
         return ""
     size = SIZES[name.removeprefix("new:")]

@@ -1,7 +1,7 @@
-"""A reference model that follows the policy: every so many steps its weights move towards the policy's.
+"""A reference model that follows the policy: every N steps its weights move towards the policy's.
 
-Moved all the way it is the policy as it was then, as in ProRL (arXiv 2505.24864) and the hard update of TR-DPO (arXiv
-2404.09656); moved a part of it, the soft update of TR-DPO.
+With mix 1 the reference becomes a copy of the current policy, as in ProRL (arXiv 2505.24864) and the hard update of
+TR-DPO (arXiv 2404.09656); with a smaller mix this is the soft update of TR-DPO.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from torch import Tensor, nn
 
 from qed.models import lora
 
-KEPT = "reference."  # before the names of the reference's weights in a checkpoint's state
+PREFIX = "reference."  # of the names of the reference's weights in a checkpoint's state
 
 
 @dataclass
 class EMAReference:
-    """What moves a reference.
+    """Updates the weights of a reference model in place.
 
     Args:
-        reference: a model of its own, in place.
-        policy: the model that it follows; adapters are merged into what it moves to.
-        every: steps of a phase between two moves; 0 never moves it.
-        mix: how far it goes: 1 all the way, so that it becomes the policy.
+        reference: a separate model.
+        policy: the model that it follows; adapters are merged first.
+        every: steps of a phase between two updates; 0 never updates.
+        mix: weight of the policy in an update; 1 copies the policy.
+        moves: updates so far.
     """
 
     reference: nn.Module | lora.AdapterDisabled | None
@@ -34,33 +35,33 @@ class EMAReference:
     mix: float
     moves: int = 0
 
-    def before(self, step: int) -> None:
-        """Move it if that is due before a step of the phase, counted from 1.
+    def update_if_due(self, step: int) -> None:
+        """Update the reference if that is due before a step of the phase, counted from 1.
 
-        Moves are counted, so that a run which is stopped within a step does not move it for that step again.
+        Updates are counted, so that a run that was stopped within a step does not update twice for that step.
         """
         if self.every and (step - 1) // self.every > self.moves:
             self.moves += 1
-            self._move()
+            self._update()
 
     def state(self) -> dict[str, Tensor]:
-        """The weights as far as they have moved; none where they are those that the phase began with."""
-        return {KEPT + name: weight for name, weight in self._weights().items()} if self.moves else {}
+        """Return the reference's weights for a checkpoint; none as long as they are those at the start of the phase."""
+        return {PREFIX + name: weight for name, weight in self._weights().items()} if self.moves else {}
 
     @torch.no_grad()
     def load(self, tensors: dict[str, Tensor], moves: int) -> dict[str, Tensor]:
-        """Continue from `state()` after so many moves; the tensors that are not of it."""
+        """Restore the weights that `state()` returned after `moves` updates, and return the remaining tensors."""
         self.moves = moves
         for name, weight in (self._weights() if moves else {}).items():
-            weight.copy_(tensors[KEPT + name])
-        return {name: tensor for name, tensor in tensors.items() if not name.startswith(KEPT)}
+            weight.copy_(tensors[PREFIX + name])
+        return {name: tensor for name, tensor in tensors.items() if not name.startswith(PREFIX)}
 
     @torch.no_grad()
-    def _move(self) -> None:
+    def _update(self) -> None:
         new = lora.merge_adapters(self.policy) if lora.has_adapters(self.policy) else self.policy.state_dict()
         for name, weight in self._weights().items():
             weight.lerp_(new[name].to(weight), self.mix)
 
     def _weights(self) -> Mapping[str, Tensor]:
-        """Those of the reference, each once: two layers that share one have a single name."""
+        """Return the reference's weights by name; a weight that two layers share is listed once."""
         return dict(self.reference.named_parameters()) if isinstance(self.reference, nn.Module) else {}

@@ -1,4 +1,4 @@
-"""Evaluates the policy of a phase between its steps, each step once, and remembers which was best."""
+"""Evaluates the policy of a phase between its steps, at most once for each step, and knows which step was best."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ EVALUATED = "time/evaluate"  # in the row of a complete evaluation, and in no ot
 class Evaluator:
     """Evaluates the policy of a phase.
 
-    `scores` holds how well the validation part was answered, by step. `measure` is what the recipe itself measures on
-    the validation part, `VALIDATED` among it; it is set before the phase begins.
+    `scores` holds the validation score of each evaluated step. `measure` may be set before the phase begins: it returns
+    further metrics of the validation problems, `VALIDATED` among them.
 
     Args:
         setup: of the run.
         settings: of the phase.
-        ends: the steps before its first one and at its last; there all tasks are evaluated.
+        ends: the step before the phase's first one, and its last step; at these all tasks are evaluated.
         metrics: writes the rows.
-        recorded: the run's rows so far, where it is resumed.
+        recorded: the rows of metrics.jsonl so far, if the run is resumed.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Evaluator:
         self.scores = read_scores(setup.run.folder)
 
     def evaluate(self, step: int) -> None:
-        """Evaluate the policy as it is after a step, unless that has been done."""
+        """Evaluate the policy after a step, unless that has been done."""
         timer = self.setup.timer
         with timer("evaluate"):
             if self.measure is not None and step not in self.measured:
                 self._measure(self.measure, step)
-            tasks = self._tasks(step)
+            tasks = self._select_tasks(step)
             recorded = dict(read_evaluations(self.setup.run.folder)).get(step, {})
             done = step in self.evaluated and set(recorded) >= set(tasks)
             summaries = {} if done else evaluate(self.setup, self.settings, step, tasks)
@@ -59,7 +59,7 @@ class Evaluator:
             self.evaluated.add(step)
 
     def is_best(self, step: int) -> bool:
-        """Whether the validation part was answered better after this step than after any before it."""
+        """Return whether this step has the best validation score so far."""
         if step == self.ends[0] or step not in self.evaluated | self.measured:
             return False
         self.scores = read_scores(self.setup.run.folder)
@@ -71,11 +71,11 @@ class Evaluator:
         self.measured.add(step)
         self.setup.console.say(f"  step {step}, {VALIDATION}: {figures[VALIDATED]:.1%} of the pairs ranked right")
 
-    def _tasks(self, step: int) -> dict[str, list[Problem]]:
-        """Return the problems to ask after a step, by task.
+    def _select_tasks(self, step: int) -> dict[str, list[Problem]]:
+        """Return the problems to evaluate after a step, by task.
 
-        Between the ends only the validation part is asked, where there is one: the results that a run reports should
-        not be looked at so often that they guide it.
+        Between the ends these are only the validation problems, if there are any: decisions during training should not
+        be guided by the benchmarks that a run reports.
         """
         answerable = [problem for problem in self.setup.validation if problem.answer]
         validation = {VALIDATION: answerable} if answerable else {}

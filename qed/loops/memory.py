@@ -1,4 +1,4 @@
-"""What a sampler that shares the learner's device must know of the learner: the bytes that it takes there."""
+"""Tells a sampler that shares the learner's device how much memory the learner needs there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from qed.training.learner import Learner
 
 
 def reserve_training(sampler: Sampler, learner: Learner) -> None:
-    """Tell a sampler that bounds its rows by memory what training takes beside the policy's weights.
+    """Set `sampler.reserved` to the bytes that training takes besides the policy's weights.
 
-    That is gradients, the optimizer's moments, a reference model, and the weights that a phase may go back to; whether
-    or not they are there yet.
+    These are gradients, optimizer moments, a reference model, and the initial weights that an algorithm may restore,
+    whether or not they are allocated yet. Samplers without that attribute do not bound their batch by memory.
     """
     if not hasattr(sampler, "reserved"):
         return

@@ -1,4 +1,4 @@
-"""Rows of metrics.jsonl: what a step says of itself, and the alarms that it sets off."""
+"""Builds and writes the rows of metrics.jsonl, and raises alarms about them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Stats = dict[str, float]
 
 
 class MetricsWriter:
-    """Writes the metrics of a phase, and warns when they are alarming.
+    """Writes the metrics of a phase, and prints a warning for each new alarm.
 
-    `pending` holds metrics of what comes before the first row; the next row has them.
+    `pending` holds metrics that the next row will include, such as those of the preflight check.
 
     Args:
         setup: of the run.
         phase: its name.
-        recorded: the phase's rows so far, where a run is resumed; what they set off has been said.
+        recorded: the phase's rows so far, if the run is resumed; their alarms are not repeated.
     """
 
     def __init__(self, setup: Setup, phase: str, recorded: Sequence[Row]) -> None:
@@ -40,7 +40,7 @@ class MetricsWriter:
             self.alarms.check(row)
 
     def write(self, step: int, figures: Mapping[str, float]) -> Row:
-        """Write a row with what is pending, and warn of each alarm once; returns the row."""
+        """Write a row with the pending metrics, warn of each alarm once, and return the row."""
         row: Row = {"step": step, "phase": self.phase, **self.pending, **figures}
         self.pending = {}
         self.setup.run.metrics(row)
@@ -54,11 +54,11 @@ def summarize_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, 
     """Return the metrics of a step.
 
     Args:
-        groups: all that was sampled for it; none where nothing was.
-        counts: how they were collected.
-        updates: the statistics of its updates, merged.
-        times: the seconds of its stages, `time/step` among them.
-        device: that the model is on.
+        groups: all groups that were sampled; none in an offline phase.
+        counts: metrics of the collection, such as `groups/rounds`.
+        updates: the merged statistics of the updates.
+        times: the seconds of each stage, `time/step` among them.
+        device: of the model.
     """
     tokens = sum(len(rollout.output) for rollout in flatten(groups)) or updates["train/tokens"]
     speed = {"perf/tokens_per_s": tokens / times["time/step"]}
@@ -66,17 +66,18 @@ def summarize_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, 
 
 
 def merge_updates(stats: Sequence[Stats]) -> Stats:
-    """Merge the statistics of a step's updates: counts add up, all others are means over the updates that have them."""
-    names = dict.fromkeys(name for one in stats for name in one)
-    merged = {name: fmean(one[name] for one in stats if name in one) for name in names}
-    return merged | {name: sum(one.get(name, 0.0) for one in stats) for name in (*COUNTS, SKIPPED) if name in merged}
+    """Merge the statistics of a step's updates: counts are added, others averaged over the updates that have them."""
+    names = dict.fromkeys(name for update in stats for name in update)
+    merged = {name: fmean(update[name] for update in stats if name in update) for name in names}
+    counts = [name for name in (*COUNTS, SKIPPED) if name in merged]
+    return merged | {name: sum(update.get(name, 0.0) for update in stats) for name in counts}
 
 
 def measure_memory(device: torch.device) -> Stats:
     """Return the peak memory of the process, and of the device, in GiB."""
     # Linux counts in KiB, macOS in bytes.
     unit = 2**30 if sys.platform == "darwin" else 2**20
-    found = {"mem/rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
+    memory = {"mem/rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
     if device.type == "cuda":
-        found["mem/gpu_gb"] = torch.cuda.max_memory_allocated(device) / 2**30
-    return found
+        memory["mem/gpu_gb"] = torch.cuda.max_memory_allocated(device) / 2**30
+    return memory

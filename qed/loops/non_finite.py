@@ -1,4 +1,4 @@
-"""What a run does where a figure is not finite: dump the batch, then end, or pass over the update."""
+"""Handles updates with NaN or infinite values: dump the batch, then skip the update or end the run."""
 
 from __future__ import annotations
 
@@ -17,63 +17,63 @@ from qed.training import checkpoints
 from qed.training.learner import COUNTS, Learner
 from qed.types import Rollout
 
-SKIPPED = "optim/skipped"  # updates that a step has passed over
+SKIPPED = "optim/skipped"  # updates that a step has skipped
 
 
 @dataclass
 class NonFinitePolicy:
-    """Makes updates, and passes over at most `most` of them one after another that are not finite.
+    """Makes updates, and skips those that are not finite, at most `max_skips` in a row.
 
-    `in_a_row` is how many it has just passed over; it is part of every checkpoint.
+    `in_a_row` counts the updates that it has just skipped; it is part of every checkpoint.
     """
 
     setup: Setup
-    most: int
+    max_skips: int
     in_a_row: int = 0
 
     def update(self, learner: Learner, rows: Sequence[Rollout], step: int, place: int) -> dict[str, float]:
-        """One optimizer step.
+        """Make one optimizer step, or skip it, and return its statistics.
 
         Args:
-            learner: makes it.
+            learner: makes the step.
             rows: of the update.
             step: of the run.
-            place: in the schedule, from 0.
+            place: in the learning rate schedule, from 0.
 
         Raises:
-            Diverged: something is not finite, and no update, or no further one, may be passed over.
+            Diverged: the loss or the gradient is not finite, and no update, or no further one, may be skipped.
         """
         try:
             stats = learner.update(rows, place)
         except Diverged as error:
-            if self.in_a_row >= self.most:
+            if self.in_a_row >= self.max_skips:
                 raise
             self.in_a_row += 1
-            dumped = dump_batch(self.setup, step, error.rollouts)
-            self.setup.run.event("not_finite", step=step, reason=str(error), dump=str(dumped), in_a_row=self.in_a_row)
+            dump = dump_batch(self.setup, step, error.rollouts)
+            self.setup.run.event("not_finite", step=step, reason=str(error), dump=str(dump), in_a_row=self.in_a_row)
             self.setup.console.say(
-                f"Step {step}: an update is passed over ({self.in_a_row} in a row, {self.most} may be). {error} The "
-                f"batch is in {dumped}."
+                f"Step {step}: an update is skipped ({self.in_a_row} in a row, at most {self.max_skips}). {error} The "
+                f"batch is in {dump}."
             )
             return {**dict.fromkeys(COUNTS, 0.0), "train/rows": len(rows), SKIPPED: 1.0}
         self.in_a_row = 0
-        return {SKIPPED: 0.0, **stats} if self.most else stats
+        return {SKIPPED: 0.0, **stats} if self.max_skips else stats
 
 
 def describe_end(setup: Setup, error: Diverged) -> Diverged:
-    """The error that ends a run: in which step it was met, and where the batch is."""
+    """Return the error that ends a run, with its step, the path of the dumped batch and how to resume."""
     where = f" The batch is in {dump_batch(setup, setup.step, error.rollouts)}." if error.rollouts else ""
     saved = checkpoints.read_pointer(setup.run.folder, "LATEST")
-    resume = f" The checkpoint of step {saved} is whole: go on from it with --resume --out {setup.run.home}."
+    resume = f" The checkpoint of step {saved} is complete: continue from it with --resume --out {setup.run.home}."
     return Diverged(f"Step {setup.step}: {error}{where}{'' if saved is None else resume}", error.rollouts)
 
 
 def dump_batch(setup: Setup, step: int, rollouts: Sequence[Rollout]) -> Path:
-    """Write the rows of a batch in full into the run's folder, as JSON of ASCII letters alone."""
+    """Write all fields of a batch's rollouts into the run's folder, as ASCII JSON lines, and return the file's path."""
     folder = setup.run.folder / "dumps"
-    before = len(list(folder.glob(f"step_{step:06d}*")))
-    name = f"dumps/step_{step:06d}{f'-{before + 1}' if before else ''}.jsonl"
-    lines = "".join(json.dumps(_convert_strict(_build_row(rollout, step))) + "\n" for rollout in rollouts)
+    count = len(list(folder.glob(f"step_{step:06d}*")))
+    name = f"dumps/step_{step:06d}{f'-{count + 1}' if count else ''}.jsonl"
+    lines = "".join(json.dumps(_to_strict_json(_build_row(rollout, step))) + "\n" for rollout in rollouts)
     setup.run.write(name, lines.encode())
     return setup.run.folder / name
 
@@ -88,10 +88,10 @@ def _build_row(rollout: Rollout, step: int) -> dict[str, Any]:
     }
 
 
-def _convert_strict(value: Any) -> Any:
-    """A value as JSON can say it: numbers that are not finite become texts such as "nan"."""
+def _to_strict_json(value: Any) -> Any:
+    """Convert a value to strict JSON: numbers that are not finite become strings such as "nan"."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, list | tuple):
-        return [_convert_strict(inner) for inner in value]
-    return {key: _convert_strict(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+        return [_to_strict_json(inner) for inner in value]
+    return {key: _to_strict_json(inner) for key, inner in value.items()} if isinstance(value, dict) else value

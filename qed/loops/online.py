@@ -1,4 +1,7 @@
-"""Reinforcement learning and its kin: expert iteration, REINFORCE, the GRPO family. The loop is the whole step."""
+"""Reinforcement learning on the policy's own completions: expert iteration, REINFORCE, the GRPO family.
+
+`train_online` is the whole RL step in one function: sample and grade, compute advantages, score, update, sync weights.
+"""
 
 from __future__ import annotations
 
@@ -19,59 +22,47 @@ from qed.types import Problem, Rollout
 
 
 def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
-    """Improve the policy on its own answers; see `Phase` for the arguments.
+    """Train the policy on its own completions; see `Phase` for the arguments.
 
     Raises:
         NothingTrained: no step had a gradient.
-        UsageError: the algorithm asks which answers are right, and no reward says so.
-        DataError: there is no problem that the algorithm could learn from.
+        UsageError: the algorithm needs to know which answers are correct, and no reward says so.
+        DataError: there is no problem that the algorithm can learn from.
     """
     problems = prepare_problems(setup, settings)
     phase = Phase(setup, settings, name, offset)
     learner, sampler, timer = phase.learner, setup.sampler, setup.timer
-    stream = phase.build_stream(problems, "problems")
-    gatherer = RolloutCollector(
-        stream,
-        sampler,
-        setup.template,
-        setup.grader,
-        settings.sampling,
-        learner.compute_mean_scores,
-        offset,
-        timer=timer,
-    )
-    phase.attach_collector(gatherer)
+    collector = _build_collector(phase, problems)
     run_preflight(phase, problems)
-    told = noted = False
+    shortage_reported = fallback_recorded = False
     phase.begin()
     for step in phase.remaining_steps():
         phase.begin_step(step)
-        algorithm = learner.algorithm
-        with timer("sample"):  # and grade, which times itself: more may be sampled once some is graded
-            gathered = gatherer.collect(
-                algorithm, StepContext(step - offset, settings.learner.steps, settings.run.seed)
-            )
-        told = told or report_shortage(setup, gathered, settings.sampling.problems_per_step)
-        noted = noted or record_graph_fallback(setup, sampler)
-        with timer("score"):
+        algorithm = learner.algorithm  # `learner.adapt` may have replaced it after the last step
+        with timer("sample"):  # dynamic sampling repeats this; grading runs inside and has its own timer
+            context = StepContext(step - offset, settings.learner.steps, settings.run.seed)
+            collected = collector.collect(algorithm, context)
+        shortage_reported = shortage_reported or report_shortage(setup, collected, settings.sampling.problems_per_step)
+        fallback_recorded = fallback_recorded or record_graph_fallback(setup, sampler)
+        with timer("score"):  # advantages, minibatches, log-probs of the old policy and of the reference model
             if algorithm.scored_before_credit:
-                learner.score(flatten(gathered.groups), old=True)
-            assign_advantages(gathered.groups, algorithm)
-            rows = algorithm.rows(gathered.groups)
-            parts = split_into_updates(rows, settings, algorithm.together, step)
+                learner.score(flatten(collected.groups), old=True)
+            assign_advantages(collected.groups, algorithm)
+            rows = algorithm.rows(collected.groups)
+            minibatches = split_into_updates(rows, settings, algorithm.together, step)
             if not algorithm.scored_before_credit:
-                score_old = len(parts) > 1 or needs_old_logps(algorithm, sampler)
+                score_old = len(minibatches) > 1 or needs_old_logps(algorithm, sampler)
                 learner.score(rows, old=score_old, version=0 if algorithm.needs_old_logps else step - 1)
-        algorithm.remember(gathered.groups, gatherer.pool, version=step - 1)
-        counts = {**gathered.counts, **gatherer.pool.sizes()}
-        with timer("update"):
+        algorithm.remember(collected.groups, collector.pool, version=step - 1)
+        counts = {**collected.counts, **collector.pool.sizes()}
+        with timer("update"):  # one optimizer step for each minibatch
             if algorithm.restarts_each_step and rows:
-                phase.defer_signals()  # until the step has its weights
+                phase.defer_signals()  # until the weights are those of a complete step again
                 learner.restore_initial_weights()
-            stats = [phase.update(part, step) for part in parts]
+            stats = [phase.update(minibatch, step) for minibatch in minibatches]
         with timer("sync"):
             sampler.load(learner.weights(), version=step)
-        learner.adapt(phase.record(step, stats, gathered.sampled, counts))
+        learner.adapt(phase.record(step, stats, collected.sampled, counts))
         phase.end_step(step)
         phase.evaluate_if_due(step)
         phase.save_if_due(step)
@@ -79,28 +70,45 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
     phase.finish()
 
 
-def needs_old_logps(algorithm: Algorithm, sampler: Sampler) -> bool:
-    """Whether the ratio must be to the learner's own log-probs even in a step's only update.
+def _build_collector(phase: Phase, problems: Sequence[Problem]) -> RolloutCollector:
+    """Return what samples and grades the groups of each step, restored where the phase resumes."""
+    setup = phase.setup
+    collector = RolloutCollector(
+        phase.build_stream(problems, "problems"),
+        setup.sampler,
+        setup.template,
+        setup.grader,
+        phase.settings.sampling,
+        phase.learner.compute_mean_scores,
+        phase.offset,
+        timer=setup.timer,
+    )
+    phase.attach_collector(collector)
+    return collector
 
-    Where the sampler's are not exact, a ratio to them would be clipped for their rounding.
+
+def needs_old_logps(algorithm: Algorithm, sampler: Sampler) -> bool:
+    """Return whether the learner must recompute the old log-probs even where a step has a single update.
+
+    If the sampler's log-probs are not exact, a ratio to them would be clipped because of their rounding error.
     """
     return algorithm.needs_old_logps or (algorithm.has_ratio and not has_exact_logps(sampler))
 
 
 def split_into_updates(rows: Sequence[Rollout], settings: Settings, together: int, step: int) -> list[list[Rollout]]:
-    """Split the rows of a step into those of each of its updates, every pass in an order of its own."""
+    """Split the rows of a step into minibatches, one for each update; every pass has its own random order."""
     size, seed = settings.learner.batch_size, settings.run.seed
     passes = (
         split_minibatches(rows, size, together, (seed, "minibatches", step, n)) for n in range(settings.learner.passes)
     )
-    return [part for parts in passes for part in parts]
+    return [minibatch for minibatches in passes for minibatch in minibatches]
 
 
 def prepare_problems(setup: Setup, settings: Settings) -> list[Problem]:
     """Return the training problems that the algorithm can learn from.
 
     Raises:
-        UsageError: the algorithm asks which answers are right, and no reward says so.
+        UsageError: the algorithm needs to know which answers are correct, and no reward says so.
         DataError: there is none.
     """
     require_verdicts(settings)
@@ -111,32 +119,32 @@ def prepare_problems(setup: Setup, settings: Settings) -> list[Problem]:
 
 
 def require_verdicts(settings: Settings) -> None:
-    """Refuse rewards none of which decides correctness, where the algorithm reads it.
+    """Refuse rewards of which none decides correctness, if the algorithm needs correctness.
 
     Raises:
-        UsageError: no reward judges.
+        UsageError: no reward decides correctness.
     """
     names = resolve_reward_names(settings.data)
     if settings.algorithm.needs_correctness and not any(map(may_judge, names)):
         raise UsageError(
-            f"{settings.method} learns from which answers are right, and data.reward={','.join(names)} does not say: "
-            "it judges no answer. Add a reward that does, for example --reward auto,"
-            f"{','.join(names)}; auto stands for the prompt's own."
+            f"{settings.method} needs to know which answers are correct, and data.reward={','.join(names)} judges no "
+            f"answer. Add a reward that does, for example --reward auto,{','.join(names)}; auto is the reward of the "
+            "prompt."
         )
 
 
 def report_guidance(setup: Setup, problems: Sequence[Problem]) -> None:
-    """Say how many problems have a written answer, where the algorithm learns from them and some have none.
+    """Print how many problems have a written answer (a demonstration), if some have none.
 
     Raises:
-        DataError: none has one.
+        DataError: no problem has one.
     """
     written = sum(map(setup.template.has_demonstration, problems))
     if not written:
         raise DataError(
-            "No training problem has a written answer, so nobody's answers can be learned from but the policy's own. "
-            "Data with a worked solution has a column such as solution, completion or (LUFFY) target; qed data "
-            "inspect shows what is found in a file. Without written answers, qed dr-grpo learns from the same problems."
+            "No training problem has a written answer, so the policy can learn only from its own answers. Data with "
+            "worked solutions has a column such as solution, completion or (LUFFY) target; qed data inspect shows "
+            "what a file holds. Without written answers, qed dr-grpo trains on the same problems."
         )
     if written < len(problems):
         setup.console.say(
@@ -144,25 +152,30 @@ def report_guidance(setup: Setup, problems: Sequence[Problem]) -> None:
         )
 
 
-def report_shortage(setup: Setup, gathered: CollectedStep, wanted: int) -> bool:
-    """Whether a step goes on with fewer groups than asked for; the first that does is said, all are in the metrics."""
-    if len(gathered.groups) >= wanted:
+def report_shortage(setup: Setup, collected: CollectedStep, wanted: int) -> bool:
+    """Warn if a step has fewer groups than `wanted`; return whether it has. `groups/kept` counts them in every step."""
+    if len(collected.groups) >= wanted:
         return False
-    setup.run.event("too_few_groups", wanted=wanted, **gathered.counts)
+    setup.run.event("too_few_groups", wanted=wanted, **collected.counts)
     setup.console.say(
-        f"Warning: after {gathered.counts['groups/rounds']:g} rounds of sampling only {len(gathered.groups)} of "
-        f"{wanted} groups can teach anything, and the step goes on with these: the other problems were all solved or "
-        "all failed. Easier or harder problems, or a larger algorithm.max_rounds, may help. groups/kept in the metrics "
-        "counts them in every step."
+        f"Warning: after {collected.counts['groups/rounds']:g} rounds of sampling only {len(collected.groups)} of "
+        f"{wanted} groups have a learning signal, and the step continues with these: the other problems were all "
+        "solved or all failed. Easier or harder problems, or a larger algorithm.max_rounds, may help. groups/kept in "
+        "the metrics counts them in every step."
     )
     return True
 
 
 def record_graph_fallback(setup: Setup, sampler: Sampler) -> bool:
-    """Whether the sampler cannot make graphs of its steps, or leaves long answers to the reference; that only costs
-    time, so the reason is kept and not said."""
-    kinds = {"sampler_without_graphs": "without_graphs", "sampler_handed_over": "handed_over_long"}
-    reasons = {event: getattr(sampler, name, None) for event, name in kinds.items()}
+    """Record in events.jsonl why the sampler cannot use CUDA graphs, or leaves long sequences to the hf sampler.
+
+    Both only cost time, so nothing is printed.
+
+    Returns:
+        whether there was anything to record.
+    """
+    attributes = {"sampler_without_graphs": "without_graphs", "sampler_handed_over": "handed_over_long"}
+    reasons = {event: getattr(sampler, attribute, None) for event, attribute in attributes.items()}
     for event, reason in reasons.items():
         if reason is not None:
             setup.run.event(event, reason=reason)
@@ -170,20 +183,20 @@ def record_graph_fallback(setup: Setup, sampler: Sampler) -> bool:
 
 
 def select_answerable(setup: Setup) -> list[Problem]:
-    """The training problems whose answer is known; the others, which no reward could judge, are counted and said.
+    """Return the training problems that have a reference answer; no reward can judge the others, which are counted.
 
     Raises:
-        DataError: none has an answer.
+        DataError: no problem has an answer.
     """
-    kept = [problem for problem in setup.problems if problem.answer]
-    if len(kept) < len(setup.problems):
-        left_out = len(setup.problems) - len(kept)
+    answerable = [problem for problem in setup.problems if problem.answer]
+    if len(answerable) < len(setup.problems):
+        left_out = len(setup.problems) - len(answerable)
         setup.run.event("problems_without_answer", left_out=left_out)
         setup.console.say(
             f"Left out {left_out} of {len(setup.problems)} training problems: they have no answer to reward."
         )
-    if not kept:
+    if not answerable:
         raise DataError(
-            "No training problem has an answer, so no answer can be rewarded; qed sft can train on such data."
+            "No training problem has a reference answer, so nothing can be rewarded; qed sft can train on such data."
         )
-    return kept
+    return answerable

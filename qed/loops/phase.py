@@ -1,9 +1,9 @@
-"""A phase of a run: what its steps work with, and what happens around each of them.
+"""A phase of a run: its learner, and what happens around each of its steps.
 
-A run counts its steps through; a phase owns a range of them. `train` is a run of a single phase. The loops in
-`online.py`, `offline.py` and `preferences.py` have the same frame:
+Steps are numbered over the whole run, and a phase owns a range of them. Most runs have one phase; `qed pipeline` has
+two. The loops in `online.py`, `sft.py` and `preferences.py` share this structure:
 
-    phase.begin()                          # evaluates the policy as it is before the first step
+    phase.begin()                          # evaluates the initial policy
     for step in phase.remaining_steps():
         phase.begin_step(step)
         ...                                # the step itself, its stages timed: with timer("update"): ...
@@ -41,7 +41,7 @@ from qed.types import Groups, Rollout
 
 
 class Phase:
-    """One phase of a run.
+    """One phase of a run, such as SFT or GRPO.
 
     Args:
         setup: of the run.
@@ -65,26 +65,26 @@ class Phase:
             precision=read_precision(settings.model),
             reference=load_reference(setup, settings, offset) if settings.algorithm.reference else None,
         )
-        self.moving = EMAReference(self.learner.reference, setup.model, *settings.algorithm.reference_moves)
+        self.ema_reference = EMAReference(self.learner.reference, setup.model, *settings.algorithm.reference_moves)
         if settings.learner.packing and not self.learner.packing:
-            setup.console.say(f"{name}: this model does not keep packed rows apart, so it computes padding too.")
+            setup.console.say(f"{name}: this model cannot separate packed sequences, so batches are padded.")
         if settings.algorithm.restarts_each_step:
             self.learner.set_initial_weights(load_initial_weights(setup, settings, offset))
-        self.tolerance = NonFinitePolicy(setup, settings.run.non_finite_skips)
+        self.non_finite = NonFinitePolicy(setup, settings.run.non_finite_skips)
         self.checkpointer = Checkpointer(
-            setup, settings, name, offset, self.learner, self.moving, tolerance=self.tolerance
+            setup, settings, name, offset, self.learner, self.ema_reference, self.non_finite
         )
         self.first = self.checkpointer.first
         recorded = read_metrics(setup.run.folder / "metrics.jsonl")
-        own = [row for row in recorded if row.get("phase") == name and row["step"] >= offset]
-        self.metrics = MetricsWriter(setup, name, own)
+        of_phase = [row for row in recorded if row.get("phase") == name and row["step"] >= offset]
+        self.metrics = MetricsWriter(setup, name, of_phase)
         self.evaluator = Evaluator(setup, settings, (offset, self.last), self.metrics, recorded)
         setup.save_and_describe_exit = self.save_and_describe_exit
 
     def build_stream(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
-        """Return the phase's stream of items, which goes on where a resumed run stands.
+        """Return the phase's endless shuffled stream of items, at the position of the checkpoint if the run resumes.
 
-        What samples from now on leaves room for the phase's learner.
+        Also tells the sampler how much device memory this phase's learner needs.
         """
         reserve_training(self.setup.sampler, self.learner)
         position = self.checkpointer.position
@@ -92,14 +92,14 @@ class Phase:
         self.checkpointer.stream = stream
         return stream
 
-    def attach_collector(self, gatherer: RolloutCollector) -> None:
-        """Save what a gatherer holds with every checkpoint, and give it back when the phase goes on from one."""
-        self.checkpointer.restore_collector(gatherer)
+    def attach_collector(self, collector: RolloutCollector) -> None:
+        """Save the collector's state with every checkpoint, and restore it if the phase resumes from one."""
+        self.checkpointer.restore_collector(collector)
 
     def begin(self) -> None:
-        """Do what is due before the first step: evaluate, unless the phase goes on and that has been done.
+        """Evaluate and save before the first step, if that is due.
 
-        A run that was stopped while it evaluated or saved does here what was left of it.
+        A resumed run that was stopped while it evaluated or saved completes that here.
         """
         self.setup.timer.begin_step(self.first)
         self.end_step(self.first)
@@ -110,36 +110,36 @@ class Phase:
             self.setup.console.phase(f"{self.name}: steps {self.first + 1} to {self.last}", self.first)
 
     def remaining_steps(self) -> range:
-        """Return the numbers of the steps that are to be made."""
+        """Return the numbers of the steps that are still to be made."""
         return range(self.first + 1, self.last + 1)
 
     def begin_step(self, step: int) -> None:
-        """Start the clock of a step, and move the reference model if that is due."""
+        """Start the timer of a step, and update the reference model if that is due."""
         self.setup.step = step
         self.setup.timer.begin_step(step)
-        self.moving.before(step - self.offset)
+        self.ema_reference.update_if_due(step - self.offset)
 
     def defer_signals(self) -> None:
-        """Let a signal that asks to stop wait until the step is complete: the weights are between two steps."""
+        """Defer stop signals until the step is complete, because the weights are between two steps."""
         self.setup.stop.deferred = True
 
     def update(self, rows: Sequence[Rollout], step: int) -> Stats:
-        """Make one optimizer step, after which signals are deferred; returns its statistics.
+        """Make one optimizer step and return its statistics; from then on signals are deferred.
 
-        What is not finite is treated as `run.on_non_finite` says.
+        `run.on_non_finite` decides what happens if the loss or the gradient is not finite.
         """
-        stats = self.tolerance.update(self.learner, rows, step, step - self.offset - 1)
+        stats = self.non_finite.update(self.learner, rows, step, step - self.offset - 1)
         self.defer_signals()
         return stats
 
     def record(self, step: int, stats: Sequence[Stats], groups: Groups = (), counts: Stats | None = None) -> Row:
-        """Write the metrics and the rollouts of a step, show it, and return its row of metrics.
+        """Write and print the metrics of a step, save its rollouts, and return its row of metrics.jsonl.
 
         Args:
             step: of the run.
-            stats: of each of its updates.
-            groups: all that was sampled for it.
-            counts: how they were collected.
+            stats: of each update.
+            groups: all groups that were sampled, with those that the algorithm filtered out.
+            counts: metrics of the collection, such as `groups/rounds`.
         """
         updates = merge_updates(stats)
         self.checkpointer.count_signal(updates["train/live_rows"] > 0)
@@ -151,7 +151,7 @@ class Phase:
         return self.metrics.write(step, figures)
 
     def end_step(self, step: int) -> None:
-        """Declare a step complete: this is what is saved from now on, and signals may stop the run again."""
+        """Mark a step as complete: checkpoints are now of this step, and signals may stop the run again."""
         self.checkpointer.complete_step(step)
         self.setup.stop.deferred = False
 
@@ -161,7 +161,7 @@ class Phase:
             self.evaluator.evaluate(step)
 
     def save_if_due(self, step: int) -> None:
-        """Save a step that is the best so far, the last, one of every `run.save_every`, or that SIGUSR1 asks for."""
+        """Save if the step is the best so far, the last, a multiple of `run.save_every`, or requested by SIGUSR1."""
         best = self.evaluator.is_best(step)
         every = step != self.offset and self._is_due(step, self.settings.run.save_every)
         if best or every or step == self.last or self.setup.stop.save:
@@ -169,29 +169,29 @@ class Phase:
             self.setup.stop.save = False
 
     def stop_if_asked(self) -> None:
-        """Raise `Interrupted` if a signal has asked the run to stop."""
+        """Raise `Interrupted` if the run has received a stop signal."""
         check_signals("step")
 
     def save_and_describe_exit(self) -> str:
-        """Save the last complete step, because a signal has asked to stop; returns how to go on."""
+        """Save the last complete step after a stop signal, and return a message that says how to resume."""
         self.checkpointer.save(self.evaluator.scores)
         name = self.setup.stop.received.name if self.setup.stop.received else "a signal"
         return (
-            f"Stopped after step {self.checkpointer.step} by {name}; its checkpoint is saved. Go on with the same "
+            f"Stopped after step {self.checkpointer.step} by {name}; its checkpoint is saved. Continue with the same "
             f"command and --resume --out {self.setup.run.home}."
         )
 
     def finish(self) -> None:
-        """Close the phase, and say if none of its steps had a gradient.
+        """Close the phase, and warn if none of its steps had a gradient.
 
         Raises:
-            NothingTrained: nor had any step of the phases before it, and the settings do not ask for a warning alone.
+            NothingTrained: no step of the whole run had a gradient, and `run.on_no_signal` is `stop`.
         """
         self.setup.console.end_phase()
         if self.checkpointer.signal_steps or not self.settings.learner.steps:
             return
         message = (
-            f"No step of {self.name} had a gradient: every group's answers earned the same reward. Look at them in "
+            f"No step of {self.name} had a gradient: every group's answers earned the same reward. Read them in "
             f"{self.setup.run.folder / 'rollouts'}; an easier task, a longer phase of SFT or another --prompt may help."
         )
         self.setup.run.event("no_signal", phase=self.name)

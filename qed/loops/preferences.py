@@ -1,4 +1,4 @@
-"""Learning from preference pairs that are there beforehand: a better and a worse reply to the same question."""
+"""Offline preference learning (DPO and its relatives) on pairs of a chosen and a rejected reply to one question."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from qed.types import Group, Problem, Rollout
 
 
 def train_preferences(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
-    """Learn from the pairs of the training problems; see `Phase` for the arguments.
+    """Train on the preference pairs of the training problems; see `Phase` for the arguments.
 
     Raises:
         DataError: there is no pair to learn from.
     """
-    trained, held = build_pairs(setup, setup.problems, "training"), build_pairs(setup, setup.validation, VALIDATION)
-    if not trained:
+    train_pairs = build_pairs(setup, setup.problems, "training")
+    validation_pairs = build_pairs(setup, setup.validation, VALIDATION)
+    if not train_pairs:
         raise DataError(
             "There is no preference pair to learn from: the training data needs rows with a prompt, a chosen and a "
             "rejected reply that fit the model. On problems with answers, qed online-dpo makes pairs of its own."
@@ -36,19 +37,19 @@ def train_preferences(setup: Setup, settings: Settings, name: str, offset: int =
     phase = Phase(setup, settings, name, offset)
     learner = phase.learner
     if settings.algorithm.precompute_reference:
-        trained, held = (
-            _pair_rollouts(precompute_logps(setup, settings, learner, offset, flatten(some)))
-            for some in (trained, held)
+        train_pairs, validation_pairs = (
+            _pair_rollouts(precompute_logps(setup, settings, learner, offset, flatten(pairs)))
+            for pairs in (train_pairs, validation_pairs)
         )
-    run_preflight(phase, setup.problems, flatten(trained))
-    stream = phase.build_stream(trained, "pairs")
-    if held:
-        phase.evaluator.measure = partial(measure_preferences, learner, held)
-    count = -(-settings.learner.batch_size // 2) or len(trained)
+    run_preflight(phase, setup.problems, flatten(train_pairs))
+    stream = phase.build_stream(train_pairs, "pairs")
+    if validation_pairs:
+        phase.evaluator.measure = partial(measure_preferences, learner, validation_pairs)
+    pairs_per_step = -(-settings.learner.batch_size // 2) or len(train_pairs)
     phase.begin()
     for step in phase.remaining_steps():
         phase.begin_step(step)
-        rows = flatten(stream.take(count))
+        rows = flatten(stream.take(pairs_per_step))
         with setup.timer("score"):
             learner.score(rows, old=False)
         with setup.timer("update"):
@@ -62,46 +63,48 @@ def train_preferences(setup: Setup, settings: Settings, name: str, offset: int =
 
 
 def build_pairs(setup: Setup, problems: Sequence[Problem], of: str) -> list[Group]:
-    """The chosen and the rejected answer of each problem; those missing, alike or too long are counted and said.
+    """Return the chosen and the rejected reply of each problem; print how many are left out, and why.
 
-    No answer is ever cut: a pair of which one is longer than the model's window would compare a whole with a part.
+    Pairs that are missing, identical or too long are left out. No reply is truncated, because the pair would then
+    compare a complete reply with a part of one.
     """
-    given = [problem for problem in problems if problem.is_preference]
-    written = [[setup.template.build_rollout(one, one.meta[side]) for side in ("chosen", "rejected")] for one in given]
-    different = [pair for pair in written if pair[0].output != pair[1].output]
+    preferences = [problem for problem in problems if problem.is_preference]
+    build = setup.template.build_rollout
+    rendered = [[build(problem, problem.meta[side]) for side in ("chosen", "rejected")] for problem in preferences]
+    different = [pair for pair in rendered if pair[0].output != pair[1].output]
     limit = load.read_window(setup.model)
-    kept = [pair for pair in different if all(len(answer.prompt) + len(answer.output) <= limit for answer in pair)]
+    fitting = [pair for pair in different if all(len(reply.prompt) + len(reply.output) <= limit for reply in pair)]
     left_out = {
-        "without_preference": len(problems) - len(given),
-        "alike": len(written) - len(different),
-        "too_long": len(different) - len(kept),
+        "without_preference": len(problems) - len(preferences),
+        "alike": len(rendered) - len(different),
+        "too_long": len(different) - len(fitting),
     }
     if any(left_out.values()):
         setup.run.event("pairs_left_out", problems=of, limit=limit, **left_out)
         setup.console.say(
-            f"{len(kept)} {of} pairs; left out: {left_out['without_preference']} problems without a chosen and a "
+            f"{len(fitting)} {of} pairs; left out: {left_out['without_preference']} problems without a chosen and a "
             f"rejected reply, {left_out['alike']} whose two replies are the same, {left_out['too_long']} longer than "
             f"the model's window of {limit} tokens."
         )
-    return kept
+    return fitting
 
 
 def _pair_rollouts(rollouts: Sequence[Rollout]) -> list[Group]:
     return [list(pair) for pair in zip(rollouts[0::2], rollouts[1::2], strict=True)]
 
 
-def measure_preferences(learner: Learner, held: Sequence[Group]) -> Stats:
-    """On held-out pairs, the share whose chosen answer has the larger reward, and the share whose is the likelier.
+def measure_preferences(learner: Learner, pairs: Sequence[Group]) -> Stats:
+    """Return the share of pairs whose chosen reply has the larger implicit reward, and the larger log-prob.
 
-    The reward is what the policy has added to the reference's log-prob; before the first step there is none yet.
+    The implicit reward is the policy's log-prob minus the reference's; it is 0 before the first step.
     """
-    rollouts = flatten(held)
+    rollouts = flatten(pairs)
     learner.score(rollouts, old=True)
-    likely = [sum(rollout.old_logps or ()) for rollout in rollouts]
-    added = [logp - sum(rollout.ref_logps or ()) for logp, rollout in zip(likely, rollouts, strict=True)]
+    logps = [sum(rollout.old_logps or ()) for rollout in rollouts]
+    rewards = [logp - sum(rollout.ref_logps or ()) for logp, rollout in zip(logps, rollouts, strict=True)]
     return {
-        VALIDATED: fmean(chosen > rejected for chosen, rejected in zip(added[0::2], added[1::2], strict=True)),
+        VALIDATED: fmean(chosen > rejected for chosen, rejected in zip(rewards[0::2], rewards[1::2], strict=True)),
         f"eval/{VALIDATION}/likelier": fmean(
-            chosen > rejected for chosen, rejected in zip(likely[0::2], likely[1::2], strict=True)
+            chosen > rejected for chosen, rejected in zip(logps[0::2], logps[1::2], strict=True)
         ),
     }

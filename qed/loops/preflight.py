@@ -1,4 +1,4 @@
-"""The look before the first step: a few answers with the real prompt, sampler and reward; memory; disk; a table."""
+"""Preflight check before the first step: a few answers with the real prompt, sampler and reward; memory; disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from qed import host
 from qed.config.reward_names import parse_reward
 from qed.data.splits import resolve_reward_names
-from qed.guards import preflight_rules as judged
+from qed.guards import preflight_rules as rules
 from qed.guards.preflight_rules import Answers, Finding, Shape
 from qed.guards.watchdog import enter_stage
 from qed.loops.phase import Phase
@@ -28,20 +28,20 @@ from qed.training.checkpoint_size import checkpoint_bytes
 from qed.training.scoring import score_with
 from qed.types import Groups, Problem, Request, Rollout
 
-PROBLEMS, ANSWERS = 4, 4  # sampled and graded: about a hundredth of a short run's time
-WRITTEN = 32  # written answers that are looked at
+PROBLEMS, ANSWERS = 4, 4  # sampled and graded: about 1 % of a short run's time
+WRITTEN = 32  # written answers (demonstrations) that are checked
 
 
 def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Rollout] = ()) -> None:
-    """Look before the first step of a phase; where a phase goes on, at the sampler alone.
+    """Check a phase before its first step, and print a table; where a phase resumes, check the sampler only.
 
     Args:
         phase: before its first step.
         problems: that it trains on.
-        rows: that it imitates, where it does.
+        rows: demonstrations or pairs, in an offline phase.
 
     Raises:
-        UsageError: the run cannot work; it says which setting to change.
+        UsageError: the run cannot work; the message says which setting to change.
     """
     settings, setup = phase.settings, phase.setup
     if not settings.run.preflight or phase.first == phase.last:
@@ -56,34 +56,32 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
     groups = (
         _sample_probe(phase, [problems[number] for number in order[:PROBLEMS]]) if settings.algorithm.online else []
     )
-    demonstrated = [setup.template.demonstration(problems[number]) for number in order[:WRITTEN]]
-    written = [rollout for rollout in demonstrated if rollout is not None]
-    sampling = settings.sampling
+    demonstrations = [setup.template.demonstration(problems[number]) for number in order[:WRITTEN]]
+    written = [rollout for rollout in demonstrations if rollout is not None]
+    max_tokens = settings.sampling.max_tokens
     findings = [
         *_check_loss(phase, groups, rows),
-        *judged.check_prefixes(*_count_prefixes(phase, written or flatten(groups))),
-        *judged.check_window(
-            sum(len(rollout.output) > sampling.max_tokens for rollout in written), len(written), sampling.max_tokens
-        ),
-        *judged.check_schedule(settings.learner.lr, settings.learner.warmup_steps, settings.learner.steps),
+        *rules.check_prefixes(*_count_prefixes(phase, written or flatten(groups))),
+        *rules.check_window(sum(len(rollout.output) > max_tokens for rollout in written), len(written), max_tokens),
+        *rules.check_schedule(settings.learner.lr, settings.learner.warmup_steps, settings.learner.steps),
         *_check_memory(phase, [*rows, *flatten(groups)]),
         *_check_disk(phase),
     ]
     seconds = time.perf_counter() - began
-    asked = f"{len(groups)} problems x {len(groups[0])} answers, " if groups else ""
-    found = {one.what: one.found for one in findings}
-    warned = [one.advice for one in findings if one.advice]
-    setup.run.event("preflight", phase=phase.name, seconds=round(seconds, 3), warned=warned, **found)
-    setup.console.table(f"Before {phase.name}: {asked}{seconds:.1f} s", ("", "found"), list(found.items()))
-    judged.refuse(findings)
-    for advice in warned:
-        setup.console.say(f"Warning: {advice}")
+    probe = f"{len(groups)} problems x {len(groups[0])} answers, " if groups else ""
+    table = {finding.what: finding.found for finding in findings}
+    warnings = [finding.advice for finding in findings if finding.advice]
+    setup.run.event("preflight", phase=phase.name, seconds=round(seconds, 3), warned=warnings, **table)
+    setup.console.table(f"Before {phase.name}: {probe}{seconds:.1f} s", ("", "found"), list(table.items()))
+    rules.refuse(findings)
+    for warning in warnings:
+        setup.console.say(f"Warning: {warning}")
 
 
 def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
-    """Compare the sampler with the learner, and say and record the difference.
+    """Compare the sampler's log-probs with the learner's, and print and record the difference.
 
-    A run that goes on may do so on another machine, so it compares again; its metrics keep the first comparison.
+    A resumed run may be on another machine, so it compares again; its metrics keep the first comparison.
 
     Raises:
         UsageError: they differ by more than rounding explains.
@@ -101,13 +99,13 @@ def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
 
 
 def _is_recorded(phase: Phase, name: str) -> bool:
-    """Whether the phase has this metric already, from an attempt that was stopped before its first step."""
+    """Return whether the phase has this metric already, from an attempt that was stopped before its first step."""
     rows = read_lines(phase.setup.run.folder / "metrics.jsonl")
     return any(name in row and row.get("phase") == phase.name and row["step"] == phase.first for row in rows)
 
 
 def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
-    """Some answers, graded; their draws have an address of their own, so that the run's are as they were."""
+    """Sample and grade a few answers; their seeds are separate, so the run's own samples do not change."""
     settings, setup = phase.settings, phase.setup
     requests = [Request(problem, min(ANSWERS, settings.sampling.group_size)) for problem in problems]
     sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, setup.template.stop)
@@ -117,21 +115,21 @@ def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
 
 
 def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[Finding]:
-    """What the answers earn, and whether their ends are trained."""
+    """Check the rewards of the sampled answers, and whether their end tokens are in the loss."""
     setup, algorithm = phase.setup, phase.settings.algorithm
     if not groups:
-        some = list(rows[: WRITTEN * algorithm.together])
-        batch = collate(some)
+        checked = list(rows[: WRITTEN * algorithm.together])
+        batch = collate(checked)
         trained = algorithm.weights(batch, phase.settings.sampling.max_tokens) * batch.mask != 0
         ends = (trained & (batch.labels == setup.template.end)).any(1)
-        return judged.check_ends(int(ends.sum()), len(some), "rows", taught=not phase.settings.data.window)
+        return rules.check_ends(int(ends.sum()), len(checked), "rows", imitated=not phase.settings.data.window)
     answers = flatten(groups)
     grades = [rollout.grade for rollout in answers if rollout.grade is not None]
-    rewards = [one.reward for one in grades if one.has_reward]
-    seen = Answers(
+    rewards = [grade.reward for grade in grades if grade.has_reward]
+    figures = Answers(
         truncated=fmean(rollout.stop_reason == "length" for rollout in answers),
-        readable=fmean(one.format_ok for one in grades),
-        right=fmean(one.correct for one in grades),
+        readable=fmean(grade.format_ok for grade in grades),
+        right=fmean(grade.correct for grade in grades),
         reward=fmean(rewards) if rewards else None,
         signal=fmean(len({rollout.reward for rollout in group if rollout.has_reward}) > 1 for group in groups),
         without_reward=1 - len(rewards) / len(grades),
@@ -144,25 +142,25 @@ def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[F
         trained = int(batch.mask.gather(1, last).sum())
     weights = [parse_reward(name).weight for name in resolve_reward_names(phase.settings.data)]
     return [
-        *judged.check_answers(seen, phase.settings.sampling.max_tokens),
-        *(judged.check_weights(weights) if algorithm.by_advantage else []),
-        *judged.check_ends(trained, len(ended), "answers that ended", taught=False),
+        *rules.check_answers(figures, phase.settings.sampling.max_tokens),
+        *(rules.check_weights(weights) if algorithm.by_advantage else []),
+        *rules.check_ends(trained, len(ended), "answers that ended", imitated=False),
     ]
 
 
 def _count_prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]:
-    """Of how many answers the prompt's tokens begin those of the whole text, and how many there are."""
+    """Count the answers where the prompt's tokens are a prefix of the tokens of prompt + answer, and all answers."""
     template = phase.setup.template
     same = 0
     for rollout in answers[:PROBLEMS]:
         prompt = template.prompt(rollout.problem)
-        whole = template.tokens(type(prompt)(prompt.text + rollout.text.removeprefix(prompt.opened)))
-        same += whole[: len(rollout.prompt)] == rollout.prompt
+        tokens = template.tokens(type(prompt)(prompt.text + rollout.text.removeprefix(prompt.opened)))
+        same += tokens[: len(rollout.prompt)] == rollout.prompt
     return same, len(answers[:PROBLEMS])
 
 
 def _check_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
-    """The longest micro-batch, the most answers side by side, and what is free."""
+    """Estimate the memory of the longest micro-batch and of the KV cache, and compare it with what is free."""
     settings, model = phase.settings, phase.setup.model
     config = model.config.get_text_config()
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -175,22 +173,21 @@ def _check_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
         trained=sum(parameter.numel() for parameter in phase.learner.parameters),
     )
     sampling, learner = settings.sampling, settings.learner
-    prompts = max((len(rollout.prompt) for rollout in rows), default=0)
+    longest_prompt = max((len(rollout.prompt) for rollout in rows), default=0)
     online = settings.algorithm.online
-    longest = prompts + (sampling.max_tokens if online else max((len(row.output) for row in rows), default=0))
+    longest = longest_prompt + (sampling.max_tokens if online else max((len(row.output) for row in rows), default=0))
     count = learner.batch_size or (sampling.problems_per_step * sampling.group_size if online else len(rows))
     tokens = max(longest, min(learner.tokens_per_microbatch, count * longest))
     moments = {"adamw": 2, "adamw_offload": 0}.get(learner.optimizer, 1)
     copies = int(isinstance(phase.learner.reference, torch.nn.Module))
-    needed = judged.estimate_training_bytes(shape, tokens, moments, copies, settings.model.gradient_checkpointing)
-    beside = min(sampling.rows_per_batch, count) if online else 0
-    return judged.check_memory(
-        needed, judged.estimate_sampling_bytes(shape, beside, longest), _read_free_memory(phase.setup.device)
-    )
+    needed = rules.estimate_training_bytes(shape, tokens, moments, copies, settings.model.gradient_checkpointing)
+    sequences = min(sampling.rows_per_batch, count) if online else 0
+    kv_cache = rules.estimate_sampling_bytes(shape, sequences, longest)
+    return rules.check_memory(needed, kv_cache, _read_free_memory(phase.setup.device))
 
 
 def _read_free_memory(device: torch.device) -> int | None:
-    """The bytes of memory that are free where the model computes; None where the system does not tell."""
+    """Return the free bytes on the model's device; None if the system does not report them."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     try:
@@ -200,15 +197,15 @@ def _read_free_memory(device: torch.device) -> int | None:
 
 
 def _check_disk(phase: Phase) -> list[Finding]:
-    """The checkpoints of the phase that will be there at once, and its rollouts."""
+    """Compare the free disk space with the checkpoints that the phase keeps and with its rollouts."""
     run, sampling = phase.settings.run, phase.settings.sampling
     steps = phase.settings.learner.steps
     saves = -(-steps // run.save_every) if run.save_every else 1
     if run.keep_last:
         saves = min(saves, run.keep_last + run.keep_best)
     tokens = steps * sampling.problems_per_step * sampling.group_size * sampling.max_tokens
-    rollouts = judged.BYTES_PER_ROLLOUT_TOKEN * tokens if run.save_rollouts and phase.settings.algorithm.online else 0
+    rollouts = rules.BYTES_PER_ROLLOUT_TOKEN * tokens if run.save_rollouts and phase.settings.algorithm.online else 0
     free = shutil.disk_usage(phase.setup.run.folder).free
-    return judged.check_disk(
-        checkpoint_bytes(phase.setup.model, copies=int(phase.moving.every > 0)), saves, rollouts, free
+    return rules.check_disk(
+        checkpoint_bytes(phase.setup.model, copies=int(phase.ema_reference.every > 0)), saves, rollouts, free
     )

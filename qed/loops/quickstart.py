@@ -1,6 +1,6 @@
-"""The whole road in one command: a small model from nothing, SFT, GRPO, a control of equal compute, and a report.
+"""The quickstart: train a small new model with SFT and GRPO, compare with more SFT of equal compute, write a report.
 
-Nothing here belongs to the default task: another pipeline's settings take the same road.
+It works with the settings of any pipeline, not only those of the default task.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from qed.runs.run import Launch, Row, read_evaluations, read_lines
 
 CONTROL = "control"
 CONTROL_EVALUATIONS = 6
-# Sampling a token takes about as long as training on so many, prompts included; measured on 2 cores (docs/log.md).
+# Sampling a token takes as long as training on about this many tokens, prompts included; measured on 2 cores
+# (docs/log.md).
 SAMPLED_TOKEN_COST = 1.25
 EXAMPLES = 3
-LONGEST_SHOWN = 600
+MAX_CHARACTERS = 600  # of a question or an answer that is printed
 
 
 def run_quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
-    """SFT, evaluate, RL, evaluate, control, report.
+    """Run SFT, evaluation, RL, evaluation, the control and the report.
 
     Returns:
         `sft`, `rl` and `control` with `accuracy, format, sampled_accuracy, sampled_format, n`; `mean_tokens_before` and
@@ -49,30 +50,32 @@ def run_quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]
 
 
 def _run_control(setup: Setup, settings: PipelineSettings) -> None:
-    """Continue SFT from where RL began, for as long as RL took, with a schedule of its own: the arm that RL must
-    beat."""
+    """Continue SFT from the checkpoint where RL began, with the compute of RL and a new learning rate schedule.
+
+    RL must do better than this baseline.
+    """
     folder = setup.run.folder / CONTROL
     if (folder / "final").exists() and setup.launch.resume:
         return
     boundary = settings.sft.learner.steps
     steps = compute_control_steps(read_lines(setup.run.folder / "metrics.jsonl"), boundary)
     sft = settings.phase("sft")
-    start = setup.run.folder / "checkpoints" / f"step_{boundary:06d}" / "hf"
+    initial = setup.run.folder / "checkpoints" / f"step_{boundary:06d}" / "hf"
     control = replace(
         sft,
         learner=replace(sft.learner, steps=steps),
-        model=replace(sft.model, name=str(start), revision=""),
+        model=replace(sft.model, name=str(initial), revision=""),
         evaluation=replace(sft.evaluation, every=max(1, -(-steps // CONTROL_EVALUATIONS))),
         run=replace(sft.run, out=str(folder), save_every=0),
     )
-    setup.console.say(f"Control: SFT goes on for as long as RL took, {steps} steps.")
-    run_child_process(setup, control)
+    setup.console.say(f"Control: SFT continues with as much compute as RL took, {steps} steps.")
+    run_control(setup, control)
 
 
 def compute_control_steps(rows: list[Row], boundary: int) -> int:
-    """How many SFT steps take as long as the RL steps behind the boundary did.
+    """Compute how many SFT steps take as much compute as the RL steps after the boundary.
 
-    Reckoned in tokens rather than by the clock, so that the same seed gives the same control on a busy machine too.
+    Compute is counted in tokens and not in seconds, so that the same seed gives the same control on a busy machine.
     """
     trained = [row for row in rows if "train/computed_tokens" in row]
     sft = [row["train/computed_tokens"] for row in trained if row["step"] <= boundary]
@@ -82,20 +85,20 @@ def compute_control_steps(rows: list[Row], boundary: int) -> int:
     return max(1, steps)
 
 
-def run_child_process(setup: Setup, settings: Settings) -> None:
-    """A run of one phase in a folder of its own, on the problems and with the prompt that the setup has prepared."""
+def run_control(setup: Setup, settings: Settings) -> None:
+    """Run one phase as a run of its own, in its own folder and in this process."""
     command = (*setup.launch.command, f"# {CONTROL}")
     launch = replace(setup.launch, resume=False, overwrite=True, command=command, home=str(setup.run.folder))
-    with open_run(settings, launch, CONTROL) as beside:
-        run_phases(beside, [settings])
+    with open_run(settings, launch, CONTROL) as control:
+        run_phases(control, [settings])
 
 
 def _build_result(setup: Setup, settings: PipelineSettings) -> dict[str, Any]:
-    """What was measured, of the first held-out task."""
+    """Return the figures of the first held-out task."""
     task = next(iter(setup.benchmarks))
     boundary = settings.sft.learner.steps
-    measured = dict(read_evaluations(setup.run.folder))
-    before, after = measured[boundary], measured[boundary + settings.rl.learner.steps]
+    evaluations = dict(read_evaluations(setup.run.folder))
+    before, after = evaluations[boundary], evaluations[boundary + settings.rl.learner.steps]
     control = list(read_evaluations(setup.run.folder / CONTROL))[-1][1]
     decoding = "sampled" if "sampled" in after[task] else "greedy"
     return {
@@ -112,10 +115,10 @@ def _print_result(setup: Setup, settings: PipelineSettings, result: dict[str, An
     task = next(iter(setup.benchmarks))
     boundary = settings.sft.learner.steps
     last = boundary + settings.rl.learner.steps
-    measured = dict(read_evaluations(setup.run.folder))
+    evaluations = dict(read_evaluations(setup.run.folder))
     arms = [
-        ("after SFT", measured[boundary][task]),
-        (f"after {settings.rl.method}", measured[last][task]),
+        ("after SFT", evaluations[boundary][task]),
+        (f"after {settings.rl.method}", evaluations[last][task]),
         ("control: SFT", list(read_evaluations(setup.run.folder / CONTROL))[-1][1][task]),
     ]
     columns = ["% [95 %]", *arms[0][1], "format", "tokens"]
@@ -126,9 +129,9 @@ def _print_result(setup: Setup, settings: PipelineSettings, result: dict[str, An
     console.say()
     console.table(f"{task}: {arms[0][1]['greedy']['n']} held-out problems answered right", columns, rows)
     for before, after in _collect_examples(setup, task, boundary, last):
-        console.say(f"\n{before['question'].strip()[:LONGEST_SHOWN]}  (answer: {before['gold']})")
+        console.say(f"\n{before['question'].strip()[:MAX_CHARACTERS]}  (answer: {before['gold']})")
         for name, row in (("before", before), ("after ", after)):
-            console.say(f"  {name} {'right' if row['correct'] else 'wrong'}: {row['text'].strip()[:LONGEST_SHOWN]}")
+            console.say(f"  {name} {'right' if row['correct'] else 'wrong'}: {row['text'].strip()[:MAX_CHARACTERS]}")
     console.say(f"\nReport: {report}")
     console.say(f"All of it took {result['seconds']:.0f} s. What to do next:")
     console.say("  your own data    qed pipeline small --tasks your.jsonl --out runs/mine")
@@ -137,7 +140,7 @@ def _print_result(setup: Setup, settings: PipelineSettings, result: dict[str, An
 
 
 def _collect_examples(setup: Setup, task: str, boundary: int, last: int) -> list[tuple[Row, Row]]:
-    """Greedy answers to the same problems before and after RL: first those that were mended."""
+    """Return greedy answers to the same problems before and after RL, first those that RL has made correct."""
     before, after = (
         [
             row
@@ -151,11 +154,11 @@ def _collect_examples(setup: Setup, task: str, boundary: int, last: int) -> list
     return pairs[:EXAMPLES]
 
 
-def _format_interval(figures_: Row) -> str:
-    right, low, high = (100 * figures_[name] for name in ("accuracy", "ci_lo", "ci_hi"))
-    return f"{right:.1f} [{low:.1f}, {high:.1f}]"
+def _format_interval(figures: Row) -> str:
+    accuracy, low, high = (100 * figures[name] for name in ("accuracy", "ci_lo", "ci_hi"))
+    return f"{accuracy:.1f} [{low:.1f}, {high:.1f}]"
 
 
 def _format_lengths(arm: dict[str, Row]) -> str:
-    """Of the decoding that stands last, which is the sampled one."""
+    """Format the mean length of the last decoding, which is the sampled one."""
     return f"{list(arm.values())[-1]['mean_tokens']:.1f}"

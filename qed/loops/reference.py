@@ -1,4 +1,4 @@
-"""The model that a loss compares with: as the phase began, or another one, or its log-probs scored once and kept."""
+"""Loads the reference model of a loss, or its log-probs if they are precomputed once and cached."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from qed.training import checkpoints
 from qed.training.learner import Learner
 from qed.types import Rollout
 
-ROWS_AT_ONCE = 256  # scored in one go; even, because pairs stay together
+ROWS_AT_ONCE = 256  # scored in one call; even, so that preference pairs stay together
 
 
 def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module | lora.AdapterDisabled | None:
-    """The reference model of a phase on its device; None where it is the model as it stands now.
+    """Load the reference model of a phase onto its device; None if it is the current model itself.
 
-    The model as it stood when the phase began is kept beside the checkpoints, because a resumed policy has moved on.
+    The model at the start of the phase is saved in the run's folder, because the policy of a resumed run has changed.
 
     Args:
         setup: of the run.
@@ -39,20 +39,20 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
         offset: the run's steps before the phase.
 
     Raises:
-        UsageError: the model that was named counts its tokens in another way than the policy.
-        DataError: what was kept is damaged.
+        UsageError: the model that the settings name has another vocabulary than the policy.
+        DataError: the saved reference is damaged.
     """
     name = settings.algorithm.reference_name
     if name:
         return _load_named(setup, settings, name)
     moves = settings.algorithm.reference_moves[0] > 0
     if offset == 0 and not moves and lora.has_adapters(setup.model):
-        return lora.AdapterDisabled(setup.model)  # before a run's first step its adapters change nothing
+        return lora.AdapterDisabled(setup.model)  # new adapters change nothing, so this is the initial model
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
-    # A run that goes on from before the phase comes to the model anew, perhaps with other settings.
+    # A run that resumes from before this phase saves the reference again, because its settings may have changed.
     if setup.resumed is None or (parse_step(setup.resumed.name) or 0) < offset or not folder.is_dir():
         checkpoints.save_reference(setup.run, offset, setup.model, setup.tokenizer, folder)
-        # What adapters have learned is merged into what is saved, which rounds: it is read back, as a resumed run does.
+        # Merging the adapters for the file rounds, so the file is read back: a resumed run gets the same weights.
         if not lora.has_adapters(setup.model):
             return None
     else:
@@ -65,26 +65,26 @@ def _require_complete(folder: Path, setup: Setup) -> None:
     damage = "; ".join(manifest.list_damage(folder, setup.launch.fast))
     if damage:
         raise DataError(
-            f"The reference model of this run, as a phase of it began, is not whole: {damage}. Restore its files from "
-            "a copy, or begin again with --overwrite."
+            f"The saved reference model of this run is damaged: {damage}. Restore its files from a copy, or start "
+            "again with --overwrite."
         )
 
 
 def load_initial_weights(setup: Setup, settings: Settings, offset: int) -> dict[str, Tensor]:
-    """The weights with which a phase began.
+    """Return the weights at the start of a phase.
 
     Raises:
-        UsageError: the run trains adapters, whose beginning is not kept.
+        UsageError: the run trains adapters, whose initial weights are not saved.
     """
-    begun = load_reference(setup, settings, offset)
-    if isinstance(begun, lora.AdapterDisabled) or lora.has_adapters(setup.model):
-        raise UsageError("algorithm.restart and model.lora_rank do not go together: take lora_rank=0, or no restart.")
-    return (begun or setup.model).state_dict()
+    initial = load_reference(setup, settings, offset)
+    if isinstance(initial, lora.AdapterDisabled) or lora.has_adapters(setup.model):
+        raise UsageError("algorithm.restart does not support adapters: set model.lora_rank=0, or do not restart.")
+    return (initial or setup.model).state_dict()
 
 
 def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
     if is_new(name):
-        raise UsageError(f"algorithm.reference_model cannot be {name}: random weights are nothing to compare with.")
+        raise UsageError(f"algorithm.reference_model cannot be {name}: a new model has random weights.")
     try:
         network, tokenizer = load_model(replace(settings.model, name=name, revision=""))
     except ModelError as error:
@@ -92,8 +92,7 @@ def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
     if tokenizer.get_vocab() != setup.tokenizer.get_vocab():
         raise UsageError(
             f"algorithm.reference_model {name} has another vocabulary than {settings.model.name}, so the log-probs of "
-            "the two cannot be compared. Take a reference with the policy's own tokenizer, such as the model that the "
-            "policy was made from."
+            "the two cannot be compared. Use a reference with the policy's tokenizer, such as the policy's base model."
         )
     return prepare_model(network, settings.model, setup.device)
 
@@ -101,24 +100,24 @@ def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
 def precompute_logps(
     setup: Setup, settings: Settings, learner: Learner, offset: int, rollouts: Sequence[Rollout]
 ) -> list[Rollout]:
-    """The rollouts with the reference's log-probs, scored once and kept in the run's folder.
+    """Return the rollouts with the reference's log-probs, which are computed once and cached in the run's folder.
 
-    What is kept is found again by the rollouts' token ids, the model's weights, the temperature and the precision, so
-    that a change of any of them scores anew.
+    The cache key is a hash of the rollouts' token ids, the model's weights, the temperature and the precision, so a
+    change of any of them computes the log-probs again.
     """
     network = load_reference(setup, settings, offset) or setup.model
-    kept = setup.run.folder / "reference" / f"logps_{_build_key(network, learner, rollouts)}.npy"
+    cache = setup.run.folder / "reference" / f"logps_{_build_key(network, learner, rollouts)}.npy"
     lengths = [len(rollout.output) for rollout in rollouts]
-    found = _read_cache(kept, sum(lengths))
-    if found is None:
+    logps = _read_cache(cache, sum(lengths))
+    if logps is None:
         setup.console.say(f"Scoring {len(rollouts)} answers under the reference model.")
         for start in range(0, len(rollouts), ROWS_AT_ONCE):
             learner.score(rollouts[start : start + ROWS_AT_ONCE], old=False, reference=network)
         _write_cache(
-            kept, np.array([value for rollout in rollouts for value in rollout.ref_logps or ()], dtype=np.float64)
+            cache, np.array([value for rollout in rollouts for value in rollout.ref_logps or ()], dtype=np.float64)
         )
         return list(rollouts)
-    values = iter(found.tolist())
+    values = iter(logps.tolist())
     return [
         replace(rollout, ref_logps=tuple(islice(values, length)))
         for rollout, length in zip(rollouts, lengths, strict=True)
@@ -128,7 +127,7 @@ def precompute_logps(
 def _build_key(network: nn.Module | lora.AdapterDisabled, learner: Learner, rollouts: Sequence[Rollout]) -> str:
     digest = hashlib.sha256(json.dumps([learner.temperature, str(learner.precision)]).encode())
     for rollout in rollouts:
-        # Log-probs are scored where a token is trained alone; without a mask the key stays that of earlier runs.
+        # Only trained tokens are scored. Without a mask the key is the one of earlier versions.
         mask = [rollout.loss_mask] if rollout.loss_mask else []
         digest.update(json.dumps([rollout.prompt, rollout.output, *mask]).encode())
     for name, tensor in sorted(network.state_dict().items()):
@@ -138,16 +137,16 @@ def _build_key(network: nn.Module | lora.AdapterDisabled, learner: Learner, roll
 
 
 def _read_cache(file: Path, count: int) -> np.ndarray | None:
-    """The values that are kept; None where there are none, or not as many."""
+    """Read the cached values; None if the file cannot be read or has another number of values."""
     try:
-        found: np.ndarray = np.load(file, allow_pickle=False)
+        values: np.ndarray = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError):
         return None
-    return found if found.shape == (count,) else None
+    return values if values.shape == (count,) else None
 
 
 def _write_cache(file: Path, values: np.ndarray) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_name(f".{file.stem}-{secrets.token_hex(4)}.npy")
-    np.save(beside, values, allow_pickle=False)
-    beside.replace(file)
+    temporary = file.with_name(f".{file.stem}-{secrets.token_hex(4)}.npy")
+    np.save(temporary, values, allow_pickle=False)
+    temporary.replace(file)

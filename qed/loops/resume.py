@@ -1,4 +1,4 @@
-"""Going on with a run: from which checkpoint, and whether it is still the same run."""
+"""Resuming a run: finds the checkpoint, and checks that settings and data are still the same."""
 
 from __future__ import annotations
 
@@ -21,86 +21,89 @@ from qed.training.best import keep_best, read_scores
 
 
 def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Console, launch: Launch) -> Path | None:
-    """The checkpoint to go on from, once it is sure that this is the same run.
+    """Return the newest complete checkpoint of the run, after checking that the settings are the same.
 
     Raises:
-        UsageError: it is another run, or nothing of it could be gone on with.
-        DataError: a file of it is damaged, or no checkpoint is whole.
+        UsageError: the settings differ, or there is no checkpoint to resume from.
+        DataError: a file of the run is damaged, or no checkpoint is complete.
     """
-    for cut_off in _repair_records(run):
-        console.say(f"The end of {cut_off.stem} could not be read, and has been put into {cut_off}.")
-    told, refused = list_changes(run.folder / "settings.yaml", settings, launch.allow_change)
+    for removed in _repair_records(run):
+        console.say(f"The end of {removed.stem} could not be read, and has been put into {removed}.")
+    changes, refused = list_changes(run.folder / "settings.yaml", settings, launch.allow_change)
     if refused:
         raise UsageError(
-            f"{run.folder} cannot be resumed with other settings: {'; '.join(refused)}. Give those of its "
-            "settings.yaml, begin another run, or say with --allow-change KEY that a change is meant."
+            f"{run.folder} cannot be resumed with other settings: {'; '.join(refused)}. Use those of its "
+            "settings.yaml, start another run, or allow the change with --allow-change KEY."
         )
-    for change in told:
+    for change in changes:
         console.say(f"Changed since the run began: {change}.")
     checkpoints.remove_leftovers(run)
-    found = checkpoints.find_newest_complete(run, console.say, launch.fast)
+    newest = checkpoints.find_newest_complete(run, console.say, launch.fast)
     recorded = {row["step"] for row in read_lines(run.folder / "metrics.jsonl")}
-    if found is None and recorded and not launch.requeue:
+    if newest is None and recorded and not launch.requeue:
         raise UsageError(
-            f"{run.folder} has no checkpoint to go on from, and resuming would erase what it recorded. Begin "
+            f"{run.folder} has no checkpoint to go on from, and resuming would erase what it recorded. Start "
             "again with --overwrite or --requeue, and set run.save_every next time."
         )
-    if found is not None and parse_step(found.name) not in recorded | {0}:
-        console.say(f"Warning: metrics.jsonl is incomplete: it ends before the step of {found.name}.")
-    run.event("resumed", attempt=run.attempt, changed=told)
+    if newest is not None and parse_step(newest.name) not in recorded | {0}:
+        console.say(f"Warning: metrics.jsonl is incomplete: it ends before the step of {newest.name}.")
+    run.event("resumed", attempt=run.attempt, changed=changes)
     keep_best(run, settings.run, read_scores(run.folder), list_boundaries(settings))
-    return found
+    return newest
 
 
 def _repair_records(run: Run) -> list[Path]:
-    """Take off the end of metrics.jsonl and events.jsonl what is no row, as a machine leaves it that lost its power;
-    the files in the run's log folder where that is kept."""
-    kept = []
+    """Remove an unreadable end of metrics.jsonl and events.jsonl, such as a power failure leaves.
+
+    Returns:
+        the files in the run's log folder that hold what was removed.
+    """
+    removed = []
     for name in ("metrics.jsonl", "events.jsonl"):
-        path, whole, at = run.folder / name, 0, 0
+        path, valid_bytes, position = run.folder / name, 0, 0
         content = path.read_bytes() if path.exists() else b""
         for line in content.split(b"\n")[:-1]:
-            at += len(line) + 1
+            position += len(line) + 1
             with suppress(ValueError):
                 json.loads(line)
-                whole = at
-        if whole < len(content):
-            kept.append(run.log.with_name(f"{name}.cut"))
-            write_bytes(kept[-1], content[whole:])
-            os.truncate(path, whole)
-    return kept
+                valid_bytes = position
+        if valid_bytes < len(content):
+            removed.append(run.log.with_name(f"{name}.cut"))
+            write_bytes(removed[-1], content[valid_bytes:])
+            os.truncate(path, valid_bytes)
+    return removed
 
 
 def list_phases(settings: Settings | PipelineSettings) -> list[Settings]:
-    """The settings of each phase of a run."""
+    """Return the settings of each phase of a run."""
     return settings.phases() if isinstance(settings, PipelineSettings) else [settings]
 
 
 def list_boundaries(settings: Settings | PipelineSettings) -> frozenset[int]:
-    """The steps at which a run's phases begin and end: later phases and controls start from their checkpoints."""
+    """Return the boundary steps of a run's phases; later phases and controls start from their checkpoints."""
     return frozenset(accumulate((phase.learner.steps for phase in list_phases(settings)), initial=0))
 
 
 def hash_problems(loaded: LoadedProblems) -> str:
-    """What tells the training problems from any others, in their order."""
-    told = (
+    """Return a hash of the training problems and their order."""
+    lines = (
         f"{each.id} {each.question} {each.answer} {each.solution} {each.meta.get('chosen')} {each.meta.get('rejected')}"
         for each in loaded.problems
     )
-    return f"{derive_seed(*told):016x}"
+    return f"{derive_seed(*lines):016x}"
 
 
 def require_same_problems(loaded: LoadedProblems, run: Run, launch: Launch) -> None:
-    """Refuse to go on with other training problems than those that the run began with, unless that is meant.
+    """Refuse to resume a run with other training problems, unless `--allow-change data.*` allows it.
 
     Raises:
-        UsageError: they are others.
+        UsageError: the problems have changed.
     """
-    before = [row["fingerprint"] for row in read_lines(run.folder / "events.jsonl") if row["event"] == "data"]
-    meant = any(key.startswith("data.") for key in launch.allow_change)
-    if before and before[-1] != hash_problems(loaded) and not meant:
+    hashes = [row["fingerprint"] for row in read_lines(run.folder / "events.jsonl") if row["event"] == "data"]
+    allowed = any(key.startswith("data.") for key in launch.allow_change)
+    if hashes and hashes[-1] != hash_problems(loaded) and not allowed:
         raise UsageError(
-            f"The training problems are others than when {run.folder} began: a data file, what qed reads from it, or "
-            "what is held out has changed. Restore the data, begin another run, or say with --allow-change data.tasks "
-            "that this is meant."
+            f"The training problems have changed since {run.folder} began: a data file, what qed reads from it, or "
+            "what is held out is different. Restore the data, start another run, or allow the change with "
+            "--allow-change data.tasks."
         )

@@ -1,5 +1,4 @@
-"""What every recipe needs before its first step: the run's folder, model, tokenizer, problems, prompt, reward and
-sampler."""
+"""Prepare what every training loop needs: the run's folder, model, tokenizer, problems, prompt, reward and sampler."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ from qed.errors import QedError
 from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
-from qed.guards.watchdog import watching_run
+from qed.guards.watchdog import watch_run
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
 from qed.models.threads import describe_compute, restore_precision, set_compute
@@ -49,7 +48,7 @@ from qed.types import Problem
 
 @dataclass
 class Setup:
-    """Everything that the steps of a run work with."""
+    """Holds everything that the steps of a run use."""
 
     run: Run
     console: Console
@@ -60,32 +59,32 @@ class Setup:
     tokenizer: Any
     template: PromptTemplate
     grader: Grader
-    evaluator: Grader  # grades evaluations: the grader, with the verdict of another where it judges no answer
+    evaluator: Grader  # grades evaluations: the same grader, or with another's verdicts where it judges no answer
     problems: list[Problem]
     benchmarks: dict[str, list[Problem]]
-    validation: list[Problem]  # of the training problems, held back to choose the best checkpoint by
+    validation: list[Problem]  # training problems that are held out to choose the best checkpoint
     sampler: Sampler
-    resumed: Path | None  # the checkpoint that the run goes on from
-    boundaries: frozenset[int]  # the steps at which its phases begin and end, whose checkpoints stay
+    resumed: Path | None  # the checkpoint that the run resumes from
+    boundaries: frozenset[int]  # the first and last steps of its phases, whose checkpoints are never deleted
     signal_steps: int = 0  # steps of the whole run that had a gradient
-    step: int = 0  # the step that is being made
+    step: int = 0  # the current step
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
-    # How the phase that is under way saves what is whole and says so, when a signal stops it.
+    # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
     save_and_describe_exit: Callable[[], str] | None = None
 
-    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """The state to go on from; a run that begins is at step 0."""
+    def read_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Read the tensors and the JSON state of the checkpoint to resume from; a fresh run is at step 0."""
         return checkpoints.read_state(self.resumed) if self.resumed else ({}, {"step": 0})
 
 
 @contextmanager
 def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -> Iterator[Setup]:
-    """Open a run's folder and prepare everything in it; failures leave their traceback in the run's log.
+    """Open a run's folder and prepare everything for its steps; a failure writes its traceback into the run's log.
 
     Args:
         settings: of the run.
         launch: how it was started.
-        name: the recipe's name, for a fresh folder.
+        name: the command's name, for a fresh folder.
     """
     load.check_name(settings.model.name)
     device = load.pick_device(settings.model.device)
@@ -97,7 +96,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         lock_folder(folder),
         Run(folder, launch.home) as run,
         threads.restore_threads(),
-        watching_run(run, settings.run.watchdog),
+        watch_run(run, settings.run.watchdog),
     ):
         settings = restore_precision(settings, run.folder, launch)
         try:
@@ -114,12 +113,11 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
 
 @contextmanager
 def _roll_back_on_error(folder: Path, aside: Path | None, launch: Launch) -> Iterator[None]:
-    """A mistake found before the first step leaves the folder as it was; the run it replaces goes once all is
-    prepared."""
+    """Restore the folder if preparing the run fails; delete the run that it replaces (`aside`) if it succeeds."""
     try:
         yield
     except BaseException as error:
-        # A bug leaves its folder for the traceback in it, but never in the place of a run that was there before.
+        # After an unexpected error the folder stays, for the traceback in its log, unless it replaces an earlier run.
         if aside is not None or (not launch.resume and isinstance(error, QedError | KeyboardInterrupt)):
             shutil.rmtree(folder, ignore_errors=True)
             if aside is not None:
@@ -130,11 +128,13 @@ def _roll_back_on_error(folder: Path, aside: Path | None, launch: Launch) -> Ite
 
 
 def _count_copies(settings: Settings | PipelineSettings, resumed: Path | None) -> int:
-    """How many copies of the weights a run writes beside its first checkpoint: reference models that it keeps from the
-    beginning of a phase, and the one in a checkpoint that moves."""
+    """Count the copies of the weights that a run writes with its first checkpoint.
+
+    These are the reference models saved at the start of each phase, and the EMA reference inside a checkpoint.
+    """
     methods = [phase.algorithm for phase in list_phases(settings)]
-    kept = 0 if resumed else sum(method.reference and not method.reference_name for method in methods)
-    return kept + any(method.reference_moves[0] > 0 for method in methods)
+    saved = 0 if resumed else sum(method.reference and not method.reference_name for method in methods)
+    return saved + any(method.reference_moves[0] > 0 for method in methods)
 
 
 def _build_setup(
@@ -146,10 +146,10 @@ def _build_setup(
     device: torch.device,
     resumed: Path | None,
 ) -> Setup:
-    # First, so that a mistake in a reward shows before a model is loaded.
-    grade = load_grader(settings.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
-    evaluator = load_evaluator(settings.data, settings.sampling.max_tokens, grade)
-    if grade.judge is None:
+    # The reward comes first, so that a mistake in it shows before a model is loaded.
+    grader = load_grader(settings.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
+    evaluator = load_evaluator(settings.data, settings.sampling.max_tokens, grader)
+    if grader.judge is None:
         console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
     check_signals("load")
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
@@ -160,7 +160,7 @@ def _build_setup(
     check_signals("load")
     disk.require_space(run, checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed)))
     if resumed is not None:
-        console.say(f"Going on from {resumed}.")
+        console.say(f"Resuming from {resumed}.")
     loaded = _drop_long_prompts(loaded, policy, settings, run, console)
     if launch.resume:
         require_same_problems(loaded, run, launch)
@@ -175,7 +175,7 @@ def _build_setup(
         model=policy.model,
         tokenizer=policy.tokenizer,
         template=policy.template,
-        grader=grade,
+        grader=grader,
         evaluator=evaluator,
         problems=loaded.problems,
         benchmarks=loaded.benchmarks,
@@ -189,7 +189,7 @@ def _build_setup(
 def _drop_long_prompts(
     loaded: LoadedProblems, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console
 ) -> LoadedProblems:
-    """The problems whose prompts the model can take, and none longer than the percentile asked for."""
+    """Return the problems whose prompts fit the model's window and `data.max_prompt_percentile`."""
     template, limit = policy.template, policy.max_prompt_tokens(settings.sampling.max_tokens)
     problems = drop_beyond_percentile(loaded.problems, template, settings.data.max_prompt_percentile, run, console)
     return replace(
@@ -198,8 +198,8 @@ def _drop_long_prompts(
         validation=loaded.validation
         and drop_long_prompts(loaded.validation, template, limit, "validation", run, console),
         benchmarks={
-            name: drop_long_prompts(some, template, limit, name, run, console)
-            for name, some in loaded.benchmarks.items()
+            name: drop_long_prompts(benchmark, template, limit, name, run, console)
+            for name, benchmark in loaded.benchmarks.items()
         },
     )
 
@@ -207,25 +207,25 @@ def _drop_long_prompts(
 def _report_setup(
     loaded: LoadedProblems, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console
 ) -> None:
-    """Record and say what the run works with."""
+    """Record and print the run's problems and model."""
     run.event(
         "data",
         tasks=list(settings.data.tasks),
         prompt=resolve_prompt_name(settings.data),
         training=len(loaded.problems),
         fingerprint=hash_problems(loaded),
-        held_out={name: len(some) for name, some in loaded.benchmarks.items()},
+        held_out={name: len(benchmark) for name, benchmark in loaded.benchmarks.items()},
         validation=len(loaded.validation),
         left_out=loaded.left_out,
     )
     if settings.model.lora_targets and not settings.model.lora_rank:
-        console.say("model.lora_targets is not read: model.lora_rank is 0, so the weights themselves are trained.")
+        console.say("model.lora_targets has no effect: model.lora_rank is 0, so all weights are trained.")
     if settings.model.lora_rank and (share := lora.compute_unadapted_share(policy.model)):
         run.event("experts_not_adapted", share=round(share, 4))
         console.say(
-            f"The experts, {share:.0%} of the weights, have no adapters and stay as they are; the other linear layers "
-            "have some. To adapt the experts too, name experts in model.lora_targets: each forward pass then adds the "
-            "adapters to a copy of them, which takes their memory once more."
+            f"The experts, {share:.0%} of the weights, have no adapters and are not trained; the other linear layers "
+            "have adapters. To adapt the experts too, add experts to model.lora_targets: each forward pass then adds "
+            "the adapters to a copy of the experts, which doubles their memory."
         )
     reason = report_handover(policy.sampler, console.say)
     if reason is not None:
@@ -240,7 +240,7 @@ def _report_setup(
 
 
 def _write_settings(settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device) -> None:
-    # Without its folder, so that `qed METHOD settings.yaml` repeats the run in a fresh one.
+    # Without the folder's name, so that `qed METHOD settings.yaml` repeats the run in a fresh folder.
     files = {
         "settings.yaml": dump_settings(replace(settings, run=replace(settings.run, out=""))),
         "settings.origin.json": json.dumps(dict(launch.origins), indent=1),

@@ -1,4 +1,4 @@
-"""Learning from demonstrations that are there beforehand: supervised fine-tuning."""
+"""Supervised fine-tuning on demonstrations."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from qed.types import Problem, Rollout
 
 
 def train_sft(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
-    """Imitate the worked solutions of the training problems; see `Phase` for the arguments."""
+    """Train on the worked solutions of the training problems; see `Phase` for the arguments."""
     phase = Phase(setup, settings, name, offset)
-    trained = build_rows(setup, settings)
-    run_preflight(phase, setup.problems, trained)
-    stream = phase.build_stream(trained, "demonstrations")
+    dataset = build_rows(setup, settings)
+    run_preflight(phase, setup.problems, dataset)
+    stream = phase.build_stream(dataset, "demonstrations")
     phase.begin()
     for step in phase.remaining_steps():
         phase.begin_step(step)
@@ -36,51 +36,56 @@ def train_sft(setup: Setup, settings: Settings, name: str, offset: int = 0) -> N
 
 
 def build_rows(setup: Setup, settings: Settings) -> list[Rollout]:
-    """The demonstrations, each a row, or the windows of their stream that `data.window` asks for.
+    """Return the training rows: one for each demonstration, or with `data.window` windows of that many tokens.
+
+    Windows are cut from the concatenated demonstrations, in an order shuffled once.
 
     Raises:
-        DataError: there is nothing to imitate.
+        UsageError: the window is longer than the model's.
+        DataError: there is nothing to train on.
     """
     length, limit = settings.data.window, load.read_window(setup.model)
     if not length:
         return collect_demonstrations(setup, limit)
     if length > limit:
         raise UsageError(f"data.window is {length}, but the model's own window holds only {limit} tokens.")
-    shown = collect_demonstrations(setup)  # none is too long, because windows cut them
-    order = shuffle_indices(len(shown), settings.run.seed, "documents")
-    cut = cut_windows(((*shown[index].prompt, *shown[index].output) for index in order), length).tolist()
-    if not cut:
-        raise DataError(f"All {len(shown)} demonstrations together do not fill one window of {length} tokens.")
-    updates = math.ceil(len(cut) / (settings.learner.batch_size or len(cut)))
-    setup.run.event("windows", demonstrations=len(shown), windows=len(cut), length=length, steps_per_epoch=updates)
+    demonstrations = collect_demonstrations(setup)  # without a limit, because windows cut long ones
+    order = shuffle_indices(len(demonstrations), settings.run.seed, "documents")
+    documents = ((*demonstrations[index].prompt, *demonstrations[index].output) for index in order)
+    windows = cut_windows(documents, length).tolist()
+    count = len(demonstrations)
+    if not windows:
+        raise DataError(f"All {count} demonstrations together do not fill one window of {length} tokens.")
+    updates = math.ceil(len(windows) / (settings.learner.batch_size or len(windows)))
+    setup.run.event("windows", demonstrations=count, windows=len(windows), length=length, steps_per_epoch=updates)
     setup.console.say(
-        f"{len(shown)} demonstrations make {len(cut)} windows of {length} tokens: an epoch is {updates} steps."
+        f"{count} demonstrations make {len(windows)} windows of {length} tokens: an epoch is {updates} steps."
     )
-    # Every token but the first is a label, so the first is all of the row's prompt.
+    # Every token but the first is a label, so the first token alone is the row's prompt.
     return [
         Rollout(Problem(f"window {number}", "", ""), (first,), tuple(rest), (), "", "stop", "demonstration")
-        for number, (first, *rest) in enumerate(cut)
+        for number, (first, *rest) in enumerate(windows)
     ]
 
 
 def collect_demonstrations(setup: Setup, limit: int | None = None) -> list[Rollout]:
-    """The demonstrations of the training problems; those missing or longer than `limit` tokens are counted and said.
+    """Return the demonstrations of the training problems, at most `limit` tokens long; print how many are left out.
 
     Raises:
-        DataError: there is none to imitate.
+        DataError: there is none.
     """
-    written = [setup.template.demonstration(problem) for problem in setup.problems]
-    there = [rollout for rollout in written if rollout is not None]
-    kept = [rollout for rollout in there if limit is None or len(rollout.prompt) + len(rollout.output) <= limit]
-    missing, too_long = len(written) - len(there), len(there) - len(kept)
+    rendered = [setup.template.demonstration(problem) for problem in setup.problems]
+    available = [rollout for rollout in rendered if rollout is not None]
+    fitting = [rollout for rollout in available if limit is None or len(rollout.prompt) + len(rollout.output) <= limit]
+    missing, too_long = len(rendered) - len(available), len(available) - len(fitting)
     if missing or too_long:
         setup.run.event("demonstrations_left_out", without_solution=missing, too_long=too_long, limit=limit)
         setup.console.say(
-            f"{len(kept)} demonstrations; left out: {missing} problems without a worked solution"
+            f"{len(fitting)} demonstrations; left out: {missing} problems without a worked solution"
             + (f", {too_long} longer than the model's window of {limit} tokens." if limit is not None else ".")
         )
-    if not kept:
+    if not fitting:
         raise DataError(
             "There is no demonstration to imitate: the training problems have no worked solutions that fit."
         )
-    return kept
+    return fitting

@@ -1,4 +1,4 @@
-"""Runs of one phase and of two: SFT alone, an online algorithm alone, or SFT and then RL in one folder."""
+"""Runs of one phase or two: SFT alone, one RL or preference algorithm alone, or SFT and then RL in one folder."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from qed.training import checkpoints
 
 
 def train(settings: Settings, launch: Launch) -> dict[str, Any]:
-    """A run of one algorithm.
+    """Train with one algorithm.
 
     Returns:
-        the run's folder, its last step and what the last evaluation measured.
+        the run's folder, its last step and the figures of the last evaluation.
     """
     with open_run(settings, launch, Path(settings.method).stem) as setup:
         return run_phases(setup, [settings])
 
 
 def run_pipeline(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
-    """SFT, then RL, in one run; either can be skipped."""
+    """Train with SFT and then RL in one run; either can be skipped."""
     with open_run(settings, launch, "pipeline") as setup:
         return run_phases(setup, settings.phases())
 
 
 def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
-    """The phases of a run one after another, as far as they are not done, and what closes a run.
+    """Run the phases that are not done yet, one after another, and finish the run.
 
     Raises:
-        NothingTrained: no step had a gradient; the run is closed all the same, so that it can be looked at.
+        NothingTrained: no step had a gradient; the model card and the report are written all the same.
     """
-    last, nothing = 0, None
+    last, untrained = 0, None
     for phase in phases:
         try:
             run_phase(setup, phase, last)
         except NothingTrained as error:
-            nothing = error
+            untrained = error
         last += phase.learner.steps
     result = finish_run(setup, last, phases[0].model.name, [phase.method for phase in phases])
-    if nothing is not None:
-        raise nothing
+    if untrained is not None:
+        raise untrained
     return result
 
 
 def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
-    """The steps of one phase that are not yet done."""
+    """Run the steps of one phase that are not done yet; see `Phase` for the arguments."""
     name, last = name_phase(settings), offset + settings.learner.steps
-    _, state = setup.state()
+    _, state = setup.read_state()
     if setup.resumed is not None and state["step"] >= last:
         if state["phase"] != name:
             return
@@ -67,9 +67,9 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
                 f"{settings.learner.steps} asked for."
             )
     algorithm = settings.algorithm
-    phase = train_online if algorithm.online else train_preferences if algorithm.together == 2 else train_sft
+    loop = train_online if algorithm.online else train_preferences if algorithm.together == 2 else train_sft
     try:
-        phase(setup, settings, name, offset)
+        loop(setup, settings, name, offset)
     except Diverged as error:
         raise describe_end(setup, error) from error
     except Interrupted as stopped:
@@ -79,18 +79,21 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
 
 
 def name_phase(settings: Settings) -> str:
-    """The name of a phase in metrics and folders: its algorithm's, without the path of a user's own."""
+    """Return the name of a phase in metrics and folders: its algorithm's, or the stem of a user's own file."""
     return Path(settings.method).stem
 
 
 def finish_run(setup: Setup, last: int, model: str, methods: list[str]) -> dict[str, Any]:
-    """Point to the final checkpoint, write the model card and the report, and say where everything is.
+    """Link `final` and `best` to their checkpoints, write the model card and the report, and print the paths.
 
     Args:
         setup: of the run.
         last: the number of its last step.
-        model: what it began from.
+        model: the name of the initial model.
         methods: the algorithms of its phases, in order.
+
+    Returns:
+        the run's folder, its last step and the figures of the last evaluation.
     """
     folder = setup.run.folder
     final = _link_final(folder, "final", f"step_{last:06d}")
@@ -106,20 +109,21 @@ def finish_run(setup: Setup, last: int, model: str, methods: list[str]) -> dict[
 
 
 def _link_final(folder: Path, name: str, checkpoint: str) -> Path:
-    """Make a name in the run's folder mean a checkpoint that is there; the checkpoint, where the name is taken."""
-    link, found = folder / name, folder / "checkpoints" / checkpoint
+    """Link a name in the run's folder to a checkpoint; return the link, or the checkpoint if a folder has that name."""
+    link, target = folder / name, folder / "checkpoints" / checkpoint
     if link.is_dir() and not link.is_symlink():
-        return found
-    if found.is_dir():
-        beside = folder / f".{name}.part"
-        beside.unlink(missing_ok=True)
-        beside.symlink_to(Path("checkpoints") / checkpoint)
-        beside.replace(link)
+        return target
+    if target.is_dir():
+        # Renamed into place, so that the link never points nowhere.
+        temporary = folder / f".{name}.part"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(Path("checkpoints") / checkpoint)
+        temporary.replace(link)
     return link
 
 
 def collect_figures(summaries: dict[str, dict[str, Row]]) -> dict[str, Any]:
-    """Return an evaluation's figures by task, as a command prints them for machines.
+    """Return an evaluation's figures by task, as `--json` prints them.
 
     A task that `qed evaluate` has added to the run's folder has no greedy answers, and is left out.
     """

@@ -1,7 +1,7 @@
-"""A start that is taught first: the model `sft:CONFIG` is what `qed sft CONFIG` makes.
+"""Warm start: the model name `sft:CONFIG` stands for the model that `qed sft CONFIG` trains.
 
-It is made once, with the run's own seed, in a folder beside the run's, and found there by every other run that wants
-the same start.
+The model is trained once, with the run's seed, in a folder next to the run's. Every other run with the same warm start
+uses it from there.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from qed.loops.setup import open_run
 from qed.loops.train import run_phases
 from qed.runs.run import Launch
 
-TAUGHT = "sft:"
-Some = TypeVar("Some", Settings, PipelineSettings)
+WARM_START = "sft:"
+AnySettings = TypeVar("AnySettings", Settings, PipelineSettings)
 
 
-def warm_start(settings: Some, launch: Launch) -> Some:
-    """The settings with the start's folder in the place of `sft:CONFIG`, once it is there.
+def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
+    """Train the model `sft:CONFIG` unless it exists, and return the settings with its folder as the model's name.
+
+    Settings with another model are returned as they are.
 
     Raises:
-        UsageError: there is no such config, or it asks for a start of its own.
+        UsageError: there is no such config, or it has a warm start itself.
     """
     config = resolve_warm_start_config(settings)
     if not config:
@@ -37,42 +39,42 @@ def warm_start(settings: Some, launch: Launch) -> Some:
     start = resolve_warm_start_settings(settings, config)
     key = hashlib.sha256(dump_settings(start).encode()).hexdigest()[:8]
     folder = Path(settings.run.out or "runs/run").parent / f"start--{Path(config).stem}--{key}"
-    made = folder / "final" / "hf"
-    if not made.is_dir():
-        # Two runs may want the same start at once: each makes its own, and the first to end gives it the name.
-        beside = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
-        first = replace(launch, resume=False, overwrite=False, command=(*launch.command, "# start"))
+    model = folder / "final" / "hf"
+    if not model.is_dir():
+        # Two runs may need the same model at once: each trains its own, and the first to end renames its folder.
+        temporary = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
+        sft_launch = replace(launch, resume=False, overwrite=False, command=(*launch.command, "# start"))
         try:
-            with open_run(replace(start, run=replace(start.run, out=str(beside))), first, "start") as setup:
-                setup.console.say(f"The start comes first: qed sft {config}.")
+            with open_run(replace(start, run=replace(start.run, out=str(temporary))), sft_launch, "start") as setup:
+                setup.console.say(f"Warm start first: qed sft {config}.")
                 run_phases(setup, [start])
-            if not made.is_dir():
-                beside.rename(folder)
+            if not model.is_dir():
+                temporary.rename(folder)
         except Interrupted as stopped:
             raise Interrupted(
-                "Stopped while the start was made; the same command makes it again.", stopped.exit_code
+                "Stopped during the warm start; the same command starts it again.", stopped.exit_code
             ) from stopped
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
-    return replace(settings, model=replace(settings.model, name=str(made), revision=""))
+            shutil.rmtree(temporary, ignore_errors=True)
+    return replace(settings, model=replace(settings.model, name=str(model), revision=""))
 
 
 def resolve_warm_start_config(settings: Settings | PipelineSettings) -> str:
-    """The config of the start, or nothing where the model is another one."""
+    """Return the config of the warm start, or an empty string if the model is another one."""
     name = settings.model.name
-    return name.removeprefix(TAUGHT) if name.startswith(TAUGHT) else ""
+    return name.removeprefix(WARM_START) if name.startswith(WARM_START) else ""
 
 
 def resolve_warm_start_settings(settings: Settings | PipelineSettings, config: str) -> Settings:
-    """The settings of the run that makes the start: the config's, with the seed, kernels and device of this run.
+    """Return the config's settings with the seed, threads, matmul precision and device of this run.
 
     Raises:
-        UsageError: it asks for a start of its own, or cannot be read.
+        UsageError: the config cannot be read, or has a warm start itself.
     """
     start = resolve_settings("sft", [config]).settings
     assert isinstance(start, Settings)
     if resolve_warm_start_config(start):
-        raise UsageError(f"{config} begins from {start.model.name}, but a start must not want a start of its own.")
-    ours = settings.run
-    run = replace(start.run, out="", seed=ours.seed, threads=ours.threads, matmul_precision=ours.matmul_precision)
+        raise UsageError(f"{config} begins from {start.model.name}, but a warm start cannot have a warm start itself.")
+    own = settings.run
+    run = replace(start.run, out="", seed=own.seed, threads=own.threads, matmul_precision=own.matmul_precision)
     return replace(start, run=run, model=replace(start.model, device=settings.model.device))

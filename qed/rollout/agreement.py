@@ -1,4 +1,4 @@
-"""Whether a policy's sampler and the learner's forward pass agree, asked with the prompts of a run or an evaluation."""
+"""Checks that a policy's sampler and the learner's forward pass agree, on prompts of a run or an evaluation."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def compare_sampler(
     sampling: Sampling,
     settings: Settings,
 ) -> SamplerCheck:
-    """Compare a sampler with the learner on some problems' prompts.
+    """Compare a sampler's log-probs with the learner's on the prompts of some problems.
 
     Args:
         sampler: holds the learner's weights.
-        score: the learner's log-probs, at the temperature of `sampling`.
-        template: puts the problems to the model.
-        problems: of the run or the evaluation; the first are looked through.
-        window: tokens that the model can hold.
+        score: computes the learner's log-probs, at the temperature of `sampling`.
+        template: renders the prompts.
+        problems: of the run or the evaluation; the first `PROBLEMS` are candidates.
+        window: the model's maximum context, in tokens.
         sampling: of the run or the evaluation.
-        settings: give the precision and the seed.
+        settings: for the precision and the seed.
     """
     prompts = [template.tokens(template.prompt(problem)) for problem in problems[:PROBLEMS]]
     address = (settings.run.seed, "sampler check")
@@ -53,10 +53,10 @@ def require_sampler(
     console: Console,
     options: Options,
 ) -> Row:
-    """Compare and say the difference, outside of training.
+    """Compare outside of training, and print the difference.
 
     Returns:
-        what was found; nothing where `run.preflight` is off.
+        the fields of the comparison; empty if `run.preflight` is off.
 
     Raises:
         UsageError: they differ by more than rounding explains.

@@ -1,7 +1,7 @@
-"""Gather the groups of a step: plan, sample, grade, keep, and again until the algorithm has enough.
+"""Collects the groups of a step: plan, sample, grade and filter, in rounds until the algorithm has enough groups.
 
-What was sampled beyond a step's need waits for the next one. It is of an older policy then, which its `version` says
-and which the log-probs that came with it correct for.
+Groups beyond a step's need are used by the next one. They are then off-policy: `version` names the policy that sampled
+them, and their recorded log-probs correct for it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from qed.types import Group, Problem, Rollout
 
 @dataclass
 class CollectedStep:
-    """The groups of a step: those that count, all that were sampled and graded for it, and for the step's record after
-    how many rounds, how many the algorithm did not keep and what became of the written answers asked for."""
+    """The groups of a step: `groups` to train on, `sampled` all that were sampled and graded, `counts` for the metrics.
+
+    `counts` holds the number of rounds, the groups kept and dropped, and how demonstrations were used.
+    """
 
     groups: list[Group]
     sampled: list[Group]
@@ -35,9 +37,9 @@ class CollectedStep:
 class RolloutCollector:
     """Samples for an online phase.
 
-    `look` is how the policy sees answers that may be recalled, `offset` the number of the run's steps before the phase.
-    `surplus` holds kept groups that no step has used, `pool` answers that may be learned from again; both are part of
-    every checkpoint. `timer` times grading and scoring by themselves, while the loop times the whole as sampling.
+    `compute_mean_scores` gives the policy's mean entropy and log-prob of answers that may be replayed. `offset` is the
+    number of the run's steps before the phase. `surplus` holds filtered groups that no step has used yet, `pool` is the
+    replay buffer; both are part of every checkpoint. `timer` times grading and scoring apart from sampling.
     """
 
     stream: Stream[Problem]
@@ -51,31 +53,34 @@ class RolloutCollector:
     pool: ReplayBuffer = field(default_factory=ReplayBuffer)
     timer: StageTimer = field(default_factory=StageTimer)
 
-    def collect(self, algorithm: Algorithm, moment: StepContext) -> CollectedStep:
-        """The graded groups of a step, at most as many as its problems; what is kept beyond them is surplus."""
+    def collect(self, algorithm: Algorithm, context: StepContext) -> CollectedStep:
+        """Sample and grade the groups of a step, at most `problems_per_step`; further groups become surplus."""
         wanted = self.settings.problems_per_step
-        before, counts = len(self.surplus), Counter[str]()
-        kept, sampled, rounds = self.surplus, [], 0
-        while not algorithm.enough(kept, wanted, rounds):
-            fresh = self._sample(algorithm, moment, rounds, counts)
+        surplus, counts = len(self.surplus), Counter[str]()
+        accepted, sampled, rounds = self.surplus, [], 0
+        while not algorithm.enough(accepted, wanted, rounds):
+            fresh = self._sample_round(algorithm, context, rounds, counts)
             sampled += fresh
-            kept = kept + algorithm.filter_groups(fresh)
+            accepted = accepted + algorithm.filter_groups(fresh)
             rounds += 1
-        groups, self.surplus = kept[:wanted], kept[wanted:]
-        dropped = before + len(sampled) - len(kept)
+        groups, self.surplus = accepted[:wanted], accepted[wanted:]
+        dropped = surplus + len(sampled) - len(accepted)
         record: dict[str, float] = {"groups/rounds": rounds, "groups/kept": len(groups), "groups/dropped": dropped}
         return CollectedStep(groups, sampled, record | counts)
 
-    def _sample(self, algorithm: Algorithm, moment: StepContext, rounds: int, counts: Counter[str]) -> list[Group]:
+    def _sample_round(
+        self, algorithm: Algorithm, context: StepContext, rounds: int, counts: Counter[str]
+    ) -> list[Group]:
+        """Sample and grade one round; replayed answers are part of the first one."""
         wanted, size = self.settings.problems_per_step, self.settings.group_size
-        requests = algorithm.recall(self.pool, wanted, size, moment, self._score) if rounds == 0 else []
+        requests = algorithm.recall(self.pool, wanted, size, context, self._score) if rounds == 0 else []
         if requests:
             counts["replay/answers"] += sum(len(request.extra_completions) for request in requests)
-        requests = [*requests, *algorithm.plan(self._next_problems(wanted - len(requests)), size, moment)]
+        requests = [*requests, *algorithm.plan(self._next_problems(wanted - len(requests)), size, context)]
         sampling = Sampling(self.settings.temperature, self.settings.max_tokens, self.template.stop)
-        step = self.offset + moment.step
-        # A problem that is asked again in a later round of the same step must not get the same draws.
-        address = (moment.seed, "rollout", step, *((rounds,) if rounds else ()))
+        step = self.offset + context.step
+        # A problem that comes again in a later round of the same step must not get the same random numbers.
+        address = (context.seed, "rollout", step, *((rounds,) if rounds else ()))
         groups = sample(requests, self.sampler, self.template, sampling, address, step - 1, counts)
         groups = add_greedy(groups, requests, self.sampler, self.template, sampling, version=step - 1)
         with self.timer("grade"):
@@ -87,36 +92,36 @@ class RolloutCollector:
             return self.compute_mean_scores(rollouts)
 
     def _next_problems(self, count: int) -> list[Problem]:
-        """The next problems of the stream that are not retired; those solved retire when an epoch has ended."""
-        asked: list[Problem] = []
-        while len(asked) < count:
+        """Take the next problems of the stream that are not retired; solved problems are retired after each epoch."""
+        problems: list[Problem] = []
+        while len(problems) < count:
             epoch = self.stream.position // len(self.stream.items)
             (problem,) = self.stream.take(1)
             if problem.id not in self.pool.retired:
-                asked.append(problem)
+                problems.append(problem)
             if self.stream.position // len(self.stream.items) > epoch:
                 self.pool.end_epoch(len(self.stream.items), self.settings.problems_per_step)
-        return asked
+        return problems
 
     def copy(self) -> RolloutCollector:
-        """What it holds now, for a checkpoint of this moment that is written later."""
+        """Copy the current state, for a checkpoint that may be written later."""
         return replace(self, surplus=list(self.surplus), pool=self.pool.copy())
 
-    def rows(self) -> list[Row]:
-        """What a checkpoint has to hold besides the stream's position, as rows of JSON."""
+    def to_rows(self) -> list[Row]:
+        """Return the state for a checkpoint, without the stream's position, as rows of JSON."""
         surplus = [
             {"surplus": number, "rollout": encode_rollout(rollout)}
             for number, group in enumerate(self.surplus)
             for rollout in group
         ]
-        return [*surplus, *self.pool.rows()]
+        return [*surplus, *self.pool.to_rows()]
 
     def restore(self, rows: Sequence[Row]) -> None:
-        """Go on with what `rows` gave."""
+        """Restore the state from what `to_rows` returned."""
         problems = {problem.id: problem for problem in self.stream.items}
         groups: dict[int, Group] = {}
         for row in rows:
             if "surplus" in row:
                 groups.setdefault(row["surplus"], []).append(decode_rollout(row["rollout"], problems))
         self.surplus = list(groups.values())
-        self.pool = ReplayBuffer.of(rows, problems)
+        self.pool = ReplayBuffer.from_rows(rows, problems)

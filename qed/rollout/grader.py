@@ -1,4 +1,4 @@
-"""What grades the answers of a run, put together from its settings."""
+"""Builds the graders of a run from its settings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ from qed.rewards.grader import Grader
 
 
 def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) -> Grader:
-    """What grades the answers of a run whose answers have at most `max_tokens` tokens; what rewards print goes to a
-    log."""
+    """Load the grader of a run's answers.
+
+    Args:
+        data: names the rewards and their options.
+        max_tokens: of an answer, for rewards that depend on length.
+        log: the file for what rewards print.
+    """
     limits = Limits(data.reward_seconds, 6 * data.reward_seconds, int(data.reward_memory_gb * 2**30))
     conversational = load_prompt(data).CHAT
     names = resolve_reward_names(data)
-    # The tags of a prompt are those that the reward of its name looks for, and need not be told twice.
+    # A prompt and the reward of the same name share options such as tags, so these need not be set twice.
     shared = [option for option in data.prompt_options if option.partition(".")[0] in names]
     options = (*shared, *data.reward_options)
     pool = grader.Pool(data.reward_workers, limits, log)
@@ -28,8 +33,10 @@ def load_grader(data: DataSettings, max_tokens: int, log: Path | None = None) ->
 
 
 def load_evaluator(data: DataSettings, max_tokens: int, chosen: Grader) -> Grader:
-    """What grades evaluations: the grader of the chosen reward, with the verdict of the prompt's own reward where the
-    chosen one judges no answer, or of the final answer where that does not either."""
+    """Load the grader of evaluations: the run's grader, with verdicts of another one if it judges no answer.
+
+    The other one is the prompt's own reward, or a comparison of final answers if that judges no answer either.
+    """
     if chosen.judge is not None:
         return chosen
     for name in (AUTO, FINAL_ANSWER):

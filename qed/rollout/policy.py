@@ -1,4 +1,4 @@
-"""A model that answers: with its tokenizer, prompt and sampler, on its device."""
+"""A policy: a model on its device with its tokenizer, prompt template and sampler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qed.types import Problem
 
 @dataclass
 class Policy:
-    """A model and what asks it."""
+    """A model with its tokenizer, prompt template and sampler."""
 
     model: Any
     tokenizer: Any
@@ -28,43 +28,43 @@ class Policy:
     sampler: Sampler
 
     def max_prompt_tokens(self, max_tokens: int) -> int:
-        """How long a prompt may be, in tokens, so that the longest answer still fits the model's window."""
+        """Return the longest prompt, in tokens, that leaves room for `max_tokens` in the model's window."""
         return load.read_window(self.model) - max_tokens
 
 
 def report_handover(sampler: Sampler, say: Callable[[str], None]) -> str | None:
-    """Say why the reference sampler answers where the native one was asked for; the reason, or None."""
+    """Print why the native sampler was replaced by the hf sampler; return the reason, or None if it was not."""
     reason: str | None = getattr(sampler, "handed_over", None)
     if reason is not None:
-        say(f"The native sampler leaves this model to hf, which is slower: {reason}.")
+        say(f"The native sampler does not support this model and hf is used, which is slower: {reason}.")
     return reason
 
 
 def load_policy(
     settings: Settings | PipelineSettings, problems: Sequence[Problem], device: torch.device, checkpoint: Path | None
 ) -> Policy:
-    """The policy of a run: from a checkpoint, made from nothing on the problems' text, or loaded by its name."""
-    leaf = load_prompt(settings.data)
-    adapted = settings.model.lora_rank > 0
-    if checkpoint is not None and not adapted:
+    """Load the policy of a run from a checkpoint or by its name, or build a new model with a tokenizer."""
+    prompt = load_prompt(settings.data)
+    use_lora = settings.model.lora_rank > 0
+    if checkpoint is not None and not use_lora:
         network, tokenizer = load.load_model(replace(settings.model, name=str(checkpoint / "hf"), revision=""))
     elif load.is_new(settings.model.name):
         network, tokenizer = load.build_model(
-            settings.model.name, list_training_texts(problems, leaf), settings.run.seed
+            settings.model.name, list_training_texts(problems, prompt), settings.run.seed
         )
     else:
         network, tokenizer = load.load_model(settings.model)
-    if adapted:
+    if use_lora:
         network = lora.add_adapters(network, settings.model, settings.run.seed)
-    if adapted and checkpoint is not None:
+    if use_lora and checkpoint is not None:
         lora.load_adapters(network, checkpoint / "adapter")
     network = load.prepare_model(network, settings.model, device)
-    if hasattr(leaf, "chat_template"):
-        # Saved with every checkpoint, so that other programs ask it as it was trained.
-        tokenizer.chat_template = leaf.chat_template
-    ends = load.find_end_ids(network, tokenizer, leaf.CHAT)
+    if hasattr(prompt, "chat_template"):
+        # Saved with every checkpoint, so that other programs prompt the model as it was trained.
+        tokenizer.chat_template = prompt.chat_template
+    ends = load.find_end_ids(network, tokenizer, prompt.CHAT)
     load.set_end_ids(network, ends)
-    template = PromptTemplate(leaf, tokenizer, ends)
+    template = PromptTemplate(prompt, tokenizer, ends)
     make = plugins.load_leaf("samplers", settings.sampling.sampler).make
     sampler = make(network, tokenizer, ends, settings.sampling.rows_per_batch, load.read_precision(settings.model))
     return Policy(network, tokenizer, template, sampler)

@@ -1,7 +1,7 @@
-"""The pool of a policy's own right answers, kept to be learned from again as ExGRPO does (arXiv 2510.02245).
+"""The replay buffer: correct answers of the policy that it trains on again, as in ExGRPO (arXiv 2510.02245).
 
-An answer is kept as its token ids, the log-probs under the policy that wrote it, and that policy's version: nothing is
-tokenised again, and the learner corrects for the policy's age.
+An answer is stored with its token ids, the log-probs of the policy that sampled it, and that policy's version: nothing
+is tokenised again, and the learner corrects for the older policy.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ MASKS = ("sampled_mask", "loss_mask")  # of a rollout; in a row a list of 0 and 
 
 @dataclass
 class ReplayBuffer:
-    """Answers by their problem; how many of a problem's group were right when it was last kept; what is solved.
+    """Answers and the number of correct answers in the last group (`successes`), by problem id; solved problems.
 
-    A solved problem is not drawn from the pool any more; with the end of the epoch it is retired: forgotten by the pool
-    and no longer asked.
+    A solved problem is no longer drawn from the buffer. At the end of the epoch it is retired: its answers are removed,
+    and it is no longer sampled.
     """
 
     answers: dict[str, list[Rollout]] = field(default_factory=dict)
@@ -34,41 +34,41 @@ class ReplayBuffer:
     retired: set[str] = field(default_factory=set)
 
     def keep(self, group: Group, right: Sequence[Rollout]) -> None:
-        """Keep the right answers that the policy sampled whole, each once, and how many of the group were right."""
+        """Store the correct answers that the policy sampled completely, without duplicates, and count `right`."""
         problem = group[0].problem.id
-        kept = self.answers.setdefault(problem, [])
-        known = {answer.output for answer in kept}
+        answers = self.answers.setdefault(problem, [])
+        outputs = {answer.output for answer in answers}
         for rollout in right:
-            if rollout.source == "policy" and rollout.is_on_policy and rollout.output not in known:
-                kept.append(_convert_to_replay(rollout))
-                known.add(rollout.output)
-        if kept:
+            if rollout.source == "policy" and rollout.is_on_policy and rollout.output not in outputs:
+                answers.append(_convert_to_replay(rollout))
+                outputs.add(rollout.output)
+        if answers:
             self.successes[problem] = len(right)
         else:
             del self.answers[problem]
 
     def trim(self, version: int, max_age: int, per_problem: int, size: int) -> None:
-        """Forget what is too old, then the oldest of each problem, then the oldest of all; 0 sets no bound.
+        """Remove answers that are too old, then the oldest of each problem, then the oldest of all; 0 means no limit.
 
         Args:
-            version: of the policy as it is.
-            max_age: the oldest version that stays is so much smaller.
-            per_problem: answers that stay of each problem.
-            size: answers that stay of all.
+            version: of the current policy.
+            max_age: the largest difference to the version of a stored answer.
+            per_problem: answers to keep for each problem.
+            size: answers to keep in total.
         """
-        for problem, kept in list(self.answers.items()):
-            fresh = [answer for answer in kept if not max_age or version - answer.version <= max_age]
-            # Sorted newest first; what is of the same version stays in the order in which it came.
+        for problem, answers in list(self.answers.items()):
+            fresh = [answer for answer in answers if not max_age or version - answer.version <= max_age]
+            # Newest first; the sort is stable, so answers of one version keep their order.
             self._set(problem, sorted(fresh, key=lambda answer: -answer.version)[: per_problem or None])
-        everything = [answer for kept in self.answers.values() for answer in kept]
+        everything = [answer for answers in self.answers.values() for answer in answers]
         if size and len(everything) > size:
-            stays = {id(answer) for answer in sorted(everything, key=lambda answer: -answer.version)[:size]}
-            for problem, kept in list(self.answers.items()):
-                self._set(problem, [answer for answer in kept if id(answer) in stays])
+            newest = {id(answer) for answer in sorted(everything, key=lambda answer: -answer.version)[:size]}
+            for problem, answers in list(self.answers.items()):
+                self._set(problem, [answer for answer in answers if id(answer) in newest])
 
-    def _set(self, problem: str, kept: list[Rollout]) -> None:
-        if kept:
-            self.answers[problem] = kept
+    def _set(self, problem: str, answers: list[Rollout]) -> None:
+        if answers:
+            self.answers[problem] = answers
         else:
             self._forget(problem)
 
@@ -77,44 +77,44 @@ class ReplayBuffer:
         self.successes.pop(problem, None)
 
     def buckets(self) -> dict[int, list[str]]:
-        """The problems that may be drawn, by how many of their answers were right."""
-        found: dict[int, list[str]] = {}
+        """Group the problems that may be drawn by their number of correct answers."""
+        buckets: dict[int, list[str]] = {}
         for problem in sorted(self.answers):
             if problem not in self.solved and problem not in self.retired:
-                found.setdefault(self.successes[problem], []).append(problem)
-        return found
+                buckets.setdefault(self.successes[problem], []).append(problem)
+        return buckets
 
     def draw(self, count: int, weight: Callable[[int], float], address: Sequence[int | str]) -> list[str]:
-        """Different problems, at most `count`: of each bucket a multinomial number, then that many of its problems.
+        """Draw at most `count` different problems: a multinomial number from each bucket, without replacement.
 
-        What a bucket has too few problems for goes to the others one by one, by the same weights.
+        If a bucket has too few problems, the rest is drawn from the other buckets one by one, with the same weights.
 
         Args:
-            count: how many are wanted.
-            weight: of a bucket, from its number of right answers.
-            address: of the draws.
+            count: number of problems to draw.
+            weight: computes a bucket's weight from its number of correct answers.
+            address: of the random numbers.
         """
         buckets = dict(sorted(self.buckets().items()))
-        draws = random.Random(derive_seed(*address))
+        rng = random.Random(derive_seed(*address))
         taken = dict.fromkeys(buckets, 0)
         weights = {bucket: weight(bucket) for bucket in buckets}
         for _ in range(min(count, sum(map(len, buckets.values())))):
-            taken[_draw_bucket(buckets, weights, draws)] += 1
+            taken[_draw_bucket(buckets, weights, rng)] += 1
         excess = 0
         for bucket, problems in buckets.items():
             excess += max(0, taken[bucket] - len(problems))
             taken[bucket] = min(taken[bucket], len(problems))
         for _ in range(excess):
-            roomy = [bucket for bucket, problems in buckets.items() if taken[bucket] < len(problems)]
-            taken[_draw_bucket(roomy, weights, draws)] += 1
-        return [problem for bucket, problems in buckets.items() for problem in draws.sample(problems, taken[bucket])]
+            available = [bucket for bucket, problems in buckets.items() if taken[bucket] < len(problems)]
+            taken[_draw_bucket(available, weights, rng)] += 1
+        return [problem for bucket, problems in buckets.items() for problem in rng.sample(problems, taken[bucket])]
 
     def end_epoch(self, problems: int, wanted: int) -> None:
-        """Retire what was solved; where fewer problems than a step wants would be left, all are asked again.
+        """Retire the solved problems; if fewer problems than a step needs would be left, un-retire all.
 
         Args:
-            problems: how many there are.
-            wanted: how many a step asks.
+            problems: number of training problems.
+            wanted: problems of a step.
         """
         for problem in self.solved:
             self._forget(problem)
@@ -124,7 +124,7 @@ class ReplayBuffer:
             self.retired = set()
 
     def sizes(self) -> dict[str, float]:
-        """For the metrics; empty as long as nothing was kept."""
+        """Return the buffer's metrics; empty as long as nothing was stored."""
         if not (self.answers or self.solved or self.retired):
             return {}
         return {
@@ -135,20 +135,20 @@ class ReplayBuffer:
         }
 
     def copy(self) -> ReplayBuffer:
-        """The pool as it is now; what happens to either of the two does not change the other."""
-        answers = {problem: list(kept) for problem, kept in self.answers.items()}
-        return ReplayBuffer(answers, dict(self.successes), set(self.solved), set(self.retired))
+        """Return an independent copy."""
+        copied = {problem: list(answers) for problem, answers in self.answers.items()}
+        return ReplayBuffer(copied, dict(self.successes), set(self.solved), set(self.retired))
 
-    def rows(self) -> list[Row]:
-        """All of it as rows of JSON."""
+    def to_rows(self) -> list[Row]:
+        """Return the content as rows of JSON."""
         return [
-            *({"kept": encode_rollout(answer)} for kept in self.answers.values() for answer in kept),
+            *({"kept": encode_rollout(answer)} for answers in self.answers.values() for answer in answers),
             {"successes": self.successes, "solved": sorted(self.solved), "retired": sorted(self.retired)},
         ]
 
     @classmethod
-    def of(cls, rows: Iterable[Row], problems: Mapping[str, Problem]) -> ReplayBuffer:
-        """The pool that `rows` wrote."""
+    def from_rows(cls, rows: Iterable[Row], problems: Mapping[str, Problem]) -> ReplayBuffer:
+        """Build the buffer from what `to_rows` returned."""
         pool = cls()
         for row in rows:
             if "kept" in row:
@@ -160,15 +160,15 @@ class ReplayBuffer:
         return pool
 
 
-def _draw_bucket(buckets: Iterable[int], weights: Mapping[int, float], draws: random.Random) -> int:
-    """One of the buckets by its weight; where no weight is above 0, each is as likely."""
+def _draw_bucket(buckets: Iterable[int], weights: Mapping[int, float], rng: random.Random) -> int:
+    """Draw a bucket by its weight; if no weight is above 0, all are equally likely."""
     choices = list(buckets)
-    own = [weights[bucket] for bucket in choices]
-    return draws.choices(choices, own if sum(own) > 0 else None)[0]
+    bucket_weights = [weights[bucket] for bucket in choices]
+    return rng.choices(choices, bucket_weights if sum(bucket_weights) > 0 else None)[0]
 
 
 def _convert_to_replay(rollout: Rollout) -> Rollout:
-    """An answer as it joins another group: given as a whole, its log-probs those of the policy that wrote it."""
+    """Convert an answer for a later group: no token is on-policy; `behaviour` has the log-probs of its own policy."""
     recorded = rollout.logps if rollout.old_logps is None else rollout.old_logps
     return replace(
         rollout,
@@ -184,21 +184,23 @@ def _convert_to_replay(rollout: Rollout) -> Rollout:
 
 
 def encode_rollout(rollout: Rollout) -> Row:
-    """A rollout as JSON that gives back every number as it was; of its problem the id alone."""
+    """Encode a rollout as JSON without loss; its problem is represented by the id."""
     row = {part.name: getattr(rollout, part.name) for part in fields(Rollout)}
     row |= {name: [int(value) for value in row[name]] for name in MASKS}
     return {**row, "problem": rollout.problem.id, "grade": rollout.grade and asdict(rollout.grade)}
 
 
 def decode_rollout(row: Row, problems: Mapping[str, Problem]) -> Rollout:
-    """The rollout that `as_row` wrote; a row of an earlier version has `given`, a count of first tokens, for a mask.
+    """Decode what `encode_rollout` returned.
+
+    Rows of earlier versions have `given`, the number of leading tokens that were not sampled, in place of a mask.
 
     Raises:
-        DataError: its problem is none of these.
+        DataError: its problem is not among `problems`.
     """
     if row["problem"] not in problems:
         raise DataError(
-            f"The checkpoint keeps an answer to the problem {row['problem']}, which is no training problem. "
+            f"The checkpoint holds an answer to the problem {row['problem']}, which is not a training problem. "
             "Resume a run with the data that it began with."
         )
     values: Row = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
@@ -206,7 +208,7 @@ def decode_rollout(row: Row, problems: Mapping[str, Problem]) -> Rollout:
     if count := values.pop("given", 0):
         length = len(values["output"])
         values["sampled_mask"] = (False,) * count + (True,) * (length - count)
-        if known := values.get("behaviour", ()):
-            values["behaviour"] = (*known, *(math.nan,) * (length - len(known)))
+        if behaviour := values.get("behaviour", ()):
+            values["behaviour"] = (*behaviour, *(math.nan,) * (length - len(behaviour)))
     grade = row["grade"] and Grade(**row["grade"])
     return Rollout(**{**values, "problem": problems[row["problem"]], "grade": grade})

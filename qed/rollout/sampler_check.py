@@ -1,9 +1,9 @@
-"""Compare the log-probs that a sampler reports with the learner's forward pass, on a few sampled tokens.
+"""Compares the log-probs that a sampler reports with the learner's forward pass, on a few sampled tokens.
 
-A policy gradient divides one by the other, and an evaluation trusts that the sampled model is the one it names. A
-sampler that ignores padding, a sliding window or the temperature, shifts its log-probs or holds old weights still
-writes fluent text, so no later check is sure to find it. Any sampler can be compared, also one behind a network: the
-function needs `generate` and a function that scores tokens.
+A policy gradient uses the ratio of both, and an evaluation assumes that the sampled model is the one it names. A
+sampler that ignores padding, a sliding window or the temperature, shifts its log-probs or has old weights still writes
+fluent text, so later checks may not find the fault. Any sampler can be compared, also a remote one: the check needs
+only `generate` and a function that scores tokens.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from qed.types import Problem, Rollout
 ANSWERS, LONG_ANSWERS = 4, 2  # sampled for each prompt, and for the longest one
 TOKENS = 16  # of each answer: about 220 tokens in all
 SHORT = 4  # tokens of the shortest prompt
-PROBLEMS = 64  # whose prompts are looked through for a short, a usual and a long one
-# Sliding windows and scaled rotations show beyond their length only. Most windows hold 4,096 tokens or fewer, and one
-# forward pass over twice as many is cheap beside a step that trains answers of that length.
+PROBLEMS = 64  # of whose prompts a short, a median and a long one are chosen
+# Faults of sliding windows and of scaled RoPE appear only beyond their length. Most windows have 4,096 tokens or fewer,
+# and one forward pass over twice as many is cheap compared with a step that trains on answers of that length.
 LONGEST = 8_192
 
 PromptTokens = tuple[int, ...]
@@ -45,25 +45,26 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding does to log-probs in one precision of the matrix products."""
+    """The rounding error of log-probs in one precision of the matrix products."""
 
     name: str
     floor: Tolerance
-    share: float  # of the error of bfloat16
+    share: float  # of the error that bfloat16 makes
 
 
-# A product rounds each result by a share u of its size: 2^-24 in float32, 2^-11 in TF32, 2^-9 in bfloat16. A log-prob
-# is a difference of logits of size 10 to 50, and every layer adds an error of its own, like a random walk. So the error
-# in nats is about u x logit size x sqrt(2 x layers): 2e-5 in float32 for 50 and 24 layers, and 0.7 at worst in
-# bfloat16, whose mean error is some 20 times smaller because few logits are that large. The floors leave room of one
-# to two orders of magnitude in float32, where broken samplers are off by 0.01 nats and mostly by whole nats, and little
-# in bfloat16, where the mean over a prompt's tokens tells noise from a fault and single tokens hardly do.
+# Each result of a matrix product has a relative rounding error u: 2^-24 in float32, 2^-11 in TF32, 2^-9 in bfloat16. A
+# log-prob is a difference of logits of size 10 to 50, and every layer adds an error, like a random walk. So the error
+# in nats is about u x logit size x sqrt(2 x layers): 2e-5 in float32 for logits of 50 and 24 layers, and at worst 0.7
+# in bfloat16, whose mean error is about 20 times smaller because few logits are that large. The float32 floors are one
+# to two orders of magnitude above this; broken samplers are off by at least 0.01 nats and mostly by several nats. The
+# bfloat16 floors leave little margin: there the mean over a prompt's tokens separates noise from a fault, and single
+# tokens hardly do.
 #
-# What a model makes of rounding also depends on its weights: a near tie in a router or in an attention of large logits
-# multiplies it by hundreds. Where a floor is exceeded that is measured, not guessed: the learner scores the same tokens
-# in bfloat16 and in float32, and their difference is what bfloat16 does to this model. float32 gets 2^-12 of it in
-# place of 2^-15, because sums of thousands of terms in float32 lose some more bits, and in bfloat16 are made in
-# float32 too. The factor covers engines that round more often than the learner does (residual stream, logits).
+# The error also depends on the weights: a near tie in a router, or attention with large logits, multiplies it by
+# hundreds. So where a floor is exceeded, the model's own error is measured: the learner scores the same tokens in
+# bfloat16 and in float32, and the difference is the error of bfloat16 for this model. float32 is allowed 2^-12 of it
+# and not 2^-15, because float32 sums of thousands of terms lose some more bits, while bfloat16 products are also summed
+# in float32. FACTOR covers engines that round more often than the learner does (residual stream, logits).
 FLOAT32 = Rounding("float32", Tolerance(1e-3, 1e-4), 2.0**-12)
 TF32 = Rounding("TF32", Tolerance(0.05, 5e-3), 2.0**-2)
 BFLOAT16 = Rounding("bfloat16", Tolerance(0.25, 0.02), 1.0)
@@ -72,11 +73,10 @@ FACTOR = 3.0
 
 @dataclass(frozen=True)
 class SamplerCheck:
-    """How far a sampler's log-probs are from the learner's.
+    """The difference between a sampler's log-probs and the learner's.
 
-    `largest` is the largest difference of a token, found at `position` (from 0) of an answer to a prompt of
-    `prompt_length` tokens; `mean` is the mean difference of the prompt where that is largest. Differences are absolute
-    and in nats.
+    `largest` is the largest difference of a token, at `position` (from 0) of an answer to a prompt of `prompt_length`
+    tokens. `mean` is the largest mean difference of a prompt's tokens. Differences are absolute, in nats.
     """
 
     largest: float
@@ -89,12 +89,12 @@ class SamplerCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether rounding explains the differences."""
+        """Return whether rounding explains the differences."""
         return self.largest <= self.tolerance.largest and self.mean <= self.tolerance.mean
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Entries of metrics.jsonl."""
+        """Return the entries of metrics.jsonl."""
         return {
             "sampler_check/logp_diff_max": self.largest,
             "sampler_check/logp_diff_mean": self.mean,
@@ -103,7 +103,7 @@ class SamplerCheck:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Everything, as JSON can say it."""
+        """Return all fields as strict JSON values."""
         return {
             "passed": self.passed,
             "logp_diff_max": _encode_number(self.largest),
@@ -117,7 +117,7 @@ class SamplerCheck:
         }
 
     def describe(self) -> str:
-        """Say the differences in one line."""
+        """Describe the differences in one line."""
         if not self.tokens:
             return "Sampler against learner: no sampled token has a log-prob to compare."
         return (
@@ -139,17 +139,17 @@ def check_sampler(
 
     Args:
         sampler: holds the learner's weights.
-        score: the learner's log-probs, at the temperature of `sampling`.
-        batches: prompts; those of one batch are asked in one call, so that short ones are padded.
-        sampling: its temperature, where it is above 0, and `max_tokens` are used. Cuts such as top-p are not: they
-            change a log-prob, and the learner's are of the whole distribution.
+        score: computes the learner's log-probs, at the temperature of `sampling`.
+        batches: prompts; those of one batch are sampled in one call, so that short ones are padded.
+        sampling: its temperature, if above 0, and `max_tokens` are used. Truncations such as top-p are not: they
+            change log-probs, and the learner's are of the full distribution.
         precision: of the computation.
-        address: of the draws.
+        address: of the random numbers.
     """
-    whole = Sampling(sampling.temperature or 1.0, min(TOKENS, sampling.max_tokens))
-    rows = [row for batch in batches for row in _sample(sampler, batch, whole, address)]
+    untruncated = Sampling(sampling.temperature or 1.0, min(TOKENS, sampling.max_tokens))
+    rows = [row for batch in batches for row in _sample(sampler, batch, untruncated, address)]
     differences = _list_differences(rows, score(rows, precision) if rows else [])
-    rounding = _describe_rounding(precision)
+    rounding = _select_rounding(precision)
     check = _compare(rows, differences, rounding, rounding.floor)
     if check.passed:
         return check
@@ -157,12 +157,12 @@ def check_sampler(
 
 
 def choose_prompts(prompts: Sequence[PromptTokens], max_tokens: int, window: int) -> list[list[PromptTokens]]:
-    """Choose what to ask: a short, a usual and a long prompt in one batch, and by itself one that reaches far.
+    """Choose a short, a median and a long prompt as one batch, and a very long one as a batch of its own.
 
     Args:
-        prompts: some of the data's; those that leave no room for an answer are not asked.
+        prompts: of some problems; those too long for an answer are left out.
         max_tokens: of an answer in this run.
-        window: tokens that the model can hold.
+        window: the model's maximum context, in tokens.
     """
     answer = min(TOKENS, max_tokens)
     fitting = {prompt for prompt in prompts if 0 < len(prompt) <= window - answer}
@@ -170,21 +170,21 @@ def choose_prompts(prompts: Sequence[PromptTokens], max_tokens: int, window: int
         return []
     ordered = sorted(fitting, key=lambda prompt: (len(prompt), prompt))
     longest = ordered[-1]
-    # A beginning of one, so that most of its columns are padding even where all prompts have one length.
+    # A prefix of a prompt, so that the batch has much padding even if all prompts have the same length.
     short = ordered[0][: max(1, min(SHORT, len(ordered[0]) // 2))]
-    chosen = list(dict.fromkeys([short, ordered[len(ordered) // 2], longest]))
-    # As far as the longest prompt and its longest answer reach together.
-    wanted = min(len(longest) + max_tokens, window, LONGEST) - answer
-    if wanted <= len(longest):
-        return [chosen]
-    text = (token for prompt in cycle(reversed(ordered)) for token in prompt)
-    # The far one comes first: rotations that adapt to the length return to their beginning with the short ones.
-    return [[tuple(islice(text, wanted))], chosen]
+    batch = list(dict.fromkeys([short, ordered[len(ordered) // 2], longest]))
+    # As long as the longest prompt with its longest answer.
+    length = min(len(longest) + max_tokens, window, LONGEST) - answer
+    if length <= len(longest):
+        return [batch]
+    tokens = (token for prompt in cycle(reversed(ordered)) for token in prompt)
+    # The very long prompt comes first: RoPE variants that adapt to the length are reset by the short prompts after it.
+    return [[tuple(islice(tokens, length))], batch]
 
 
 @dataclass(frozen=True)
 class Options:
-    """How a command line chooses the sampler and the precision, and how it leaves the comparison out."""
+    """The options of a command that choose the sampler and the precision, and that skip the comparison."""
 
     sampler: str = "--sampling.sampler"
     precision: str = "--model.precision"
@@ -192,12 +192,12 @@ class Options:
 
 
 def require_agreement(check: SamplerCheck, sampler: Sampler, options: Options) -> None:
-    """Refuse a sampler whose log-probs are not the learner's.
+    """Refuse a sampler whose log-probs differ from the learner's.
 
     Args:
-        check: what was found.
-        sampler: that was compared.
-        options: that the message names.
+        check: the comparison.
+        sampler: the sampler that was compared.
+        options: named in the message.
 
     Raises:
         UsageError: they differ by more than rounding explains.
@@ -206,18 +206,18 @@ def require_agreement(check: SamplerCheck, sampler: Sampler, options: Options) -
         return
     if type(sampler) is HFSampler:
         advice = (
-            "This is transformers' own generation, so the model computes differently with a cache than without one. "
-            f"Please report the model and this message; {options.precision} float32 shows whether the precision is "
-            "the cause."
+            "This is transformers' own generate, so the model computes different log-probs with a KV cache than "
+            f"without one. Please report the model and this message; {options.precision} float32 shows whether the "
+            "precision is the cause."
         )
     else:
-        advice = f"Sample with {options.sampler} hf, which is slower and takes any model, and please report the model."
+        advice = f"Sample with {options.sampler} hf, which is slower but takes any model, and please report the model."
     raise UsageError(
         f"The sampler's log-probs are not the model's own. Over {check.tokens} tokens they differ by up to "
         f"{check.largest:.3g} nats (token {check.position} of an answer to a prompt of {check.prompt_length} tokens), "
         f"and by {check.mean:.3g} on average; rounding in {check.rounding} explains {check.tolerance.largest:.2g} and "
-        f"{check.tolerance.mean:.2g}. What it writes would be another model's.\n{advice}\n"
-        f"{options.skip} begins all the same."
+        f"{check.tolerance.mean:.2g}. Its answers would be samples of another distribution.\n{advice}\n"
+        f"{options.skip} starts anyway."
     )
 
 
@@ -226,63 +226,60 @@ def _sample(
 ) -> list[Rollout]:
     count = ANSWERS if len(prompts) > 1 else LONG_ANSWERS
     seeds = [
-        [derive_seed(*address, len(prompt), which, number) for number in range(count)]
-        for which, prompt in enumerate(prompts)
+        [derive_seed(*address, len(prompt), index, number) for number in range(count)]
+        for index, prompt in enumerate(prompts)
     ]
     answers = sampler.generate(prompts, seeds, sampling)
     return [
         Rollout(Problem("", "", ""), tuple(prompt), answer.tokens, answer.logps, "", answer.stop_reason)
-        for prompt, some in zip(prompts, answers, strict=True)
-        for answer in some
+        for prompt, completions in zip(prompts, answers, strict=True)
+        for answer in completions
     ]
 
 
 def _list_differences(rows: Sequence[Rollout], scored: Sequence[tuple[float, ...]]) -> list[list[float]]:
-    """The absolute differences of each row's tokens; infinity where a score is no number, NaN where the sampler told
-    none."""
+    """Return the absolute differences of each row's tokens; NaN where the sampler reported no log-prob."""
     return [
-        [
-            math.nan if math.isnan(own) else _measure_distance(own, other)
-            for own, other in zip(row.logps, logps, strict=True)
-        ]
+        [_compute_difference(sampled, own) for sampled, own in zip(row.logps, logps, strict=True)]
         for row, logps in zip(rows, scored, strict=True)
     ]
 
 
-def _measure_distance(one: float, other: float) -> float:
-    distance = abs(one - other)
-    return math.inf if math.isnan(distance) else distance
+def _compute_difference(sampled: float, own: float) -> float:
+    """Return the absolute difference of a sampler's log-prob and the learner's; infinity if only the latter is NaN."""
+    difference = abs(sampled - own)
+    return math.inf if math.isnan(difference) and not math.isnan(sampled) else difference
 
 
 def _compare(
     rows: Sequence[Rollout], differences: Sequence[Sequence[float]], rounding: Rounding, tolerance: Tolerance
 ) -> SamplerCheck:
-    known = [
+    tokens = [
         (value, row.prompt, position)
         for row, values in zip(rows, differences, strict=True)
         for position, value in enumerate(values)
         if not math.isnan(value)
     ]
-    if not known:
+    if not tokens:
         return SamplerCheck(0.0, 0.0, 0, tolerance, rounding.name, 0, 0)
-    largest, prompt, position = max(known, key=lambda one: one[0])
-    return SamplerCheck(largest, _find_worst_mean(known), len(known), tolerance, rounding.name, len(prompt), position)
+    largest, prompt, position = max(tokens, key=lambda token: token[0])
+    return SamplerCheck(largest, _find_worst_mean(tokens), len(tokens), tolerance, rounding.name, len(prompt), position)
 
 
-def _find_worst_mean(known: Sequence[tuple[float, PromptTokens, int]]) -> float:
-    """The mean difference of the prompt where it is largest: a fault of long prompts must not be averaged away."""
-    prompts = {prompt for _, prompt, _ in known}
-    return max(fmean(value for value, own, _ in known if own == prompt) for prompt in prompts)
+def _find_worst_mean(tokens: Sequence[tuple[float, PromptTokens, int]]) -> float:
+    """Return the largest mean difference of a prompt: a mean over all would hide a fault of long prompts."""
+    prompts = {prompt for _, prompt, _ in tokens}
+    return max(fmean(value for value, of, _ in tokens if of == prompt) for prompt in prompts)
 
 
 def _measure_tolerance(rows: Sequence[Rollout], score: Score, rounding: Rounding) -> Tolerance:
-    """The floor, and above it what rounding is seen to do to this model's log-probs of these tokens."""
+    """Return the floor plus the measured rounding error of this model's log-probs on these tokens."""
     half, full = (score(rows, precision) for precision in (torch.bfloat16, torch.float32))
     noise = [
-        abs(one - other)
-        for some, others in zip(half, full, strict=True)
-        for one, other in zip(some, others, strict=True)
-        if math.isfinite(one - other)
+        abs(low - high)
+        for half_row, full_row in zip(half, full, strict=True)
+        for low, high in zip(half_row, full_row, strict=True)
+        if math.isfinite(low - high)
     ]
     scale = FACTOR * rounding.share
     return Tolerance(
@@ -291,7 +288,8 @@ def _measure_tolerance(rows: Sequence[Rollout], score: Score, rounding: Rounding
     )
 
 
-def _describe_rounding(precision: torch.dtype) -> Rounding:
+def _select_rounding(precision: torch.dtype) -> Rounding:
+    """Return the rounding of matrix products in a precision, under torch's setting for float32 products."""
     if precision in (torch.float32, torch.float64):
         return {"highest": FLOAT32, "high": TF32}.get(torch.get_float32_matmul_precision(), BFLOAT16)
     return BFLOAT16

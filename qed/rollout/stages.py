@@ -1,4 +1,4 @@
-"""The stages of an online step: sample, grade, credit, minibatches. Each writes its own fields of a rollout."""
+"""The stages of an RL step: sample, grade, assign advantages, split into minibatches."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ T = TypeVar("T")
 
 @dataclass
 class Stream(Generic[T]):
-    """Items in an order shuffled anew for every epoch, without end; `position` is all its state."""
+    """An endless stream of items, shuffled anew for every epoch; `position` is its whole state."""
 
     items: Sequence[T]
     seed: int
     purpose: str
     position: int = 0
-    _epoch: tuple[int, list[int]] = field(default=(-1, []), repr=False)  # the order of one epoch, kept while it lasts
+    _epoch: tuple[int, list[int]] = field(default=(-1, []), repr=False)  # the number and the order of the epoch
 
     def take(self, count: int) -> list[T]:
-        """The next items."""
+        """Return the next `count` items."""
         taken: list[T] = []
         while len(taken) < count:
             epoch, offset = divmod(self.position, len(self.items))
@@ -55,60 +55,73 @@ def sample(
     version: int = 0,
     counts: Counter[str] | None = None,
 ) -> list[Group]:
-    """The answers that are asked for; the draws of each follow from the address, its problem's id and its number.
+    """Sample a group of answers for each request.
 
-    What a request gives, a whole answer or the beginning of one, stands first in its group; whole answers are not
-    sampled. An answer has at most `max_tokens` tokens, those given among them.
+    An answer's random numbers depend only on the address, its problem's id and its index. Extra completions and
+    prefixes of a request come first in its group; complete answers are not sampled. An answer has at most `max_tokens`
+    tokens, including a prefix.
 
     Args:
-        requests: what is asked.
+        requests: the problems and the number of answers for each.
         sampler: generates.
-        template: puts the problems to the model.
-        sampling: how.
-        address: of the draws.
+        template: renders prompts and decodes answers.
+        sampling: temperature, maximum length and stop strings.
+        address: of the random numbers.
         version: of the policy that samples.
-        counts: gets what became of the written answers that were asked for.
+        counts: is updated with how demonstrations were used.
     """
     counts = Counter() if counts is None else counts
-    asked: Counter[str] = Counter()
+    sampled: Counter[str] = Counter()
     groups: list[Group] = []
     for request in requests:
         members = start_group(request, template, sampling.max_tokens, address, counts)
-        # A problem that stands twice in one step goes on counting, or its answers would be the same twice.
-        first = asked[request.problem.id]
+        # If a problem is in a step twice, its indices continue; otherwise both groups would have the same answers.
+        first = sampled[request.problem.id]
         groups.append([replace(member, index=first + number) for number, member in enumerate(members)])
-        asked[request.problem.id] += request.count
-    # Answers that begin alike are asked for together, so that what they share is computed once.
-    together: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-    for which, group in enumerate(groups):
-        for place, member in enumerate(group):
-            if member.source == "policy":
-                together.setdefault((which, member.output), []).append(place)
-    prompts = [groups[which][0].prompt + beginning for which, beginning in together]
-    asking = [[groups[which][place] for place in places] for (which, _), places in together.items()]
-    seeds = [[derive_seed(*address, one.problem.id, one.index) for one in some] for some in asking]
-    given = [len(beginning) for _, beginning in together]
-    try:
-        answers = sampler.generate(prompts, seeds, sampling, *([given] if any(given) else []))
-    except Diverged as error:
-        raise Diverged(str(error), flatten(groups)) from error
-    for ((which, _), places), found in zip(together.items(), answers, strict=True):
-        group = groups[which]
-        for place, answer in zip(places, found, strict=True):
-            group[place] = _append_completion(group[place], answer, template, version)
+        sampled[request.problem.id] += request.count
+    _sample_members(groups, sampler, template, sampling, address, version)
     return groups
 
 
+def _sample_members(
+    groups: Sequence[Group],
+    sampler: Sampler,
+    template: PromptTemplate,
+    sampling: Sampling,
+    address: tuple[int | str, ...],
+    version: int,
+) -> None:
+    """Sample the answers of all members with source `policy`, in place; see `sample` for the arguments."""
+    # Members of a group with the same prefix share one prompt of the sampler, which computes it once.
+    shared: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for group_index, group in enumerate(groups):
+        for index, member in enumerate(group):
+            if member.source == "policy":
+                shared.setdefault((group_index, member.output), []).append(index)
+    prompts = [groups[group_index][0].prompt + prefix for group_index, prefix in shared]
+    sharing = [[groups[group_index][index] for index in indices] for (group_index, _), indices in shared.items()]
+    seeds = [[derive_seed(*address, each.problem.id, each.index) for each in members] for members in sharing]
+    prefix_lengths = [len(prefix) for _, prefix in shared]
+    try:
+        completions = sampler.generate(prompts, seeds, sampling, *([prefix_lengths] if any(prefix_lengths) else []))
+    except Diverged as error:
+        raise Diverged(str(error), flatten(groups)) from error
+    for ((group_index, _), indices), answers in zip(shared.items(), completions, strict=True):
+        for index, answer in zip(indices, answers, strict=True):
+            groups[group_index][index] = _append_completion(groups[group_index][index], answer, template, version)
+
+
 def start_group(
-    request: Request, template: PromptTemplate, most: int, address: tuple[int | str, ...], counts: Counter[str]
+    request: Request, template: PromptTemplate, max_tokens: int, address: tuple[int | str, ...], counts: Counter[str]
 ) -> Group:
-    """The members of a group before any is sampled: whole answers first, then beginnings, then empty ones."""
+    """Build the members of a group before sampling: first complete answers, then prefixes, then empty answers."""
     prompt = template.prompt(request.problem)
     empty = Rollout(request.problem, template.tokens(prompt), (), (), prompt.opened, "length", prompt_text=prompt.text)
-    traces = _select_demonstrations(request, template, most, address, counts)
-    shares = request.shares if traces else ()
+    demonstrations = _select_demonstrations(request, template, max_tokens, address, counts)
+    shares = request.shares if demonstrations else ()
     guided = [
-        _build_prefix(empty, traces[number % len(traces)], share, template) for number, share in enumerate(shares)
+        _build_prefix(empty, demonstrations[number % len(demonstrations)], share, template)
+        for number, share in enumerate(shares)
     ]
     if request.shares:
         counts["guidance/traces"] += sum(member.given > 0 for member in guided)
@@ -117,43 +130,46 @@ def start_group(
 
 
 def _select_demonstrations(
-    request: Request, template: PromptTemplate, most: int, address: tuple[int | str, ...], counts: Counter[str]
+    request: Request, template: PromptTemplate, max_tokens: int, address: tuple[int | str, ...], counts: Counter[str]
 ) -> list[Rollout]:
-    """The written answers to a problem that are short enough, in the order in which this step takes them."""
+    """Return the demonstrations of a problem that are short enough, in a random order for this step."""
     if not any(request.shares):
         return []
     written = template.demonstrations(request.problem)
-    fitting = [trace for trace in written if len(trace.output) <= most]
+    fitting = [demonstration for demonstration in written if len(demonstration.output) <= max_tokens]
     counts["guidance/without_trace"] += not written
     counts["guidance/too_long"] += bool(written) and not fitting
     return [fitting[number] for number in shuffle_indices(len(fitting), *address, request.problem.id, "trace")]
 
 
-def _build_prefix(empty: Rollout, trace: Rollout, share: float, template: PromptTemplate) -> Rollout:
-    """A share of a written answer, to go on from; the whole of it is the writer's.
+def _build_prefix(empty: Rollout, demonstration: Rollout, share: float, template: PromptTemplate) -> Rollout:
+    """Return the first `share` of a demonstration's tokens as a prefix that the policy continues.
 
-    What holds a stop string is whole: an answer of the policy's own would have ended there.
+    If the prefix contains a stop string, the complete demonstration is used, because the policy could not continue it.
     """
-    count = int(len(trace.output) * share)
-    if template.stops(trace.output[:count]):
-        count = len(trace.output)
-    whole = count == len(trace.output)
+    count = int(len(demonstration.output) * share)
+    if template.stops(demonstration.output[:count]):
+        count = len(demonstration.output)
+    complete = count == len(demonstration.output)
     return replace(
-        trace if whole else empty,
-        output=trace.output[:count],
+        demonstration if complete else empty,
+        output=demonstration.output[:count],
         logps=(0.0,) * count,
-        source="expert" if whole else "policy",
+        source="expert" if complete else "policy",
         sampled_mask=(False,) * count,
-        behaviour=trace.behaviour[:count],
+        behaviour=demonstration.behaviour[:count],
     )
 
 
 def _append_completion(rollout: Rollout, answer: Completion, template: PromptTemplate, version: int) -> Rollout:
-    """An answer with what was sampled behind its beginning; until then its text is what the prompt opened for it."""
-    whole = append_tokens(rollout, answer.tokens, answer.logps)
+    """Append the sampled tokens to a prefix, and decode the text of the complete answer.
+
+    Before, the rollout's text is what the prompt opened for it, such as `<think>`.
+    """
+    extended = append_tokens(rollout, answer.tokens, answer.logps)
     return replace(
-        whole,
-        text=template.read(Prompt(rollout.prompt_text, rollout.text), whole.output),
+        extended,
+        text=template.read(Prompt(rollout.prompt_text, rollout.text), extended.output),
         stop_reason=answer.stop_reason,
         version=version,
     )
@@ -167,19 +183,19 @@ def add_greedy(
     sampling: Sampling,
     version: int = 0,
 ) -> list[Group]:
-    """The groups, each with its greedy answer behind the others where its request asks for one."""
-    asked = [Request(request.problem, 1) for request in requests if request.greedy]
-    if not asked:
+    """Append a greedy answer to each group whose request has `greedy` set."""
+    greedy_requests = [Request(request.problem, 1) for request in requests if request.greedy]
+    if not greedy_requests:
         return list(groups)
-    found = iter(sample(asked, sampler, template, replace(sampling, temperature=0.0), ("greedy",), version))
+    greedy = iter(sample(greedy_requests, sampler, template, replace(sampling, temperature=0.0), ("greedy",), version))
     return [
-        [*group, replace(next(found)[0], source="greedy", index=len(group))] if request.greedy else group
+        [*group, replace(next(greedy)[0], source="greedy", index=len(group))] if request.greedy else group
         for group, request in zip(groups, requests, strict=True)
     ]
 
 
 def grade(groups: Groups, grader: Grader) -> None:
-    """Judge every rollout; what could not be graded earns nothing and is counted by its tier, see `describe`.
+    """Grade every rollout; one that could not be graded has reward 0 and is counted by its tier in `describe_groups`.
 
     Raises:
         Diverged: a reward is not finite.
@@ -204,60 +220,60 @@ def assign_advantages(groups: Groups, algorithm: Algorithm) -> None:
 def split_minibatches(
     rows: Sequence[Rollout], size: int, together: int = 1, address: tuple[int | str, ...] = ()
 ) -> list[list[Rollout]]:
-    """Split the rows of one pass into the rows of each optimizer step, as evenly as whole bundles allow.
+    """Split the rows of one pass into minibatches of nearly equal size, one for each optimizer step.
 
-    Rows are shuffled in every pass, the first one too, or the answers to one problem would always share an update. The
-    reference implementation of PPO (arXiv 1707.06347) does the same; TRL shuffles once and splits every pass alike;
-    verl keeps the order unless `actor.shuffle` is set. A single minibatch keeps its order, which changes no gradient.
+    Rows are shuffled in every pass, including the first; otherwise the answers to one problem would always be in the
+    same update. The reference implementation of PPO (arXiv 1707.06347) does the same; TRL shuffles once and splits
+    every pass alike; verl keeps the order unless `actor.shuffle` is set. A single minibatch keeps its order, because
+    the order does not change the gradient.
 
     Args:
-        rows: of the step; every `together` consecutive ones are a bundle, such as a preference pair.
-        size: the most rows of a minibatch, rounded up to whole bundles; 0 takes all rows at once.
-        together: rows of a bundle.
-        address: of the order, another one in each step and pass.
+        rows: of the step; every `together` consecutive rows are a bundle, such as a preference pair.
+        size: maximum number of rows of a minibatch, rounded up to complete bundles; 0 puts all rows into one.
+        together: rows of a bundle, which are never separated.
+        address: of the random order; different for each step and pass.
     """
     bundles = [list(rows[start : start + together]) for start in range(0, len(rows), together)]
     count = max(1, math.ceil(len(bundles) / math.ceil(size / together))) if size else 1
     order = shuffle_indices(len(bundles), *address) if count > 1 else range(len(bundles))
     ends = [number * len(bundles) // count for number in range(count + 1)]
-    return [flatten(bundles[place] for place in order[start:end]) for start, end in pairwise(ends)]
+    return [flatten(bundles[index] for index in order[start:end]) for start, end in pairwise(ends)]
 
 
 def flatten(groups: Iterable[Group]) -> list[Rollout]:
-    """All rollouts of some groups."""
+    """Return the rollouts of all groups as one list."""
     return [rollout for group in groups for rollout in group]
 
 
 def describe_groups(groups: Groups) -> dict[str, float]:
-    """What a step's rollouts look like, nothing dropped in silence: rewards, formats, lengths, truncations, empty
-    groups.
+    """Compute the metrics of a step's rollouts: rewards, accuracy, format, lengths, truncation, groups without signal.
 
-    Figures of answers are those of the policy's own, where there are any: what was given is not its merit. A length is
-    the number of trained tokens: a tool's result does not count.
+    Metrics of answers are over on-policy answers, if there are any, so demonstrations and replayed answers do not
+    count. A length is the number of trained tokens, so tool results do not count.
     """
-    greedy = [one.reward for group in groups for one in group if one.source == "greedy" and one.has_reward]
+    greedy = [answer.reward for group in groups for answer in group if answer.source == "greedy" and answer.has_reward]
     groups = [[rollout for rollout in group if rollout.source != "greedy"] for group in groups]
     everything = flatten(groups)
     if not everything:
         return {}
     rollouts = [rollout for rollout in everything if rollout.is_on_policy] or everything
-    traces = [rollout for rollout in everything if rollout.source == "expert"]
-    earned = [trace.reward for trace in traces if trace.has_reward]
+    demonstrations = [rollout for rollout in everything if rollout.source == "expert"]
+    demonstration_rewards = [rollout.reward for rollout in demonstrations if rollout.has_reward]
     graded = [(rollout, rollout.grade) for rollout in rollouts if rollout.grade is not None]
     rewards = [rollout.reward for rollout in rollouts if rollout.has_reward]
-    spread = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
+    distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
     right = [r.trained_count for r, verdict in graded if verdict.correct]
     wrong = [r.trained_count for r, verdict in graded if not verdict.correct]
     parts = sorted({name for _, verdict in graded for name in verdict.parts})
     return {
-        # An answer without a reward is counted, and is in no statistic of rewards; without any there is none.
+        # Answers without a reward are counted below and are not part of reward statistics.
         **({"reward/mean": fmean(rewards)} if rewards else {}),
-        # A part that does not apply to an answer is not there.
+        # An answer lacks the parts that do not apply to it.
         **{f"reward/{name}/mean": fmean(v.parts[name] for _, v in graded if name in v.parts) for name in parts},
         **({"reward/greedy": fmean(greedy)} if greedy else {}),
         "accuracy": fmean(verdict.correct for _, verdict in graded),
         "format": fmean(verdict.format_ok for _, verdict in graded),
-        "groups/zero_std": fmean(len(different) < 2 for different in spread),
+        "groups/zero_std": fmean(len(values) < 2 for values in distinct_rewards),
         "groups/all_right": fmean(all(r.grade is not None and r.grade.correct for r in group) for group in groups),
         "groups/all_wrong": fmean(not any(r.grade is not None and r.grade.correct for r in group) for group in groups),
         **{f"grading/{tier}s": sum(v.tier == tier for _, v in graded) for tier in UNGRADED},
@@ -267,6 +283,6 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         **({"length/right_mean": fmean(right)} if right else {}),
         **({"length/wrong_mean": fmean(wrong)} if wrong else {}),
         "length/truncated_frac": fmean(rollout.stop_reason == "length" for rollout in rollouts),
-        **({"guidance/trace_reward": fmean(earned)} if earned else {}),
-        **({"guidance/wrong_traces": sum(map(is_wrong_trace, traces))} if traces else {}),
+        **({"guidance/trace_reward": fmean(demonstration_rewards)} if demonstration_rewards else {}),
+        **({"guidance/wrong_traces": sum(map(is_wrong_trace, demonstrations))} if demonstrations else {}),
     }

@@ -1,4 +1,4 @@
-"""What a run stands on, versions, commit and hardware, and how it computes: recorded, and reused on resume."""
+"""Records the environment of a run: versions, commit, hardware and compute settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RECORD = "env.json"
 
 
 def describe_environment(device: torch.device, compute: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe what the run stands on: versions, commit, hardware, and how it computes."""
+    """Return versions, commit, hardware and the given compute settings, for env.json."""
     return {
         "qed": version("qed"),
         "python": sys.version.split()[0],
@@ -33,14 +33,13 @@ def describe_environment(device: torch.device, compute: Mapping[str, Any]) -> di
 
 
 def _read_commit() -> str | None:
-    """The commit of qed's own checkout, `-dirty` behind it where files differ; None where there is no checkout or no
-    git."""
+    """Return the commit of qed's checkout, with `-dirty` if files differ; None without a checkout or without git."""
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None
     command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:
         return None
-    return told.stdout.strip() or None
+    return result.stdout.strip() or None

@@ -1,4 +1,4 @@
-"""The folder that a run is to be written into: fresh, resumed, or in the place of another; one process at a time."""
+"""Opens and locks a run's folder: new, resumed, or replacing another run; one process at a time."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from qed.errors import UsageError
 from qed.runs.run import Launch
 
 LOCK = ".lock"
-# What a process has made in its folder before there are settings, which make the folder a run.
+# Files that a process creates before settings.yaml, without which a folder is not a run.
 BEFORE_SETTINGS = {LOCK, "logs", "events.jsonl", "heartbeat.json", ".heartbeat.json.part"}
-REPLACED = ".replaced-"  # in the name of a run that is put aside while another is prepared in its place
+REPLACED = ".replaced-"  # in the name of a run that is moved aside while another is prepared in its folder
 
 
 def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]:
-    """The folder of a run: fresh, or resumed, or in the place of another when asked.
+    """Open the folder of a run: create a new one, resume, or replace an existing run.
 
-    A folder that a process left which was killed before its run had begun counts as empty.
+    A folder counts as empty if its process was killed before it wrote settings.yaml.
 
     Args:
-        out: the folder, or empty for a fresh one under runs/.
-        name: the beginning of the fresh folder's name.
-        launch: what may happen to a folder that exists.
+        out: the folder, or empty for a new one under runs/.
+        name: the first part of the new folder's name.
+        launch: whether an existing run is resumed or replaced.
 
     Returns:
-        the folder, and where the run that it replaces has been put aside.
+        the folder, and where the run that it replaces has been moved, or None.
 
     Raises:
-        UsageError: the folder cannot be taken; why, and what to do.
+        UsageError: the folder cannot be used; the message says why, and what to do.
     """
     if not out:
         if launch.resume:
@@ -47,13 +47,13 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
     _restore_replaced(folder)
     is_run = (folder / "settings.yaml").is_file()
     if launch.resume and not is_run:
-        raise UsageError(f"{folder} holds no run to resume: it has no settings.yaml. Begin one without --resume.")
+        raise UsageError(f"{folder} holds no run to resume: it has no settings.yaml. Start one without --resume.")
     if _is_occupied(folder) and not launch.resume:
         if not (launch.overwrite and is_run):
             what = (
                 "Continue it with --resume, or replace it with --overwrite."
                 if is_run
-                else "It is no run; choose another."
+                else "It is not a run; choose another folder."
             )
             raise UsageError(f"The folder {folder} already exists and is not empty. {what}")
         folder = folder.resolve()
@@ -69,7 +69,7 @@ def open_folder(out: str, name: str, launch: Launch) -> tuple[Path, Path | None]
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Keep every other process from writing a run's folder until the block, or this process, ends, however it ends.
+    """Lock a run's folder against other processes until the block or this process ends.
 
     Raises:
         UsageError: another process writes it.
@@ -83,7 +83,11 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _open_lock(folder: Path) -> IO[str] | None:
-    """The folder's lock; None where it cannot be written, or the disk knows no locks."""
+    """Open and lock the lock file; None if it cannot be written or the file system has no locks.
+
+    Raises:
+        UsageError: another process holds the lock.
+    """
     try:
         lock = (folder / LOCK).open("a+", encoding="utf-8")
     except OSError:
@@ -92,11 +96,11 @@ def _open_lock(folder: Path) -> IO[str] | None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         lock.seek(0)
-        told = lock.read().strip() or "another process"
+        owner = lock.read().strip() or "another process"
         lock.close()
         raise UsageError(
-            f"The run {folder} is being written by {told}. Wait until it has ended, or end it first: two processes in "
-            "one folder would spoil it."
+            f"The run {folder} is being written by {owner}. Wait until it has ended, or end it first: two processes "
+            "would corrupt the folder."
         ) from error
     except OSError:
         lock.close()
@@ -108,27 +112,27 @@ def _open_lock(folder: Path) -> IO[str] | None:
 
 
 def _require_unused(folder: Path) -> None:
+    """Raise `UsageError` if another process writes this folder."""
     if (folder / LOCK).is_file():
         with lock_folder(folder):
             pass
 
 
 def _is_occupied(folder: Path) -> bool:
-    """Whether there is anything but what a process leaves that never came to write its settings."""
+    """Return whether the folder has any other files than those in BEFORE_SETTINGS."""
     if not folder.is_dir():
         return folder.exists()
     return any(path.name not in BEFORE_SETTINGS for path in folder.iterdir())
 
 
 def _restore_replaced(folder: Path) -> None:
-    """Undo what a process that was killed while it prepared a run in the place of another has left.
+    """Clean up after a process that was killed while it prepared a run that replaces another.
 
-    A run that is prepared has its metrics, were they none; until then the run before it comes back, and from then on it
-    is gone for good.
+    A prepared run has a metrics.jsonl, even an empty one. Without it the replaced run is restored, with it deleted.
     """
     folder = folder.resolve()
-    around = folder.parent.iterdir() if folder.parent.is_dir() else ()
-    asides = [path for path in around if path.name.startswith(f".{folder.name}{REPLACED}")]
+    siblings = folder.parent.iterdir() if folder.parent.is_dir() else ()
+    asides = [path for path in siblings if path.name.startswith(f".{folder.name}{REPLACED}")]
     is_run = (folder / "settings.yaml").is_file()
     if not asides or (_is_occupied(folder) and not is_run):
         return

@@ -1,4 +1,4 @@
-"""Names of metrics that have changed: rows that an earlier version wrote are read under today's names."""
+"""Renamed metrics: rows that an earlier version wrote are read with the current names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from qed.runs.run import Row, read_lines
 
-# The old name of each metric, and the one that is written today. The old stages were wider: `sample_s` held grading,
-# and `train_s` held scoring and the sampler's load, for which rows of that time have no figures.
+# The old and the current name of each metric. The old stages covered more: `sample_s` included grading, and `train_s`
+# scoring and the sync of the sampler's weights, so rows with old names lack these stages.
 RENAMED: Mapping[str, str] = {
     "time/step_s": "time/step",
     "time/sample_s": "time/sample",
@@ -18,10 +18,10 @@ RENAMED: Mapping[str, str] = {
 
 
 def rename_old_metrics(row: Row) -> Row:
-    """Return a row of metrics under today's names."""
+    """Return a row of metrics with the current names."""
     return {RENAMED.get(name, name): value for name, value in row.items()}
 
 
 def read_metrics(path: Path) -> list[Row]:
-    """Read the rows of a metrics.jsonl under today's names, see `read_lines`."""
+    """Read the rows of a metrics.jsonl with the current names, see `read_lines`."""
     return [rename_old_metrics(row) for row in read_lines(path)]

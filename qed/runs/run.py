@@ -1,12 +1,12 @@
-"""A run's folder, written and read: the only channel between training, evaluation, report and viewer.
+"""Writes and reads a run's folder, the only interface between training, evaluation, report and viewer.
 
     settings.yaml  settings.origin.json  env.json  command.txt  README.md
     metrics.jsonl  events.jsonl  logs/attempt_N/main.log
     rollouts/step_000010.jsonl.zst  eval/step_000010/TASK.jsonl + summary.json
     checkpoints/step_000010/{hf/, state.*, answers.jsonl, MANIFEST.json}  checkpoints/LATEST  final
 
-A file is whole or absent: it is written beside its place and renamed. A line of metrics.jsonl that does not fit on the
-disk is taken back.
+Files are written atomically: to a temporary name, then renamed. If a line of a JSON lines file does not fit on the
+disk, its written part is removed.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from qed.runs import manifest
 from qed.types import Rollout
 
 Row = dict[str, Any]
-# In a rollout's row `source` says who wrote the answer, so the problem's own source has another name.
+# In a rollout's row `source` names the origin of the answer, so the source of the problem has another name.
 PROBLEM_COLUMNS = {"subject": "subject", "level": "level", "source": "data_source"}
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How a run was started: the command, where each setting came from, and what may happen to a folder that exists."""
+    """How a run was started: the command, the origin of each setting, and what may happen to an existing folder."""
 
     command: tuple[str, ...] = ()
     origins: Mapping[str, str] = field(default_factory=dict)
     resume: bool = False
     overwrite: bool = False
-    requeue: bool = False  # whether a run that has begun and saved nothing may begin again
+    requeue: bool = False  # whether a run without a checkpoint may start again
     json: bool = False
-    home: str = ""  # the folder that advice on resuming names, where it is not the run's own
-    allow_change: tuple[str, ...] = ()  # settings that may be others when the run is resumed
-    fast: bool = False  # compare sizes alone, where a checkpoint is verified
+    home: str = ""  # the folder that messages about resuming name, if it is not the run's own
+    allow_change: tuple[str, ...] = ()  # settings that may change when the run is resumed
+    fast: bool = False  # whether a checkpoint is verified by the sizes of its files only
 
 
 class Run:
-    """The writer of one run's folder; as a context manager it puts the traceback of a failure into the run's log.
+    """Writes a run's folder; as a context manager it writes the traceback of a failure into the run's log.
 
     Args:
         folder: of the run.
-        home: the folder that advice on resuming names, where it is not the run's own.
+        home: the folder that messages about resuming name, if it is not the run's own.
     """
 
     def __init__(self, folder: Path, home: str = "") -> None:
@@ -64,7 +64,7 @@ class Run:
         self.attempt = len(list(folder.glob("logs/attempt_*"))) + 1
         self.log = folder / "logs" / f"attempt_{self.attempt}" / "main.log"
         self.log.parent.mkdir(parents=True)
-        self._written: set[Path] = set()  # since they were last brought onto the disk
+        self._written: set[Path] = set()  # files that were written since the last `sync`
 
     def __enter__(self) -> Run:
         return self
@@ -74,70 +74,70 @@ class Run:
     ) -> None:
         if error is not None:
             stopped = isinstance(error, KeyboardInterrupt | Interrupted)
-            # A disk that is full, or a folder that is gone, must not hide the error that is on its way.
+            # A full disk or a deleted folder must not hide the original error.
             with contextlib.suppress(OSError, QedError):
-                self.note("".join(traceback.format_exception(error)))
+                self.write_log("".join(traceback.format_exception(error)))
                 error.qed_log = self.log  # type: ignore[attr-defined]
                 self.event("interrupted" if stopped else "failed", reason=str(error)[:500])
 
-    def note(self, text: str) -> None:
-        """Add to the run's log."""
+    def write_log(self, text: str) -> None:
+        """Append text to the run's log."""
         with self.log.open("a", encoding="utf-8") as file:
             file.write(redact(text).rstrip("\n") + "\n")
 
     def event(self, kind: str, **what: Any) -> None:
-        """One line in events.jsonl."""
+        """Append a line to events.jsonl."""
         self._append("events.jsonl", {"event": kind, "time": round(time.time(), 3), **_redact_value(what)})
 
     def metrics(self, row: Row) -> None:
-        """One line in metrics.jsonl."""
+        """Append a line to metrics.jsonl."""
         self._append("metrics.jsonl", row)
 
     def rollouts(self, step: int, rollouts: Iterable[Rollout]) -> None:
-        """All rollouts of a step, compressed."""
+        """Write all rollouts of a step, compressed."""
         lines = "".join(encode_line(build_row(rollout, step)) for rollout in rollouts)
         self.write(
             f"rollouts/step_{step:06d}.jsonl.zst", zstandard.ZstdCompressor(level=3).compress(encode_lines(lines))
         )
 
     def evaluation(self, step: int, task: str, rows: Sequence[Row], summary: Row) -> None:
-        """Every answer of an evaluation, and its summary beside those of the step's other tasks."""
+        """Write every answer of an evaluation, and add its summary to those of the step's other tasks."""
         self._written |= set(write_evaluation(self.folder, step, task, rows, summary))
 
     def write(self, name: str, content: bytes) -> None:
-        """A whole file in the run's folder, see `write_whole`."""
+        """Write a file in the run's folder atomically, see `write_whole`."""
         write_whole(self.folder / name, content)
         self._written.add(self.folder / name)
 
     def sync(self) -> None:
-        """Bring onto the disk what has been recorded: a checkpoint must not outlive the metrics of its steps."""
+        """Sync all written files to disk, so that no checkpoint outlives the metrics of its steps."""
         for path in {*self._written, *(path.parent for path in self._written)}:
             with contextlib.suppress(FileNotFoundError):
                 manifest.fsync(path)
         self._written.clear()
 
     def truncate(self, step: int) -> None:
-        """Forget what was recorded after a step, so that a resumed run continues where its checkpoint stands."""
-        kept = [row for row in read_lines(self.folder / "metrics.jsonl") if row["step"] <= step]
-        self.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in kept).encode())
+        """Delete metrics, rollouts and evaluations of later steps, before a run resumes from this step."""
+        rows = [row for row in read_lines(self.folder / "metrics.jsonl") if row["step"] <= step]
+        self.write("metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
         for path in [*self.folder.glob("rollouts/step_*"), *self.folder.glob("eval/step_*")]:
             if int(path.name.split("_")[1].split(".")[0]) > step:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _append(self, name: str, row: Row) -> None:
         path = self.folder / name
-        before = path.stat().st_size if path.exists() else 0
+        size = path.stat().st_size if path.exists() else 0
         try:
             write_bytes(path, (json.dumps(row) + "\n").encode(), append=True)
             self._written.add(path)
         except OSError as error:
             if path.exists():
-                os.truncate(path, before)  # half a line would break every reader
+                os.truncate(path, size)  # an incomplete line would break every reader
             raise _explain_unwritable(path, error) from error
 
 
 def _redact_value(value: Any) -> Any:
-    """What an event tells, without keys in its texts."""
+    """Redact all strings in a JSON value."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, Mapping):
@@ -146,24 +146,27 @@ def _redact_value(value: Any) -> Any:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """A whole file, by renaming.
+    """Write a file under a temporary name and rename it.
 
     Raises:
-        QedError: the disk is full or the folder is gone; what was written before stays.
+        QedError: the disk is full or the folder is gone; the previous content stays.
     """
-    beside = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(beside, content)
-        beside.replace(path)
+        write_bytes(temporary, content)
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise _explain_unwritable(path, error) from error
 
 
 def write_evaluation(folder: Path, step: int, task: str, rows: Sequence[Row], summary: Row) -> tuple[Path, Path]:
-    """The answers to a task in `eval/step_N/TASK.jsonl`, and the figures of each decoding in the step's
-    summary.json; both files."""
+    """Write the answers to a task to `eval/step_N/TASK.jsonl` and add its summary to the step's summary.json.
+
+    Returns:
+        the paths of both files.
+    """
     answers, figures = (folder / name_step_folder(step) / name for name in (f"{task}.jsonl", "summary.json"))
     write_whole(answers, encode_lines("".join(map(encode_line, rows))))
     summaries = {**read_json(figures, {}), task: summary}
@@ -172,28 +175,28 @@ def write_evaluation(folder: Path, step: int, task: str, rows: Sequence[Row], su
 
 
 def name_step_folder(step: int) -> str:
-    """Where the evaluation of a step lies within its run."""
+    """Return the path of a step's evaluation within the run's folder."""
     return f"eval/step_{step:06d}"
 
 
 def encode_line(row: Row) -> str:
-    """A row as a line of a JSON lines file."""
+    """Encode a row as a line of a JSON lines file."""
     return json.dumps(row, ensure_ascii=False) + "\n"
 
 
 def encode_lines(lines: str) -> bytes:
-    """JSON lines as UTF-8; a lone surrogate, which UTF-8 cannot hold, becomes its JSON escape."""
+    """Encode JSON lines as UTF-8; lone surrogates, which UTF-8 cannot represent, become JSON escapes."""
     return lines.encode("utf-8", "backslashreplace")
 
 
 def write_bytes(path: Path, content: bytes, append: bool = False) -> None:
-    """Write to a file; metrics, events, rollouts and evaluations go through here."""
+    """Write or append to a file; all metrics, events, rollouts and evaluations are written by this function."""
     with path.open("ab" if append else "wb") as file:
         file.write(content)
 
 
 def build_row(rollout: Rollout, step: int) -> Row:
-    """A rollout as one line of a file."""
+    """Build the row of a rollout for rollouts/."""
     verdict = rollout.grade
     return {
         "step": step,
@@ -201,11 +204,7 @@ def build_row(rollout: Rollout, step: int) -> Row:
         "sample_id": rollout.index,
         "question": rollout.problem.question,
         "gold": rollout.problem.answer,
-        **{
-            theirs: rollout.problem.meta[ours]
-            for ours, theirs in PROBLEM_COLUMNS.items()
-            if ours in rollout.problem.meta
-        },
+        **{column: rollout.problem.meta[key] for key, column in PROBLEM_COLUMNS.items() if key in rollout.problem.meta},
         "prompt": rollout.prompt_text,
         "text": rollout.text,
         "extracted": verdict.extracted if verdict else None,
@@ -229,18 +228,17 @@ def build_row(rollout: Rollout, step: int) -> Row:
 
 
 def read_lines(path: Path) -> list[Row]:
-    """The rows of a JSON lines file, compressed or not; a missing file has none, an unfinished last line is passed
-    over.
+    """Read the rows of a JSON lines file, compressed or not; none if it is missing. An incomplete last line is skipped.
 
     Raises:
-        DataError: the file is damaged, and where.
+        DataError: the file is damaged; the message names the line.
     """
     if not path.exists():
         return []
     lines: list[bytes] = []
     rows: list[Row] = []
     try:
-        # Only a line feed ends a row: model text may hold whatever else Unicode takes for the end of a line.
+        # Split only at line feeds: model text may contain other line separators of Unicode.
         lines = _read_content(path).split(b"\n")[:-1]
         for line in lines:
             rows.append(_parse_row(line) if line.strip() else {})
@@ -251,10 +249,10 @@ def read_lines(path: Path) -> list[Row]:
 
 
 def _parse_row(line: bytes) -> Row:
-    found = json.loads(line)
-    if not isinstance(found, dict):
-        raise ValueError(f"expected a row with columns, found {type(found).__name__}")
-    return found
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise ValueError(f"expected a row with columns, found {type(row).__name__}")
+    return row
 
 
 def _read_content(path: Path) -> bytes:
@@ -265,7 +263,7 @@ def _read_content(path: Path) -> bytes:
 
 
 def read_json(path: Path, default: Any) -> Any:
-    """A JSON file, or the default where there is none.
+    """Read a JSON file, or return the default if there is none.
 
     Raises:
         DataError: the file is damaged.
@@ -279,13 +277,13 @@ def read_json(path: Path, default: Any) -> Any:
 
 
 def read_evaluations(folder: Path) -> Iterator[tuple[int, dict[str, Row]]]:
-    """The evaluations of a run in the order of their steps: the step, and a summary for each task."""
+    """Yield the evaluations of a run in order: the step, and the summary of each task."""
     for path in sorted(folder.glob("eval/step_*/summary.json")):
         yield int(path.parent.name.split("_")[1]), read_json(path, {})
 
 
 def _explain_unwritable(path: Path, error: OSError) -> QedError:
     return QedError(
-        f"Cannot write {path}: {error.strerror or error}. Everything written before is whole. Free some space, or set "
-        "run.save_rollouts=false in training, and go on with --resume."
+        f"Cannot write {path}: {error.strerror or error}. Everything written before is complete. Free some space, or "
+        "set run.save_rollouts=false in training, and continue with --resume."
     )

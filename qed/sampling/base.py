@@ -1,7 +1,7 @@
-"""What every sampler offers: token ids in, token ids and log-probs out, and new weights when the policy has learned.
+"""The interface of samplers: token ids in, token ids and log-probs out, and new weights after an update.
 
-A sampler knows tokens and weights, nothing of problems or rewards. What is sampled is kept as it is: ids and log-probs,
-the end token included, are what the learner reads.
+A sampler works with tokens and weights, not with problems or rewards. The learner reads the sampled ids and log-probs
+unchanged, including the end token.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from qed.types import Completion
 
 @dataclass(frozen=True)
 class Sampling:
-    """How one call samples: temperature 0 is greedy, and its log-probs are then those at temperature 1.
+    """Sampling parameters. Temperature 0 is greedy, with the log-probs of temperature 1.
 
-    After the temperature, `top_k` keeps so many of the likeliest tokens, `top_p` the fewest whose probabilities reach
-    that sum, `min_p` those with at least that share of the likeliest one's probability. Log-probs are those of what is
-    left. Training samples from the whole distribution, because its ratios are about that one.
+    After the temperature, `top_k` keeps that many of the most likely tokens, `top_p` the smallest set whose
+    probabilities reach that sum, `min_p` those with at least that share of the largest probability. Log-probs are those
+    of the truncated distribution. Training samples from the full distribution, to which its ratios refer.
     """
 
     temperature: float
@@ -33,21 +33,21 @@ class Sampling:
 
     @property
     def whole(self) -> bool:
-        """Whether every token can be drawn."""
+        """Return whether the distribution is not truncated, so that every token can be sampled."""
         return self.top_p >= 1 and self.top_k == 0 and self.min_p == 0
 
 
 def has_exact_logps(sampler: Sampler) -> bool:
-    """Whether a sampler says that its log-probs are exact; one that does not say has none."""
+    """Return a sampler's `exact_logps`; False if it has no such attribute."""
     return bool(getattr(sampler, "exact_logps", False))
 
 
 class Sampler(Protocol):
-    """Generates answers to prompts under the weights it has loaded."""
+    """Generates completions of prompts with the weights it has loaded."""
 
     @property
     def exact_logps(self) -> bool:
-        """Whether its log-probs are the learner's up to the rounding of float32, so that their ratio is 1."""
+        """Return whether its log-probs equal the learner's up to float32 rounding, so that their ratio is 1."""
         ...
 
     def generate(
@@ -55,15 +55,19 @@ class Sampler(Protocol):
         prompts: Sequence[Sequence[int]],
         seeds: Sequence[Sequence[int]],
         sampling: Sampling,
-        given: Sequence[int] = (),
+        prefix_lengths: Sequence[int] = (),
     ) -> list[list[Completion]]:
-        """For each prompt as many answers as it has seeds; an answer's draws are a function of its seed alone.
+        """Generate one completion for each seed of each prompt; its random numbers depend on its seed alone.
 
-        `given` says of each prompt how many of its last tokens begin the answer already: with them an answer has at
-        most `max_tokens`, and what is returned is its continuation. Without it no answer is begun.
+        Args:
+            prompts: token ids.
+            seeds: of each prompt, one for each completion.
+            sampling: temperature, maximum length and stop strings.
+            prefix_lengths: of each prompt, how many of its last tokens are already part of the answer. They count
+                towards `max_tokens`, and only the continuation is returned. Empty means 0 for all prompts.
         """
         ...
 
     def load(self, weights: nn.Module, version: int) -> None:
-        """Answer from these weights from now on."""
+        """Sample with these weights from now on; `version` is the step that made them."""
         ...

@@ -1,6 +1,6 @@
-"""Bytes that training takes on a device, worked out from the weights and the settings and not from what is free now.
+"""Computes the bytes that training takes on a device from the weights and the settings, not from the memory in use.
 
-So they are the same whenever a run is made: before its first step, after it, and after it was resumed.
+So the result is the same before the first step, after it, and after the run was resumed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from qed.config.settings import LearnerSettings
 
 def count_weight_bytes(model: nn.Module, precision: torch.dtype = torch.float32) -> int:
     """Return the bytes of a model's weights and buffers, and of the copies of trained weights that autocast keeps."""
-    tensors = {one.data_ptr(): one for one in chain(model.parameters(), model.buffers())}
+    tensors = {tensor.data_ptr(): tensor for tensor in chain(model.parameters(), model.buffers())}
     cast = precision.itemsize if precision != torch.float32 else 0
-    return sum(one.nbytes + one.numel() * cast * one.requires_grad for one in tensors.values())
+    return sum(tensor.nbytes + tensor.numel() * cast * tensor.requires_grad for tensor in tensors.values())
 
 
 def count_training_bytes(parameters: Iterable[nn.Parameter], settings: LearnerSettings) -> int:

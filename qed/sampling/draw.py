@@ -1,7 +1,7 @@
-"""The draw of the next token, by which all samplers in this process draw alike.
+"""Samples the next token; all samplers in this process use these functions.
 
-A token is found by inverting the cumulative distribution at a number that belongs to the answer's seed and the token's
-position, so an answer does not depend on which others share its batch, except where rounding decides.
+A token is sampled by inverting the cumulative distribution at a uniform random number. The number depends only on the
+sequence's seed and the token's position, so a sequence does not depend on its batch, except where rounding decides.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from torch import Tensor
 
 from qed.sampling.base import Sampling
 
-BLOCK = 256  # tokens whose probabilities are added up before one of them is looked for,
+BLOCK = 256  # tokens of a block; the block is found first, then the token in it,
 BLOCKS_FROM = 4096  # in vocabularies above this size
 
 
 def keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Logits [B, V], after the temperature, with minus infinity for the tokens that are not drawn; the likeliest one
-    always stays."""
+    """Set the logits [B, V], after the temperature, of tokens that top-k, top-p or min-p exclude to minus infinity.
+
+    The most likely token always stays.
+    """
     if sampling.top_k:
         smallest = logits.topk(min(sampling.top_k, logits.shape[-1]), -1).values[:, -1:]
         logits = logits.masked_fill(logits < smallest, -torch.inf)
@@ -36,12 +38,12 @@ def keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw_tokens(scores: Tensor, uniform: Tensor | None, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """The next token of every row and its log-prob under the distribution that it was drawn from, in float32.
+    """Sample the next token of every row, with its log-prob under the distribution that it was sampled from.
 
     Args:
         scores: [B, V], the model's logits.
-        uniform: [B] float64 in [0, 1), the rows' numbers for this position; None takes the likeliest token.
-        sampling: how.
+        uniform: [B] float64 in [0, 1), the rows' random numbers for this position; None takes the most likely token.
+        sampling: temperature and truncation.
 
     Returns:
         tokens [B] int64 and log-probs [B] float32.
@@ -55,25 +57,25 @@ def draw_tokens(scores: Tensor, uniform: Tensor | None, sampling: Sampling) -> t
     if uniform is None:
         chosen = logits.argmax(-1)
     else:
-        # Among numbers that are not finite nothing is found: any token will do, its log-prob says what is wrong.
-        found = _invert_cumulative(logps.to(uniform.device).exp(), uniform).clamp_(max=scores.shape[-1] - 1)
-        chosen = found.to(scores.device)
+        # With NaN logits the index is out of range. Any token will do then, because its log-prob is NaN too.
+        tokens = _invert_cumulative(logps.to(uniform.device).exp(), uniform).clamp_(max=scores.shape[-1] - 1)
+        chosen = tokens.to(scores.device)
     return chosen, logps.gather(-1, chosen[:, None]).squeeze(-1)
 
 
 def _invert_cumulative(probabilities: Tensor, uniform: Tensor) -> Tensor:
-    """The tokens [B] at which the cumulative probabilities [B, V] pass the numbers [B].
+    """Return the tokens [B] at which the cumulative probabilities [B, V] exceed the numbers [B].
 
-    In a large vocabulary the block of tokens is found first, then the token in it, so that only sums of blocks are
-    accumulated over the whole. Sums are float64: at float32 tokens of small probability would be lost.
+    In a large vocabulary the block of tokens is found first, then the token in it, so that only block sums are
+    accumulated over the vocabulary. Sums are float64, because float32 would lose tokens of small probability.
     """
     size = probabilities.shape[-1]
     if size <= BLOCKS_FROM:
         cumulative = probabilities.cumsum(-1, dtype=torch.float64)
         return _find_passed(cumulative, uniform[:, None] * cumulative[:, -1:]).squeeze(-1)
-    whole = size - size % BLOCK
-    sums = probabilities[:, :whole].view(len(probabilities), -1, BLOCK).sum(-1, dtype=torch.float64)
-    rest = probabilities[:, whole:].sum(-1, keepdim=True, dtype=torch.float64)
+    in_blocks = size - size % BLOCK
+    sums = probabilities[:, :in_blocks].view(len(probabilities), -1, BLOCK).sum(-1, dtype=torch.float64)
+    rest = probabilities[:, in_blocks:].sum(-1, keepdim=True, dtype=torch.float64)
     ends = torch.cat([sums, rest], -1).cumsum(-1)
     target = uniform[:, None] * ends[:, -1:]
     block = _find_passed(ends, target)
@@ -84,7 +86,9 @@ def _invert_cumulative(probabilities: Tensor, uniform: Tensor) -> Tensor:
 
 
 def _find_passed(cumulative: Tensor, target: Tensor) -> Tensor:
-    """The first places [B, 1] where the cumulative sums [B, N] are above the targets [B, 1]: never one that adds
-    nothing, also where rounding has made the target as large as the last sum."""
+    """Return the first indices [B, 1] where the cumulative sums [B, N] exceed the targets [B, 1].
+
+    The target is kept below the last sum, so rounding never selects a token of probability 0.
+    """
     below = torch.nextafter(cumulative[:, -1:], torch.zeros_like(target))
     return torch.searchsorted(cumulative, torch.minimum(target, below), right=True)

@@ -69,7 +69,7 @@ def test_what_was_killed_before_it_had_begun_counts_as_nothing(qed: Callable[...
     killed_early(run)
     refused = qed("grpo", "--out", run, *TINY, "--resume")
     assert refused.code == 2
-    assert "Begin one without --resume" in refused.err
+    assert "Start one without --resume" in refused.err
     assert qed("grpo", "--out", run, *TINY).code == 0
     assert (run / "logs" / "attempt_2").is_dir()
 
@@ -102,7 +102,7 @@ def test_nobody_elses_files_are_touched(tmp_path: Path) -> None:
     killed_early(run)
     (run / "thesis.tex").write_text("mine")
     for launch in (Launch(), Launch(overwrite=True)):
-        with pytest.raises(UsageError, match="It is no run"):
+        with pytest.raises(UsageError, match="It is not a run"):
             open_folder(str(run), "", launch)
     assert (run / "thesis.tex").read_text() == "mine"
     assert aside.is_dir()

@@ -188,7 +188,7 @@ def test_a_run_says_that_experts_are_not_adapted(tmp_path: Path, capsys: pytest.
     train(settings, Launch())
     (event,) = [one for one in read_lines(tmp_path / "run" / "events.jsonl") if one["event"] == "experts_not_adapted"]
     assert 0 < event["share"] < 1
-    assert "name experts in model.lora_targets" in " ".join(capsys.readouterr().out.split())
+    assert "add experts to model.lora_targets" in " ".join(capsys.readouterr().out.split())
 
 
 class Casts(TorchDispatchMode):

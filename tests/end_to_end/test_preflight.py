@@ -105,7 +105,7 @@ def test_a_disk_that_is_too_small_is_refused(
 def test_a_model_that_is_not_taught_yet_is_warned_of_and_trained(qed: Callable[..., Any], tmp_path: Path) -> None:
     done = qed("grpo", "--out", tmp_path / "run", *SMALL, "--run.on_no_signal", "warn")
     assert done.code == 0, done.err
-    assert "Warning: No answer has the form that the reward reads" in done.out
+    assert "Warning: No answer has the format that the reward reads" in done.out
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_model_that_is_not_taught_yet_is_warned_of_and_trained(qed: Callable[.
     [
         (check_answers(Answers(1.0, 0.5, 0.1, 0.1, 0.5), 48), "sampling.max_tokens=48"),
         (check_answers(Answers(0.0, 0.0, 0.0, 0.0, 0.5), 48), "SFT"),
-        (check_answers(Answers(0.0, 0.5, 0.0, 0.0, 0.0), 48), "ends with 5"),
+        (check_answers(Answers(0.0, 0.5, 0.0, 0.0, 0.0), 48), "exit code 5"),
         (check_answers(Answers(0.0, 0.5, 0.5, None, 0.5, 1.0), 48), "For 100% of the answers every reward function"),
         (check_prefixes(3, 4), "special token"),
         (check_window(20, 32, 48), "20 of 32"),
@@ -142,9 +142,9 @@ def test_what_hardly_works_is_warned_of(findings: list[Finding], word: str) -> N
         check_memory(1 << 20, 1 << 20, 1 << 30),
         check_disk(1 << 20, 2, 1 << 20, 1 << 30),
         check_weights([0.0, 1.0]),
-        check_ends(0, 0, "answers", taught=True),
-        check_ends(1, 9, "answers", taught=True),
-        check_ends(0, 9, "answers", taught=False),
+        check_ends(0, 0, "answers", imitated=True),
+        check_ends(1, 9, "answers", imitated=True),
+        check_ends(0, 9, "answers", imitated=False),
     ],
 )
 def test_what_works_is_not(findings: list[Finding]) -> None:
@@ -152,7 +152,7 @@ def test_what_works_is_not(findings: list[Finding]) -> None:
 
 
 @pytest.mark.parametrize(
-    "findings", [check_weights([0.0]), check_ends(0, 9, "rows", taught=True), check_disk(1 << 30, 3, 0, 2 << 30)]
+    "findings", [check_weights([0.0]), check_ends(0, 9, "rows", imitated=True), check_disk(1 << 30, 3, 0, 2 << 30)]
 )
 def test_what_cannot_work_is_refused(findings: list[Finding]) -> None:
     with pytest.raises(UsageError, match=r"run\.preflight=false"):

@@ -50,11 +50,11 @@ def test_a_start_is_made_once_and_begun_from(qed: Callable[..., Any], tmp_path: 
 
 
 def test_what_no_start_can_be_is_said(qed: Callable[..., Any], tmp_path: Path) -> None:
-    """A config that is not there, and one that wants a start of its own."""
+    """A config that is not there, and one that has a warm start itself."""
     assert "Did you mean 'withheld-base'" in qed("grpo", "--model", "sft:withheld-bas", "--dry-run").err
     config = tmp_path / "own.yaml"
     config.write_text('model: {name: "sft:withheld-base"}')
     for extra in ([], ["--dry-run"]):
         done = qed("grpo", "--model", f"sft:{config}", "--out", tmp_path / "run", *extra)
         assert done.code == 2
-        assert "must not want a start of its own" in done.err
+        assert "cannot have a warm start itself" in done.err

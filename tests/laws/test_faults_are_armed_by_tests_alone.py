@@ -36,5 +36,5 @@ def test_the_passing_that_is_named_meets_the_fault(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("armed", ["save", "save:explode", "save:kill:soon"])
 def test_what_is_no_fault_is_refused(monkeypatch: pytest.MonkeyPatch, armed: str) -> None:
     monkeypatch.setattr(faults, "ARMED", armed)
-    with pytest.raises(UsageError, match="is no fault"):
+    with pytest.raises(UsageError, match="is not a fault"):
         faults.hit("save")

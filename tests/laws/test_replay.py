@@ -201,7 +201,7 @@ def test_a_kept_rollout_comes_back_number_by_number(seed: int) -> None:
     row = json.loads(json.dumps(encode_rollout(rollout)))
     again = decode_rollout(row, {rollout.problem.id: rollout.problem})
     assert repr(again) == repr(rollout)
-    with pytest.raises(DataError, match="no training problem"):
+    with pytest.raises(DataError, match="not a training problem"):
         decode_rollout(row, {})
 
 
@@ -236,8 +236,8 @@ def test_a_pool_comes_back_as_it_was() -> None:
     pool.end_epoch(9, 2)
     EXGRPO.remember([group("z", 8)], pool, 0)
     problems = {name: Problem(name, "?", "1") for name in pool.answers}
-    rows = json.loads(json.dumps(pool.rows()))
-    assert ReplayBuffer.of(rows, problems) == pool
+    rows = json.loads(json.dumps(pool.to_rows()))
+    assert ReplayBuffer.from_rows(rows, problems) == pool
 
 
 def test_the_learner_looks_at_answers_as_it_trains_on_them() -> None:

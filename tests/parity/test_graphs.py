@@ -148,10 +148,13 @@ def test_a_step_of_fixed_shapes_computes_the_same(monkeypatch: pytest.MonkeyPatc
         steps = 0
 
         def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
-            other, positions, column = deepcopy(rows), rows.prompt + rows.age - 1, torch.tensor([rows.used])
+            other, positions = deepcopy(rows), rows.prompt_lens + rows.output_lens - 1
+            column = torch.tensor([rows.used])
             logits = super().__call__(rows, last)
             other.reserve(rows.used + 37)
-            torch.testing.assert_close(self.fixed(other, last, positions, column), logits, rtol=1e-11, atol=1e-11)
+            torch.testing.assert_close(
+                self.step_in_place(other, last, positions, column), logits, rtol=1e-11, atol=1e-11
+            )
             other.commit_slot()
             for one, two in zip(other.cache.layers, rows.cache.layers, strict=True):
                 assert one.used == two.used

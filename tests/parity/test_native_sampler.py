@@ -256,7 +256,7 @@ def test_a_refill_holds_no_second_cache(shared: int, monkeypatch: pytest.MonkeyP
         seen.clear()
         old = living.bytes()
         rows = pack_sequences(*arguments)
-        caches = [rows.cache] if rows.prompts is None else [rows.cache, rows.prompts.cache]
+        caches = [rows.cache] if rows.shared_prefix is None else [rows.cache, rows.shared_prefix.cache]
         peaks.append((old, max(seen), sum(one.nbytes for cache in caches for one in states(cache.layers))))
         return rows
 

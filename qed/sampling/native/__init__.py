@@ -1,4 +1,4 @@
-"""The fast sampler: a decoding loop of its own over the learner's model, read where it lies."""
+"""The native sampler: a decoding loop with continuous batching on the learner's own model."""
 
 from qed.sampling.native.sampler import make
 

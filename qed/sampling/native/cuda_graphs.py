@@ -1,17 +1,16 @@
-"""Steps of a sampler as CUDA graphs: a few hundred kernels that one call starts.
+"""Decoding steps as CUDA graphs: one call launches a few hundred kernels.
 
-A graph repeats kernels on the memory that it was captured over, so it stands for one layout of the rows: when rows
-come, leave or need more columns, the next step is captured anew. What changes between two steps lies in buffers that
-are filled before each.
+A graph repeats kernels on the memory that it was captured with, so it is valid for one layout of the sequences. When
+rows are added or removed or need more columns, the next step is captured again. Inputs that change between two steps
+are copied into fixed buffers.
 
-Weights are read where they lie, and of those that autocast has cast, the casts. Autocast keeps the cast of a trained
-weight until its context ends, and a call's context is around all of its steps. torch advises to switch that cache off
-for a capture, because a cast that is made while capturing holds nothing until the graph is replayed, and is memory of
-that graph, though the cache hands it to everybody. But then every step would cast every weight again, reading and
-writing several times what the step itself reads. So the cache stays on, and a step is run once before it is captured:
-every cast that the cache keeps is there by then, in ordinary memory, and none is made in a capture. Weights that are
-not trained are never kept, so their casts are part of the graph. The call's end lets go of the casts, and its decoder
-is dropped with all graphs.
+A graph reads the weights directly, or their casts under autocast. Autocast caches the cast of a trained weight until
+its context ends, and that context is around all steps of a call. torch advises to switch this cache off for a capture,
+because a cast made during a capture has no content until the graph is replayed and belongs to the graph's memory, while
+the cache returns it to all later users. But then every step would cast every weight again, which reads and writes
+several times as much memory as the step itself. So the cache stays on, and a step is run once before it is captured:
+all cached casts then exist in ordinary memory, and none is made in a capture. Weights that are not trained are never
+cached, so their casts are part of the graph. The end of a call releases the casts, and its decoder with all graphs.
 """
 
 from __future__ import annotations
@@ -29,45 +28,45 @@ from qed.sampling.native.decoder import Decoder, LlamaDecoder
 from qed.sampling.native.kv_cache import SPARE
 from qed.sampling.native.sequences import Sequences
 
-GROW = 4  # a row gets room for a part in so many more than it needs: attention reads all, but a capture costs steps
+GROW = 4  # 1/4 more columns are allocated than needed: attention reads all of them, but a capture costs a few steps
 
 Step = Callable[[], Tensor]
 
-# One stream for all calls, because memory that was freed on a stream is reused on that stream alone.
+# One stream for all calls, because memory that was freed on a stream is reused only on that stream.
 _side_stream = cache(torch.cuda.Stream)
 
 
 def with_cuda_graphs(decoder: Decoder, device: torch.device, refuse: Callable[[str], None]) -> Decoder:
-    """A decoder of one call whose steps are graphs where the device has them, else the decoder as it is."""
+    """Return a decoder whose steps are CUDA graphs, or the decoder itself if device or model do not support them."""
     if device.type != "cuda" or not isinstance(decoder, LlamaDecoder):
         return decoder
     return GraphedDecoder(decoder, Capture(device), refuse)
 
 
 class GraphedDecoder:
-    """Continues rows by a token each, by repeating a captured step for as long as they lie where they are.
+    """Replays a captured step as long as the layout of the sequences stays the same.
 
     Args:
-        decoder: what is repeated, or asked directly where that cannot be.
-        capture: makes a step repeatable.
-        refuse: is told why a step cannot be; the rest of the call goes on without graphs.
+        decoder: computes the steps; used directly if a step cannot be captured.
+        capture: returns a function that replays a step.
+        refuse: is called with the reason if a step cannot be captured; the rest of the call uses no graphs.
     """
 
     def __init__(self, decoder: LlamaDecoder, capture: Callable[[Step], Step], refuse: Callable[[str], None]) -> None:
         self.decoder, self.capture, self.refuse = decoder, capture, refuse
-        self.shares = decoder.shares
+        self.shares_prefix = decoder.shares_prefix
         self.possible = True
         self.graph: _Layout | None = None
 
     def __call__(self, rows: Sequences, last: Tensor) -> Tensor:
-        """One token more for every row; the logits are overwritten by the next step."""
+        """Compute the logits of the next token, see `Decoder`; the next step overwrites them."""
         if self.possible and (self.graph is None or not self.graph.is_valid_for(rows)):
             try:
-                # The graph before this one is let go afterwards: a pool of memory ends with the last graph that has it.
+                # The previous graph is released after the capture: a memory pool ends with the last graph that uses it.
                 self.graph = _Layout(self.decoder, rows, last, self.capture)
             except RuntimeError as error:
                 self.possible, self.graph = False, None
-                # An error that spoils a capture is the cause of the one that the capture's end raises.
+                # If an operation invalidates a capture, the end of the capture raises another error; report the first.
                 cause = error.__context__ or error
                 self.refuse(f"{type(cause).__name__}: {cause}".splitlines()[0])
         if self.graph is None:
@@ -76,24 +75,24 @@ class GraphedDecoder:
 
 
 class _Layout:
-    """A step that was captured over the rows as they lie now."""
+    """A step that was captured for the current layout of the sequences."""
 
     def __init__(self, decoder: LlamaDecoder, rows: Sequences, last: Tensor, capture: Callable[[Step], Step]) -> None:
         self.columns = _round_up(rows.used + 1)
         rows.reserve(self.columns)
-        self.over = _list_buffers(rows)
-        self.last, self.positions = last.clone(), rows.prompt + rows.age - 1
+        self.buffers = _list_buffers(rows)
+        self.last, self.positions = last.clone(), rows.prompt_lens + rows.output_lens - 1
         self.column = last.new_full((1,), rows.used)
         self.replay = capture(lambda: decoder.step_in_place(rows, self.last, self.positions, self.column))
 
     def is_valid_for(self, rows: Sequences) -> bool:
-        """Whether the rows lie where they lay, with room for another column."""
-        return rows.used < self.columns and all(map(operator.is_, self.over, _list_buffers(rows)))
+        """Return whether the sequences still have the same buffers, with space for another column."""
+        return rows.used < self.columns and all(map(operator.is_, self.buffers, _list_buffers(rows)))
 
     def step(self, rows: Sequences, last: Tensor) -> Tensor:
-        """Repeat it, a column further."""
+        """Replay the step with the next column."""
         self.last.copy_(last)
-        torch.add(rows.prompt, rows.age, out=self.positions).sub_(1)
+        torch.add(rows.prompt_lens, rows.output_lens, out=self.positions).sub_(1)
         self.column.fill_(rows.used)
         logits = self.replay()
         rows.commit_slot()
@@ -101,18 +100,20 @@ class _Layout:
 
 
 class Capture:
-    """Captures steps as CUDA graphs that share a pool of memory: one is replayed at a time, and its logits are read
-    before the next is captured."""
+    """Captures steps as CUDA graphs that share a memory pool.
+
+    That is safe because one graph is replayed at a time, and its logits are read before the next capture.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, step: Step) -> Step:
-        """Run a step once, then capture it: what a first run makes (handles, workspaces, casts) is no part of it."""
-        here, side = torch.cuda.current_stream(self.device), _side_stream(self.device)
+        """Run a step once, then capture it, so that handles, workspaces and casts of a first run are not part of it."""
+        current, side = torch.cuda.current_stream(self.device), _side_stream(self.device)
         graph = torch.cuda.CUDAGraph()
-        side.wait_stream(here)
+        side.wait_stream(current)
         try:
             with torch.cuda.stream(side):
                 with _forbid_synchronization():
@@ -121,7 +122,7 @@ class Capture:
                 with torch.cuda.graph(graph, self.pool, side, capture_error_mode="thread_local"):
                     logits = step()
         finally:
-            here.wait_stream(side)
+            current.wait_stream(side)
 
         def replay() -> Tensor:
             graph.replay()
@@ -132,22 +133,25 @@ class Capture:
 
 @contextmanager
 def _forbid_synchronization() -> Iterator[None]:
-    """Find operations that wait for the device before they are met in a capture, which they would spoil."""
-    before = torch.cuda.get_sync_debug_mode()
+    """Raise an error for operations that wait for the device, because they would invalidate a capture."""
+    previous = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
         torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:
-        torch.cuda.set_sync_debug_mode(before)
+        torch.cuda.set_sync_debug_mode(previous)
 
 
 def _round_up(columns: int) -> int:
-    """The columns that a layout has room for, where so many are needed: a multiple of SPARE."""
+    """Return the number of columns to allocate if so many are needed: a multiple of SPARE."""
     return -(-(columns + columns // GROW) // SPARE) * SPARE
 
 
 def _list_buffers(rows: Sequences) -> tuple[object, ...]:
-    """What is replaced whenever rows come, leave or get more room: the layers are, all at once."""
-    return rows.cache.layers[0].keys, rows.mask, rows.prompts
+    """Return the objects that are replaced whenever rows are added, removed or get more columns.
+
+    All layers are replaced at once, so the first one stands for all.
+    """
+    return rows.cache.layers[0].keys, rows.mask, rows.shared_prefix

@@ -1,7 +1,7 @@
-"""Keys and values of rows that are answered side by side, in columns that all rows share.
+"""The KV cache of sequences that are decoded together, one row each, in columns that all rows share.
 
-Every row ends at the same column, so a step writes one column; a row that came later begins later. Rows leave and come
-by copying what stays into fresh tensors, rarely enough that copying costs little.
+All rows end at the same column, so a step writes one column; a sequence that was scheduled later begins at a later
+column. When sequences are added, the cache is copied into new tensors, which is rare enough to cost little.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
         self.used = 0
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write new columns behind those in use; keys and values of all of them.
+        """Append new columns, and return the keys and values of all columns in use.
 
-        Rotation makes keys of float32 under autocast, which attention rounds again; they are kept as values are.
+        Under autocast RoPE returns float32 keys, which attention rounds again; they are stored in the dtype of values.
         """
         key_states = key_states.to(value_states.dtype)
         if not self.is_initialized:
@@ -39,35 +39,39 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
             )
         first, last = self.used, self.used + key_states.shape[2]
         if last > self.keys.shape[2]:
-            self.keys, self.values = (_widen(one, first, last + SPARE) for one in (self.keys, self.values))
+            self.keys, self.values = (_widen(states, first, last + SPARE) for states in (self.keys, self.values))
         self.keys[:, :, first:last], self.values[:, :, first:last] = key_states, value_states
         self.used = last
         return self.keys[:, :, :last], self.values[:, :, :last]
 
     def write_slot(self, key_states: Tensor, value_states: Tensor, column: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the column that a tensor [1] names, which is not counted yet; keys and values of all that there is room
-        for."""
+        """Write the column whose index is in a tensor [1], without counting it as used.
+
+        Returns:
+            keys and values of all allocated columns.
+        """
         for states, new in ((self.keys, key_states), (self.values, value_states)):
             states.index_copy_(2, column, new.to(states.dtype))
         return self.keys, self.values
 
     def reserve(self, columns: int) -> None:
-        """Room for so many columns. Those behind the ones in use are zero: a masked column is multiplied by 0, and what
-        was never written may be no number."""
-        self.keys, self.values = (_widen(one, self.used, columns) for one in (self.keys, self.values))
+        """Allocate so many columns, and set the unused ones to zero.
+
+        A masked column is multiplied by 0, and memory that was never written may hold NaN.
+        """
+        self.keys, self.values = (_widen(states, self.used, columns) for states in (self.keys, self.values))
         for states in (self.keys, self.values):
             states[:, :, self.used :] = 0
 
     def get_seq_length(self) -> int:
-        """The columns in use."""
+        """Return the number of columns in use."""
         return self.used
 
     def replace(self, parts: Sequence[tuple[KVCacheLayer, Tensor]], width: int) -> None:
-        """Hold these rows of these layers, one part below the other, each with its last columns at the end of
-        `width`.
+        """Take over rows of other layers, right-aligned in `width` columns.
 
-        The layers give up what they hold, keys before values are copied, so that of a cache whose layers are replaced
-        one by one at most one layer exists twice.
+        The other layers release their tensors, keys before values are copied. So when the layers of a cache are
+        replaced one by one, at most one layer exists twice.
         """
         for name in ("keys", "values"):
             setattr(self, name, _stack_rows([(getattr(layer, name), layer.used, rows) for layer, rows in parts], width))
@@ -77,7 +81,7 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
         self.dtype, self.device = self.keys.dtype, self.keys.device
 
     def new_layer(self, rows: int) -> KVCacheLayer:
-        """A layer of so many rows with no column yet."""
+        """Build a layer of so many rows without columns."""
         layer = KVCacheLayer()
         layer.keys, layer.values = (
             states.new_empty(rows, states.shape[1], 0, states.shape[3]) for states in (self.keys, self.values)
@@ -85,22 +89,22 @@ class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
         layer.is_initialized, layer.dtype, layer.device = True, self.dtype, self.device
         return layer
 
-    def compact(self, places: Tensor, moved: Tensor, left: int) -> None:
-        """Keep the first `left` rows, of which those at `places` are those that were at `moved`."""
+    def compact(self, targets: Tensor, sources: Tensor, count: int) -> None:
+        """Move the rows at `sources` to `targets`, and keep the first `count` rows."""
         for states in (self.keys, self.values):
-            states[places, :, : self.used] = states[moved, :, : self.used]
-        self.keys, self.values = self.keys[:left], self.values[:left]
+            states[targets, :, : self.used] = states[sources, :, : self.used]
+        self.keys, self.values = self.keys[:count], self.values[:count]
 
 
 def new_cache(config: Any) -> DynamicCache:
-    """An empty cache that keeps all columns; which of them a layer attends to is the masks' matter."""
+    """Build an empty cache that keeps all columns; sliding windows are applied by the attention masks."""
     cache = DynamicCache(config=config)
     cache.layers = [KVCacheLayer() for _ in range(config.get_text_config(decoder=True).num_hidden_layers)]
     return cache
 
 
 def count_token_bytes(config: Any, dtype: torch.dtype) -> int:
-    """The bytes that a token's keys and values take in all layers."""
+    """Return the bytes of a token's keys and values in all layers."""
     text = config.get_text_config(decoder=True)
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
@@ -115,11 +119,13 @@ def _widen(states: Tensor, used: int, columns: int) -> Tensor:
 
 
 def _stack_rows(parts: Sequence[tuple[Tensor, int, Tensor]], width: int) -> Tensor:
-    """Rows of several tensors as one, right-aligned at column `width`; what stands before a row is masked, but zero,
-    because what was never written may be no number."""
-    model = parts[0][0]
+    """Stack rows of several tensors, right-aligned at column `width`.
+
+    Columns before a row are masked and zero, because memory that was never written may hold NaN.
+    """
+    like = parts[0][0]
     total = sum(len(rows) for _, _, rows in parts)
-    stacked = model.new_zeros(total, model.shape[1], width + SPARE, model.shape[3])
+    stacked = like.new_zeros(total, like.shape[1], width + SPARE, like.shape[3])
     first = 0
     for states, used, rows in parts:
         columns = min(used, width)

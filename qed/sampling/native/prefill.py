@@ -1,4 +1,4 @@
-"""Computing prompts before their answers are written: each once, a bounded number of tokens at a time."""
+"""Prefill: computes the KV cache of prompts, each prompt once, with a bounded number of tokens in a forward pass."""
 
 from __future__ import annotations
 
@@ -9,30 +9,33 @@ import torch
 from torch import Tensor
 
 from qed.sampling.native.kv_cache import new_cache
-from qed.sampling.native.sequences import Place
+from qed.sampling.native.sequences import SequenceId
 
-PREFILL_TOKENS = 8192  # tokens of one forward pass over prompts, padding included, as vLLM bounds them by default
+PREFILL_TOKENS = 8192  # of one forward pass, padding included; the same bound as vLLM's default
 
 
-def chunk_prompts(places: Sequence[Place], prompts: Sequence[Sequence[int]]) -> Iterator[list[Place]]:
-    """Yield the places in parts whose prompts are computed together; a prompt above the bound is one of its own."""
-    part: list[Place] = []
-    which, count, longest = -1, 0, 0
-    for place in places:
-        if place[0] != which:
-            which, length = place[0], len(prompts[place[0]])
-            if part and (count + 1) * max(longest, length) > PREFILL_TOKENS:
-                yield part
-                part, count, longest = [], 0, 0
+def chunk_prompts(ids: Sequence[SequenceId], prompts: Sequence[Sequence[int]]) -> Iterator[list[SequenceId]]:
+    """Yield the sequences in chunks whose prompts are computed together; a prompt above the bound is its own chunk."""
+    chunk: list[SequenceId] = []
+    prompt, count, longest = -1, 0, 0
+    for sequence in ids:
+        if sequence[0] != prompt:
+            prompt, length = sequence[0], len(prompts[sequence[0]])
+            if chunk and (count + 1) * max(longest, length) > PREFILL_TOKENS:
+                yield chunk
+                chunk, count, longest = [], 0, 0
             count, longest = count + 1, max(longest, length)
-        part.append(place)
-    if part:
-        yield part
+        chunk.append(sequence)
+    if chunk:
+        yield chunk
 
 
 def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> tuple[Any, Tensor, Tensor]:
-    """Compute prompts padded on the left; their cache, which columns are their own, [P, width] bool, and the logits of
-    what follows, [P, V]."""
+    """Compute prompts with left padding.
+
+    Returns:
+        their KV cache; its mask, [P, width] bool, False at padding; and the logits of the next token, [P, V].
+    """
     width = max(map(len, prompts))
     padded = [[0] * (width - len(prompt)) + list(prompt) for prompt in prompts]
     ids = torch.tensor(padded, device=model.device)

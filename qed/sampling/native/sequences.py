@@ -1,4 +1,4 @@
-"""The answers that a sampler writes side by side: one row each, with the keys and values behind it."""
+"""The sequences that a sampler decodes together, one row each, with their KV cache."""
 
 from __future__ import annotations
 
@@ -15,104 +15,107 @@ from qed.sampling.base import Sampling
 from qed.sampling.native.kv_cache import SPARE, new_cache
 from qed.sampling.native.shared_prefix import SharedPrefix, join_prefixes
 
-Place = tuple[int, int]  # which prompt, and which of its answers
-RETURNED = (-1, -1)  # the place of a row whose answer has been given out
-PER_ROW = ("tokens", "logps", "age", "prompt", "room", "finished")  # what each row has for itself, beside its columns
+SequenceId = tuple[int, int]  # index of the prompt, and of the completion among the prompt's
+RETURNED = (-1, -1)  # the id of a row whose completion has been returned
+PER_ROW = ("tokens", "logps", "output_lens", "prompt_lens", "max_output_lens", "finished")  # tensors with R rows
 
 
 @dataclass
 class Sequences:
-    """Rows that are written together; one that is finished keeps its row until the rows are packed."""
+    """R sequences that are decoded together; a finished sequence keeps its row until `compact` or `pack_sequences`."""
 
-    places: list[Place]
-    tokens: Tensor  # [R, max_tokens + 1] int64; the last column is for what a finished row draws
+    ids: list[SequenceId]
+    tokens: Tensor  # [R, max_tokens + 1] int64; the last column is for tokens sampled after a row has finished
     logps: Tensor  # [R, max_tokens + 1] float32
-    age: Tensor  # [R] int64: tokens written
-    prompt: Tensor  # [R] int64: tokens of the prompt
-    room: Tensor  # [R] int64: tokens that may be written
-    draws: Tensor | None  # [R, max_tokens + 1] float64
+    output_lens: Tensor  # [R] int64: sampled tokens
+    prompt_lens: Tensor  # [R] int64: tokens of the prompt
+    max_output_lens: Tensor  # [R] int64: tokens that may be sampled
+    uniforms: Tensor | None  # [R, max_tokens + 1] float64: random numbers of the tokens; None if greedy
     finished: Tensor  # [R] bool
-    mask: Tensor  # [R, columns] bool: which columns are the row's own
-    cache: Any  # its columns, of which those in use come first
-    checked: list[int]  # of each row the tokens that are known to hold no stop string
-    prompts: SharedPrefix | None = None  # where the prompts' columns are, unless every row has its own
+    mask: Tensor  # [R, columns] bool: True at the columns that belong to the row
+    cache: Any  # the KV cache; the columns in use come first
+    checked: list[int]  # of each row, how many tokens are known to contain no stop string
+    shared_prefix: SharedPrefix | None = None  # the prompts' columns, unless every row has a copy in `cache`
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.ids)
 
     @property
     def used(self) -> int:
-        """The columns in use."""
+        """Return the number of columns in use."""
         return int(self.cache.layers[0].used)
 
     def append_slot(self) -> None:
-        """Mark the column behind those in use as every row's own."""
+        """Make the next column part of every row; its keys and values are written by the decoder."""
         used = self.used
         if used >= self.mask.shape[1]:
             self.mask = torch.cat([self.mask, self.mask.new_zeros(len(self), SPARE)], 1)
         self.mask[:, used] = True
 
     def reserve(self, columns: int) -> None:
-        """Room for so many columns, the claimed one among them, in tensors that are replaced only when rows come, leave
-        or need more."""
-        claimed = self.used + 1
+        """Allocate so many columns, including the appended one.
+
+        The tensors stay the same until rows are added or removed, or more columns are needed.
+        """
+        appended = self.used + 1
         mask = self.mask.new_zeros(len(self), columns)
-        mask[:, :claimed] = self.mask[:, :claimed]
+        mask[:, :appended] = self.mask[:, :appended]
         self.mask = mask
         for layer in self.cache.layers:
             layer.reserve(columns)
 
     def commit_slot(self) -> None:
-        """Count the claimed column, whose keys and values are written, as one in use."""
+        """Count the appended column as used, after its keys and values have been written."""
         for layer in self.cache.layers:
             layer.used += 1
 
-    def share(self, prompts: SharedPrefix) -> None:
-        """Read the prompts where they lie, with no columns of the rows' own yet."""
-        cache = copy(prompts.cache)
-        cache.layers = [layer.new_layer(len(self)) for layer in prompts.cache.layers]
-        self.cache, self.prompts, self.mask = cache, prompts, self.mask[:, :0]
+    def share_prefix(self, prefix: SharedPrefix) -> None:
+        """Read the prompts from a shared prefix; the rows' own cache becomes empty."""
+        cache = copy(prefix.cache)
+        cache.layers = [layer.new_layer(len(self)) for layer in prefix.cache.layers]
+        self.cache, self.shared_prefix, self.mask = cache, prefix, self.mask[:, :0]
 
     def compact(self) -> None:
-        """Drop the rows that are finished: the last ones that go on take their places, and nothing else is moved."""
-        going = (~self.finished).nonzero().flatten()
-        left = len(going)
-        places, moved = self.finished[:left].nonzero().flatten(), going[going >= left]
-        for row, source in zip(places.tolist(), moved.tolist(), strict=True):
-            self.places[row], self.checked[row] = self.places[source], self.checked[source]
-        self.places, self.checked = self.places[:left], self.checked[:left]
+        """Remove the finished rows: the last running rows move into their slots, the others stay where they are."""
+        running = (~self.finished).nonzero().flatten()
+        count = len(running)
+        targets, sources = self.finished[:count].nonzero().flatten(), running[running >= count]
+        for target, source in zip(targets.tolist(), sources.tolist(), strict=True):
+            self.ids[target], self.checked[target] = self.ids[source], self.checked[source]
+        self.ids, self.checked = self.ids[:count], self.checked[:count]
         for name in (*PER_ROW, "mask"):
-            setattr(self, name, _compact(getattr(self, name), places, moved, left))
-        if self.draws is not None:
-            self.draws = _compact(self.draws, places.to(self.draws.device), moved.to(self.draws.device), left)
+            setattr(self, name, _compact(getattr(self, name), targets, sources, count))
+        if self.uniforms is not None:
+            device = self.uniforms.device
+            self.uniforms = _compact(self.uniforms, targets.to(device), sources.to(device), count)
         for layer in self.cache.layers:
-            layer.compact(places, moved, left)
-        if self.prompts is not None:
-            owner = _compact(self.prompts.owner, places, moved, left)
-            self.prompts = SharedPrefix(self.prompts.cache, self.prompts.mask, owner)
+            layer.compact(targets, sources, count)
+        if self.shared_prefix is not None:
+            owner = _compact(self.shared_prefix.owner, targets, sources, count)
+            self.shared_prefix = SharedPrefix(self.shared_prefix.cache, self.shared_prefix.mask, owner)
 
 
 def new_sequences(
-    places: Sequence[Place],
+    ids: Sequence[SequenceId],
     seeds: Sequence[int],
-    lengths: Sequence[int],
-    room: Sequence[int],
+    prompt_lens: Sequence[int],
+    max_output_lens: Sequence[int],
     sampling: Sampling,
     mask: Tensor,
     cache: Any,
 ) -> Sequences:
-    """Rows of which only the prompts are there; `cache` may hold a prompt once for several of them."""
-    count, device, longest = len(places), mask.device, sampling.max_tokens + 1
-    # Apple's devices have no float64, so there the draws stay on the CPU.
-    place = torch.device("cpu") if device.type == "mps" else device
+    """Build sequences without sampled tokens; `cache` may have one row for the prompt of several of them."""
+    count, device, longest = len(ids), mask.device, sampling.max_tokens + 1
+    # MPS has no float64, so there the random numbers stay on the CPU.
+    uniforms_device = torch.device("cpu") if device.type == "mps" else device
     return Sequences(
-        list(places),
+        list(ids),
         tokens=torch.zeros(count, longest, dtype=torch.int64, device=device),
         logps=torch.zeros(count, longest, device=device),
-        age=torch.zeros(count, dtype=torch.int64, device=device),
-        prompt=torch.tensor(lengths, device=device),
-        room=torch.tensor(room, device=device),
-        draws=draw_uniforms(torch.tensor(seeds), longest).to(place) if sampling.temperature > 0 else None,
+        output_lens=torch.zeros(count, dtype=torch.int64, device=device),
+        prompt_lens=torch.tensor(prompt_lens, device=device),
+        max_output_lens=torch.tensor(max_output_lens, device=device),
+        uniforms=draw_uniforms(torch.tensor(seeds), longest).to(uniforms_device) if sampling.temperature > 0 else None,
         finished=torch.zeros(count, dtype=torch.bool, device=device),
         mask=mask,
         cache=cache,
@@ -121,42 +124,42 @@ def new_sequences(
 
 
 def pack_sequences(config: Any, parts: Sequence[tuple[Sequences, Tensor, Tensor]]) -> Sequences:
-    """Rows of several as one, right-aligned, without the columns that none of them needs.
+    """Join sequences of several batches into one, right-aligned, without columns that no row uses.
 
     Args:
         config: of the model.
-        parts: rows, which of them, and which rows of their cache those are.
+        parts: sequences, the rows to take from them, and the rows of their cache that belong to these.
     """
-    masks = [rows.mask[which, : rows.used] for rows, which, _ in parts]
+    masks = [sequences.mask[rows, : sequences.used] for sequences, rows, _ in parts]
     width = max(map(_count_needed, masks))
     cache = new_cache(config)
     for number, layer in enumerate(cache.layers):
-        layer.replace([(rows.cache.layers[number], source) for rows, _, source in parts], width)
+        layer.replace([(sequences.cache.layers[number], cache_rows) for sequences, _, cache_rows in parts], width)
 
-    shared = [(rows.prompts, which) for rows, which, _ in parts if rows.prompts is not None]
+    prefixes = [(seqs.shared_prefix, rows) for seqs, rows, _ in parts if seqs.shared_prefix is not None]
     return Sequences(
-        [rows.places[row] for rows, which, _ in parts for row in which.tolist()],
-        **{name: torch.cat([getattr(rows, name)[which] for rows, which, _ in parts]) for name in PER_ROW},
-        draws=None if parts[0][0].draws is None else _join_draws(parts),
+        [sequences.ids[row] for sequences, rows, _ in parts for row in rows.tolist()],
+        **{name: torch.cat([getattr(sequences, name)[rows] for sequences, rows, _ in parts]) for name in PER_ROW},
+        uniforms=None if parts[0][0].uniforms is None else _join_uniforms(parts),
         mask=torch.cat([_align_right(mask, width) for mask in masks]),
         cache=cache,
-        checked=[rows.checked[row] for rows, which, _ in parts for row in which.tolist()],
-        prompts=join_prefixes(config, shared) if shared else None,
+        checked=[sequences.checked[row] for sequences, rows, _ in parts for row in rows.tolist()],
+        shared_prefix=join_prefixes(config, prefixes) if prefixes else None,
     )
 
 
-def _compact(states: Tensor, places: Tensor, moved: Tensor, left: int) -> Tensor:
-    states[places] = states[moved]
-    return states[:left]
+def _compact(states: Tensor, targets: Tensor, sources: Tensor, count: int) -> Tensor:
+    states[targets] = states[sources]
+    return states[:count]
 
 
-def _join_draws(parts: Sequence[tuple[Sequences, Tensor, Tensor]]) -> Tensor:
-    draws = [(rows.draws, which) for rows, which, _ in parts if rows.draws is not None]
-    return torch.cat([own[which.to(own.device)] for own, which in draws])
+def _join_uniforms(parts: Sequence[tuple[Sequences, Tensor, Tensor]]) -> Tensor:
+    uniforms = [(sequences.uniforms, rows) for sequences, rows, _ in parts if sequences.uniforms is not None]
+    return torch.cat([numbers[rows.to(numbers.device)] for numbers, rows in uniforms])
 
 
 def _count_needed(mask: Tensor) -> int:
-    """The columns from the first one that any row needs."""
+    """Count the columns from the first one that any row uses."""
     columns = mask.any(0).nonzero()
     return mask.shape[1] - int(columns[0]) if len(columns) else 0
 
