@@ -73,7 +73,7 @@ class ExGrpo(PolicyGradient):
     defaults: ClassVar[dict[str, Any]] = {"learner.skip_norm": 500.0}
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         super().__post_init__()
         require(0 <= self.replay_share <= 1, "algorithm.replay_share must lie in [0, 1].")
         require(self.gamma > 0, "algorithm.gamma must be above 0.")
@@ -91,26 +91,26 @@ class ExGrpo(PolicyGradient):
         return True
 
     def recall(
-        self, pool: ReplayBuffer, wanted: int, group_size: int, moment: StepContext, look: ScoreFn
+        self, pool: ReplayBuffer, wanted: int, group_size: int, context: StepContext, score: ScoreFn
     ) -> list[Request]:
         """Problems from the pool, an earlier answer first in each group."""
         if not self.mixed:
             return []
-        address = (moment.seed, "replay", moment.step)
+        address = (context.seed, "replay", context.step)
         weight = BUCKETS[self.bucket_weight]
         drawn = pool.draw(int(self.replay_share * wanted), lambda k: weight(k, group_size), (*address, "problems"))
-        chosen = self._choose([pool.answers[problem] for problem in drawn], address, look)
-        asked = self.plan([answer.problem for answer in chosen], group_size, moment)
+        chosen = self._choose([pool.answers[problem] for problem in drawn], address, score)
+        asked = self.plan([answer.problem for answer in chosen], group_size, context)
         return [replace(request, extra_completions=(answer,)) for request, answer in zip(asked, chosen, strict=True)]
 
-    def _choose(self, kept: Sequence[list[Rollout]], address: tuple[int | str, ...], look: ScoreFn) -> list[Rollout]:
+    def _choose(self, kept: Sequence[list[Rollout]], address: tuple[int | str, ...], score: ScoreFn) -> list[Rollout]:
         """One of the answers to each problem."""
         if self.choice == "newest":
             return [max(answers, key=lambda answer: answer.version) for answers in kept]
         if self.choice == "random":
             return [answers[int(draw_uniform(*address, answers[0].problem.id) * len(answers))] for answers in kept]
         several = [answer for answers in kept if len(answers) > 1 for answer in answers]
-        looks = look(several) if several else []
+        looks = score(several) if several else []
         # The lowest perplexity is the highest mean log-prob.
         figures = {
             id(answer): entropy if self.choice == "entropy" else -logp

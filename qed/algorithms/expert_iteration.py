@@ -34,7 +34,7 @@ class ExpertIteration(Algorithm):
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         super().__post_init__()
         require(self.keep >= 0, "algorithm.keep must not be negative.")
 

@@ -63,9 +63,9 @@ class Luffy(PolicyGradient):
         """As the guidance is set."""
         return self.guidance.active
 
-    def plan(self, problems: Sequence[Problem], group_size: int, moment: StepContext) -> list[Request]:
+    def plan(self, problems: Sequence[Problem], group_size: int, context: StepContext) -> list[Request]:
         """The first answers of each group go on from a written one."""
-        return self.guidance.plan(super().plan(problems, group_size, moment), moment)
+        return self.guidance.plan(super().plan(problems, group_size, context), context)
 
     def filter_groups(self, groups: Groups) -> list[Group]:
         """Without the written answers that the grader found wrong."""

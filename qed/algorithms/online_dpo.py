@@ -37,7 +37,7 @@ class OnlineDpo(Preferences):
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         super().__post_init__()
         require(self.pairs_per_problem >= 0, "algorithm.pairs_per_problem must not be negative.")
 

@@ -42,7 +42,7 @@ class RlSft(PolicyGradient):
     guidance: ExpertPrefix = field(default_factory=ExpertPrefix)
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         super().__post_init__()
         requirements.require_split_statistics(self.advantage, self.regularizer)
         require(self.sft >= 0, "algorithm.sft must not be negative.")
@@ -52,9 +52,9 @@ class RlSft(PolicyGradient):
         """As the guidance is set."""
         return self.guidance.active
 
-    def plan(self, problems: Sequence[Problem], group_size: int, moment: StepContext) -> list[Request]:
+    def plan(self, problems: Sequence[Problem], group_size: int, context: StepContext) -> list[Request]:
         """The first answers of each group go on from a written one."""
-        return self.guidance.plan(super().plan(problems, group_size, moment), moment)
+        return self.guidance.plan(super().plan(problems, group_size, context), context)
 
     def filter_groups(self, groups: Groups) -> list[Group]:
         """Without the written answers that the grader found wrong."""

@@ -27,7 +27,7 @@ class AdvantageEstimator:
     """What a reward counts one token earlier, for the estimator returns."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         require(self.std_epsilon >= 0, "algorithm.std_epsilon must not be negative.")
         require(0 <= self.discount <= 1, "algorithm.discount must lie in [0, 1].")
         require(

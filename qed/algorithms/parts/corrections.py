@@ -75,7 +75,7 @@ class Correction:
     """Drop rows of negative advantage whose mean of sampled - new log-probs is above this; 0 drops none."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         require(
             0 <= self.low <= self.high and self.high > 0,
             "algorithm.correction_low must lie in [0, algorithm.correction_high].",

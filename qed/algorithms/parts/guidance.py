@@ -38,7 +38,7 @@ class ExpertPrefix:
     the group push them down."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         where = "algorithm.guidance"
         require(self.traces >= -1, f"{where}.traces must be -1 or more.")
         require(0 <= self.trace_share <= 1, f"{where}.trace_share must lie in [0, 1].")
@@ -50,9 +50,9 @@ class ExpertPrefix:
         """Whether any answer is given anything."""
         return self.traces != 0 and self.trace_share > 0 and self.most > 0
 
-    def plan(self, requests: Sequence[Request], moment: StepContext) -> list[Request]:
+    def plan(self, requests: Sequence[Request], context: StepContext) -> list[Request]:
         """The requests of a step, the guided answers first in each."""
-        return [replace(request, shares=self.shares(request.problem, request.count, moment)) for request in requests]
+        return [replace(request, shares=self.shares(request.problem, request.count, context)) for request in requests]
 
     def drop_wrong_traces(self, groups: Groups) -> list[Group]:
         """The groups without the whole written answers that the grader found wrong, unless those are kept."""
@@ -60,14 +60,14 @@ class ExpertPrefix:
             return list(groups)
         return [[rollout for rollout in group if not is_wrong_trace(rollout)] for group in groups]
 
-    def shares(self, problem: Problem, group_size: int, moment: StepContext) -> tuple[float, ...]:
+    def shares(self, problem: Problem, group_size: int, context: StepContext) -> tuple[float, ...]:
         """How much of a written answer the first members of a group are given."""
         count = group_size if self.traces < 0 else min(self.traces, group_size)
-        address = (moment.seed, "guidance", moment.step, problem.id)
+        address = (context.seed, "guidance", context.step, problem.id)
         if draw_uniform(*address, "whether") >= self.trace_share:
             return ()
         draws = [draw_uniform(*address, 0 if self.same_share else number) for number in range(count)]
-        return tuple(self._share(draw, number, count, moment.step) for number, draw in enumerate(draws))
+        return tuple(self._share(draw, number, count, context.step) for number, draw in enumerate(draws))
 
     def _share(self, draw: float, number: int, count: int, step: int) -> float:
         if self.strategy == "fixed":

@@ -72,7 +72,7 @@ def split_statistics(rewards: Tensor, own: Tensor, normalize_std: bool, epsilon:
 
 def split_group(group: Group, normalize_std: bool, epsilon: float) -> list[Advantage]:
     """The split advantages of a group; see `split`. What was not graded or has no reward stands outside and gets 0."""
-    # Imported here, because nothing else of this file needs torch, and the command line reads it for its help.
+    # Imported here: nothing else in this file needs torch, and the command line imports the file for `--help`.
     from torch import float64, tensor  # noqa: PLC0415
 
     rewards = tensor([rollout.reward for rollout in group], dtype=float64)

@@ -52,7 +52,7 @@ class PolicyGradient(Algorithm):
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         super().__post_init__()
         requirements.require_compatible(self.advantage, self.surrogate, self.correction, self.regularizer)
         for name, path in find_shadowed(flatten_fields(self)).items():
@@ -109,9 +109,9 @@ class PolicyGradient(Algorithm):
             "returns or remax.",
         )
 
-    def plan(self, problems: Sequence[Problem], group_size: int, moment: StepContext) -> list[Request]:
+    def plan(self, problems: Sequence[Problem], group_size: int, context: StepContext) -> list[Request]:
         """Beside the usual answers the greedy one where it is the baseline."""
-        requests = super().plan(problems, group_size, moment)
+        requests = super().plan(problems, group_size, context)
         return [replace(request, greedy=self.advantage.estimator == "remax") for request in requests]
 
     def filter_groups(self, groups: Groups) -> list[Group]:

@@ -56,7 +56,7 @@ class Preferences(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         super().__post_init__()
         require(bool(self.losses), "algorithm.losses must name a loss.")
         require(

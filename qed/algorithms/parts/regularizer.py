@@ -46,7 +46,7 @@ class Regularizer:
     """Whether a bonus with a target counts in the coming step; the run sets it by the entropy of each step."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         require(self.kl >= 0, "algorithm.kl must not be negative.")
         require(self.kl_target >= 0, "algorithm.kl_target must not be negative.")
         require(self.kl_horizon >= 1, "algorithm.kl_horizon must be at least 1.")

@@ -22,6 +22,6 @@ class Selection:
     """The share of the step's tokens, those of the highest entropy, that the policy loss is kept on."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         require(self.max_rounds >= 1, "algorithm.max_rounds must be at least 1.")
         require(0 < self.top_entropy <= 1, "algorithm.top_entropy must lie in (0, 1].")

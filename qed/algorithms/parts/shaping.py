@@ -47,7 +47,7 @@ class Shaping:
     """Tokens likelier than this count neither in the loss nor in its average; 0 drops none, and saves a pass."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         where = "algorithm.shaping"
         require(self.gamma > 0, f"{where}.gamma must be above 0.")
         require(self.most >= 0, f"{where}.most must not be negative.")

@@ -47,7 +47,7 @@ class Surrogate:
     """Weight of dppo's squared log-ratio to the sampler, on all tokens."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         require(0 <= self.clip_low <= 1, "algorithm.clip_low must lie in [0, 1].")
         require(self.clip_high >= 0, "algorithm.clip_high must not be negative.")
         require(self.clip_dual == 0 or self.clip_dual > 1, "algorithm.clip_dual must be 0, or above 1.")
