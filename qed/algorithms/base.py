@@ -54,8 +54,8 @@ class BuiltByAnyName(type):
     """The metaclass that accepts the settings of an algorithm's parts by their short names: `Grpo(clip_high=0.28)`."""
 
     def __call__(cls, *parts: Any, **settings: Any) -> Any:
-        declared = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
-        if all(name in declared and (is_dataclass(value) or not _is_part(declared[name])) for name, value in settings.items()):
+        own = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+        if all(name in own and (is_dataclass(value) or not _is_part(own[name])) for name, value in settings.items()):
             return super().__call__(*parts, **settings)
         return replace_fields(super().__call__(*parts), settings)
 
@@ -134,7 +134,7 @@ class Algorithm(metaclass=BuiltByAnyName):
 
     @property
     def has_ratio(self) -> bool:
-        """Whether the loss reads `old_logps` for a probability ratio, so that a sampler's inexact log-probs will not do."""
+        """Whether the loss reads `old_logps` for a ratio, which a sampler's inexact log-probs would falsify."""
         return False
 
     @property
