@@ -144,8 +144,8 @@ def compute_importance_weights(
 
     `…_truncate` clamps w to [low, high] (TRL's and verl's truncation, and OpenRLHF's `tis`), `…_mask` sets it to
     0 outside (TRL's masks, and OpenRLHF's `icepop`); both per token or for the product over a row. `geometric_mask`
-    takes each token's w without a bound, and 0 in rows whose geometric mean is outside (OpenRLHF's `seq-mask-tis`). With
-    `none` and `bypass` the weight is 1: with `bypass` the ratio itself is to the sampler, and w must not count twice.
+    takes each token's w without a bound, but 0 in rows whose geometric mean is outside (OpenRLHF's `seq-mask-tis`).
+    With `none` and `bypass` the weight is 1: the ratio of `bypass` is to the sampler, so w would count twice.
     """
     if kind in ("none", "bypass"):
         return (mask != 0).to(mask.dtype)

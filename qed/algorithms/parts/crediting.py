@@ -1,8 +1,8 @@
 """Credit assignment: compute the advantage of every completion, or of each of its tokens, from the graded groups.
 
 A completion that could not be graded, or has no reward, is part of no statistic and gets 0; so does a greedy
-completion, which is a baseline. As in TRL, such a row stays a row of the step: its tokens count in the average and in a KL or
-entropy term, but its policy loss is 0.
+completion, which is a baseline. As in TRL, such a row stays a row of the step: its tokens count in the average and in a
+KL or entropy term, but its policy loss is 0.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def estimate_kl(name: str, difference: Tensor) -> Tensor:
 def estimate_kl_as_verl(name: str, logps: Tensor, ref_logps: Tensor) -> Tensor:
     """Estimate the KL as verl does, by verl's names, for comparisons: k3 clamps d to ± 20 and its value to ± 10.
 
-    Beyond the clamps the gradient is 0, so nothing pulls back a policy that is far away; qed's estimators have no clamps.
+    Beyond the clamps the gradient is 0, so nothing pulls back a policy that is far away. qed does not clamp.
     """
     plain = name.removesuffix("+")
     estimator, difference = VERL.get(plain, plain), logps - ref_logps

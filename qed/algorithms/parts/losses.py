@@ -73,7 +73,7 @@ def compute_sequence_log_ratios(log_ratio: Tensor, mask: Tensor) -> Tensor:
 
 
 def compute_sequence_token_log_ratios(log_ratio: Tensor, logps: Tensor, mask: Tensor) -> Tensor:
-    """Compute GSPO-token's log-ratio, [B, T]: the value of log s, at most 10, with the gradient of the token's log-prob."""
+    """Compute GSPO-token's log-ratio, [B, T]: the value of log s, at most 10, with the gradient of log pi."""
     values = mask_values(logps, mask)
     return (values - values.detach() + compute_sequence_log_ratios(log_ratio, mask).detach()).clamp(max=GSPO_CAP)
 

@@ -71,7 +71,7 @@ def split_statistics(rewards: Tensor, sampled: Tensor, normalize_std: bool, epsi
 
 
 def split_group(group: Group, normalize_std: bool, epsilon: float) -> list[Advantage]:
-    """Compute `split_statistics` of a group; a completion that was not graded or has no reward is left out and gets 0."""
+    """Compute a group's split advantages; a completion that was not graded or has no reward is left out, with 0."""
     # Imported here: nothing else in this file needs torch, and the command line imports the file for `--help`.
     from torch import float64, tensor  # noqa: PLC0415
 

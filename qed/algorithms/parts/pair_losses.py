@@ -79,7 +79,7 @@ def compute_score(x: Tensor, divergence: FDivergence, alpha: float) -> Tensor:
 
 
 def compute_shares(mask: Tensor, length_alpha: float) -> Tensor:
-    """Compute the weight of each token in s(y), [B, T]: alpha beyond the pair's shorter response (LD-DPO, 2409.06411)."""
+    """Compute token weights in s(y), [B, T]: alpha beyond the pair's shorter response (LD-DPO, arXiv 2409.06411)."""
     shorter = mask.sum(1).view(-1, 2).amin(1).repeat_interleave(2)
     return mask * (1 - (1 - length_alpha) * (mask.cumsum(1) > shorter[:, None]))
 
