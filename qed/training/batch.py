@@ -118,8 +118,8 @@ def split_rows(values: Tensor, rollouts: Sequence[Rollout]) -> list[tuple[float,
 def cut_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
     """Return the rows of each micro-batch, sorted by length, with at most `budget` padded tokens.
 
-    Every `together` consecutive rows stay in one micro-batch, such as the two of a preference pair. Rows longer than the
-    budget get a micro-batch of their own.
+    Every `together` consecutive rows stay in one micro-batch, such as the two of a preference pair. Rows longer than
+    the budget get a micro-batch of their own.
     """
     lengths = batch.attention.sum(1).tolist()
     bundles = [range(start, start + together) for start in range(0, len(batch), together)]
@@ -150,7 +150,7 @@ def split_live(rollouts: Sequence[Rollout], live: Sequence[bool]) -> tuple[list[
 
 
 def measure_mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """Compute the distance of the sampler's log-probs from the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
+    """Compare the sampler's log-probs with the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
 
     The sums are over the tokens of `has_sampled_logp`. From a step's second update on they include the change of the
     policy itself.

@@ -56,9 +56,9 @@ def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_saved_beside_a_quantized_model_does_not_say_that_it_is(tmp_path: Path) -> None:
     """The weights are handed over; the shape they are saved with has none of its own."""
     network = make_model()
-    assert qlora.is_plain(network) is network
+    assert qlora.build_unquantized_shell(network) is network
     network.config.quantization_config = SimpleNamespace()
-    shape = qlora.is_plain(network)
+    shape = qlora.build_unquantized_shell(network)
     assert {parameter.device.type for parameter in shape.parameters()} == {"meta"}
     shape.save_pretrained(tmp_path, state_dict=network.state_dict())
     again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)

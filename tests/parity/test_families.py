@@ -210,7 +210,7 @@ def test_what_is_unknown_between_hidden_states_and_logits_is_refused() -> None:
     """By comparison, whatever the configuration says; a scale or cap that is not computed is refused as well."""
     torch.manual_seed(0)
     model = Unknown(transformers.LlamaConfig(**COMMON))
-    with pytest.raises(ModelError, match=r"Unknown \(llama\) does something between .* qed evaluate still measures it"):
+    with pytest.raises(ModelError, match=r"Unknown \(llama\) computes its logits .* qed evaluate still works"):
         Learner(model, Sft(), LearnerSettings())
     for name, value in (("final_logit_softcapping", 2.0), ("logit_scale", 1.5)):
         claimed = make_model()

@@ -140,7 +140,7 @@ def most_rows(monkeypatch: pytest.MonkeyPatch, sampler: HFSampler, memory: int) 
     """Nine answers on a device of so much memory, and how many of them were written side by side."""
     sizes: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr("qed.sampling.native.sampler.host.whole_memory", lambda: memory)
+        patch.setattr("qed.sampling.native.sampler.host.total_memory", lambda: memory)
         patch.setattr(
             "qed.sampling.native.sampler.packed",
             lambda *rest: (rows := pack_sequences(*rest), sizes.append(len(rows)))[0],

@@ -39,7 +39,7 @@ class Preferences(Algorithm):
     """The alpha of the alpha-divergence."""
     length_alpha: float = 1.0
     """The weight of tokens beyond the length of the pair's shorter answer, LD-DPO; 1 gives all the same weight."""
-    with_weights: bool = False
+    weighted: bool = False
     """Weight each pair by the probability of both answers under the policy, WPO."""
     reference_model: str = ""
     """The name or folder of the reference model; empty takes the model at the start of the phase."""
@@ -75,8 +75,8 @@ class Preferences(Algorithm):
         sorting = [loss for loss in self.losses if loss in pair_losses.SORTED]
         require(len(set(sorting)) < 2, "algorithm.losses can hold aot or aot_unpaired, not both.")
         require(
-            not sorting or not self.with_weights,
-            f"algorithm.with_weights has no meaning for {sorting}, which sort pairs.",
+            not sorting or not self.weighted,
+            f"algorithm.weighted has no meaning for {sorting}, which sort pairs.",
         )
         require(
             "aot" not in sorting or self.divergence == "reverse_kl",
@@ -101,7 +101,7 @@ class Preferences(Algorithm):
     @property
     def log_squares(self) -> bool:
         """True for the weights of WPO."""
-        return self.with_weights
+        return self.weighted
 
     @property
     def two_pass(self) -> bool:
@@ -121,22 +121,21 @@ class Preferences(Algorithm):
 
     def pairs(self, batch: Batch, logps: Tensor) -> Pairs:
         """Compute the input of the losses."""
-        ratios = self._sums(batch, logps - batch.ref_logps)
+        ratios = self._sum_tokens(batch, logps - batch.ref_logps)
         scores = pair_losses.compute_score(ratios, self.divergence, self.divergence_alpha)
         lengths, partners = batch.mask.sum(1).clamp(min=1), batch.prepared[:, 0]
         return Pairs(scores[0::2], scores[1::2], lengths[0::2], lengths[1::2], partners[0::2], partners[1::2])
 
-    def _sums(self, batch: Batch, values: Tensor) -> Tensor:
+    def _sum_tokens(self, batch: Batch, values: Tensor) -> Tensor:
         """Sum values over each row's response, [B], with the token weights of `length_alpha`."""
-        return (pair_losses.compute_shares(batch.mask, self.length_alpha) * values.masked_fill(batch.mask == 0, 0)).sum(
-            1
-        )
+        shares = pair_losses.compute_shares(batch.mask, self.length_alpha)
+        return (shares * values.masked_fill(batch.mask == 0, 0)).sum(1)
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
         """Compute the partners of each pair, where a loss compares with other pairs."""
         if logps is None:
             return batch
-        pairs, reference = self.pairs(batch, logps), self._sums(batch, batch.ref_logps)
+        pairs, reference = self.pairs(batch, logps), self._sum_tokens(batch, batch.ref_logps)
         name = next(loss for loss in self.losses if loss in pair_losses.SORTED)
         prepared = batch.prepared.clone()
         both = pair_losses.choose_partners(name, pairs.c, pairs.r, reference[0::2] - reference[1::2])
@@ -154,21 +153,21 @@ class Preferences(Algorithm):
                 loss = loss - weight * likelihood.sum()
             else:
                 per_pair = per_pair + weight * pair_losses.LOSSES[name](pairs, self.beta, self.label_smoothing)
-        if self.with_weights:
-            per_pair = per_pair * self._probability(batch, logps.detach())
-        return loss + (share * per_pair).sum(), self._describe(batch, logps.detach(), share)
+        if self.weighted:
+            per_pair = per_pair * self._compute_wpo_weights(batch, logps.detach())
+        return loss + (share * per_pair).sum(), self._compute_metrics(batch, logps.detach(), share)
 
-    def _probability(self, batch: Batch, logps: Tensor) -> Tensor:
-        """Compute WPO's weights (arXiv 2406.11827), [P]: prod over both answers of exp(mean_t(log p_t - log sum_v p_v^2))."""
+    def _compute_wpo_weights(self, batch: Batch, logps: Tensor) -> Tensor:
+        """Compute WPO's weights (arXiv 2406.11827), [P]: prod over both of exp(mean_t(log p_t - log sum_v p_v^2))."""
         surplus = (logps - batch.log_squares).masked_fill(batch.mask == 0, 0)
         means = surplus.sum(1) / batch.mask.sum(1).clamp(min=1)
         return (means[0::2] + means[1::2]).exp()
 
-    def _describe(self, batch: Batch, logps: Tensor, share: Tensor) -> dict[str, Tensor]:
+    def _compute_metrics(self, batch: Batch, logps: Tensor, share: Tensor) -> dict[str, Tensor]:
         """Compute metrics: log-probs, implicit rewards beta c and beta r, their margins, and ranking accuracy."""
-        columns = {"logps": self._sums(batch, logps)}
+        columns = {"logps": self._sum_tokens(batch, logps)}
         if set(self.losses) != {"sft"}:
-            columns["rewards"] = self.beta * self._sums(batch, logps - batch.ref_logps)
+            columns["rewards"] = self.beta * self._sum_tokens(batch, logps - batch.ref_logps)
         metrics: dict[str, Tensor] = {}
         for name, values in columns.items():
             chosen, rejected = values[0::2], values[1::2]
