@@ -21,7 +21,7 @@ from qed.algorithms.parts import shaping
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.losses import fill_old_logps
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.algorithms.parts.surrogates import Terms, mask_given
+from qed.algorithms.parts.surrogates import Terms, mask_off_policy
 from qed.randomness import draw_uniform
 from qed.types import Groups, Request, Rollout
 
@@ -143,7 +143,7 @@ class ExGrpo(PolicyGradient):
         logps = shaping.fill_masked(logps, batch)
         unclipped = replace(self.surrogate, clip_low=1.0, clip_high=math.inf)
         algorithm = replace(self, surrogate=unclipped) if self.mixed else self
-        fresh = super(ExGrpo, algorithm).terms(mask_given(batch), logps)
+        fresh = super(ExGrpo, algorithm).terms(mask_off_policy(batch), logps)
         # Without recorded log-probs, the policy before the update stands in for the one that sampled the token. Where
         # that was not scored either, the column holds 0, and the current policy stands in.
         old = fill_old_logps(shaping.fill_masked(batch.old_logps, batch), logps)

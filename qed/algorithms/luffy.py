@@ -22,7 +22,7 @@ from qed.algorithms.parts.losses import fill_old_logps
 from qed.algorithms.parts.mixture import OffPolicyAdvantages, split_group
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.shaping import Shaping
-from qed.algorithms.parts.surrogates import Surrogate, Terms, mask_given
+from qed.algorithms.parts.surrogates import Surrogate, Terms, mask_off_policy
 from qed.types import Advantage, Group, Groups, Problem, Request
 
 if TYPE_CHECKING:
@@ -84,16 +84,16 @@ class Luffy(PolicyGradient):
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
         """Mask the tokens that are more likely than `drop_above`, if it is set."""
         batch = super().prepare(batch, logps, entropy)
-        return self.shaping.filter_groups(batch, logps, self.average) if self.shaping.drop_above else batch
+        return self.shaping.drop_likely_tokens(batch, logps, self.average) if self.shaping.drop_above else batch
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """Compute the surrogate of sampled tokens, and - A f(p) of the others."""
         logps = shaping.fill_masked(logps, batch)
         if self.shaping.own_kind == "none":
-            own = super().terms(mask_given(batch), logps)
+            own = super().terms(mask_off_policy(batch), logps)
         else:
             old = fill_old_logps(shaping.fill_masked(batch.old_logps, batch), logps)
-            ratio = self.shaping.own(logps, old)
+            ratio = self.shaping.shape_ratio(logps, old)
             own = shaping.clip_ratio(batch, ratio, self.surrogate.clip_low, self.surrogate.clip_high)
-        terms, stats = shaping.join_terms(batch, own, *self.shaping.given(logps, batch.behaviour_logps))
+        terms, stats = shaping.join_terms(batch, own, *self.shaping.weigh_off_policy(logps, batch.behaviour_logps))
         return terms, stats | ({"clip/dropped": batch.prepared.sum()} if self.shaping.drop_above else {})

@@ -19,7 +19,7 @@ from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.guidance import ExpertPrefix
 from qed.algorithms.parts.mixture import split_group
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.algorithms.parts.surrogates import Surrogate, Terms, mask_given
+from qed.algorithms.parts.surrogates import Surrogate, Terms, mask_off_policy
 from qed.types import Advantage, Group, Groups, Problem, Request
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class RlSft(PolicyGradient):
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
         """Compute the surrogate of sampled completions, and - log pi of the imitated ones, which `loss` has marked."""
         logps = shaping.fill_masked(logps, batch)
-        terms, stats = super().terms(mask_given(batch), logps)
+        terms, stats = super().terms(mask_off_policy(batch), logps)
         return -logps.where(batch.expert.bool(), -terms), stats | {"guidance/token_share": batch.expert.sum()}
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

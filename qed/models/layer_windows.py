@@ -1,8 +1,8 @@
 """The attention window of each layer of a model, by its family.
 
 A configuration alone does not determine it: Mistral's has a window and no list of layer types, Qwen2's has a window
-that is switched off, and Llama's may have a window that the model never reads. So families are listed by name, and each is
-compared with its own forward pass in tests/parity/test_model_families.py. Nothing is assumed about other families.
+that is switched off, and Llama's may have a window that the model never reads. So families are listed by name, and each
+is compared with its own forward pass in tests/parity/test_model_families.py. Nothing is assumed about other families.
 """
 
 from __future__ import annotations

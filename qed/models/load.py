@@ -164,13 +164,13 @@ def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
             use_safetensors=True,
             attn_implementation=choose_attention(config),
             output_loading_info=True,
-            **qlora.build_options(settings, pick_device(settings.device)),
+            **qlora.build_quantization_options(settings, pick_device(settings.device)),
             **source,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        first_line = str(error).strip().split("\n")[0]
+        first = str(error).strip().split("\n")[0]
         raise ModelError(
-            f"The model {settings.name} cannot be loaded: {first_line}\nGive a folder with config.json, tokenizer files "
+            f"The model {settings.name} cannot be loaded: {first}\nGive a folder with config.json, tokenizer files "
             "and safetensors weights, a hub name that can be reached from here, or new:tiny for a new small one."
         ) from error
     if loading_info["missing_keys"]:
@@ -197,9 +197,9 @@ def load_tokenizer(name: str) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        first_line = str(error).strip().split("\n")[0]
+        first = str(error).strip().split("\n")[0]
         raise ModelError(
-            f"The tokenizer of {name} cannot be loaded: {first_line} Give a folder with config.json and tokenizer files, "
+            f"The tokenizer of {name} cannot be loaded: {first} Give a folder with config.json and tokenizer files, "
             "a hub name that can be reached from here, or new:small for one trained on the data's text."
         ) from error
     try:

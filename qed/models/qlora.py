@@ -17,7 +17,7 @@ from qed.config.settings import ModelSettings
 from qed.errors import UsageError
 
 
-def build_options(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
+def build_quantization_options(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
     """Build the arguments of `from_pretrained` that quantize a model on loading; empty without quantization.
 
     Raises:

@@ -142,7 +142,7 @@ def has_sampled_logp(batch: Batch) -> Tensor:
     return (batch.mask != 0) & (batch.expert == 0) & ~batch.sampled_logps.isnan()
 
 
-def split_live(rollouts: Sequence[Rollout], live: Sequence[bool]) -> tuple[list[Rollout], list[Rollout]]:
+def split_by_gradient(rollouts: Sequence[Rollout], live: Sequence[bool]) -> tuple[list[Rollout], list[Rollout]]:
     """Split rows into those with a gradient (`live`) and the others; an empty `live` means all."""
     flags = live or [True] * len(rollouts)
     pairs = list(zip(rollouts, flags, strict=True))

@@ -27,7 +27,15 @@ from qed.guards.signals import check_signals
 from qed.models.families import require_known_logits, split_head
 from qed.models.lora import AdapterDisabled, disable_adapters
 from qed.training.attention import supports_packing, use_packed_attention
-from qed.training.batch import Batch, collate, compute_means, cut_microbatches, measure_mismatch, split_live, split_rows
+from qed.training.batch import (
+    Batch,
+    collate,
+    compute_means,
+    cut_microbatches,
+    measure_mismatch,
+    split_by_gradient,
+    split_rows,
+)
 from qed.training.logps import compute_logps, compute_scores
 from qed.training.optim import compute_learning_rate, load_optimizer_tensors, make_optimizer, read_optimizer_tensors
 from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
@@ -106,7 +114,9 @@ class Learner:
         if old:
             split = self.algorithm.has_ratio and len(rollouts) > 0
             live = self.algorithm.has_gradient(self._collate(rollouts)).tolist() if split else []
-            for part in split_live(rollouts, live):  # the same micro-batches as in the update, so bfloat16 rounds alike
+            for part in split_by_gradient(
+                rollouts, live
+            ):  # the same micro-batches as in the update, so bfloat16 rounds alike
                 for rollout, logps in zip(part, self._score_outputs(self.model, part), strict=True):
                     rollout.old_logps = None if _is_older(rollout, version) else logps
         if reference is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 from qed.algorithms.base import require
 from qed.algorithms.parts.losses import VESPO_FLOOR, compute_row_means, mask_values
-from qed.algorithms.parts.surrogates import find_written, read_sampled_logps
+from qed.algorithms.parts.surrogates import find_sampled_tokens, read_sampled_logps
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -167,7 +167,7 @@ def normalize_weights(weights: Tensor, mask: Tensor, kind: CorrectionKind) -> Te
     return weights / mean if mean > 1e-8 else weights
 
 
-def find_kept(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: float, high: float) -> Tensor:
+def find_kept_tokens(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: float, high: float) -> Tensor:
     """Return the response tokens that a rejection keeps, [B, T] bool.
 
     With d = log(old / sampled): k1 = -d, k2 = d² / 2, k3 = e^d - 1 - d, of a token, or the sum, mean or largest of a
@@ -195,7 +195,9 @@ def find_kept(log_ratio: Tensor, mask: Tensor, kind: RejectionKind, low: float, 
     return within & response
 
 
-def find_on_policy(logps: Tensor, sampled_logps: Tensor, advantages: Tensor, mask: Tensor, limit: float) -> Tensor:
+def compute_off_policy_mask(
+    logps: Tensor, sampled_logps: Tensor, advantages: Tensor, mask: Tensor, limit: float
+) -> Tensor:
     """Return 1, but 0 for tokens with A < 0 in rows whose mean of sampled - log pi exceeds the limit, [B, T].
 
     The off-policy sequence mask of DeepSeek-V3.2 (arXiv 2512.02556): such rows are already far off-policy.
@@ -243,7 +245,7 @@ def _find_kept_by_all(log_ratio: Tensor, mask: Tensor, settings: Correction) -> 
     """Return the tokens that every rejection keeps; each evaluates a row on all of its tokens, as in verl."""
     kept = mask != 0
     for kind, low, high in settings.bounds:
-        kept = kept & find_kept(log_ratio, mask, kind, low, high)
+        kept = kept & find_kept_tokens(log_ratio, mask, kind, low, high)
     return kept
 
 
@@ -255,5 +257,5 @@ def _compute_bounded(log_ratio: Tensor, mask: Tensor, settings: Correction) -> T
 
 def _read_step(batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the log-ratios of a step's tokens, and the mask of those that a sampler generated."""
-    sampled = find_written(batch).to(batch.mask.dtype)
+    sampled = find_sampled_tokens(batch).to(batch.mask.dtype)
     return compute_log_ratios(batch.old_logps, batch.sampled_logps, sampled), sampled

@@ -33,7 +33,7 @@ def compute_group_advantages(name: Estimator, rewards: Tensor, normalize_std: bo
     if name == "none":
         return rewards
     if name == "leave_one_out":
-        return subtract_others(rewards)
+        return compute_leave_one_out(rewards)
     if name == "max_rl":
         return compute_max_rl(rewards)
     return (compute_passk if name == "passk" else normalize_group)(rewards, normalize_std, epsilon)
@@ -53,7 +53,7 @@ def scale_by_batch(rewards: Tensor, everything: Tensor, epsilon: float) -> Tenso
     return centred if are_all_equal(everything) else centred / (everything.std() + epsilon)
 
 
-def subtract_others(rewards: Tensor) -> Tensor:
+def compute_leave_one_out(rewards: Tensor) -> Tensor:
     """Compute RLOO (arXiv 2402.14740): r minus the mean of the others, which is (r - mean) G / (G - 1)."""
     return normalize_group(rewards, normalize_std=False, epsilon=0) * (len(rewards) / max(1, len(rewards) - 1))
 

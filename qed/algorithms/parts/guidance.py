@@ -52,7 +52,9 @@ class ExpertPrefix:
 
     def plan(self, requests: Sequence[Request], context: StepContext) -> list[Request]:
         """Return the requests with the shares of their guided completions, which come first."""
-        return [replace(request, shares=self.shares(request.problem, request.count, context)) for request in requests]
+        return [
+            replace(request, shares=self.draw_shares(request.problem, request.count, context)) for request in requests
+        ]
 
     def drop_wrong_traces(self, groups: Groups) -> list[Group]:
         """Remove complete demonstrations that the grader judges wrong, unless `wrong_traces` keeps them."""
@@ -60,16 +62,16 @@ class ExpertPrefix:
             return list(groups)
         return [[rollout for rollout in group if not is_wrong_trace(rollout)] for group in groups]
 
-    def shares(self, problem: Problem, group_size: int, context: StepContext) -> tuple[float, ...]:
-        """Compute the share of the demonstration for each of the first completions of a group."""
+    def draw_shares(self, problem: Problem, group_size: int, context: StepContext) -> tuple[float, ...]:
+        """Draw the share of the demonstration for each of the first completions of a group."""
         count = group_size if self.traces < 0 else min(self.traces, group_size)
         address = (context.seed, "guidance", context.step, problem.id)
         if draw_uniform(*address, "whether") >= self.trace_share:
             return ()
         draws = [draw_uniform(*address, 0 if self.same_share else number) for number in range(count)]
-        return tuple(self._share(draw, number, count, context.step) for number, draw in enumerate(draws))
+        return tuple(self._compute_share(draw, number, count, context.step) for number, draw in enumerate(draws))
 
-    def _share(self, draw: float, number: int, count: int, step: int) -> float:
+    def _compute_share(self, draw: float, number: int, count: int, step: int) -> float:
         """Compute one completion's share by the strategy."""
         if self.strategy == "fixed":
             return self.least + (self.most - self.least) * number / max(1, count - 1)

@@ -129,7 +129,7 @@ def compute_vespo_weights(
     return of_positive.where(advantages >= 0, of_negative)
 
 
-def find_dppo_kept(logps: Tensor, sampled_logps: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
+def find_dppo_kept_tokens(logps: Tensor, sampled_logps: Tensor, advantages: Tensor, low: float, high: float) -> Tensor:
     """Return the tokens that DPPO keeps, [B, T] bool: their probability is within a bound of the sampler's.
 
     For A > 0 the bound is pi - pi_sampled <= high, for the others pi - pi_sampled >= -low.

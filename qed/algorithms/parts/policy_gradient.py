@@ -167,8 +167,8 @@ class PolicyGradient(Algorithm):
     def terms(self, batch: Batch, logps: Tensor) -> surrogates.Terms:
         """Compute the policy loss of each token, [B, T], before it is weighted, and sums for the metrics."""
         if self.correction.offpolicy_limit:
-            sampled, limit = surrogates.find_written(batch), self.correction.offpolicy_limit
-            kept = corrections.find_on_policy(logps, batch.sampled_logps, batch.advantages, sampled, limit)
+            sampled, limit = surrogates.find_sampled_tokens(batch), self.correction.offpolicy_limit
+            kept = corrections.compute_off_policy_mask(logps, batch.sampled_logps, batch.advantages, sampled, limit)
             batch = replace(batch, advantages=batch.advantages * kept)
         return surrogates.compute_terms(batch, logps, self.surrogate)
 
@@ -182,7 +182,7 @@ class PolicyGradient(Algorithm):
             loss = loss + settings.kl * (batch.weights * penalty).sum() if settings.kl_in_loss else loss
         if settings.bonus:
             # Only sampled tokens count: uncertainty about a demonstration is not exploration.
-            mask = surrogates.mask_given(batch).mask
+            mask = surrogates.mask_off_policy(batch).mask
             loss = loss - settings.bonus * (batch.weights * losses.mask_values(entropy, mask)).sum()
         return loss, stats
 

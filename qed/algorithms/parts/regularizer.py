@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from qed.algorithms.base import require, require_moves
 from qed.algorithms.parts import divergences, exploration, losses
 from qed.algorithms.parts.divergences import Divergence
-from qed.algorithms.parts.surrogates import mask_given
+from qed.algorithms.parts.surrogates import mask_off_policy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -110,7 +110,7 @@ def compute_penalty(batch: Batch, logps: Tensor, settings: Regularizer, row_rati
         row_ratios: whether the surrogate has one ratio per row, as in GSPO; `kl_importance` then uses it too.
     """
     policy = logps if settings.kl_place == "loss" else losses.fill_old_logps(batch.old_logps, logps)
-    mask = mask_given(batch).mask
+    mask = mask_off_policy(batch).mask
     penalty = divergences.estimate_kl(settings.kl_estimator, losses.mask_values(policy - batch.ref_logps, mask))
     if settings.kl_importance:
         log_ratio = losses.compute_log_ratios(logps, batch.old_logps, mask)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from qed.algorithms.base import compute_token_weights, require
-from qed.algorithms.parts.surrogates import Terms, mask_given
+from qed.algorithms.parts.surrogates import Terms, mask_off_policy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,7 +55,7 @@ class Shaping:
         require(self.least >= 0, f"{where}.least must not be negative.")
         require(0 <= self.drop_above <= 1, f"{where}.drop_above must lie in [0, 1].")
 
-    def given(self, logps: Tensor, behaviour: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def weigh_off_policy(self, logps: Tensor, behaviour: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the weight of demonstration tokens, and where a bound applied, both for all tokens.
 
         Args:
@@ -86,7 +86,7 @@ class Shaping:
             return shape_probability(logps, self.gamma)
         return (self._exponent(self.kind) * logps).exp()
 
-    def own(self, logps: Tensor, old: Tensor) -> Tensor:
+    def shape_ratio(self, logps: Tensor, old: Tensor) -> Tensor:
         """Compute what replaces the ratio of sampled tokens, from their current and their old log-probs."""
         ratio = logps - old
         if self.own_kind == "logp":
@@ -101,7 +101,7 @@ class Shaping:
         """Return the exponent of p for a kind that is a power of p."""
         return {"square_root": 0.5, "power": self.exponent}.get(kind, 1.0)
 
-    def filter_groups(self, batch: Batch, logps: Tensor | None, average: Average) -> Batch:
+    def drop_likely_tokens(self, batch: Batch, logps: Tensor | None, average: Average) -> Batch:
         """Mask the tokens of a weighted batch with a probability above `drop_above`; `prepared` marks them.
 
         In a constant average or a sequence's sum the weight of a token does not depend on the other tokens.
@@ -124,7 +124,9 @@ def shape_probability(logps: Tensor, gamma: float) -> Tensor:
 def clip_ratio(batch: Batch, ratio: Tensor, low: float, high: float) -> Terms:
     """Compute PPO's clipped loss of a shaped ratio, - min(A rho, A clip(rho, 1 - low, 1 + high))."""
     unclipped, clipped = batch.advantages * ratio, batch.advantages * ratio.clamp(1 - low, 1 + high)
-    return -unclipped.minimum(clipped), {"clip/shaped": ((clipped < unclipped) & mask_given(batch).mask.bool()).sum()}
+    return -unclipped.minimum(clipped), {
+        "clip/shaped": ((clipped < unclipped) & mask_off_policy(batch).mask.bool()).sum()
+    }
 
 
 def join_terms(batch: Batch, sampled: Terms, weight: Tensor, counts: dict[str, Tensor]) -> Terms:

@@ -118,17 +118,17 @@ def policy_loss(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tens
     return loss, {**stats, "kl/old": -detached.sum(), "ratio/log_max": detached.abs().max()}
 
 
-def mask_given(batch: Batch) -> Batch:
+def mask_off_policy(batch: Batch) -> Batch:
     """Mask the tokens that the policy did not sample."""
     return replace(batch, mask=batch.mask * (1 - batch.expert))
 
 
 def read_sampled_logps(batch: Batch) -> Tensor:
     """Return the sampler's log-probs, [B, T]; the old ones where the token was not sampled or has no log-prob."""
-    return batch.sampled_logps.where(find_sampled(batch), batch.old_logps)
+    return batch.sampled_logps.where(find_tokens_with_logps(batch), batch.old_logps)
 
 
-def find_written(batch: Batch) -> Tensor:
+def find_sampled_tokens(batch: Batch) -> Tensor:
     """Return the response tokens that a sampler generated, [B, T] bool.
 
     `batch.expert` marks the others within a completion; a demonstration in SFT is a row without any log-prob.
@@ -138,9 +138,9 @@ def find_written(batch: Batch) -> Tensor:
     return has_logps & sampled
 
 
-def find_sampled(batch: Batch) -> Tensor:
+def find_tokens_with_logps(batch: Batch) -> Tensor:
     """Return the response tokens that a sampler generated with a known log-prob, [B, T] bool."""
-    return find_written(batch) & ~batch.sampled_logps.isnan()
+    return find_sampled_tokens(batch) & ~batch.sampled_logps.isnan()
 
 
 def _count_clipped(clipped: Tensor, tokens: Tokens) -> dict[str, Tensor]:
@@ -196,5 +196,5 @@ def _compute_vespo(tokens: Tokens, settings: Surrogate) -> Terms:
 
 def _compute_dppo(tokens: Tokens, settings: Surrogate) -> Terms:
     logps, sampled_logps, log_ratio, advantages, mask = tokens
-    kept = losses.find_dppo_kept(logps, sampled_logps, advantages, settings.clip_low, settings.clip_high)
+    kept = losses.find_dppo_kept_tokens(logps, sampled_logps, advantages, settings.clip_low, settings.clip_high)
     return losses.compute_dppo(log_ratio, advantages, mask, kept, settings.dppo_square), _count_clipped(~kept, tokens)
