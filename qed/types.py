@@ -51,9 +51,9 @@ class Request:
 
     `count` is the size of the group. `shares` belong to its first completions: each begins with that share of the
     problem's demonstration, and the policy continues it. With a share of 1 the complete demonstration joins the group,
-    and nothing is sampled. `extra_completions` are complete completions that join the group, such as replayed ones.
-    Both count towards `count`. `greedy` adds one completion by greedy decoding: it is graded as a baseline, and is
-    never trained.
+    and nothing is sampled. `extra_completions` are finished rollouts that join the group, such as replayed ones. Both
+    count towards `count`. `greedy` adds one completion by greedy decoding: it is graded as a baseline, and is never
+    trained.
     """
 
     problem: Problem
@@ -86,7 +86,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Grade:
-    """The result of grading a completion: training uses `reward`, reports and metrics use `correct`.
+    """The result of grading a completion: training uses `reward`, reports use `correct`.
 
     `tier` names the part of the grader that decided (`timeout` or `error` where none could), `reason` says why. Where
     the reward is a weighted sum, `parts` and `weights` hold its terms and their weights. `has_reward` is False where no
@@ -132,7 +132,7 @@ class Rollout:
         for name in ("sampled_mask", "loss_mask"):
             length = len(getattr(self, name))
             if length not in (0, len(self.output)):
-                raise ValueError(f"{name} has {length} entries for {len(self.output)} tokens; it takes one a token.")
+                raise ValueError(f"{name} has {length} entries for {len(self.output)} tokens; it takes one per token.")
 
     @property
     def reward(self) -> float:
@@ -156,26 +156,26 @@ class Rollout:
 
     @property
     def on_policy(self) -> tuple[bool, ...]:
-        """Whether each token of `output` is trained and was sampled by the policy."""
+        """Whether each token of `output` is trained and was sampled by this policy."""
         if not self.sampled_mask:
             return self.trained
         return tuple(sampled and trained for sampled, trained in zip(self.sampled_mask, self.trained, strict=True))
 
     @property
     def off_policy(self) -> tuple[bool, ...]:
-        """Whether each token of `output` is trained but was not sampled by the policy (LUFFY's prefix mask)."""
+        """Whether each token of `output` is trained but was not sampled by this policy (LUFFY's prefix mask)."""
         if not self.sampled_mask:
             return (False,) * len(self.output)
         return tuple(trained and not sampled for sampled, trained in zip(self.sampled_mask, self.trained, strict=True))
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether the policy sampled every trained token; untrained ones, such as a tool's result, do not matter."""
+        """Whether this policy sampled every trained token; untrained ones, such as a tool's result, do not matter."""
         return not any(self.off_policy)
 
     @property
     def given(self) -> int:
-        """The length of the prefix of `output` that the policy did not sample."""
+        """The length of the prefix of `output` that this policy did not sample."""
         return self.sampled_mask.index(True) if True in self.sampled_mask else len(self.sampled_mask)
 
 

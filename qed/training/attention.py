@@ -112,7 +112,7 @@ def _attend_span(
         rows = states.index_select(0, places)
         return rows.view(span.segments, -1, *rows.shape[1:]).transpose(1, 2)
 
-    mask = span.mask(window)
+    mask = span.get_mask(window)
     queries, keys, values = select(query, span.queries), select(key, span.keys), select(value, span.keys)
     group_size = query.shape[1] // key.shape[1]
     if group_size > 1 and mask is not None and query.device.type != "cpu":

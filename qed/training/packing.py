@@ -1,8 +1,8 @@
 """Packing: windows of a concatenated stream of documents, and batches of rows without padding.
 
-In a window, attention crosses from one document to the next, as in pre-training. Packed rows are computed one after the
-other without padding, and a prompt that several of them share is computed once. Their attention is restricted to their
-own row, so every row has the same log-probs as in a padded batch.
+In a window, attention crosses from one document to the next, as in pre-training. Packed rows are concatenated
+without padding, and a prompt that several of them share is computed once. Attention stays within a row, so every row
+has the same log-probs as in a padded batch.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Span:
         """The mask of full attention, which all layers share."""
         return self._compute_mask(self.prompt_columns + self.width)
 
-    def mask(self, window: int | None) -> Tensor | None:
+    def get_mask(self, window: int | None) -> Tensor | None:
         """Return which keys the queries attend to, a bool that broadcasts; None for a plain causal mask.
 
         Args:
