@@ -61,7 +61,6 @@ class BuiltByAnyName(type):
 
 
 def _is_part(field: Field[Any]) -> bool:
-    """Whether a field's default is a dataclass of settings, a part such as `Surrogate`."""
     return is_dataclass(field.default) or (
         isinstance(field.default_factory, type) and is_dataclass(field.default_factory)
     )
