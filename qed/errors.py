@@ -1,6 +1,6 @@
-"""What can go wrong through no fault of the code, each with the exit code that a caller may rely on.
+"""Errors that are not bugs of qed, each with its own exit code.
 
-A message says what, where, why and what to do; the command line prints it without a traceback.
+A message says what failed, where, why, and what to do. The command line prints it without a traceback.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 
 class QedError(Exception):
-    """The run failed for a reason that the message names."""
+    """A run that failed for the reason in the message; the base class of all errors of qed."""
 
     exit_code = 1
 
 
 class UsageError(QedError):
-    """A command line or a configuration that cannot be meant."""
+    """An invalid command line or configuration."""
 
     exit_code = 2
 
 
 class DataError(QedError):
-    """Data that cannot be used, named by file and row."""
+    """Invalid data; the message names the file and the row."""
 
     exit_code = 3
 
@@ -38,9 +38,9 @@ class ModelError(QedError):
 
 
 class Diverged(QedError):
-    """A loss, gradient, reward, log-prob or advantage that is not finite: stopped before the optimizer step.
+    """A loss, gradient, reward, log-prob or advantage that is not finite; raised before the optimizer step.
 
-    `rollouts` are the batch in which it was met, as far as there was one.
+    `rollouts` is the batch in which it occurred, or empty if there was none.
     """
 
     exit_code = 4
@@ -51,20 +51,20 @@ class Diverged(QedError):
 
 
 class NothingTrained(QedError):
-    """A run in which no step ever had a gradient."""
+    """A run in which no step had a gradient."""
 
     exit_code = 5
 
 
 class Interrupted(QedError):
-    """A signal ended the run; what was learned is saved. The exit code is that of the signal."""
+    """A run that a signal ended, after its state was saved. The exit code is that of the signal."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
 
-def suggest_nearest(name: str, known: Iterable[str]) -> str:
-    """A sentence proposing the known name nearest to a mistyped one, or an empty string."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" Did you mean '{near[0]}'?" if near else ""
+def suggest_nearest(name: str, candidates: Iterable[str]) -> str:
+    """Return a sentence that suggests the candidate closest to a mistyped name, or an empty string."""
+    matches = difflib.get_close_matches(name, list(candidates), n=1, cutoff=0.5)
+    return f" Did you mean '{matches[0]}'?" if matches else ""

@@ -1,7 +1,7 @@
-"""What this process may use of the machine: cores and memory, by its affinity and by the limits of its control group.
+"""The cores and the memory that this process may use, by its CPU affinity and the limits of its control group.
 
-Nothing here imports torch, because how threads wait must be said before torch is loaded, and how MKL computes before
-its first product.
+Nothing here imports torch: the wait policy of OpenMP's threads must be set before torch is imported, and the mode of
+MKL before its first matrix product.
 """
 
 from __future__ import annotations
@@ -12,124 +12,126 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path("/")
-# Any of them says how long a thread of OpenMP turns on the spot before it sleeps.
+# Environment variables that each set how long an OpenMP thread spins before it sleeps.
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
-# MKL's conditional numerical reproducibility: which of its code paths it may take.
+# MKL's conditional numerical reproducibility: which code paths MKL may choose.
 MKL_MODE, REPRODUCIBLE = "MKL_CBWR", "AUTO,STRICT"
 
 
 def list_cores() -> frozenset[int]:
-    """The logical cores that this process may run on."""
+    """Return the logical cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))
 
 
 def count_physical_cores(root: Path = ROOT) -> int:
-    """How many physical cores those are; the logical ones where the system does not tell which share one."""
+    """Count the physical cores of this process; the logical ones where the system does not list thread siblings."""
     siblings = set()
     for core in list_cores():
         try:
-            told = (root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text("ascii")
+            text = (root / f"sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list").read_text("ascii")
         except OSError:
             return len(list_cores())
-        siblings.add(told.strip())
+        siblings.add(text.strip())
     return len(siblings)
 
 
 def read_cpu_quota(root: Path = ROOT) -> float | None:
-    """The processor time that the control group grants, in cores; None where it sets no limit."""
-    granted = []
+    """Read the CPU quota of the control group, in cores; None where it sets no limit."""
+    limits = []
     for folder in _list_control_groups("cpu", root):
         with suppress(OSError, ValueError):
-            told = (folder / "cpu.max").read_text("ascii").split()
-            granted.append(int(told[0]) / int(told[1]))
+            quota_and_period = (folder / "cpu.max").read_text("ascii").split()
+            limits.append(int(quota_and_period[0]) / int(quota_and_period[1]))
         with suppress(OSError, ValueError):
-            share, period = ((folder / f"cpu.cfs_{name}_us").read_text("ascii") for name in ("quota", "period"))
-            if int(share) > 0:
-                granted.append(int(share) / int(period))
-    return min(granted, default=None)
+            quota, period = ((folder / f"cpu.cfs_{name}_us").read_text("ascii") for name in ("quota", "period"))
+            if int(quota) > 0:
+                limits.append(int(quota) / int(period))
+    return min(limits, default=None)
 
 
 def read_memory_limit(root: Path = ROOT) -> int | None:
-    """The bytes that the control group grants; None where it sets no limit."""
-    granted = []
+    """Read the memory limit of the control group, in bytes; None where it sets no limit."""
+    limits = []
     for folder in _list_control_groups("memory", root):
         for name in ("memory.max", "memory.limit_in_bytes"):
             with suppress(OSError, ValueError):
-                granted.append(int((folder / name).read_text("ascii")))
-    # Without a limit the older kind of group tells a number near 2^63.
-    return min((limit for limit in granted if limit < 1 << 60), default=None)
+                limits.append(int((folder / name).read_text("ascii")))
+    # Without a limit, version 1 of control groups reports a number near 2^63.
+    return min((limit for limit in limits if limit < 1 << 60), default=None)
 
 
 def total_memory(root: Path = ROOT) -> int:
-    """The bytes of memory that there are for this process, on systems without /proc too."""
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(whole, read_memory_limit(root) or whole)
+    """Return the total bytes of memory for this process; works without /proc too."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(total, read_memory_limit(root) or total)
 
 
 def read_memory(root: Path = ROOT) -> tuple[int, int]:
-    """The bytes of memory that there are for this process, and those of them that are free.
+    """Read the total and the available bytes of memory for this process.
 
     Raises:
-        OSError: the system does not tell.
+        OSError: the system has no /proc/meminfo.
     """
-    told = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text("ascii").splitlines() if ":" in line)
-    whole, free = (int(told[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
+    fields = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text("ascii").splitlines() if ":" in line)
+    total, free = (int(fields[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     limit = read_memory_limit(root)
-    return (whole, free) if limit is None else (min(whole, limit), min(free, limit))
+    return (total, free) if limit is None else (min(total, limit), min(free, limit))
 
 
 def _list_control_groups(controller: str, root: Path) -> Iterator[Path]:
-    """The folders of this process's control group and of those around it, of both kinds of hierarchy."""
+    """List the folders of this process's control group and of its parents, for cgroup versions 1 and 2."""
     try:
         lines = (root / "proc/self/cgroup").read_text("utf-8").splitlines()
     except OSError:
         return
-    mounted = root / "sys/fs/cgroup"
+    mount = root / "sys/fs/cgroup"
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
-        top = mounted / controllers if controllers else mounted
+        top = mount / controllers if controllers else mount
         inner = Path(path.lstrip("/"))
-        for around in (inner, *inner.parents):
-            yield top / around
+        for folder in (inner, *inner.parents):
+            yield top / folder
 
 
 def count_usable_cores(root: Path = ROOT) -> int:
-    """How many cores this process can keep busy."""
+    """Count the cores that this process can keep busy."""
     return _limit_to_quota(len(list_cores()), root)
 
 
 def choose_threads(root: Path = ROOT) -> int:
-    """The threads that numeric kernels should take: what OMP_NUM_THREADS says, else the physical cores of this
-    process."""
-    first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(first) if first.isdecimal() and int(first) else _limit_to_quota(count_physical_cores(root), root)
+    """Choose the number of threads for numeric kernels: OMP_NUM_THREADS, else the physical cores of this process."""
+    requested = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if requested.isdecimal() and int(requested):
+        return int(requested)
+    return _limit_to_quota(count_physical_cores(root), root)
 
 
 def _limit_to_quota(count: int, root: Path) -> int:
-    granted = read_cpu_quota(root)
-    return count if granted is None else max(1, min(count, int(granted)))
+    """Return a number of cores, at most the CPU quota and at least 1."""
+    quota = read_cpu_quota(root)
+    return count if quota is None else max(1, min(count, int(quota)))
 
 
 def set_passive_waiting() -> None:
-    """Let OpenMP's threads sleep while they wait; must be called before torch is imported.
+    """Make OpenMP's threads sleep while they wait; call it before torch is imported.
 
-    One that turns on the spot holds a core which the thread that it waits for may need, and on a busy machine that
-    makes a step many times slower; docs/doctor.md has the figures. Who has said otherwise is left alone.
+    A spinning thread occupies a core that the thread it waits for may need. On a busy machine that makes a step many
+    times slower; docs/doctor.md has the figures. A wait policy that the user has set stays.
     """
     if not any(name in os.environ for name in WAITING):
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 
 def make_products_reproducible() -> None:
-    """Tell MKL to compute the same product of the same numbers in the same way; must be called before its first one.
+    """Make MKL's matrix products bitwise reproducible; call it before the first product.
 
-    Otherwise MKL may choose its code by the memory alignment of the operands, as it does on AMD's processors: the last
-    bits of a product then depend on where the allocator puts its operands, and a resumed run differs from an
-    uninterrupted one. The command line and every training or evaluation call it; a Python program that computes with
-    torch before that calls it first. A value of MKL_CBWR that the user has set stays.
+    Otherwise MKL may choose its code path by the memory alignment of the operands, as it does on AMD's processors: the
+    last bits of a product then depend on the addresses of its operands, and a resumed run differs from an uninterrupted
+    one. The command line, and every training or evaluation, calls it; a Python program that computes with torch
+    earlier must call it first. A value of MKL_CBWR that the user has set stays.
     """
     os.environ.setdefault(MKL_MODE, REPRODUCIBLE)

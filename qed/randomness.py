@@ -1,7 +1,8 @@
-"""Randomness with an address: every draw is a function of where in the run it stands, never of what was drawn before.
+"""Stateless random numbers: every draw is a function of an address, never of earlier draws.
 
-The seed of a draw is a hash of (run seed, purpose, step, problem id, sample number, …), so a rollout's random numbers
-do not depend on which others share its batch, and a resumed run draws what the uninterrupted one would have drawn.
+An address is a tuple such as (run seed, purpose, step, problem id, sample number, …), and the seed of a draw is its
+hash. So the random numbers of a rollout do not depend on the other rollouts of its batch, and a resumed run draws the
+same numbers as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -15,34 +16,34 @@ if TYPE_CHECKING:
 
 
 def derive_seed(*address: int | str) -> int:
-    """A 63-bit seed for an address, for example `seed_of(run_seed, "order", epoch)`."""
+    """Compute the 63-bit seed of an address, for example `derive_seed(run_seed, "order", epoch)`."""
     text = "\x1f".join(f"{type(part).__name__}:{part}" for part in address)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def shuffle_indices(count: int, *address: int | str) -> list[int]:
-    """The numbers 0 … count-1 in the order that belongs to the address."""
+    """Return the numbers 0 … count-1, shuffled by the seed of an address."""
     order = list(range(count))
     random.Random(derive_seed(*address)).shuffle(order)
     return order
 
 
 def draw_uniform(*address: int | str) -> float:
-    """A uniform number in [0, 1) that belongs to the address."""
+    """Return a uniform number in [0, 1), drawn with the seed of an address."""
     return random.Random(derive_seed(*address)).random()
 
 
 def draw_uniforms(seeds: Tensor, positions: int) -> Tensor:
-    """Uniform numbers in [0, 1) for every seed and position, by a counter-based hash (SplitMix64, Steele et al. 2014).
+    """Draw uniform numbers in [0, 1) by seed and position, with a counter-based hash (SplitMix64, Steele et al. 2014).
 
     Args:
         seeds: [B] int64, one seed for each row.
-        positions: how many positions, from the first.
+        positions: the number of positions, counted from the first.
 
     Returns:
-        [B, positions] float64, a function of seed and position alone.
+        [B, positions] float64; each number depends on its seed and position alone.
     """
-    # Methods of the tensor alone: algorithms draw by address too, and their help must not wait for torch.
+    # Only methods of the tensor: algorithms import this file, and `--help` must not import torch.
     counter = seeds.new_ones(positions).cumsum(0)
     z = seeds[:, None] + counter[None, :] * _as_signed(0x9E3779B97F4A7C15)
     z = (z ^ _shift_right(z, 30)) * _as_signed(0xBF58476D1CE4E5B9)
@@ -52,10 +53,10 @@ def draw_uniforms(seeds: Tensor, positions: int) -> Tensor:
 
 
 def _shift_right(z: Tensor, bits: int) -> Tensor:
-    """A logical right shift; torch's own keeps the sign."""
+    """Shift right without sign extension; torch's own shift keeps the sign."""
     return (z >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _as_signed(value: int) -> int:
-    """The 64-bit pattern of an unsigned constant as the signed number that torch takes."""
+    """Return the int64 with the bit pattern of an unsigned 64-bit constant."""
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,6 +1,8 @@
-"""The words of the house: the few things that travel through a run.
+"""The types that all packages share: problems, requests, completions, grades and rollouts.
 
-Each field has one writer, named in its comment. This file imports nothing of ours.
+The comment beside a field of `Rollout` names the stage of a training step that writes it: `collect` samples or reads
+the tokens, `grade` runs the rewards, `credit` computes the advantages, `score` computes log-probs. This file imports no
+other file of qed.
 """
 
 from __future__ import annotations
@@ -12,21 +14,23 @@ from typing import Any, Literal
 
 StopReason = Literal["stop", "length"]
 Source = Literal["policy", "greedy", "demonstration", "expert", "replay"]
-UNGRADED = ("timeout", "error")  # tiers of what could not be graded
-# One number for the whole answer, or one for each of its tokens.
+UNGRADED = ("timeout", "error")  # values of `Grade.tier` where no grader could decide
+# One number for the whole completion, or one per token.
 Advantage = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A question with its known answer, as a task loads it.
+    """A question with its reference answer, as a task loads it.
 
-    `solution` is the worked reasoning without its final answer, or empty. `meta` holds what else is known: `subject`,
-    `level`, `source`; `completion` where the data gives the whole demonstration as it is to be written, `traces` where
-    it gives several, `trace_probabilities` how likely each token of the first was to its writer; `chosen` and
-    `rejected`, a better and a worse reply; `choices` and
-    `options`, the texts and the letters of a multiple choice; `k` where the data asks for k answers by repeating the
-    problem.
+    `solution` is the worked reasoning without its final answer, or empty. `meta` holds optional fields of the data:
+
+    - `subject`, `level`, `source`: for grouping and reports;
+    - `completion`: the complete demonstration, verbatim; `traces`: several of them; `trace_probabilities`: the
+      probability of each token of the first one under the model that wrote it;
+    - `chosen` and `rejected`: a preference pair;
+    - `choices` and `options`: the texts and the letters of a multiple-choice question;
+    - `k`: the number of answers to sample, where the data asks for k answers by repeating the problem.
     """
 
     id: str
@@ -37,18 +41,19 @@ class Problem:
 
     @property
     def is_preference(self) -> bool:
-        """Whether the data gives a better and a worse reply."""
+        """Whether the data gives a chosen and a rejected completion."""
         return "chosen" in self.meta and "rejected" in self.meta
 
 
 @dataclass(frozen=True)
 class Request:
-    """What an algorithm asks for one problem of a step: how many answers, after which given beginning, beside which.
+    """The completions that an algorithm wants for one problem of a step.
 
-    `shares` belong to the first answers: how much of the problem's demonstration each is given to go on from. 1 is the
-    whole of it, which joins the group as it stands and is not sampled. `beside` are complete answers that join the
-    group too, such as replayed ones. Both count towards `count`. `greedy` asks for one more answer, the likeliest at
-    every token: it is graded as a baseline, and is never trained.
+    `count` is the size of the group. `shares` belong to its first completions: each begins with that share of the
+    problem's demonstration, and the policy continues it. With a share of 1 the complete demonstration joins the group,
+    and nothing is sampled. `extra_completions` are finished rollouts that join the group, such as replayed ones. Both
+    count towards `count`. `greedy` adds one completion by greedy decoding: it is graded as a baseline, and is never
+    trained.
     """
 
     problem: Problem
@@ -60,9 +65,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A problem as the model reads it: the rendered text, and the tag that the text has already opened for the answer.
+    """A problem rendered as text for the model.
 
-    `opened` is the end of `text` that belongs to the answer, such as `<think>`: it is given, so it is never trained.
+    `opened` is the end of `text` that already belongs to the completion, such as `<think>`. The prompt contains it, so
+    it is never trained.
     """
 
     text: str
@@ -71,7 +77,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Completion:
-    """What a sampler returns: token ids with the end token included, their log-probs, and why it ended."""
+    """The output of a sampler: token ids, end token included, their log-probs, and why sampling stopped."""
 
     tokens: tuple[int, ...]
     logps: tuple[float, ...]
@@ -80,12 +86,12 @@ class Completion:
 
 @dataclass(frozen=True)
 class Grade:
-    """A reward's verdict: `reward` trains, `correct` is reported.
+    """The result of grading a completion: training uses `reward`, reports use `correct`.
 
-    `tier` says which part of the grader decided (`timeout` and `error` where none could), `reason` says why. Where the
-    reward is a sum, `weights` are those of the parts that were added up. `has_reward` is False where no reward function
-    applies to the answer: `reward` is 0 then and means nothing, the advantage is 0, and no statistic of rewards counts
-    the answer, neither a group's nor a metric's.
+    `tier` names the part of the grader that decided (`timeout` or `error` where none could), `reason` says why. Where
+    the reward is a weighted sum, `parts` and `weights` hold its terms and their weights. `has_reward` is False where no
+    reward function applies to the completion: its `reward` of 0 then has no meaning, its advantage is 0, and no
+    statistic of rewards includes it, neither of the group nor of the metrics.
     """
 
     reward: float
@@ -101,41 +107,41 @@ class Grade:
 
 @dataclass
 class Rollout:
-    """One answer to one problem, from its prompt's tokens to its advantage."""
+    """One completion of one problem, with its prompt, grade, advantage and log-probs."""
 
-    problem: Problem  # gather
-    prompt: tuple[int, ...]  # gather: token ids
-    output: tuple[int, ...]  # gather: token ids, end token included
-    logps: tuple[float, ...]  # gather: the sampler's log-probs of `output`, 0 where given; empty for a demonstration
-    text: str  # gather: the answer as it reads, with what the prompt opened for it
-    stop_reason: StopReason  # gather
-    source: Source = "policy"  # gather
-    version: int = 0  # gather: the policy's version that sampled it
-    index: int = 0  # gather: which of its problem's answers it is
-    prompt_text: str = ""  # gather: the rendered prompt
-    sampled_mask: tuple[bool, ...] = ()  # gather: whether this policy sampled each token of `output`; empty: all
-    loss_mask: tuple[bool, ...] = ()  # gather: whether each token of `output` is trained; empty: all
-    behaviour: tuple[float, ...] = ()  # gather: log-probs of `output` under who wrote it, NaN or empty where unknown
+    problem: Problem  # collect
+    prompt: tuple[int, ...]  # collect: token ids
+    output: tuple[int, ...]  # collect: token ids of the completion, end token included
+    logps: tuple[float, ...]  # collect: the sampler's, of `output`; 0 if not sampled; empty for a demonstration
+    text: str  # collect: the completion as text, including what the prompt opened (`Prompt.opened`)
+    stop_reason: StopReason  # collect: `stop` at an end token, `length` at max_tokens
+    source: Source = "policy"  # collect: who wrote the completion
+    version: int = 0  # collect: the version of the policy that sampled it
+    index: int = 0  # collect: its position among the completions of its problem
+    prompt_text: str = ""  # collect: the rendered prompt
+    sampled_mask: tuple[bool, ...] = ()  # collect: which tokens of `output` this policy sampled; empty: all
+    loss_mask: tuple[bool, ...] = ()  # collect: which tokens of `output` are trained; empty: all
+    behaviour: tuple[float, ...] = ()  # collect: log-probs of `output` under its author; NaN or empty if unknown
     grade: Grade | None = None  # grade
     advantage: Advantage = 0.0  # credit
-    old_logps: tuple[float, ...] | None = None  # score: the learner's, before the step's first update
+    old_logps: tuple[float, ...] | None = None  # score: the learner's, before the first update of the step
     ref_logps: tuple[float, ...] | None = None  # score: the reference model's
 
     def __post_init__(self) -> None:
-        """Refuse a mask that is not aligned on `output`."""
+        """Refuse a mask whose length is not that of `output`."""
         for name in ("sampled_mask", "loss_mask"):
-            found = len(getattr(self, name))
-            if found not in (0, len(self.output)):
-                raise ValueError(f"{name} has {found} entries for {len(self.output)} tokens; it takes one a token.")
+            length = len(getattr(self, name))
+            if length not in (0, len(self.output)):
+                raise ValueError(f"{name} has {length} entries for {len(self.output)} tokens; it takes one per token.")
 
     @property
     def reward(self) -> float:
-        """The reward that trains; 0 before grading."""
+        """The reward that training uses; 0 before grading."""
         return self.grade.reward if self.grade else 0.0
 
     @property
     def has_reward(self) -> bool:
-        """Whether `reward` means something, see `Grade`; True before grading."""
+        """Whether a reward function applies, see `Grade`; True before grading."""
         return self.grade is None or self.grade.has_reward
 
     @property
@@ -145,31 +151,31 @@ class Rollout:
 
     @property
     def trained_count(self) -> int:
-        """How many tokens of `output` are trained."""
+        """The number of trained tokens in `output`."""
         return sum(self.loss_mask) if self.loss_mask else len(self.output)
 
     @property
     def on_policy(self) -> tuple[bool, ...]:
-        """Whether each token of `output` is trained, and was sampled by this policy."""
+        """Whether each token of `output` is trained and was sampled by this policy."""
         if not self.sampled_mask:
             return self.trained
-        return tuple(own and trained for own, trained in zip(self.sampled_mask, self.trained, strict=True))
+        return tuple(sampled and trained for sampled, trained in zip(self.sampled_mask, self.trained, strict=True))
 
     @property
     def off_policy(self) -> tuple[bool, ...]:
-        """Whether each token of `output` is trained, though this policy did not sample it (LUFFY's prefix mask)."""
+        """Whether each token of `output` is trained but was not sampled by this policy (LUFFY's prefix mask)."""
         if not self.sampled_mask:
             return (False,) * len(self.output)
-        return tuple(trained and not own for own, trained in zip(self.sampled_mask, self.trained, strict=True))
+        return tuple(trained and not sampled for sampled, trained in zip(self.sampled_mask, self.trained, strict=True))
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether this policy sampled every token that is trained; a tool's result in between changes nothing."""
+        """Whether this policy sampled every trained token; untrained ones, such as a tool's result, do not matter."""
         return not any(self.off_policy)
 
     @property
     def given(self) -> int:
-        """How many tokens `output` begins with that this policy did not sample."""
+        """The length of the prefix of `output` that this policy did not sample."""
         return self.sampled_mask.index(True) if True in self.sampled_mask else len(self.sampled_mask)
 
 
@@ -181,21 +187,21 @@ def append_tokens(
     sampled: bool = True,
     trained: bool = True,
 ) -> Rollout:
-    """Return the rollout with more tokens behind its output, and its masks extended.
+    """Return the rollout with tokens appended to its output, and its masks extended.
 
     Args:
-        rollout: must not be graded or scored yet.
-        tokens: token ids, such as an answer, a tool's result or a user's turn.
-        logps: the sampler's log-probs of the tokens; empty where they are not known.
-        sampled: whether the policy wrote the tokens.
-        trained: whether the loss counts them.
+        rollout: not graded or scored yet.
+        tokens: token ids, such as a completion, a tool's result or a user's turn.
+        logps: the sampler's log-probs of the tokens; empty if unknown.
+        sampled: whether the policy sampled the tokens.
+        trained: whether the loss includes them.
     """
     count, before = len(tokens), len(rollout.output)
-    known = rollout.logps or (math.nan,) * before
+    logps_before = rollout.logps or (math.nan,) * before
     return replace(
         rollout,
         output=(*rollout.output, *tokens),
-        logps=(*known, *(logps or (math.nan if sampled else 0.0,) * count)),
+        logps=(*logps_before, *(logps or (math.nan if sampled else 0.0,) * count)),
         sampled_mask=_extend_mask(rollout.sampled_mask, before, count, sampled),
         loss_mask=_extend_mask(rollout.loss_mask, before, count, trained),
         behaviour=(*rollout.behaviour, *(math.nan,) * count) if rollout.behaviour else (),
@@ -203,9 +209,9 @@ def append_tokens(
 
 
 def _extend_mask(mask: tuple[bool, ...], before: int, count: int, value: bool) -> tuple[bool, ...]:
-    """A mask of `before` tokens with one value for `count` more; empty where all are True."""
-    longer = (mask or (True,) * before) + (value,) * count
-    return () if all(longer) else longer
+    """Append `count` times `value` to a mask of `before` tokens; return () where all entries are True."""
+    extended = (mask or (True,) * before) + (value,) * count
+    return () if all(extended) else extended
 
 
 Group = list[Rollout]

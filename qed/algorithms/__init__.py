@@ -1,1 +1,1 @@
-"""The shelf of algorithms: one file a thing, a frozen dataclass found by the file's name."""
+"""The shelf of algorithms: one file each, with a frozen dataclass that is found by the file's name."""

@@ -1,8 +1,8 @@
-"""What an algorithm is: settings and a few pure functions; the learner never knows which one it runs.
+"""The base class of all algorithms: settings and a few pure functions that the learner and the collector call.
 
-A loss is a sum: averaging is a column of weights, fixed over all rows of an optimizer step before any cutting. So
-micro-batches, row order, padding and ranks cannot change a gradient. Nothing here imports torch at run time, which
-keeps `qed grpo --help` instant: leaves use the methods of the tensors that they are given.
+A loss is a sum: averaging is a column of token weights, computed over all rows of an optimizer step before they are cut
+into micro-batches. So micro-batches, row order, padding and ranks cannot change a gradient. Nothing here imports torch
+at run time, which keeps `qed grpo --help` instant: algorithms use only methods of the tensors that they receive.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from qed.rollout.replay import ReplayBuffer
     from qed.training.batch import Batch
 
-# The mean entropy and the mean log-prob of each of some answers, over their tokens, under the policy as it is.
+# Computes the mean entropy and the mean log-prob of each rollout, over its tokens, under the current policy.
 ScoreFn = Callable[[Sequence[Rollout]], list[tuple[float, float]]]
 Average = Literal["token", "sequence", "constant", "sequence_sum"]
 
 
 def compute_token_weights(mask: Tensor, average: Average, length: int) -> Tensor:
-    """The weight of every token in the step's loss, [B, T]; the rows of `mask` are all rows of the optimizer step.
+    """Compute the weight of every token in the step's loss, [B, T]; `mask` holds all rows of the optimizer step.
 
     `token` is DAPO's mean over all tokens, `sequence` is GRPO's mean over rows of each row's mean, `constant` is Dr.
-    GRPO's sum over rows times `length`, the generation budget or a number of the user's own, `sequence_sum` the mean
-    over rows of each row's sum.
+    GRPO's sum divided by rows times `length`, the generation budget or a number of the user's own, `sequence_sum` the
+    mean over rows of each row's sum.
     """
     rows = len(mask)
     if average == "token":
@@ -43,7 +43,7 @@ def compute_token_weights(mask: Tensor, average: Average, length: int) -> Tensor
 
 @dataclass(frozen=True)
 class StepContext:
-    """Where in a run an algorithm is asked: the phase's step, from 1, of `steps`, and the run's seed for its draws."""
+    """The current step of the phase, counted from 1, the number of its steps, and the run's seed for random draws."""
 
     step: int
     steps: int
@@ -51,7 +51,7 @@ class StepContext:
 
 
 class BuiltByAnyName(type):
-    """Lets an algorithm be built with the short names of its parts' settings too: `Grpo(clip_high=0.28)`."""
+    """The metaclass that accepts the settings of an algorithm's parts by their short names: `Grpo(clip_high=0.28)`."""
 
     def __call__(cls, *parts: Any, **settings: Any) -> Any:
         own = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
@@ -72,7 +72,7 @@ def _is_part(field: Field[Any], value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Algorithm(metaclass=BuiltByAnyName):
-    """The default of every stage: one group a problem, all rows count, the token mean."""
+    """The base class, with a default for every stage: one group per problem, every row is trained, the token mean."""
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
@@ -80,34 +80,34 @@ class Algorithm(metaclass=BuiltByAnyName):
     """The length that the constant average divides by; 0 takes sampling.max_tokens."""
 
     online: ClassVar[bool] = True
-    # So many consecutive rows belong together, such as the two of a preference pair: cutting never parts them.
+    # The number of consecutive rows that stay in one micro-batch, such as the two of a preference pair.
     together: ClassVar[int] = 1
-    # Whether the loss is of advantages: a row whose advantages are all 0 has no gradient then.
+    # Whether the loss is proportional to advantages: a row whose advantages are all 0 then has no gradient.
     by_advantage: ClassVar[bool] = True
-    # The metrics of `loss` that its weights have made means already; every other is a sum over the trained tokens.
+    # The metrics of `loss` that are already means; every other one is a sum over the trained tokens.
     step_means: ClassVar[tuple[str, ...]] = ()
-    # What this algorithm sets in place of the defaults in settings.py, and for a model made from nothing besides:
-    # weights that are random numbers bear, and need, a far larger learning rate than those that were trained before.
+    # Defaults that replace those of settings.py; `fresh_defaults` are added for a model with random weights, which
+    # tolerates, and needs, a far larger learning rate than a trained one.
     defaults: ClassVar[dict[str, Any]] = {}
     fresh_defaults: ClassVar[dict[str, Any]] = {}
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         require(self.average_length >= 0, "algorithm.average_length must not be negative.")
 
     @property
     def reference(self) -> bool:
-        """Whether a frozen reference model is kept, whose log-probs the loss reads."""
+        """Whether the loss reads the log-probs of a frozen reference model."""
         return False
 
     @property
     def reference_name(self) -> str:
-        """The reference model by its name or folder; empty for the model as it stands when the phase begins."""
+        """The name or folder of the reference model; empty for the model at the start of the phase."""
         return ""
 
     @property
     def reference_moves(self) -> tuple[int, float]:
-        """After how many steps the reference model moves towards the policy, and how far; 0 steps never."""
+        """How often, in steps, the reference model moves towards the policy, and how far; 0 steps: never."""
         return 0, 1.0
 
     @property
@@ -117,27 +117,27 @@ class Algorithm(metaclass=BuiltByAnyName):
 
     @property
     def restarts_each_step(self) -> bool:
-        """Whether every step begins from the weights that the phase began with."""
+        """Whether every step starts from the initial weights of the phase."""
         return False
 
     @property
     def guided(self) -> bool:
-        """Whether groups hold written answers, so that it needs problems which have one."""
+        """Whether groups contain demonstrations, so that problems must have one."""
         return False
 
     @property
     def needs_correctness(self) -> bool:
-        """Whether it reads which answers are right, which only a reward that judges can say."""
+        """Whether it reads `Grade.correct`, which needs a reward that judges correctness."""
         return False
 
     @property
     def needs_old_logps(self) -> bool:
-        """Whether `old_logps` must be the learner's own even where there is a single update for a sampling."""
+        """Whether the learner must compute `old_logps` even with a single update per sampling."""
         return False
 
     @property
     def has_ratio(self) -> bool:
-        """Whether the loss reads `old_logps`: a sampler's that are not exact would be no ratio of two policies."""
+        """Whether the loss reads `old_logps` for a ratio, which a sampler's inexact log-probs would falsify."""
         return False
 
     @property
@@ -147,119 +147,119 @@ class Algorithm(metaclass=BuiltByAnyName):
 
     @property
     def two_pass(self) -> bool:
-        """Whether `prepare` reads the policy's log-probs and entropies over all rows, which costs a forward pass."""
+        """Whether `prepare` needs the policy's log-probs and entropies of all rows, which costs a forward pass."""
         return False
 
     def check(self, group_size: int) -> None:
-        """Refuse groups, of so many answers, that the algorithm could learn nothing from."""
+        """Refuse a group size with which the algorithm cannot learn anything."""
 
-    def plan(self, problems: Sequence[Problem], group_size: int, moment: StepContext) -> list[Request]:
-        """What to ask of the sampler in this step."""
+    def plan(self, problems: Sequence[Problem], group_size: int, context: StepContext) -> list[Request]:
+        """Return the requests to the sampler for this step."""
         return [Request(problem, group_size) for problem in problems]
 
     def recall(
-        self, pool: ReplayBuffer, wanted: int, group_size: int, moment: StepContext, look: ScoreFn
+        self, pool: ReplayBuffer, wanted: int, group_size: int, context: StepContext, score: ScoreFn
     ) -> list[Request]:
-        """What to ask again with earlier answers beside it; it counts among the `wanted` problems of the step.
+        """Return requests that replay earlier completions; they count towards the `wanted` problems of the step.
 
         Args:
-            pool: what `remember` has kept.
-            wanted: the problems of the step.
-            group_size: answers for each.
-            moment: of the run.
-            look: how the policy as it is sees some answers.
+            pool: the completions that `remember` has stored.
+            wanted: the number of problems in the step.
+            group_size: completions per problem.
+            context: the current step.
+            score: computes the mean entropy and the mean log-prob of rollouts under the current policy.
         """
         return []
 
     def remember(self, groups: Groups, pool: ReplayBuffer, version: int) -> None:
-        """Keep what later steps may recall from the step's groups, graded, credited and scored.
+        """Store the completions of the step's groups that later steps may recall.
 
         Args:
-            groups: of the step.
-            pool: keeps them; it is part of every checkpoint.
-            version: of the policy that sampled.
+            groups: of the step, graded, credited and scored.
+            pool: where they are stored; it is part of every checkpoint.
+            version: of the policy that sampled them.
         """
 
     def filter_groups(self, groups: Groups) -> list[Group]:
-        """The graded groups that may count, of those just sampled; the others are recorded and dropped."""
+        """Return the graded groups to train on, of those just sampled; the others are recorded and dropped."""
         return list(groups)
 
     def enough(self, groups: Groups, wanted: int, rounds: int) -> bool:
-        """Whether the kept groups suffice after so many rounds of sampling, or the recipe should gather more."""
+        """Whether `groups` suffice after so many rounds of sampling, or the collector should sample more."""
         return rounds > 0
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
-        """The advantage of every rollout of every group; of each group by itself, where nothing else is said.
+        """Compute the advantage of every rollout of every group; by default from each group alone.
 
-        A rollout without a reward gets 0 and stays out of its group's statistics.
+        A rollout without a reward gets 0 and is not part of its group's statistics.
         """
         return [self._advantages(group) for group in groups]
 
     def _advantages(self, group: Group) -> list[Advantage]:
-        # Imported here, because nothing else of this file needs torch, and the command line reads it for its help.
+        # Imported here: nothing else in this file needs torch, and the command line imports the file for `--help`.
         from torch import float64, tensor  # noqa: PLC0415
 
         rewards = tensor([rollout.reward for rollout in group if rollout.has_reward], dtype=float64)
-        found = iter(self.advantages(rewards).tolist() if len(rewards) else [])
-        return [next(found) if rollout.has_reward else 0.0 for rollout in group]
+        values = iter(self.advantages(rewards).tolist() if len(rewards) else [])
+        return [next(values) if rollout.has_reward else 0.0 for rollout in group]
 
     def advantages(self, rewards: Tensor) -> Tensor:
-        """The advantages of one group, [G] float64, from its rewards, [G] float64."""
+        """Compute the advantages of one group, [G] float64, from its rewards, [G] float64."""
         return rewards
 
     def rows(self, groups: Groups) -> list[Rollout]:
-        """The rollouts that count in this step's average."""
+        """Return the rollouts that the loss of this step averages over."""
         return [rollout for group in groups for rollout in group]
 
     def weights(self, batch: Batch, length: int) -> Tensor:
-        """The weight of every token, [B, T], over all rows of the optimizer step; `length` is the generation budget."""
+        """Compute the weight of every token, [B, T], of all rows of the step; `length` is the generation budget."""
         return compute_token_weights(batch.mask, self.average, self.average_length or length)
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """What has to be worked out over all rows of the optimizer step before they are cut, in the weighted batch.
+        """Return the batch with what must be computed over all rows of the optimizer step before they are cut.
 
         Args:
-            batch: all rows of the step, weights included.
-            logps: [B, T], the policy's log-probs of the labels without a gradient; None unless `two_pass`.
+            batch: all rows of the step, with their weights.
+            logps: [B, T], the policy's log-probs of the labels, without a gradient; None unless `two_pass`.
             entropy: [B, T], its entropies; None unless `two_pass`.
         """
         return batch
 
     def compute_metrics(self, batch: Batch) -> dict[str, float]:
-        """Metrics over all rows of the optimizer step, those without a gradient too, before `prepare` changes them."""
+        """Compute metrics over all rows of the step, including those without a gradient; called before `prepare`."""
         return {}
 
     def has_gradient(self, batch: Batch) -> Tensor:
-        """The rows that have a gradient, [B] bool; the others count in the average but are not computed."""
+        """Return which rows have a gradient, [B] bool; the others count in the average but need no forward pass."""
         return (batch.advantages != 0).any(1) if self.by_advantage else batch.mask.any(1)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of some rows as a weighted sum, and sums for the metrics, see `step_means`.
+        """Compute the loss of a micro-batch as a weighted sum, and sums for the metrics, see `step_means`.
 
         Args:
-            batch: the rows, columns [B, T] aligned on labels.
+            batch: the rows; its columns are [B, T], aligned on labels.
             logps: [B, T], log-probs of the labels under the current policy.
             entropy: [B, T], entropy of the current policy.
         """
         raise NotImplementedError
 
     def adapt(self, stats: Mapping[str, float]) -> Self:
-        """The algorithm for the next step, given this step's metrics: itself, or a copy with adapted coefficients."""
+        """Return the algorithm for the next step by this step's metrics: itself, or a copy with new coefficients."""
         return self
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise a UsageError when an algorithm's setting is out of its range."""
+    """Raise a UsageError with the message unless the condition holds."""
     if not condition:
         raise UsageError(message)
 
 
 def require_moves(every: int, mix: float) -> None:
-    """Refuse a reference model that moves after less than no steps, or not towards the policy."""
+    """Refuse a negative interval for moving the reference model, or a mix outside (0, 1]."""
     require(every >= 0, "algorithm.reference_every must not be negative.")
     require(0 < mix <= 1, "algorithm.reference_mix must lie in (0, 1].")
 
 
 def select_correct(group: Group) -> list[Rollout]:
-    """The answers of a group that the grader found right and that have a reward."""
-    return [one for one in group if one.grade is not None and one.grade.correct and one.grade.has_reward]
+    """Return the completions of a group that are correct and have a reward."""
+    return [rollout for rollout in group if (grade := rollout.grade) is not None and grade.correct and grade.has_reward]

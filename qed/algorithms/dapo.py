@@ -1,10 +1,10 @@
-"""DAPO (arXiv 2503.14476): GRPO with four changes, each of which can be switched by itself.
+"""DAPO (arXiv 2503.14476): GRPO with four changes, each with its own setting.
 
-Clip-higher: the ratio may grow to 1 + 0.28 (`clip_high`). Token mean: long answers are not muted (`average`). Dynamic
-sampling: groups that are all right or all wrong, before any shaping, are dropped and sampling goes on until the step
-is full (`dynamic_sampling`, `max_rounds`). Soft overlong punishment: the reward `overlong` is added to the prompt's own
-(`data.reward`; whoever names another reward adds `overlong` to it), in place of which `mask_truncated` leaves
-answers that were cut off out of the loss. There is no KL.
+Clip-higher: the ratio may grow to 1 + 0.28 (`clip_high`). Token mean: long completions keep their full weight
+(`average`). Dynamic sampling: groups that are all correct or all wrong, before any shaping, are dropped, and sampling
+continues until the step is full (`dynamic_sampling`, `max_rounds`). Soft overlong punishment: the reward `overlong` is
+added to the prompt's own (`data.reward`; if you name another reward, add `overlong` to it). As an alternative,
+`mask_truncated` leaves truncated completions out of the loss. There is no KL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class Dapo(PolicyGradient):
-    """GRPO that goes on sampling until every group can teach something."""
+    """GRPO with clip-higher, the token mean, dynamic sampling and the overlong punishment."""
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""

@@ -1,8 +1,8 @@
-"""Dynamic fine-tuning (arXiv 2508.05629): SFT in which every token weighs as much as the policy believes in it.
+"""Dynamic fine-tuning (arXiv 2508.05629): SFT with each token weighted by its probability under the policy.
 
-loss = - sum_t w_t sg(pi(y_t | x, y_<t)) log pi(y_t | x, y_<t), sg stops the gradient
+loss = - sum_t w_t sg(pi(y_t | x, y_<t)) log pi(y_t | x, y_<t), sg(x) is x without its gradient
 
-The gradient of SFT divides by pi, so what the policy finds unlikely pulls hardest; the factor takes that back.
+The gradient of SFT divides by pi, so unlikely tokens dominate it; the factor pi cancels that.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dft(Sft):
-    """Imitates demonstrations, least where they surprise."""
+    """Imitates demonstrations, with the least weight on unlikely tokens."""
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted negative log-likelihood, each token's times its own probability."""
+        """Compute the weighted negative log-likelihood, each token times its own probability."""
         logps = logps.masked_fill(batch.mask == 0, 0)
         return -(batch.weights * logps.detach().exp() * logps).sum(), {}

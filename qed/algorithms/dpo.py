@@ -1,10 +1,10 @@
-"""Direct preference optimisation (arXiv 2305.18290) and the losses that grew from it, on pairs that are there
-beforehand.
+"""Direct preference optimisation (arXiv 2305.18290) and its variants, on a fixed data set of
+preference pairs.
 
 loss = - mean over pairs of log sigma(beta d),
 d = log pi(y_w) / pi_ref(y_w) - log pi(y_l) / pi_ref(y_l)
 
-`losses` names others in its place, or several that are added up; their formulas stand in docs/algorithms.md.
+`losses` selects other losses, or several that are added; docs/algorithms.md has their formulas.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from qed.algorithms.parts.preferences import Preferences
 
 @dataclass(frozen=True)
 class Dpo(Preferences):
-    """Raises the probability of chosen answers against rejected ones, measured from a reference."""
+    """Raises the probability of chosen over rejected completions, relative to a reference model."""
 
     precompute_reference: bool = False
-    """Score the reference once, before the first step, and keep its log-probs in the run's folder, not the model."""
+    """Score the pairs with the reference model once, before the first step, and then keep its log-probs in the run's
+    folder instead of the model in memory."""
 
     online: ClassVar[bool] = False
     defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-6, "learner.batch_size": 64, "learner.schedule": "linear"}
@@ -28,5 +29,5 @@ class Dpo(Preferences):
 
     @property
     def reference(self) -> bool:
-        """What was scored beforehand needs no model to be kept."""
+        """No model is needed where its log-probs were computed beforehand."""
         return super().reference and not self.precompute_reference

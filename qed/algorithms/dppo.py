@@ -1,10 +1,10 @@
-"""DPPO (arXiv 2602.04879), as prime-rl has it: a trust region in probabilities, seen from the sampler.
+"""DPPO (arXiv 2602.04879), as prime-rl has it: a trust region in probabilities, relative to the sampler.
 
-rho_t = pi / pi_sampled; loss = - sum_t w_t (A rho_t [kept]) + square w_t (log rho_t)^2, kept but for tokens with
-pi - pi_sampled > high where A > 0, or < -low where A <= 0
+rho_t = pi / pi_sampled; loss = - sum_t w_t (A rho_t [kept]) + square w_t (log rho_t)^2, where tokens are kept unless
+pi - pi_sampled > high with A > 0, or < -low with A <= 0
 
-A ratio is large for rare tokens long before their probability has moved; a difference of probabilities is not. There
-is no old policy: what the sampler said is compared with, however old it is, so no correction is needed besides.
+The ratio of a rare token grows large long before its probability has moved; a difference of probabilities does not.
+There is no old policy: the policy is compared with the sampler's log-probs, however old, so no correction is needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class Dppo(PolicyGradient):
-    """The policy gradient within a bound on how far a token's probability may move."""
+    """The policy gradient with a bound on how far a token's probability may move."""
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""

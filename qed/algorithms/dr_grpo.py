@@ -1,7 +1,8 @@
 """Dr. GRPO (arXiv 2503.20783): GRPO without its two biases.
 
-A = r - mean r: no division by the deviation, which favours questions that are nearly solved or nearly hopeless.
-loss = sum over rows and tokens / (rows x generation budget): a constant, so that long wrong answers are not favoured.
+A = r - mean r: no division by the deviation, which would favour problems that are very easy or very hard.
+loss = sum over rows and tokens / (rows x generation budget): a constant, so that long wrong completions are not
+favoured.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""GDPO (arXiv 2601.05242): every part of the reward is normalised by itself before the parts are added.
+"""GDPO (arXiv 2601.05242): every part of the reward is normalised separately before the parts are added.
 
-S = sum over parts k of w_k (r_k - mean r_k) / (std r_k + eps), of each group; A = S / (std S + eps), over the step
+S = sum over parts k of w_k (r_k - mean r_k) / (std r_k + eps), per group; A = S / (std S + eps), over the step
 loss = that of GRPO
 
-The parts are those of a sum such as `--reward think_answer,0.5*overlong`, with its weights. In the sum of the rewards
-itself a part with a small spread would be drowned by the others. With a single reward, S is GRPO's advantage.
+The parts are those of a sum such as `--reward think_answer,0.5*overlong`, with its weights. In a plain sum,
+parts with a large variance would dominate one with a small variance. With a single reward, S is GRPO's advantage.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ from qed.algorithms.parts.policy_gradient import PolicyGradient
 
 @dataclass(frozen=True)
 class Gdpo(PolicyGradient):
-    """GRPO for rewards of several parts."""
+    """GRPO for rewards with several parts."""
 
     advantage: AdvantageEstimator = AdvantageEstimator(estimator="gdpo", std_epsilon=1e-4)

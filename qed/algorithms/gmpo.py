@@ -3,7 +3,7 @@
 d_t = log pi - log pi_old; d'_t = sign(A) min(sign(A) d_t, sign(A) clip(d_t, -low, high)); loss = - A exp(mean of d'_t),
 sequence mean
 
-One odd token moves a geometric mean less than an arithmetic one, so the clip can be wide: e^-0.4 to e^0.4.
+An outlier token changes a geometric mean less than an arithmetic one, so the clip can be wide: e^-0.4 to e^0.4.
 """
 
 from __future__ import annotations
@@ -16,6 +16,6 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class Gmpo(PolicyGradient):
-    """GRPO with a geometric mean over a row."""
+    """GRPO with the geometric mean of the ratios of a row."""
 
     surrogate: Surrogate = Surrogate(kind="gmpo", clip_low=0.4, clip_high=0.4)

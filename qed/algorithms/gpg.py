@@ -1,6 +1,6 @@
-"""GPG, group policy gradient: the plain policy gradient, made larger where few answers of the step earn anything.
+"""GPG, group policy gradient: the plain policy gradient, scaled up when few completions of a step have a reward.
 
-A = (r - mean r) B / (the rewards of the step that are not 0), B the answers of the step; as verl computes it
+A = (r - mean r) B / (the rewards of the step that are not 0), B the completions of the step; as verl computes it
 loss = - sum_t w_t A log pi(y_t | x, y_<t)
 """
 
@@ -16,7 +16,7 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class Gpg(PolicyGradient):
-    """Neither ratio nor reference nor deviation."""
+    """The policy gradient without ratio, reference model or standard deviation."""
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""

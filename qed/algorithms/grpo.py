@@ -5,7 +5,7 @@ loss = - sum_t w_t min(A rho_t, A clip(rho_t, 1 - low, 1 + high)) + kl k3_t - en
 pi_old)
 
 k3 = exp(ref - log pi) - (ref - log pi) - 1 is the low-variance estimator of the KL to the reference model. KL and
-entropy are averaged by the same weights as the policy loss, so that their coefficients do not change meaning with the
+entropy are averaged by the same weights as the policy loss, so the meaning of their coefficients does not depend on the
 batch.
 """
 
@@ -18,4 +18,4 @@ from qed.algorithms.parts.policy_gradient import PolicyGradient
 
 @dataclass(frozen=True)
 class Grpo(PolicyGradient):
-    """The group's statistics normalise the rewards, the ratio is clipped."""
+    """The clipped policy gradient with rewards normalised within each group."""

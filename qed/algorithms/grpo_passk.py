@@ -1,6 +1,6 @@
-"""GRPO for pass@k (arXiv 2503.19595): only the best answer of a group is trained, by how much better it is.
+"""GRPO for pass@k (arXiv 2503.19595): only the best completion of a group is trained, by its margin over the second.
 
-A = (max r - second r) / (std r + eps) for the best answer, 0 for all others; a tie for the best teaches nothing
+A = (max r - second r) / (std r + eps) for the best completion, 0 for all others; a tie for the best gives 0
 loss = that of GRPO
 """
 
@@ -14,6 +14,6 @@ from qed.algorithms.parts.policy_gradient import PolicyGradient
 
 @dataclass(frozen=True)
 class GrpoPassk(PolicyGradient):
-    """A group is as good as its best answer."""
+    """GRPO that rewards a group by its best completion."""
 
     advantage: AdvantageEstimator = AdvantageEstimator(estimator="passk")

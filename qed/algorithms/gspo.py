@@ -1,11 +1,12 @@
-"""Group sequence policy optimisation (GSPO, arXiv 2507.18071): one ratio for a whole answer.
+"""Group sequence policy optimisation (GSPO, arXiv 2507.18071): one ratio for a whole completion.
 
 s = exp(mean over the row's tokens of log pi - log pi_old); loss = - sum_t w_t min(A s, A clip(s, 1 - low, 1 + high)),
 sequence mean
 
-The reward is that of the whole answer, so the ratio is as well; its clip is as narrow as a mean of many log-ratios is.
-`surrogate: gspo_token` has the value s and each token's own gradient, which is the same where A does not vary within a
-row and the form for advantages of tokens.
+The reward belongs to the whole completion, so the ratio does too. A mean of many log-ratios varies little, so its clip
+is narrow.
+`surrogate: gspo_token` has the value s and the gradient of each token. It is the same where A is constant in a row, and
+the form to use with token-level advantages.
 """
 
 from __future__ import annotations
@@ -18,6 +19,6 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class Gspo(PolicyGradient):
-    """GRPO with a ratio of sequences."""
+    """GRPO with one ratio per sequence."""
 
     surrogate: Surrogate = Surrogate(kind="gspo", clip_low=3e-4, clip_high=4e-4)

@@ -1,9 +1,10 @@
-"""LUFFY (arXiv 2504.14945): each group holds a written answer beside the policy's own, and learns from both.
+"""LUFFY (arXiv 2504.14945): each group contains a demonstration and the policy's own completions, and both are trained.
 
-A = r - mean r over the whole group, the written answer included
-loss = - sum_t w_t A rho_t for sampled tokens, - sum_t w_t A p_t / (p_t + gamma) for given ones, p = pi(y_t | x, y_<t)
+A = r - mean r over the whole group, including the demonstration
+loss = - sum_t w_t A rho_t for sampled tokens, - sum_t w_t A p_t / (p_t + gamma) for the others,
+p = pi(y_t | x, y_<t)
 
-The ratio rho is not clipped unless `clip_low` and `clip_high` say so, and the average is by a constant.
+The ratio rho is not clipped unless `clip_low` and `clip_high` are set, and the average divides by a constant.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from qed.algorithms.parts.losses import fill_old_logps
 from qed.algorithms.parts.mixture import OffPolicyAdvantages, split_group
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.shaping import Shaping
-from qed.algorithms.parts.surrogates import Surrogate, Terms, mask_given
+from qed.algorithms.parts.surrogates import Surrogate, Terms, mask_off_policy
 from qed.types import Advantage, Group, Groups, Problem, Request
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Luffy(PolicyGradient):
-    """Learns from written answers among its own."""
+    """Learns from demonstrations and from its own completions."""
 
     average: Average = "constant"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
@@ -43,56 +44,56 @@ class Luffy(PolicyGradient):
     shaping: Shaping = field(default_factory=Shaping)
 
     def __post_init__(self) -> None:
-        """Refuse settings that would not be read."""
+        """Refuse settings that would have no effect."""
         super().__post_init__()
         if self.mixture.statistics == "split":
             requirements.require_split_statistics(self.advantage, self.regularizer)
 
     @property
     def two_pass(self) -> bool:
-        """Which tokens are too likely to count must be known before the average is fixed."""
+        """Tokens above `drop_above` must be known before the average is computed."""
         return super().two_pass or self.shaping.drop_above > 0
 
     @property
     def has_ratio(self) -> bool:
-        """A shaping of its own tokens is one of their ratio."""
+        """Shaping of sampled tokens applies to their ratio."""
         return super().has_ratio or self.shaping.own_kind != "none"
 
     @property
     def guided(self) -> bool:
-        """As the guidance is set."""
+        """Whether the guidance settings use demonstrations."""
         return self.guidance.active
 
-    def plan(self, problems: Sequence[Problem], group_size: int, moment: StepContext) -> list[Request]:
-        """The first answers of each group go on from a written one."""
-        return self.guidance.plan(super().plan(problems, group_size, moment), moment)
+    def plan(self, problems: Sequence[Problem], group_size: int, context: StepContext) -> list[Request]:
+        """Return requests whose first completions continue a demonstration."""
+        return self.guidance.plan(super().plan(problems, group_size, context), context)
 
     def filter_groups(self, groups: Groups) -> list[Group]:
-        """Without the written answers that the grader found wrong."""
+        """Drop complete demonstrations that the grader judges wrong."""
         return super().filter_groups(self.guidance.drop_wrong_traces(groups))
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
-        """The group's advantages, weighed by who wrote a token."""
+        """Compute the group's advantages, weighted by whether the policy sampled the token."""
         if self.mixture.statistics == "shared":
             advantages = super().credit(groups)
         else:
-            rule = self.advantage
-            advantages = [split_group(group, rule.normalize_std, rule.std_epsilon) for group in groups]
-        return [self.mixture.weigh(group, own) for group, own in zip(groups, advantages, strict=True)]
+            settings = self.advantage
+            advantages = [split_group(group, settings.normalize_std, settings.std_epsilon) for group in groups]
+        return [self.mixture.weigh(group, values) for group, values in zip(groups, advantages, strict=True)]
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """The rows without the tokens that are too likely, where there is a bound."""
+        """Mask the tokens that are more likely than `drop_above`, if it is set."""
         batch = super().prepare(batch, logps, entropy)
-        return self.shaping.filter_groups(batch, logps, self.average) if self.shaping.drop_above else batch
+        return self.shaping.drop_likely_tokens(batch, logps, self.average) if self.shaping.drop_above else batch
 
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
-        """The surrogate of the policy's own tokens, and - A f(p) for given ones."""
+        """Compute the surrogate of sampled tokens, and - A f(p) of the others."""
         logps = shaping.fill_masked(logps, batch)
         if self.shaping.own_kind == "none":
-            own = super().terms(mask_given(batch), logps)
+            own = super().terms(mask_off_policy(batch), logps)
         else:
             old = fill_old_logps(shaping.fill_masked(batch.old_logps, batch), logps)
-            ratio = self.shaping.own(logps, old)
+            ratio = self.shaping.shape_ratio(logps, old)
             own = shaping.clip_ratio(batch, ratio, self.surrogate.clip_low, self.surrogate.clip_high)
-        terms, stats = shaping.join_terms(batch, own, *self.shaping.given(logps, batch.behaviour_logps))
+        terms, stats = shaping.join_terms(batch, own, *self.shaping.weigh_off_policy(logps, batch.behaviour_logps))
         return terms, stats | ({"clip/dropped": batch.prepared.sum()} if self.shaping.drop_above else {})

@@ -2,8 +2,8 @@
 
 loss = - sum over rows and tokens of min(A s, A clip(s, 1 - low, 1 + high)) / rows, s the ratio of the row as in GSPO
 
-GSPO's mean over a row's tokens makes one of a long answer weigh less; times n it is the row's sum, `average:
-sequence_sum`.
+GSPO's mean over a row's tokens gives a token of a long completion less weight. Times the length it is the row's sum,
+`average: sequence_sum`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class Luspo(PolicyGradient):
-    """GSPO without its bias against long answers."""
+    """GSPO without its bias against long completions."""
 
     average: Average = "sequence_sum"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""

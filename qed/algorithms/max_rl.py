@@ -3,8 +3,8 @@
 A = (r - mean r) / mean r, 0 where the mean is not above 0
 loss = - sum_t w_t A log pi(y_t | x, y_<t)
 
-With rewards of 0 and 1 the mean is the share of right answers, and the gradient approaches that of log p(right) as
-groups grow.
+With rewards of 0 and 1 the mean is the share of correct completions, and the gradient approaches that of log
+p(correct) as groups grow.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class MaxRl(PolicyGradient):
-    """REINFORCE on the likelihood of a right answer."""
+    """REINFORCE that maximises the log-likelihood of a correct completion."""
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""

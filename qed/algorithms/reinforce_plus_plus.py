@@ -1,11 +1,11 @@
-"""REINFORCE++ (arXiv 2501.03262): no baseline of the group, but advantages whitened over all tokens of the step.
+"""REINFORCE++ (arXiv 2501.03262): no group baseline; advantages are whitened over all tokens of the step.
 
 R_t = sum over s >= t of discount^(s - t) r_s, with the outcome on the last token
 A_t = (R_t - mean R) / sqrt(var R + 1e-8), over all tokens of the step
 loss = - sum_t w_t min(A_t rho_t, A_t clip(rho_t, 1 - low, 1 + high))
 
-With `kl_place: reward` every r_s has a KL taken off, as in the paper; `kl` is 0 by default, so that no reference model
-is loaded unasked.
+With `kl_place: reward` the KL of the token is subtracted from every r_s, as in the paper. `kl` is 0 by default, so that
+no reference model is loaded unless it is set.
 """
 
 from __future__ import annotations

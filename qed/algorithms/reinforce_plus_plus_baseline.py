@@ -1,9 +1,9 @@
-"""REINFORCE++-baseline (arXiv 2501.03262): the mean of the group is the baseline, the scale is the step's.
+"""REINFORCE++-baseline (arXiv 2501.03262): the group's mean is the baseline, the step's deviation the scale.
 
 A = (r - mean r), then (A - mean A) / sqrt(var A + 1e-8) over all tokens of the step
 loss = - sum_t w_t min(A rho_t, A clip(rho_t, 1 - low, 1 + high)) + kl k2_t
 
-Because longer answers have more tokens the second mean is not 0, so a group of equal rewards is moved by it as well.
+Longer completions have more tokens, so the second mean is not 0, and a group of equal rewards gets an advantage too.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""ReMax: the reward of the greedy answer is the baseline.
+"""ReMax: the reward of the greedy completion is the baseline.
 
 A = r - r(greedy), loss = - sum_t w_t A log pi(y_t | x, y_<t)
 
-Every problem gets one more answer, the likeliest at every token. It is graded and recorded, but it is neither trained
-nor in any statistic. Where it could not be graded its problem teaches nothing in that step. `sampling.group_size: 1` is
-the original; more answers share the baseline.
+Every problem gets one more completion, by greedy decoding. It is graded and recorded, but neither trained nor part of
+any statistic. If it cannot be graded, the advantages of its problem are 0 in that step. `sampling.group_size: 1` is the
+original; more completions share the baseline.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class Remax(PolicyGradient):
-    """REINFORCE with the greedy answer as its baseline."""
+    """REINFORCE with the reward of the greedy completion as its baseline."""
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""

@@ -1,9 +1,9 @@
-"""RLOO (arXiv 2402.14740): the mean reward of the other answers is each answer's baseline.
+"""RLOO (arXiv 2402.14740): the baseline of each completion is the mean reward of the others.
 
 A = r - mean of the others = (r - mean r) G / (G - 1)
 loss = - sum_t w_t A log pi(y_t | x, y_<t)
 
-Every answer weighs by its number of tokens, as its log-prob is their sum.
+Every completion is weighted by its length, because its log-prob is the sum over its tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class Rloo(PolicyGradient):
-    """REINFORCE with a baseline that does not depend on the answer itself."""
+    """REINFORCE with a baseline that does not depend on the completion itself."""
 
     average: Average = "sequence_sum"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""

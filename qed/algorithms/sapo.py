@@ -2,7 +2,7 @@
 
 loss = - sum_t w_t A sigmoid(tau (rho_t - 1)) 4 / tau, tau = 1 for A > 0 and 1.05 for the others
 
-At rho = 1 its gradient is that of A log pi; it fades as the ratio leaves 1, a little sooner for bad answers.
+At rho = 1 its gradient is that of A log pi; it decays as the ratio leaves 1, a little faster for negative advantages.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class Sapo(PolicyGradient):
-    """GRPO with a sigmoid for a clip."""
+    """GRPO with a sigmoid gate in place of the clip."""
 
     surrogate: Surrogate = Surrogate(kind="sapo")

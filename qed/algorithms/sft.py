@@ -30,5 +30,5 @@ class Sft(Algorithm):
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-3, "learner.warmup_steps": 20}
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted negative log-likelihood."""
+        """Compute the weighted negative log-likelihood."""
         return -(batch.weights * logps.masked_fill(batch.mask == 0, 0)).sum(), {}

@@ -1,4 +1,4 @@
-"""VESPO (arXiv 2602.10693): a smooth weight of the whole row's ratio in place of a clip.
+"""VESPO (arXiv 2602.10693): a smooth weight by the ratio of the whole sequence in place of a clip.
 
 w = product of the row's rho_t; phi = exp(lambda + k log w - lambda w), without a gradient;
 loss = - sum_t w_t phi A log pi(y_t | x, y_<t), (k, lambda) = (2, 3) for A >= 0 and (3, 2) for A < 0
@@ -17,7 +17,7 @@ from qed.algorithms.parts.surrogates import Surrogate
 
 @dataclass(frozen=True)
 class Vespo(PolicyGradient):
-    """REINFORCE with a weight that fades as a row's ratio leaves 1."""
+    """REINFORCE with a weight that decays as the ratio of a sequence leaves 1."""
 
     average: Average = "token"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""

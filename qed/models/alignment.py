@@ -1,4 +1,4 @@
-"""Whether the bits of a product of matrices depend on where its operands lie in memory, as MKL lets them."""
+"""Whether the bits of a matrix product depend on the memory alignment of its operands, as MKL permits."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 
 from qed import host
 
-SHIFTS = 16  # elements; 64 bytes, the widest alignment that a kernel asks for, are 16 numbers of float32
+SHIFTS = 16  # in elements: 64 bytes, the widest alignment of any kernel, are 16 numbers of float32
 
 
 def depends_on_alignment() -> bool:
-    """Whether the bits of a product of float32 matrices depend on where its operands lie in memory.
+    """Test whether the bits of a float32 matrix product depend on the memory alignment of its operands.
 
-    It multiplies a few small matrices at every alignment, so True is certain and False is not proven.
+    It multiplies a few small matrices at every alignment, so True is certain, but False is not.
     """
     shapes = [(rows, inner) for rows in (1, 2) for inner in (64, 100)]
-    return any(len({_bits(*shape, shift) for shift in range(SHIFTS)}) > 1 for shape in shapes)
+    return any(len({_multiply_shifted(*shape, shift) for shift in range(SHIFTS)}) > 1 for shape in shapes)
 
 
-def _bits(rows: int, inner: int, shift: int) -> bytes:
-    """The bytes of a product whose left operand begins so many elements behind an aligned address."""
+def _multiply_shifted(rows: int, inner: int, shift: int) -> bytes:
+    """Compute the bytes of a product whose left operand starts `shift` elements after an aligned address."""
     size = rows * inner
     memory = torch.empty(size + 2 * SHIFTS)
     start = (-memory.data_ptr() % 64) // memory.element_size() + shift
@@ -40,19 +40,19 @@ def has_mkl() -> bool:
 
 
 def read_mkl_mode() -> str | None:
-    """What MKL_CBWR says; None where it is not set or torch computes without MKL."""
+    """Return the value of MKL_CBWR; None where it is not set or torch computes without MKL."""
     return os.environ.get(host.MKL_MODE) if has_mkl() else None
 
 
 def explain_alignment() -> str:
-    """What it means that alignment matters, and what helps."""
-    told = "Products of matrices depend on memory alignment here, so a resumed run may differ in the last bits from an "
-    told += "uninterrupted one."
+    """Describe the effect of memory alignment on this machine, and how to avoid it."""
+    effect = "Products of matrices depend on memory alignment here, so a resumed run may differ in the last bits from "
+    effect += "an uninterrupted one."
     if not has_mkl():
-        return told
+        return effect
     if read_mkl_mode() != host.REPRODUCIBLE:
-        return f"{told} {host.MKL_MODE} is {read_mkl_mode()}: unset it, or set it to {host.REPRODUCIBLE}."
+        return f"{effect} {host.MKL_MODE} is {read_mkl_mode()}: unset it, or set it to {host.REPRODUCIBLE}."
     return (
-        f"{told} torch computed a product before qed began: set {host.MKL_MODE}={host.REPRODUCIBLE} in the "
+        f"{effect} torch computed a product before qed began: set {host.MKL_MODE}={host.REPRODUCIBLE} in the "
         "environment, or call qed.host.make_products_reproducible() first."
     )

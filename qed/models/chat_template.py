@@ -1,4 +1,4 @@
-"""A tokenizer's chat template: messages as text, and the token that ends a turn."""
+"""The chat template of a tokenizer: rendering of messages, and the token that ends a turn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SENTINEL = "qed-sentinel"
 
 
 def find_turn_end(tokenizer: Any) -> int | None:
-    """The id that ends an assistant's turn in the chat template, where it is one token; None without a template."""
+    """Find the token id that ends an assistant's turn in the chat template; None without a template or such a token."""
     if not tokenizer.chat_template:
         return None
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": SENTINEL}]
@@ -22,6 +22,11 @@ def find_turn_end(tokenizer: Any) -> int | None:
 
 
 def render_chat(messages: list[dict[str, str]], tokenizer: Any, add_generation_prompt: bool) -> str:
+    """Render messages by the tokenizer's chat template.
+
+    Raises:
+        ModelError: the template does not accept the messages.
+    """
     try:
         text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
     except TemplateError as error:

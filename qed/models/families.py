@@ -1,5 +1,6 @@
-"""What is known of a model's family: its text configuration, its decoder and output layer, the scale and cap of its
-logits, and what would be computed wrongly and is refused by name.
+"""Properties of model families: the text configuration, decoder and output layer, the scale and cap of the logits.
+
+Families that qed would compute wrongly are refused by name.
 """
 
 from __future__ import annotations
@@ -11,25 +12,25 @@ from torch import Tensor, nn
 
 from qed.errors import ModelError
 
-# Layers that carry a state from token to token. Padding and packed rows leak into it.
+# Layers with a recurrent state, which padding and packed rows would corrupt.
 RECURRENT = {"linear_attention", "mamba", "recurrent", "conv", "hybrid", "hybrid_sliding"}
 ATTENTION = {"full_attention", "sliding_attention", "chunked_attention"}
-# Fields of a configuration that multiply the logits, and those that divide them.
+# Configuration fields that multiply the logits, and those that divide them.
 FACTORS = ("logit_scale", "lm_head_multiplier", "output_multiplier")
 DIVISORS = ("logits_scaling",)
-MULTIPLIED = ("hyperclovax", "hyperclovax_vision_v2")  # families that multiply by what is a divisor elsewhere
+MULTIPLIED = ("hyperclovax", "hyperclovax_vision_v2")  # families that multiply by a field that divides elsewhere
 PROBE_TOKENS = 8
 TRAINED = "Llama, Mistral, Qwen2, Qwen3, Gemma, Phi-3, Granite, Cohere, OLMo 2 or GPT-2, for example"
 
 
 class LogitTransform(NamedTuple):
-    """What a model does to its logits z before the softmax: cap * tanh(scale * z / cap), or scale * z without a cap."""
+    """The transform of a model's logits z before the softmax: cap * tanh(scale * z / cap), or scale * z without cap."""
 
     scale: float = 1.0
     cap: float | None = None
 
     def apply(self, logits: Tensor) -> Tensor:
-        """The transformed logits, of the same shape."""
+        """Return the transformed logits, in the same shape."""
         logits = logits * self.scale
         return logits if self.cap is None else torch.tanh(logits / self.cap) * self.cap
 
@@ -38,7 +39,7 @@ IDENTITY = LogitTransform()
 
 
 def read_text_config(model: Any) -> Any:
-    """Return the configuration of a model's text part, which is the whole one where the model has no other part."""
+    """Return the configuration of a model's text part, which is all of it for a text-only model."""
     return model.config.get_text_config(decoder=True)
 
 
@@ -46,34 +47,34 @@ def require_known_layers(name: str, config: Any, kind: type | None) -> None:
     """Refuse a model whose layers carry a recurrent state.
 
     Args:
-        name: of the model, for the message.
+        name: the name of the model, for the message.
         config: its configuration.
-        kind: the class that computes it, where that is known.
+        kind: its class in transformers, if known.
 
     Raises:
-        ModelError: it is of such a family.
+        ModelError: the model has such layers.
     """
     layers = set(getattr(config.get_text_config(decoder=True), "layer_types", None) or ())
     stateful = bool(getattr(kind, "_is_stateful", False)) and not (layers and layers <= ATTENTION)
     if layers & RECURRENT or stateful:
-        found = ", ".join(sorted(layers & RECURRENT)) or type(config).__name__
+        kinds = ", ".join(sorted(layers & RECURRENT)) or type(config).__name__
         raise ModelError(
-            f"{name} is a {config.model_type} model, whose layers carry a recurrent state along a row ({found}). "
+            f"{name} is a {config.model_type} model, whose layers carry a recurrent state along a row ({kinds}). "
             "qed pads and packs rows of several lengths, which leaks into such a state, so its log-probs would be "
-            f"wrong. Take a model of attention alone: {TRAINED}."
+            f"wrong. Take a model with attention only: {TRAINED}."
         )
 
 
 def choose_attention(config: Any) -> str | None:
-    """Name the attention that a model must be loaded with; None where transformers may choose.
+    """Choose the attention implementation to load a model with; None where transformers may choose.
 
-    The fused kernels of PyTorch know no cap on the attention's logits.
+    PyTorch's fused kernels do not support a cap on attention logits.
     """
     return "eager" if getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None) else None
 
 
 def remove_attention_kernels(config: Any) -> Any:
-    """A configuration that names no attention to be fetched from the hub, which would be code of somebody else's."""
+    """Remove attention kernels that would be downloaded from the hub, because they are third-party code."""
     for part in (config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))):
         for name, value in list(vars(part).items()) if part is not None else ():
             if name.removeprefix("_").removesuffix("_internal").endswith("_implementation") and "/" in str(value):
@@ -95,10 +96,10 @@ def split_head(model: nn.Module) -> tuple[nn.Module, nn.Linear]:
 
 
 def read_logit_transform(model: nn.Module) -> LogitTransform:
-    """Return what a model does to the output layer's logits, by its configuration.
+    """Return the transform of a model's logits by its configuration.
 
     Raises:
-        ModelError: a scale there is no number.
+        ModelError: a scale is not a nonzero number.
     """
     config: Any = getattr(model, "config", None)
     if config is None:
@@ -110,7 +111,7 @@ def read_logit_transform(model: nn.Module) -> LogitTransform:
         if value is None:
             continue
         if not isinstance(value, int | float) or value == 0:
-            raise ModelError(f"{type(model).__name__} scales its logits by {name} {value!r}, which is no number but 0.")
+            raise ModelError(f"{type(model).__name__} scales its logits by {name} {value!r}: not a nonzero number.")
         scale = scale * value if name in FACTORS or config.model_type in MULTIPLIED else scale / value
     cap = getattr(config, "final_logit_softcapping", None)
     return LogitTransform(scale, float(cap) if cap else None)
@@ -118,34 +119,34 @@ def read_logit_transform(model: nn.Module) -> LogitTransform:
 
 @torch.no_grad()
 def require_known_logits(model: nn.Module) -> None:
-    """Compare the logits that training computes with those of the model's own forward pass, on a few tokens.
+    """Refuse a model whose own forward pass gives other logits than training computes, on a few tokens.
 
     Raises:
-        ModelError: they differ: the family does something else between its hidden states and its logits.
+        ModelError: the logits differ: the family transforms hidden states or logits in a way unknown to qed.
     """
     body, head = split_head(model)
     training, name = model.training, type(model).__name__
     ids = torch.arange(PROBE_TOKENS, device=head.weight.device)[None] % head.weight.shape[0]
     model.eval()
     try:
-        wanted = model(input_ids=ids, use_cache=False).logits
-        found = read_logit_transform(model).apply(head(body(input_ids=ids, use_cache=False).last_hidden_state))
+        expected = model(input_ids=ids, use_cache=False).logits
+        computed = read_logit_transform(model).apply(head(body(input_ids=ids, use_cache=False).last_hidden_state))
     except (TypeError, AttributeError) as error:
-        raise ModelError(f"{name} cannot be asked for its hidden states ({error}), so it cannot be trained.") from error
+        raise ModelError(f"{name} does not return hidden states ({error}), so it cannot be trained.") from error
     finally:
         model.train(training)
-    tolerance = 1e-3 if wanted.dtype in (torch.float32, torch.float64) and not _is_half(head, ids) else 0.03
-    if wanted.shape == found.shape:
-        bound = tolerance * float(wanted.float().abs().nan_to_num().max())
-        if torch.allclose(found.float(), wanted.float(), rtol=0, atol=bound, equal_nan=True):
+    tolerance = 1e-3 if expected.dtype in (torch.float32, torch.float64) and not _is_half(head, ids) else 0.03
+    if expected.shape == computed.shape:
+        bound = tolerance * float(expected.float().abs().nan_to_num().max())
+        if torch.allclose(computed.float(), expected.float(), rtol=0, atol=bound, equal_nan=True):
             return
     raise ModelError(
-        f"{name} ({model.config.model_type}) does something between its hidden states and its logits that qed does not "  # type: ignore[union-attr]
+        f"{name} ({model.config.model_type}) computes its logits from hidden states in a way that qed does not "  # type: ignore[union-attr]
         "know: the logits that training would compute are not those of its forward pass, so nothing has been trained. "
-        f"qed evaluate still measures it. To train, take another model: {TRAINED}."
+        f"qed evaluate still works. To train, take another model: {TRAINED}."
     )
 
 
 def _is_half(head: nn.Linear, ids: Tensor) -> bool:
-    """Whether products are computed in half precision."""
+    """Whether the output layer computes in half precision."""
     return torch.is_autocast_enabled(ids.device.type) or head.weight.dtype in (torch.bfloat16, torch.float16)

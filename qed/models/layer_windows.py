@@ -1,15 +1,15 @@
-"""How far back each layer of a model attends, by what its family is known to do.
+"""The attention window of each layer of a model, by its family.
 
-A configuration alone does not say it: Mistral's has a window and no list of layer types, Qwen2's has a window that is
-switched off, and Llama's may carry a window that the model never reads. So families are listed by name, each compared
-with its own forward pass in tests/parity/test_model_families.py, and of any other family nothing is assumed.
+A configuration alone does not determine it: Mistral's has a window and no list of layer types, Qwen2's has a window
+that is switched off, and Llama's may have a window that the model never reads. So families are listed by name, and each
+is compared with its own forward pass in tests/parity/test_model_families.py. Nothing is assumed about other families.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-# Every layer attends to everything before, whatever else the configuration holds.
+# Every layer attends to all earlier tokens, whatever the configuration says.
 FULL_ATTENTION = frozenset(
     {
         "apertus",
@@ -48,7 +48,7 @@ FULL_ATTENTION = frozenset(
         "xglm",
     }
 )
-# Layers attend to everything before or to a sliding window, as `layer_types` or else `sliding_window` says.
+# Layers attend to all earlier tokens or to a sliding window, by `layer_types` or else `sliding_window`.
 SLIDING_ATTENTION = frozenset(
     {
         "cohere2",
@@ -71,26 +71,26 @@ SLIDING_ATTENTION = frozenset(
         "vaultgemma",
     }
 )
-# Rotations whose frequencies depend on how long the sequence is.
+# Rotary embeddings whose frequencies depend on the length of the sequence.
 CHANGING_ROTATIONS = ("dynamic", "longrope")
 
 
 def is_known_family(config: Any) -> bool:
-    """Whether the attention of a model's family is known."""
+    """Whether the attention windows of a model's family are known."""
     return config.get_text_config(decoder=True).model_type in FULL_ATTENTION | SLIDING_ATTENTION
 
 
 def compute_layer_windows(config: Any) -> tuple[int | None, ...] | None:
-    """Return for each layer how many tokens a token attends to, itself included, or None where it attends to all.
+    """Return for each layer the number of tokens a token attends to, itself included, or None where it attends to all.
 
-    For a family that is not known this is what transformers assumes when it builds a cache. It is None as a whole
-    where a layer does something else, such as chunked or linear attention.
+    For an unknown family these are the windows that transformers assumes when it builds a cache. Return None instead of
+    a tuple if a layer has another kind of attention, such as chunked or linear.
     """
     text = config.get_text_config(decoder=True)
     count = int(text.num_hidden_layers)
     if text.model_type in FULL_ATTENTION:
         return (None,) * count
-    window = getattr(text, "sliding_window", None) or None  # Qwen2-MoE has 0 for none
+    window = getattr(text, "sliding_window", None) or None  # Qwen2-MoE writes 0 for none
     kinds = getattr(text, "layer_types", None)
     if kinds is None:
         if window is None and getattr(text, "attention_chunk_size", None) is not None:
@@ -102,7 +102,7 @@ def compute_layer_windows(config: Any) -> tuple[int | None, ...] | None:
 
 
 def compute_reached_windows(config: Any, tokens: int) -> tuple[int | None, ...] | None:
-    """Return the same for sequences of at most so many tokens: a window that holds them all is no window."""
+    """Return the layer windows for sequences of at most `tokens` tokens, with None for windows that hold them all."""
     windows = compute_layer_windows(config)
     if windows is None:
         return None
@@ -110,15 +110,15 @@ def compute_reached_windows(config: Any, tokens: int) -> tuple[int | None, ...] 
 
 
 def count_fixed_rotation_tokens(config: Any) -> float:
-    """Return up to how many tokens the rotations of a model's positions are the same for every length of a sequence.
+    """Return the sequence length up to which a model's rotary embeddings do not depend on the sequence length.
 
-    Dynamic scaling and LongRoPE (arXiv 2402.13753) change them beyond the original context, for all tokens at once, so
-    that keys which were computed before no longer fit.
+    Dynamic scaling and LongRoPE (arXiv 2402.13753) change the rotation of all tokens beyond the original context, so
+    that cached keys become invalid.
     """
     text = config.get_text_config(decoder=True)
     rope = getattr(text, "rope_parameters", None) or {}
-    each = [one for one in (rope, *rope.values()) if isinstance(one, dict)]
-    scaled = [one for one in each if one.get("rope_type") in CHANGING_ROTATIONS]
+    settings = [entry for entry in (rope, *rope.values()) if isinstance(entry, dict)]
+    scaled = [entry for entry in settings if entry.get("rope_type") in CHANGING_ROTATIONS]
     original = getattr(text, "original_max_position_embeddings", None)
-    limits = [one.get("original_max_position_embeddings") or original for one in scaled]
+    limits = [entry.get("original_max_position_embeddings") or original for entry in scaled]
     return min((limit or text.max_position_embeddings for limit in limits), default=float("inf"))

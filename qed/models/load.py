@@ -1,6 +1,6 @@
-"""Load a model and its tokenizer, or build a small one from nothing on a task's own text.
+"""Load a model and its tokenizer, or build a small one with random weights and a tokenizer from a task's text.
 
-Weights are kept in float32 whatever the precision of the computation. Code from a model's repository is never run, and
+Weights are in float32 whatever the precision of the computation. Code from a model's repository is never run, and
 pickled weights are never read.
 """
 
@@ -41,7 +41,7 @@ disable_progress_bar()
 
 @dataclass(frozen=True)
 class Size:
-    """The shape of a model built from nothing."""
+    """The shape of a model with random weights."""
 
     layers: int
     width: int
@@ -51,7 +51,7 @@ class Size:
     window: int
 
 
-# Parameters, tied embeddings included: 0.6 M, 4.5 M, 36 M and 128 M at the full vocabulary.
+# Number of parameters, tied embeddings included: 0.6 M, 4.5 M, 36 M and 128 M at the full vocabulary.
 SIZES = {
     "tiny": Size(layers=2, width=128, heads=4, kv_heads=2, vocabulary=512, window=512),
     "small": Size(layers=4, width=256, heads=8, kv_heads=4, vocabulary=2048, window=1024),
@@ -60,7 +60,7 @@ SIZES = {
 }
 
 SPECIAL = ("<|pad|>", "<|user|>", "<|assistant|>", "<|end|>")
-# Added tokens, but not special ones: tools decode with special tokens skipped, and the tags must survive that.
+# Added tokens, but not special ones, because decoding often skips special tokens and must not drop the tags.
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -72,12 +72,12 @@ CHAT_TEMPLATE = (
 
 
 def is_new(name: str) -> bool:
-    """Whether a model's name asks for a fresh one, such as new:tiny."""
+    """Whether a model's name stands for a new one with random weights, such as new:tiny."""
     return name.startswith("new:")
 
 
 def check_name(name: str) -> None:
-    """Raise a UsageError for a fresh model of a size that is not in the table."""
+    """Raise a UsageError for a new model whose size is not in `SIZES`."""
     size = name.removeprefix("new:")
     if is_new(name) and size not in SIZES:
         raise UsageError(
@@ -86,7 +86,7 @@ def check_name(name: str) -> None:
 
 
 def build_model(name: str, texts: Iterable[str], seed: int) -> tuple[nn.Module, Any]:
-    """A small Qwen2 from random weights and a tokenizer trained on the texts; the same seed gives the same weights."""
+    """Build a small Qwen2 with random weights and a tokenizer trained on the texts; a seed determines the weights."""
     check_name(name)
     size = SIZES[name.removeprefix("new:")]
     tokenizer = build_tokenizer(texts, size.vocabulary)
@@ -99,7 +99,7 @@ def build_model(name: str, texts: Iterable[str], seed: int) -> tuple[nn.Module, 
         num_attention_heads=size.heads,
         num_key_value_heads=size.kv_heads,
         max_position_embeddings=size.window,
-        # About 0.07 at width 128: narrow models learn many times slower from the customary 0.02.
+        # About 0.07 at width 128: narrow models learn many times slower from the usual 0.02.
         initializer_range=0.8 / size.width**0.5,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -112,18 +112,18 @@ def build_model(name: str, texts: Iterable[str], seed: int) -> tuple[nn.Module, 
 
 
 def build_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
-    """A byte-level BPE in which every digit is its own token, with a chat template and the tags of thought and answer.
+    """Train a byte-level BPE tokenizer with single-digit tokens, a chat template and the tags for thought and answer.
 
-    It is of Qwen2's own class, because that is what a Qwen2 folder is loaded with, whatever class wrote it.
+    It is a Qwen2Tokenizer, because transformers loads the tokenizer of a Qwen2 folder with that class.
     """
-    begun = Qwen2Tokenizer(
+    base = Qwen2Tokenizer(
         vocab={token: number for number, token in enumerate(SPECIAL)},
         unk_token="<|pad|>",  # never used: every byte has a token
         eos_token="<|end|>",
         pad_token="<|pad|>",
         extra_special_tokens=["<|user|>", "<|assistant|>"],
     )
-    tokenizer = begun.train_new_from_iterator(
+    tokenizer = base.train_new_from_iterator(
         (_remove_tags(text) for text in texts), vocabulary - len(TAGS), show_progress=False
     )
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
@@ -132,19 +132,19 @@ def build_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
 
 
 def _remove_tags(text: str) -> str:
-    """A text whose tags are line breaks: they are tokens already, and no part of them should be learned again."""
+    """Replace the tags of a text by line breaks: they are added tokens, so no merges should be learned for them."""
     for tag in TAGS:
         text = text.replace(tag, "\n")
     return text
 
 
 def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
-    """A causal language model and its tokenizer from a Hugging Face folder or the hub, in float32 on the CPU.
+    """Load a causal language model and its tokenizer from a Hugging Face folder or the hub, in float32 on the CPU.
 
-    Where the settings quantize it, it is on their device at once, because that is where this is done.
+    A quantized model is loaded directly on the device of the settings, where it is quantized.
 
     Raises:
-        ModelError: not found, without tokenizer, or only with pickled weights.
+        ModelError: the model is not found, has no tokenizer, or only pickled weights.
     """
     source: dict[str, Any] = {"trust_remote_code": False}
     if Path(settings.name).is_dir():
@@ -155,26 +155,26 @@ def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
         config = remove_attention_kernels(AutoConfig.from_pretrained(settings.name, **source))
         require_known_layers(settings.name, config, AutoModelForCausalLM._model_mapping.get(type(config), None))
         tokenizer = AutoTokenizer.from_pretrained(settings.name, **source)
-        for word in ("is_local", "local_files_only"):  # how it was found is nothing to save with it
+        for word in ("is_local", "local_files_only"):  # must not be saved with the tokenizer
             tokenizer.init_kwargs.pop(word, None)
-        model, told = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
             settings.name,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
             attn_implementation=choose_attention(config),
             output_loading_info=True,
-            **qlora.build_options(settings, pick_device(settings.device)),
+            **qlora.build_quantization_options(settings, pick_device(settings.device)),
             **source,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
         first = str(error).strip().split("\n")[0]
         raise ModelError(
-            f"The model {settings.name} cannot be loaded: {first}\nGive a folder with config.json, tokenizer files and "
-            "safetensors weights, a hub name that can be reached from here, or new:tiny for a fresh small one."
+            f"The model {settings.name} cannot be loaded: {first}\nGive a folder with config.json, tokenizer files "
+            "and safetensors weights, a hub name that can be reached from here, or new:tiny for a new small one."
         ) from error
-    if told["missing_keys"]:
-        missing = sorted(told["missing_keys"])
+    if loading_info["missing_keys"]:
+        missing = sorted(loading_info["missing_keys"])
         raise ModelError(
             f"{len(missing)} weights are missing from {settings.name}, such as {missing[0]}; they would be "
             "random numbers."
@@ -188,10 +188,10 @@ def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
 
 
 def load_tokenizer(name: str) -> tuple[Any, Any]:
-    """A model's tokenizer without its weights, and what stands for the model in `end_ids`: its configurations.
+    """Load a model's tokenizer without its weights, and an object with its configurations for `find_end_ids`.
 
     Raises:
-        ModelError: there is none, or it cannot be read.
+        ModelError: the tokenizer is missing or cannot be read.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
@@ -199,8 +199,8 @@ def load_tokenizer(name: str) -> tuple[Any, Any]:
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().split("\n")[0]
         raise ModelError(
-            f"The tokenizer of {name} cannot be loaded: {first} Give a folder with config.json and tokenizer files, a "
-            "hub name that can be reached from here, or new:small for one made of the data's own text."
+            f"The tokenizer of {name} cannot be loaded: {first} Give a folder with config.json and tokenizer files, "
+            "a hub name that can be reached from here, or new:small for one trained on the data's text."
         ) from error
     try:
         generation = GenerationConfig.from_pretrained(name)
@@ -210,15 +210,15 @@ def load_tokenizer(name: str) -> tuple[Any, Any]:
 
 
 def _check_folder(folder: Path) -> None:
+    """Refuse a folder without configuration, tokenizer or safetensors weights."""
     if not (folder / "config.json").is_file():
-        inner = [path.parent for path in folder.glob("**/hf/config.json")]
-        hint = f" Did you mean {sorted(inner)[-1]}?" if inner else ""
-        raise ModelError(f"{folder} is no Hugging Face model folder: it has no config.json.{hint}")
+        candidates = [path.parent for path in folder.glob("**/hf/config.json")]
+        hint = f" Did you mean {sorted(candidates)[-1]}?" if candidates else ""
+        raise ModelError(f"{folder} is not a Hugging Face model folder: it has no config.json.{hint}")
     if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
         raise ModelError(
             f"{folder} has no tokenizer (tokenizer.json). Save it there with tokenizer.save_pretrained, or "
-            "copy it from the "
-            "model that this one was made from."
+            "copy it from the base model."
         )
     if not any(folder.glob("*.safetensors")):
         raise ModelError(
@@ -227,8 +227,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.device) -> nn.Module:
-    """Move a model to its device, ready to train: no dropout, so that the policy that samples is the one that
-    learns."""
+    """Move a model to its device, ready to train, without dropout: sampling and training must see the same policy."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -239,12 +238,12 @@ def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.devic
         model.gradient_checkpointing_enable(  # type: ignore[operator]
             gradient_checkpointing_kwargs={"use_reentrant": False}
         )
-    # Only checkpointing asks for training mode; without dropout the two modes compute the same.
+    # Only gradient checkpointing needs training mode; without dropout both modes compute the same.
     return model.train(settings.gradient_checkpointing).to(device)
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of a name; auto takes CUDA, then MPS, then the CPU."""
+    """Return the device of a name; auto prefers CUDA, then MPS, then the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
@@ -256,17 +255,17 @@ def pick_device(name: str) -> torch.device:
 
 
 def read_precision(settings: ModelSettings) -> torch.dtype:
-    """The precision of the computation."""
+    """Return the precision of the computation."""
     return torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
 
 
 def find_end_ids(model: Any, tokenizer: Any, chat: bool) -> tuple[int, ...]:
-    """All ids that end an answer, the one that demonstrations are taught to end with first.
+    """Find all token ids that end a completion; the first one is appended to demonstrations.
 
     Raises:
-        ModelError: neither the tokenizer nor the model knows an end token.
+        ModelError: neither the tokenizer nor the model has an end token.
     """
-    known: Sequence[Any] = [
+    candidates: Sequence[Any] = [
         find_turn_end(tokenizer) if chat else None,
         tokenizer.eos_token_id,
         find_turn_end(tokenizer),
@@ -274,21 +273,20 @@ def find_end_ids(model: Any, tokenizer: Any, chat: bool) -> tuple[int, ...]:
         *_as_list(getattr(read_text_config(model), "eos_token_id", None)),
         *_as_list(model.generation_config.eos_token_id if model.generation_config else None),
     ]
-    ends = tuple(dict.fromkeys(int(token) for token in known if token is not None))
+    ends = tuple(dict.fromkeys(int(token) for token in candidates if token is not None))
     if not ends:
         raise ModelError("The model has no end token: set eos_token in its tokenizer_config.json.")
     return ends
 
 
 def set_end_ids(model: Any, ends: tuple[int, ...]) -> None:
-    """Write the end ids into a model's generation settings, so that others generate from a checkpoint as it "
-    "was taught."""
+    """Write the end ids into a model's generation config, so that generation from a checkpoint stops at them."""
     if model.generation_config is not None:
         model.generation_config.eos_token_id = list(ends)
 
 
 def read_window(model: Any) -> int:
-    """How many tokens the model's positions can hold."""
+    """Return the context length of a model in tokens."""
     return int(getattr(read_text_config(model), "max_position_embeddings", 0) or 1 << 30)
 
 

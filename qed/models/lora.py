@@ -1,8 +1,8 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) by peft, injected into the model as it stands.
+"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) by peft, injected into the model in place.
 
-The weights of the model are frozen, and beside each chosen linear layer W learns B A of rank r, scaled by alpha / r.
-With the adapters switched off the model is its own reference. A checkpoint holds the merged weights, which any program
-loads, and the adapters in peft's own layout, from which a run goes on.
+The weights of the model are frozen; each chosen linear layer W becomes W + B A of rank r, scaled by alpha / r. With
+adapters disabled the model is its own reference. A checkpoint holds the merged weights, which any program can load, and
+the adapters in peft's own layout, from which a run resumes.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from qed.models.families import split_head
 from qed.randomness import derive_seed
 
 NAME = "default"  # peft's own name of a single adapter
-STACKED = "parameter_name"  # what peft calls the parameter that is adapted, where it is not the weight of a layer
-EXPERTS = "experts"  # in model.lora_targets: the stacked experts of a mixture
+STACKED = "parameter_name"  # peft's attribute with the name of an adapted parameter that is not a layer's weight
+EXPERTS = "experts"  # in model.lora_targets: the stacked weights of a mixture of experts
 EXPERT_DIMENSIONS = 3
 WEIGHTS = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
 class AdapterDisabled:
-    """A model as it is without its adapters: the reference of a run that trains nothing else."""
+    """A model without its adapters: the reference model of a run that trains only adapters."""
 
     model: nn.Module
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The weights that the adapters leave as they are."""
+        """Return the weights without those of the adapters."""
         return {name: tensor for name, tensor in self.model.state_dict().items() if ".lora_" not in name}
 
 
 def add_adapters(model: nn.Module, settings: ModelSettings, seed: int) -> nn.Module:
-    """The model with fresh adapters, which change nothing yet; the same seed gives the same ones.
+    """Add new adapters to a model, which do not change its outputs yet; a seed determines their weights.
 
     Raises:
-        UsageError: a layer to adapt is not in the model.
+        UsageError: a layer in model.lora_targets is not in the model.
     """
-    from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 -- takes seconds, and few runs have adapters
+    from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 -- slow to import, and few runs use it
 
     modules, stacks = find_targets(model, settings)
     config = LoraConfig(
@@ -63,39 +63,42 @@ def add_adapters(model: nn.Module, settings: ModelSettings, seed: int) -> nn.Mod
         torch.manual_seed(derive_seed(seed, "adapters"))
         adapted: nn.Module = inject_adapter_in_model(config, model)
     if settings.precision == "bfloat16":
-        hold_frozen(adapted, torch.bfloat16)
+        cast_frozen_weights(adapted, torch.bfloat16)
     return adapted
 
 
 def find_targets(model: nn.Module, settings: ModelSettings) -> tuple[list[str], list[str]]:
-    """Find what is adapted: the names of linear layers, and those of stacked experts where `experts` is asked for.
+    """Find the names of the linear layers to adapt, and those of stacked experts if `experts` is a target.
 
     Raises:
-        UsageError: a layer to adapt is not in the model.
+        UsageError: a layer in model.lora_targets is not in the model.
     """
     head = model.get_output_embeddings()  # type: ignore[operator]
     linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head}
     inside = {name for name in linear if _is_inside(model, name)}
-    leaves, stacks = {_leaf(name) for name in inside}, sorted({_leaf(name) for name in list_expert_stacks(model)})
-    known = sorted({*leaves, EXPERTS} if stacks else leaves)
-    if not known:
+    leaves, stacks = (
+        {_last_part(name) for name in inside},
+        sorted({_last_part(name) for name in list_expert_stacks(model)}),
+    )
+    candidates = sorted({*leaves, EXPERTS} if stacks else leaves)
+    if not candidates:
         raise UsageError(
             f"{settings.name} ({type(model).__name__}) has no linear layers that adapters can be added to. Train its "
             "weights with model.lora_rank 0, or take another model."
         )
     targets = set(settings.lora_targets) or leaves
-    if unknown := sorted(targets - set(known)):
+    if unknown := sorted(targets - set(candidates)):
         raise UsageError(
-            f"model.lora_targets names {unknown[0]}, which is no linear layer of {settings.name}."
-            f"{suggest_nearest(unknown[0], known)} There are: {', '.join(known)}."
+            f"model.lora_targets names {unknown[0]}, which is not a linear layer of {settings.name}."
+            f"{suggest_nearest(unknown[0], candidates)} There are: {', '.join(candidates)}."
         )
-    # In a model with a part for images, whose layers have the same names, only those of its text part are meant.
-    found = targets & leaves if linear == inside else {name for name in inside if _leaf(name) in targets}
-    return sorted(found), stacks if EXPERTS in targets else []
+    # The image part of a model may have layers of the same names, so those of the text part are named in full.
+    layers = targets & leaves if linear == inside else {name for name in inside if _last_part(name) in targets}
+    return sorted(layers), stacks if EXPERTS in targets else []
 
 
 def list_expert_stacks(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the weights of a model's experts, one tensor [experts, ., .] for all of a layer, by their names."""
+    """Return the stacked expert weights of a model by name, one tensor [experts, ., .] per layer and matrix."""
     return {
         name: parameter
         for name, parameter in model.named_parameters()
@@ -104,14 +107,15 @@ def list_expert_stacks(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def compute_unadapted_share(model: nn.Module) -> float:
-    """Return the share of an adapted model's weights that lies in experts without adapters; 0 where all have some."""
+    """Return the share of an adapted model's weights in experts without adapters; 0 where all have adapters."""
     adapted = {
         f"{_strip_prefix(name)}.{layer.parameter_name}"
         for name, layer in _list_layers(model)
         if hasattr(layer, STACKED)
     }
-    left = sum(stack.numel() for name, stack in list_expert_stacks(model).items() if _strip_prefix(name) not in adapted)
-    return left / sum(one.numel() for name, one in model.named_parameters() if ".lora_" not in name)
+    stacks = list_expert_stacks(model).items()
+    unadapted = sum(stack.numel() for name, stack in stacks if _strip_prefix(name) not in adapted)
+    return unadapted / sum(weight.numel() for name, weight in model.named_parameters() if ".lora_" not in name)
 
 
 def has_adapters(model: nn.Module) -> bool:
@@ -121,26 +125,26 @@ def has_adapters(model: nn.Module) -> bool:
 
 @contextmanager
 def disable_adapters(model: nn.Module) -> Iterator[None]:
-    """While it lasts the model computes without its adapters."""
+    """Disable the adapters of a model within the context."""
     try:
         for _, layer in _list_layers(model):
             layer.enable_adapters(False)
         yield
     finally:
         for _, layer in _list_layers(model):
-            # This makes the adapters trainable again too.
+            # This also makes the adapters trainable again.
             layer.enable_adapters(True)
 
 
 def merge_adapters(model: nn.Module) -> dict[str, Tensor]:
-    """The weights that the model computes with, under the names that it has without adapters."""
+    """Merge the adapters into the weights, and return these under the names of the model without adapters."""
     state = {name: tensor for name, tensor in qlora.dequantize(model).items() if ".lora_" not in name}
     state = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in state.items()}
     state = {_strip_prefix(name): tensor for name, tensor in state.items()}
     for name, layer in _list_layers(model):
         key = f"{_strip_prefix(name)}.{getattr(layer, STACKED, 'weight')}"
         state[key] = state[key] + layer.get_delta_weight(NAME).to(state[key].dtype)
-    # An output layer that has its own copy of the embedding's weight shares it again in a file.
+    # An output layer with its own copy of the embedding's weight is tied again in the file.
     tied: dict[str, str] = getattr(model, "all_tied_weights_keys", {})
     return state | {target: state[source] for target, source in tied.items() if source in state}
 
@@ -155,61 +159,62 @@ def save_adapters(model: Any, folder: Path) -> None:
 
 @torch.no_grad()
 def load_adapters(model: nn.Module, folder: Path) -> None:
-    """Put the adapters of a folder into a model that has fresh ones.
+    """Load the adapters of a folder into a model with new adapters.
 
     Raises:
-        ModelError: they are not there, or of another shape.
+        ModelError: the adapters are missing, or their names or shapes differ.
     """
     if not (folder / WEIGHTS).is_file():
-        raise ModelError(f"{folder} holds no adapters: there is no {WEIGHTS}.")
-    found, wanted = load_file(folder / WEIGHTS), _list_adapters(model)
-    for name in sorted(found.keys() | wanted.keys()):
-        if name not in found or name not in wanted or found[name].shape != wanted[name].shape:
+        raise ModelError(f"{folder} has no adapters: there is no {WEIGHTS}.")
+    saved, expected = load_file(folder / WEIGHTS), _list_adapters(model)
+    for name in sorted(saved.keys() | expected.keys()):
+        if name not in saved or name not in expected or saved[name].shape != expected[name].shape:
             raise ModelError(f"The adapters of {folder} do not fit the model or its model.lora_ settings: {name}.")
-        wanted[name].copy_(found[name])
+        expected[name].copy_(saved[name])
 
 
-def hold_frozen(model: nn.Module, dtype: torch.dtype) -> None:
-    """Hold the frozen weights that are multiplied by in the precision that they are computed in.
+def cast_frozen_weights(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast the frozen weights of matrix products to the precision of the computation.
 
-    Models are published in it and it is half the memory. Autocast remembers what it has rounded only where a gradient
-    is wanted, so a frozen weight would be rounded anew for each product. Embeddings and norms keep theirs: the states
-    between the layers are computed in it. An output layer that shares its weight with the embedding gets its own.
+    Models are published in that precision, and it halves the memory. Autocast caches casts only of weights with a
+    gradient, so it would cast a frozen weight again for each product. Embeddings and norms keep their precision, which
+    is that of the hidden states. An output layer that shares its weight with the embedding gets its own copy.
     """
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()  # type: ignore[operator]
     if head.weight is embedding.weight and not head.weight.requires_grad:
         head.weight = nn.Parameter(head.weight.detach().to(dtype), requires_grad=False)
     for module in model.modules():
-        own = list(module.parameters(recurse=False))
-        products = any(parameter.ndim > 1 for parameter in own) and not isinstance(module, nn.Embedding)
-        for parameter in own if products else ():
+        parameters = list(module.parameters(recurse=False))
+        multiplies = any(parameter.ndim > 1 for parameter in parameters) and not isinstance(module, nn.Embedding)
+        for parameter in parameters if multiplies else ():
             if parameter.dtype == torch.float32 and not parameter.requires_grad:
                 parameter.data = parameter.data.to(dtype)
 
 
 def _is_inside(model: nn.Module, name: str) -> bool:
-    """Whether a module or weight belongs to the text part of a model, which is most often the whole of it."""
+    """Whether a module or weight belongs to the text decoder of a model."""
     body, _ = split_head(model)
-    prefix = next(place for place, module in model.named_modules() if module is body)
+    prefix = next(path for path, module in model.named_modules() if module is body)
     return name.startswith(f"{prefix}.")
 
 
-def _leaf(name: str) -> str:
+def _last_part(name: str) -> str:
+    """Return the last part of a dotted name."""
     return name.rpartition(".")[2]
 
 
 def _strip_prefix(name: str) -> str:
-    """The name of a module or weight in the model without adapters."""
+    """Return the name of a module or weight in the model without adapters."""
     return name.replace(".base_layer", "")
 
 
 def _list_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """The layers that have adapters, with their names."""
+    """List the layers with adapters, and their names."""
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))
 
 
 def _list_adapters(model: nn.Module) -> dict[str, Tensor]:
-    """The adapters' weights under the names that peft gives them in a file."""
+    """Return the adapters' weights under the names that peft uses in a file."""
     return {
         "base_model.model." + name.replace(f".{NAME}.", "."): parameter
         for name, parameter in model.named_parameters()

@@ -1,7 +1,7 @@
-"""Weights of four bits under adapters (QLoRA, arXiv 2305.14314): loaded so by bitsandbytes, and saved in full.
+"""4-bit weights under adapters (QLoRA, arXiv 2305.14314): quantized by bitsandbytes, and saved dequantized.
 
-Only the linear layers of the blocks are quantized, in blocks of 64 weights whose scales are quantized too; embeddings,
-norms and the output layer stay as they are. Products are computed in the precision of the run.
+Only the linear layers of the decoder are quantized, in blocks of 64 weights whose scales are quantized too; embeddings,
+norms and the output layer are not. Products are computed in the precision of the run.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from qed.config.settings import ModelSettings
 from qed.errors import UsageError
 
 
-def build_options(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
-    """What `from_pretrained` is told so that a model is quantized while it is loaded; nothing where it is not to be.
+def build_quantization_options(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
+    """Build the arguments of `from_pretrained` that quantize a model on loading; empty without quantization.
 
     Raises:
         UsageError: there is no CUDA device, or the package bitsandbytes is not installed.
     """
     if settings.quantization == "none":
         return {}
-    cure = "or take model.quantization=none, which keeps the weights under the adapters in float32."
+    alternative = "or take model.quantization=none, which keeps the weights under the adapters in float32."
     if device.type != "cuda":
         raise UsageError(
             f"model.quantization {settings.quantization} needs a CUDA device, and the model is for {device.type}: run "
-            f"it on a machine with one, {cure}"
+            f"it on a machine with one, {alternative}"
         )
     if find_spec("bitsandbytes") is None:
         raise UsageError(
             f"model.quantization {settings.quantization} needs the package bitsandbytes: "
-            f"pip install 'qed[8bit]', {cure}"
+            f"pip install 'qed[8bit]', {alternative}"
         )
     from transformers import BitsAndBytesConfig  # noqa: PLC0415 -- few runs quantize
 
@@ -48,7 +48,7 @@ def build_options(settings: ModelSettings, device: torch.device) -> dict[str, An
 
 
 def dequantize(model: nn.Module) -> dict[str, Tensor]:
-    """The model's weights, those of four bits in the precision that they were loaded in."""
+    """Return the model's weights, with 4-bit ones dequantized."""
     state: dict[str, Tensor] = model.state_dict()
     for name, module in model.named_modules():
         weight: Any = getattr(module, "weight", None)
@@ -61,20 +61,20 @@ def dequantize(model: nn.Module) -> dict[str, Tensor]:
 
 
 def count_full_bytes(tensor: Tensor) -> int:
-    """The bytes that a tensor of a model takes in a file; two weights share a byte where they are quantized."""
+    """Compute the bytes of a tensor in a checkpoint; a quantized one has two weights per byte, saved in float32."""
     return 8 * tensor.nbytes if tensor.dtype == torch.uint8 else tensor.nbytes
 
 
-def is_plain(model: Any) -> Any:
-    """A model of the same shape that says of itself that it is not quantized, to save full weights with.
+def build_unquantized_shell(model: Any) -> Any:
+    """Return a model of the same shape whose configuration is not quantized, to save full weights with.
 
-    It is the model itself where that is not quantized; else one without memory for its weights.
+    That is the model itself if it is not quantized, else a copy on the meta device, without memory for weights.
     """
     if getattr(model.config, "quantization_config", None) is None:
         return model
     config = copy.deepcopy(model.config)
     del config.quantization_config
     with torch.device("meta"):
-        shape = type(model)(config)
-    shape.generation_config = model.generation_config
-    return shape
+        shell = type(model)(config)
+    shell.generation_config = model.generation_config
+    return shell

@@ -1,4 +1,4 @@
-"""How this process computes: its threads, and the precision of products of float32 matrices."""
+"""The compute settings of this process: its threads, and the precision of float32 matrix products."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from qed.runs.run import Launch, Run, read_json
 
 
 def set_threads(threads: int, matmul_precision: str) -> None:
-    """Compute in this way from now on; 0 threads stand for the physical cores that this process may use.
+    """Set the threads and the precision of matrix products; 0 threads: the physical cores of this process.
 
-    Products do not depend on memory alignment from now on, unless MKL has computed one before.
+    It also makes products independent of memory alignment, unless MKL has computed one before.
     """
     host.make_products_reproducible()
     torch.set_num_threads(threads or host.choose_threads())
     torch.set_float32_matmul_precision(matmul_precision)
-    # Operators are not run beside each other here, so a second pool of threads would only be in the way. Once work has
-    # begun in it, its size is what it is.
+    # qed does not run operators in parallel, so the second thread pool of torch needs one thread. Its size cannot be
+    # changed once it has started.
     with suppress(RuntimeError):
         torch.set_num_interop_threads(1)
 
 
 @contextmanager
 def restore_threads() -> Iterator[None]:
-    """Compute afterwards as before, so that the next run of this process begins as this one did."""
+    """Restore the compute settings at exit, so that the next run in this process starts with the same ones."""
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     try:
         yield
@@ -46,10 +46,10 @@ def restore_threads() -> Iterator[None]:
 def restore_precision(
     settings: Settings | PipelineSettings, folder: Path, launch: Launch
 ) -> Settings | PipelineSettings:
-    """The settings of a resumed run with the precision of products that it began with, where no other is given."""
+    """Return the settings with the matrix precision of the resumed run, unless the user sets another one."""
     before = read_json(folder / RECORD, {}).get("matmul_precision") if launch.resume else None
-    given = not launch.origins.get("run.matmul_precision", DEFAULT).startswith(DEFAULT)
-    if given or before is None:
+    is_set = not launch.origins.get("run.matmul_precision", DEFAULT).startswith(DEFAULT)
+    if is_set or before is None:
         return settings
     return replace(settings, run=replace(settings.run, matmul_precision=before))
 
@@ -57,16 +57,18 @@ def restore_precision(
 def set_compute(
     settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device, console: Console
 ) -> None:
-    """Compute as the settings say, or as the run did before it was resumed; record and say what has changed since, and
-    that the bits of products on a CPU depend on memory alignment."""
+    """Apply the compute settings, or those of the resumed run.
+
+    Changes since the start of the run are recorded and printed, and so is a dependence of products on memory alignment.
+    """
     before = read_json(run.folder / RECORD, {}) if launch.resume else {}
     set_threads(settings.run.threads or before.get("threads", 0), settings.run.matmul_precision)
     for name, now in read_kernel_settings().items():
         if name in before and before[name] != now:
             run.event(f"{name}_changed", before=before[name], now=now)
             console.say(
-                f"This run began with {name} {before[name]} and goes on with {now}: from here on it may differ in the "
-                "last bits from a run that was not interrupted."
+                f"This run started with {name} {before[name]} and continues with {now}: from here on it may differ in "
+                "the last bits from an uninterrupted run."
             )
     if device.type == "cpu" and alignment.depends_on_alignment():
         run.event("alignment_matters", mkl_cbwr=alignment.read_mkl_mode())
@@ -74,7 +76,7 @@ def set_compute(
 
 
 def read_kernel_settings() -> dict[str, Any]:
-    """What decides the last bits of a product of matrices, on this machine."""
+    """Read the settings on which the last bits of a matrix product depend."""
     return {
         "threads": torch.get_num_threads(),
         "matmul_precision": torch.get_float32_matmul_precision(),

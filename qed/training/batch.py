@@ -1,6 +1,6 @@
-"""Rollouts become padded tensors, aligned on labels; a batch is cut by a budget of tokens.
+"""Padded batches of rollouts, aligned on labels, and micro-batches within a budget of tokens.
 
-Masks are made by position, never by comparing ids with pad or end ids. A row is never cut.
+Masks follow positions, never a comparison with pad or end ids. A row is never split.
 """
 
 from __future__ import annotations
@@ -13,58 +13,58 @@ from torch import Tensor
 
 from qed.types import Rollout
 
-MISMATCH = ("mismatch/logp", "mismatch/kl")  # the metrics of `mismatch`
+MISMATCH = ("mismatch/logp", "mismatch/kl")  # the metrics of `measure_mismatch`
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Columns [B, T] aligned on labels, T the longest row less one.
+    """The rows of a step as columns [B, T] aligned on labels; T is the length of the longest row minus one.
 
-    `attention` says which inputs are there, `mask` which labels are response tokens that may be trained. A response
-    token that is not trained, such as one of a tool's result, is an input like any other; in its other columns stands
-    what stands at a padded place.
+    `attention` marks the inputs that are not padding, `mask` the labels that are trained response tokens. A response
+    token that is not trained, such as one of a tool's result, is an ordinary input; its other columns have the values
+    of padding.
     """
 
     inputs: Tensor  # collate: int64, right-padded
-    labels: Tensor  # collate: int64, the inputs one step ahead
-    attention: Tensor  # collate: int64, 1 where an input stands
-    mask: Tensor  # collate: float, 1 where the label belongs to the response and is trained
+    labels: Tensor  # collate: int64, the next tokens
+    attention: Tensor  # collate: int64, 1 where the input is not padding
+    mask: Tensor  # collate: float, 1 where the label is a trained response token
     advantages: Tensor  # collate: float, of every response token
-    expert: Tensor  # collate: float, 1 where a trained label was given, by a trace or a replay, and not sampled
-    behaviour_logps: Tensor  # collate: float, of given tokens under who wrote them; NaN where that is not known
-    sampled_logps: Tensor  # collate: float, the sampler's; NaN where it is not known and for demonstrations, 0 if given
-    old_logps: Tensor  # collate: float, the learner's where it scored them, else the sampled ones
+    expert: Tensor  # collate: float, 1 where a trained label is from a demonstration or a replay
+    behaviour_logps: Tensor  # collate: float, of the labels under their author; NaN where unknown
+    sampled_logps: Tensor  # collate: float, the sampler's; NaN if unknown or in SFT data, 0 where `expert` is 1
+    old_logps: Tensor  # collate: float, the learner's where it scored them, else the sampler's
     ref_logps: Tensor  # collate: float, the reference model's; 0 where there is none
-    weights: Tensor  # collate: float, the share of each token in the step's loss
-    prepared: Tensor  # prepare: float, what the algorithm worked out over all rows before the cut; 0 until then
+    weights: Tensor  # with_weights: float, the weight of each token in the step's loss; 0 until then
+    prepared: Tensor  # prepare: float, values that the algorithm computed over all rows; 0 until then
     log_squares: Tensor  # learner: float, log sum_v p_v^2 of the current policy; 0 unless the algorithm reads it
 
     def __len__(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return len(self.inputs)
 
     def select(self, rows: Tensor | Sequence[int]) -> Batch:
-        """Some of the rows, in the order given, cut to the longest of them."""
+        """Return a batch of the selected rows, in that order, cut to the longest of them."""
         attention = self.attention[rows]
         width = int(attention.sum(1).max()) if len(attention) else 0
-        # Cut before the rows are copied, so that no copy holds places that are cut off.
+        # Cut the columns first, so that the copy of the rows does not include them.
         return Batch(**{column.name: getattr(self, column.name)[:, :width][rows] for column in fields(self)})
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on a device."""
+        """Return the batch on a device."""
         return Batch(**{column.name: getattr(self, column.name).to(device) for column in fields(self)})
 
     def with_weights(self, weights: Tensor) -> Batch:
-        """The same batch with its weights column."""
+        """Return the batch with token weights."""
         return replace(self, weights=weights)
 
 
 def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torch.float32) -> Batch:
-    """Pad rollouts on the right into one batch; its weights are zero until the algorithm has fixed them.
+    """Pad rollouts on the right into one batch; its weights are 0 until `with_weights`.
 
     Args:
         rollouts: the rows, at least one.
-        pad: the id at padded places; any id will do, nothing reads it.
+        pad: the padding id; any id will do, nothing reads it.
         dtype: of the float columns.
     """
     rows, width = len(rollouts), max(len(r.prompt) + len(r.output) for r in rollouts) - 1
@@ -76,7 +76,7 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
         start, end = len(rollout.prompt), len(rollout.prompt) + len(rollout.output)
         ids[row, :end] = torch.tensor(rollout.prompt + rollout.output)
         attention[row, : end - 1] = 1
-        # The label of the last prompt token is the first response token; without a prompt that token is no label.
+        # The label of the last prompt token is the first response token; without a prompt the first token is no label.
         first, unlabelled = max(0, start - 1), int(start == 0)
         for name, values in _read_columns(rollout).items():
             if isinstance(values, float | int):
@@ -84,14 +84,14 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
             elif values:
                 labelled = values[unlabelled:]
                 columns[name][row, first : first + len(labelled)] = torch.tensor(labelled, dtype=dtype)
-    hidden = columns["mask"] == 0
+    not_trained = columns["mask"] == 0
     for name, column in columns.items():
-        column.masked_fill_(hidden, torch.nan if name == "behaviour_logps" else 0)
+        column.masked_fill_(not_trained, torch.nan if name == "behaviour_logps" else 0)
     return Batch(inputs=ids[:, :-1], labels=ids[:, 1:], attention=attention, **columns)
 
 
 def _read_columns(rollout: Rollout) -> dict[str, float | tuple[float, ...] | None]:
-    """The columns of a rollout from its first response token on: one value for all of them, or one for each."""
+    """Return the columns of a rollout from its first response token on: one value for all tokens, or one per token."""
     return {
         "mask": rollout.loss_mask or 1.0,
         "advantages": rollout.advantage,
@@ -104,29 +104,29 @@ def _read_columns(rollout: Rollout) -> dict[str, float | tuple[float, ...] | Non
 
 
 def split_rows(values: Tensor, rollouts: Sequence[Rollout]) -> list[tuple[float, ...]]:
-    """A column of the batch that `collate` makes of some rollouts, as numbers aligned on the output of each.
+    """Split a column of the batch that `collate` builds into tuples aligned on the output of each rollout.
 
-    A first token without a prompt before it is no label, and has 0.
+    A first token without a prompt before it is no label, and gets 0.
     """
-    found: list[tuple[float, ...]] = []
+    outputs: list[tuple[float, ...]] = []
     for row, rollout in zip(values.tolist(), rollouts, strict=True):
         first, end = len(rollout.prompt) - 1, len(rollout.prompt) + len(rollout.output) - 1
-        found.append((*((0.0,) if first < 0 else ()), *row[max(0, first) : end]))
-    return found
+        outputs.append((*((0.0,) if first < 0 else ()), *row[max(0, first) : end]))
+    return outputs
 
 
 def cut_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
-    """The rows of each micro-batch: sorted by length, at most `budget` padded tokens.
+    """Return the rows of each micro-batch, sorted by length, with at most `budget` padded tokens.
 
-    Every `together` consecutive rows stay in one part, such as the two of a preference pair; what is longer than the
-    budget stands alone.
+    Every `together` consecutive rows stay in one micro-batch, such as the two of a preference pair. Rows longer than
+    the budget get a micro-batch of their own.
     """
     lengths = batch.attention.sum(1).tolist()
     bundles = [range(start, start + together) for start in range(0, len(batch), together)]
     widths = [max(lengths[row] for row in bundle) for bundle in bundles]
     parts: list[list[int]] = []
     for number in sorted(range(len(bundles)), key=widths.__getitem__):
-        # Bundles come shortest first, so this one is the width of the part that it joins.
+        # Bundles come in order of width, so this one sets the width of the part that it joins.
         if parts and (len(parts[-1]) + together) * widths[number] <= budget:
             parts[-1] += bundles[number]
         else:
@@ -135,39 +135,41 @@ def cut_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[
 
 
 def has_sampled_logp(batch: Batch) -> Tensor:
-    """The trained tokens whose log-prob the sampler has told, [B, T] bool: given tokens and demonstrations have none,
-    and a sampler may not know one (NaN)."""
+    """Return the trained tokens with a log-prob from the sampler, [B, T] bool.
+
+    Tokens of demonstrations have none, and a sampler may report NaN.
+    """
     return (batch.mask != 0) & (batch.expert == 0) & ~batch.sampled_logps.isnan()
 
 
-def split_live(rollouts: Sequence[Rollout], live: Sequence[bool]) -> tuple[list[Rollout], list[Rollout]]:
-    """Split rows into those that are live and the others; without `live` all are."""
+def split_by_gradient(rollouts: Sequence[Rollout], live: Sequence[bool]) -> tuple[list[Rollout], list[Rollout]]:
+    """Split rows into those with a gradient (`live`) and the others; an empty `live` means all."""
     flags = live or [True] * len(rollouts)
     pairs = list(zip(rollouts, flags, strict=True))
     return [row for row, flag in pairs if flag], [row for row, flag in pairs if not flag]
 
 
 def measure_mismatch(logps: Tensor, batch: Batch) -> dict[str, Tensor]:
-    """How far the sampler's log-probs are from the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
+    """Compare the sampler's log-probs with the learner's: sums of |d| and of the KL estimate e^d - 1 - d.
 
-    The sums are over the tokens of `has_sampled_logp`, and their means over as many. From a step's second update on,
-    the figures hold the policy's own progress too.
+    The sums are over the tokens of `has_sampled_logp`. From a step's second update on they include the change of the
+    policy itself.
     """
     difference = (logps - batch.sampled_logps).masked_fill(~has_sampled_logp(batch), 0)
     sums = difference.abs().sum(), (difference.exp() - 1 - difference).sum()
     return dict(zip(MISMATCH, sums, strict=True))
 
 
-def compute_means(sums: Mapping[str, Tensor | float], whole: Set[str], batch: Batch) -> dict[str, float]:
+def compute_means(sums: Mapping[str, Tensor | float], final: Set[str], batch: Batch) -> dict[str, float]:
     """Turn the sums of a step's micro-batches into its metrics.
 
     Args:
         sums: over all micro-batches, by name.
-        whole: the names that are metrics as they are; every other is divided by the response tokens, and `MISMATCH` by
-            the tokens of `has_sampled_logp`: it is left out where there are none.
+        final: the names of metrics that are not divided; every other one is divided by the number of trained tokens,
+            and `MISMATCH` by that of `has_sampled_logp`: it is left out where there are none.
         batch: the rows of all micro-batches.
     """
     tokens, compared = float(batch.mask.sum()) or 1.0, float(has_sampled_logp(batch).sum())
-    counts = dict.fromkeys(whole, 1.0) | dict.fromkeys(MISMATCH, compared)
+    counts = dict.fromkeys(final, 1.0) | dict.fromkeys(MISMATCH, compared)
     means = {name: (float(total), counts.get(name, tokens)) for name, total in sums.items()}
     return {name: total / count for name, (total, count) in means.items() if count}

@@ -1,4 +1,4 @@
-"""Which steps of a run answered its held-out problems best, by what its folder tells."""
+"""The best steps of a run on its validation split, read from its folder."""
 
 from __future__ import annotations
 
@@ -11,24 +11,30 @@ from qed.runs import manifest
 from qed.runs.run import Run, read_evaluations, read_lines
 from qed.training import checkpoints
 
-VALIDATED = f"eval/{VALIDATION}/preferred"  # the share of held-out pairs whose chosen answer the policy has raised more
+VALIDATED = f"eval/{VALIDATION}/preferred"  # the share of validation pairs ranked correctly, relative to the reference
 
 
 def read_scores(folder: Path) -> dict[int, float]:
-    """How well the validation part was answered after each evaluated step; without answers, the pairs ranked."""
-    told = dict(read_evaluations(folder))
-    found = {at: told[at][VALIDATION]["greedy"]["accuracy"] for at in told if at > 0 and VALIDATION in told[at]}
-    rows = [] if found else read_lines(folder / "metrics.jsonl")
-    return found or {row["step"]: row[VALIDATED] for row in rows if row["step"] > 0 and VALIDATED in row}
+    """Read the validation accuracy after each evaluated step; for preference pairs, the share ranked correctly."""
+    evaluations = dict(read_evaluations(folder))
+    scores = {
+        step: parts[VALIDATION]["greedy"]["accuracy"]
+        for step, parts in evaluations.items()
+        if step > 0 and VALIDATION in parts
+    }
+    rows = [] if scores else read_lines(folder / "metrics.jsonl")
+    return scores or {row["step"]: row[VALIDATED] for row in rows if row["step"] > 0 and VALIDATED in row}
 
 
-def is_best(found: Mapping[int, float], step: int) -> bool:
-    """Whether by these scores the validation part was answered better after a step than after any before it."""
-    return step in found and all(score < found[step] for at, score in found.items() if at < step)
+def is_best(scores: Mapping[int, float], step: int) -> bool:
+    """Whether the score after a step is higher than after every earlier step."""
+    return step in scores and all(score < scores[step] for earlier, score in scores.items() if earlier < step)
 
 
-def keep_best(run: Run, kept: RunSettings, found: Mapping[int, float], spared: frozenset[int]) -> None:
-    """Delete the checkpoints that are neither among the newest, nor by their scores among the best, nor spared; of two
-    that are equally good the earlier one is better."""
-    ranked = sorted(found.keys() & manifest.list_checkpoints(run.folder), key=lambda step: (-found[step], step))
-    checkpoints.delete_old(run, kept.keep_last, spared.union(ranked[: kept.keep_best]))
+def keep_best(run: Run, settings: RunSettings, scores: Mapping[int, float], protected: frozenset[int]) -> None:
+    """Delete the checkpoints that are neither among the newest, nor among the best by score, nor protected.
+
+    Of equal scores the earlier step ranks first.
+    """
+    ranked = sorted(scores.keys() & manifest.list_checkpoints(run.folder), key=lambda step: (-scores[step], step))
+    checkpoints.delete_old(run, settings.keep_last, protected.union(ranked[: settings.keep_best]))

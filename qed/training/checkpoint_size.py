@@ -1,4 +1,4 @@
-"""How many bytes a checkpoint takes."""
+"""The size of a checkpoint in bytes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 from qed.models import qlora
 
-MARGIN = 32 * 2**20  # bytes for what is not weights or optimizer: the tokenizer, and the run's other files meanwhile
+MARGIN = 32 * 2**20  # bytes for the rest: the tokenizer, and what the run writes at the same time
 
 
 def checkpoint_bytes(model: Any, others: int | None = None, copies: int = 0) -> int:
     """Compute the bytes of a checkpoint.
 
     Args:
-        model: whose weights it holds, each once.
-        others: bytes beside the weights; None reckons them before the first step, as AdamW's two moments.
-        copies: of the weights beside these, such as a reference model's.
+        model: the model, whose weights are each counted once.
+        others: bytes besides the weights; None estimates them before the first step, as AdamW's two moments.
+        copies: further copies of the weights, such as a reference model.
     """
     if others is None:
         others = 2 * sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)

@@ -1,6 +1,6 @@
-"""Token log-probs and entropy of a batch, fused with the output layer: a [B, T, V] tensor is never made.
+"""Token log-probs and entropy of a batch, fused with the output layer, without a [B, T, V] tensor.
 
-The hidden states of the positions that have a trained label, and no others, meet the output layer.
+Only positions with a trained label pass through the output layer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qed.training.packing import Layout
 def compute_logps(
     model: nn.Module, batch: Batch, temperature: float, layout: Layout | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Log-probs of a batch's labels and the policy's entropy, [B, T] each, 0 where the mask is 0."""
+    """Compute the log-probs of a batch's labels and the policy's entropy, [B, T] each, 0 where the mask is 0."""
     logps, entropy, _ = compute_scores(model, batch, temperature, layout=layout)
     return logps, entropy
 
@@ -32,11 +32,11 @@ def compute_scores(
     layout: Layout | None = None,
     into_grad: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The same with log sum_v p_v^2 as a third, which is None unless asked for and has no gradient.
+    """Compute log-probs, entropies and log sum_v p_v^2; the latter has no gradient, and is None without `squares`.
 
-    Positions follow from right padding: the first token of a row stands at 0, so absolute and rotary embeddings agree.
-    With a `layout` of the batch its rows are computed without padding in one, which changes no number. `into_grad` is
-    for callers of `loss.backward()`: see `linear_scores`.
+    With right padding the first token of a row has position 0, so absolute and rotary embeddings need no position ids.
+    With a `layout` of the batch the rows are packed, which does not change the results. `into_grad` is for callers of
+    `loss.backward()`, see `compute_linear_scores`.
     """
     body, head = split_head(model)
     chosen = batch.mask.bool()
@@ -47,7 +47,7 @@ def compute_scores(
         hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state[chosen]
     device = batch.inputs.device.type
     if torch.is_autocast_enabled(device):
-        # Autocast does not reach into a backward pass written by hand, so both passes are given its precision here.
+        # Autocast does not apply to a custom backward pass, so the precision of both passes is set here.
         hidden = hidden.to(torch.get_autocast_dtype(device))
     logps, entropy, log_squares = compute_linear_scores(
         hidden,
@@ -60,7 +60,7 @@ def compute_scores(
         read_logit_transform(model),
     )
     blank = torch.zeros(batch.labels.shape, dtype=logps.dtype, device=logps.device)
-    # masked_scatter keeps the graph even where no label is chosen, so that a backward pass always works.
+    # masked_scatter keeps the graph even without any trained label, so that a backward pass always works.
     return (
         blank.masked_scatter(chosen, logps),
         blank.masked_scatter(chosen, entropy),

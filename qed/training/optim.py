@@ -1,4 +1,4 @@
-"""The optimizer and its schedule."""
+"""The optimizers and the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch.optim.adamw import adamw
 from qed.config.settings import LearnerSettings
 from qed.errors import UsageError
 
-# Elements of a moment that are moved at once: large enough for the full rate of the bus, small beside a model. Two
+# Elements of a moment per transfer: large enough for the full bandwidth of the bus, small compared to a model. Two
 # chunks of two moments are on the device at a time, 128 MiB in float32.
 CHUNK = 2**23
 
 
 def make_optimizer(model: nn.Module, settings: LearnerSettings) -> torch.optim.Optimizer:
-    """AdamW over the trainable parameters; weight decay on matrices only, not on norms and biases.
+    """Build AdamW over the trainable parameters, with weight decay on matrices only, not on norms and biases.
 
     Raises:
         UsageError: `adamw8bit` without the package bitsandbytes or without a CUDA device.
@@ -41,12 +41,12 @@ def make_optimizer(model: nn.Module, settings: LearnerSettings) -> torch.optim.O
 
 
 class OffloadedAdamW(torch.optim.Optimizer):
-    """AdamW (arXiv 1711.05101) whose moments lie in the host's memory and visit the device chunk by chunk in a step.
+    """AdamW (arXiv 1711.05101) with its moments in host memory; a step moves them to the device chunk by chunk.
 
-    The updates, and the names in the state, are those of `torch.optim.AdamW`, whose arithmetic it calls.
+    The updates, and the names in the state, are those of `torch.optim.AdamW`, whose functional form it calls.
 
     Args:
-        groups: of contiguous parameters, on the device where they stay; each group with its `weight_decay`.
+        groups: parameter groups, each with its `weight_decay`; parameters are contiguous and stay on their device.
         lr: the learning rate.
         betas: the decay rates of the two moments.
     """
@@ -55,30 +55,31 @@ class OffloadedAdamW(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": 1e-8})
         device = self.param_groups[0]["params"][0].device
         count = 2 if device.type == "cuda" else 0
-        # Each takes every other chunk: fetch, update, bring back. One moves moments while the other computes, and
-        # because a stream keeps its order, what it fetches may take the place of its last chunk.
+        # Each stream takes every other chunk: copy to the device, update, copy back. One copies while the other
+        # computes. Operations of a stream run in order, so a stream can reuse the memory of its last chunk.
         self.streams = [torch.cuda.Stream(device) for _ in range(count)]  # type: ignore[no-untyped-call]
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient; when it returns, the host may read the moments."""
+        """Update every parameter with a gradient; when it returns, the host may read the moments."""
         for stream in self.streams:
-            stream.wait_stream(torch.cuda.current_stream(stream.device))  # which makes the gradients
-        turns = cycle(self.streams or [None])
+            stream.wait_stream(torch.cuda.current_stream(stream.device))  # it computes the gradients
+        streams = cycle(self.streams or [None])
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                state = self._state_of(parameter)
+                state = self._get_state(parameter)
                 tensors = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
                 for chunk in zip(*(tensor.view(-1).split(CHUNK) for tensor in tensors), strict=True):
-                    with torch.cuda.stream(next(turns)):
+                    with torch.cuda.stream(next(streams)):
                         _update_weights(group, state["step"].item(), *chunk)
                 state["step"] += 1
         for stream in self.streams:
             stream.synchronize()
 
-    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
+    def _get_state(self, parameter: Tensor) -> dict[str, Tensor]:
+        """Return the state of a parameter, created at the first call."""
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
@@ -88,8 +89,8 @@ class OffloadedAdamW(torch.optim.Optimizer):
 
 
 def _update_weights(group: dict[str, Any], step: float, weights: Tensor, gradient: Tensor, *moments: Tensor) -> None:
-    """One AdamW step of some weights, after `step` of them; the moments come to the weights' device and go back."""
-    # Elsewhere than on CUDA nothing would keep what is on its way from being read.
+    """Take an AdamW step on a chunk of weights, after `step` earlier ones; moments move to the device and back."""
+    # Only CUDA streams order an asynchronous copy before its use.
     mean, square = fetched = [moment.to(weights.device, non_blocking=weights.is_cuda) for moment in moments]
     adamw(
         [weights],
@@ -108,11 +109,11 @@ def _update_weights(group: dict[str, Any], step: float, weights: Tensor, gradien
         maximize=False,
     )
     for moment, new in zip(moments, fetched, strict=True):
-        moment.copy_(new, non_blocking=weights.is_cuda)  # nothing to do where it never left
+        moment.copy_(new, non_blocking=weights.is_cuda)  # a no-op where it is already on the device
 
 
 def _import_bitsandbytes(parameters: list[nn.Parameter]) -> Any:
-    """The package's optimizers, which run on CUDA devices."""
+    """Import the optimizers of bitsandbytes, which need CUDA devices."""
     install = "pip install 'qed[8bit]' on a machine with one, or take learner.optimizer adamw_offload or adamw."
     try:
         import bitsandbytes  # noqa: PLC0415 -- an extra, which may be absent
@@ -128,7 +129,7 @@ def _import_bitsandbytes(parameters: list[nn.Parameter]) -> Any:
 
 
 def compute_learning_rate(settings: LearnerSettings, step: int) -> float:
-    """The learning rate of step 0, 1, …: a linear warm-up, then constant, or down to zero after the last step."""
+    """Compute the learning rate of step 0, 1, …: linear warm-up, then constant, or decay to 0 after the last step."""
     if step < settings.warmup_steps:
         return settings.lr * (step + 1) / settings.warmup_steps
     if settings.schedule == "constant":
@@ -139,7 +140,7 @@ def compute_learning_rate(settings: LearnerSettings, step: int) -> float:
 
 
 def read_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """The optimizer's state as flat tensors, `parameter name/entry`, for a checkpoint; a count becomes an int64."""
+    """Return the optimizer's state as flat tensors, `parameter name/entry`, for a checkpoint; a count becomes int64."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{names[parameter]}/{entry}": value if isinstance(value, Tensor) else torch.tensor(value)
@@ -149,16 +150,16 @@ def read_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Put back what `optimizer_tensors` took out, of this optimizer or of another with the same entries.
+    """Load what `read_optimizer_tensors` returned, from this optimizer or from another with the same entries.
 
-    Moments go to their parameter's device, or to the host's memory where the optimizer keeps them there.
+    Moments go to their parameter's device, or to host memory where the optimizer keeps them there.
     """
     parameters = dict(model.named_parameters())
     offloaded = isinstance(optimizer, OffloadedAdamW)
     for key, value in tensors.items():
         name, entry = key.rsplit("/", 1)
         parameter = parameters[name]
-        place = torch.device("cpu") if offloaded else parameter.device
-        kept = torch.empty_like(value, device=place, pin_memory=offloaded and parameter.is_cuda).copy_(value)
-        # bitsandbytes counts its steps in a plain number, which a checkpoint holds as the only integer scalar.
-        optimizer.state[parameter][entry] = int(kept) if value.dtype == torch.int64 else kept
+        device = torch.device("cpu") if offloaded else parameter.device
+        loaded = torch.empty_like(value, device=device, pin_memory=offloaded and parameter.is_cuda).copy_(value)
+        # bitsandbytes counts steps in a Python int, which is the only integer in a checkpoint.
+        optimizer.state[parameter][entry] = int(loaded) if value.dtype == torch.int64 else loaded

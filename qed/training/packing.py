@@ -1,8 +1,8 @@
-"""Several documents in one row: windows of a concatenated stream, and rows that share a computation but not a context.
+"""Packing: windows of a concatenated stream of documents, and batches of rows without padding.
 
-In a window attention crosses from one document to the next, as in pre-training. Rows that are packed for the
-computation alone stand one behind the other without padding, and the prompt that several of them begin with stands
-there once. Attention looks up what each row may see, so every row has the log-probs that it has by itself.
+In a window, attention crosses from one document to the next, as in pre-training. Packed rows are concatenated
+without padding, and a prompt that several of them share is computed once. Attention stays within a row, so every row
+has the same log-probs as in a padded batch.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torch.nn.functional import pad
 
 from qed.training.batch import Batch
 
-WORTH_SHARING = 8  # tokens of a prompt from which on computing it once is worth the separate attention
-PADDING = 1.5  # a span's padded attention may be so many times that of its rows
+WORTH_SHARING = 8  # the shortest prompt in tokens that is worth computing once with separate attention
+PADDING = 1.5  # the largest ratio of a span's padded attention to that of its rows
 
 
 def cut_windows(documents: Iterable[Sequence[int]], length: int) -> Tensor:
-    """Consecutive windows of the documents written one after the other, [N, length + 1] int64.
+    """Cut the concatenated documents into consecutive windows, [N, length + 1] int64.
 
-    The inputs of a window are all but its last token, its labels all but its first, so that the inputs of two windows
-    do not overlap and every token of the stream but the first is a label once. N = (tokens - 1) // length; what
-    remains of the stream is dropped.
+    The inputs of a window are all but its last token, its labels all but its first. So the inputs of two windows do not
+    overlap, and every token of the stream but the first is a label once. N = (tokens - 1) // length; the rest of the
+    stream is dropped.
     """
     stream = torch.tensor([token for document in documents for token in document], dtype=torch.int64)
     count = max(0, len(stream) - 1) // length
@@ -38,58 +38,58 @@ def cut_windows(documents: Iterable[Sequence[int]], length: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive inputs of a row at `start` of the packed row: all of them, a shared prompt, or what follows one."""
+    """Consecutive inputs at `start` of the packed row: a complete row, a shared prompt, or a row's rest after one."""
 
     start: int
     length: int
-    prompt: int = 0  # where the prompt before it stands,
-    prompt_length: int = 0  # and its tokens; 0 where the segment begins its row
+    prompt: int = 0  # the start of the prompt before it
+    prompt_length: int = 0  # the tokens of that prompt; 0 where the segment begins its row
 
 
 @dataclass(frozen=True)
 class Span:
     """Segments whose attention is computed in one call, padded to the longest of them.
 
-    Prompts are padded on the left and segments on the right, so the query in column q stands `prompt_columns + q`
-    columns behind the first key.
+    Prompts are padded on the left and segments on the right, so the query in column q is `prompt_columns + q` columns
+    after the first key.
     """
 
-    queries: Tensor  # [segments * Q] int64: places in the packed row; a padded one repeats its segment's first
+    queries: Tensor  # [segments * Q] int64: positions in the packed row; padding repeats the segment's first
     keys: Tensor  # [segments * (prompt_columns + Q)] int64
     segments: int
     prompt_columns: int
-    there: Tensor | None  # [segments, prompt_columns] bool: which are no padding; None where all are
+    not_padding: Tensor | None  # [segments, prompt_columns] bool: which are not padding; None where none is
 
     @property
     def width(self) -> int:
-        """Q, the tokens of the longest segment."""
+        """Q, the length of the longest segment."""
         return len(self.queries) // self.segments
 
     @cached_property
-    def whole(self) -> Tensor | None:
-        """What the queries see where attention reaches back to the beginning; all layers share it."""
-        return self._seen(self.prompt_columns + self.width)
+    def full_mask(self) -> Tensor | None:
+        """The mask of full attention, which all layers share."""
+        return self._compute_mask(self.prompt_columns + self.width)
 
-    def seen(self, window: int | None) -> Tensor | None:
-        """Which keys the queries see, as a bool that broadcasts; None where a plain causal mask says it.
+    def get_mask(self, window: int | None) -> Tensor | None:
+        """Return which keys the queries attend to, a bool that broadcasts; None for a plain causal mask.
 
         Args:
-            window: how many keys back attention reaches, itself included; None for all.
+            window: the number of keys that a query attends to, itself included; None for all.
         """
         if window is None or window >= self.prompt_columns + self.width:
-            return self.whole
-        return self._seen(window)
+            return self.full_mask
+        return self._compute_mask(window)
 
-    def _seen(self, reach: int) -> Tensor | None:
+    def _compute_mask(self, reach: int) -> Tensor | None:
         columns, total = self.prompt_columns, self.prompt_columns + self.width
         if columns == 0 and reach == total:
             return None
-        place = torch.arange(total, device=self.queries.device)
-        behind = place[columns:, None] - place
-        seen = (behind >= 0) & (behind < reach)
-        if self.there is None:
-            return seen
-        return seen & pad(self.there, (0, self.width), value=True)[:, None, None]
+        position = torch.arange(total, device=self.queries.device)
+        distance = position[columns:, None] - position
+        mask = (distance >= 0) & (distance < reach)
+        if self.not_padding is None:
+            return mask
+        return mask & pad(self.not_padding, (0, self.width), value=True)[:, None, None]
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ class Layout:
     """The rows of a batch in one row of N inputs."""
 
     ids: Tensor  # [1, N] int64
-    positions: Tensor  # [1, N] int64, counted from each row's beginning
-    place: Tensor  # [B, T] int64: where each input of the batch stands; rows with the same prompt share its places
+    positions: Tensor  # [1, N] int64, counted from the start of each row
+    place: Tensor  # [B, T] int64: the position of each input of the batch; rows share the positions of their prompt
     spans: tuple[Span, ...]
-    order: Tensor  # [N] int64: where each input's attention stands in the spans' outputs, one behind the other
+    order: Tensor  # [N] int64: the index of each input's attention in the concatenated outputs of the spans
 
 
 class _Row:
-    """The packed row as it grows."""
+    """A packed row under construction."""
 
     def __init__(self, inputs: list[list[int]]) -> None:
         self.inputs = inputs
@@ -113,7 +113,7 @@ class _Row:
         self.place = [[0] * len(row) for row in inputs]
 
     def add(self, row: int, first: int, last: int) -> int:
-        """Let some inputs of a row stand at the end; where they begin."""
+        """Append inputs of a row, and return where they start."""
         start = len(self.ids)
         self.ids += self.inputs[row][first:last]
         self.positions += range(first, last)
@@ -122,20 +122,20 @@ class _Row:
 
 
 def pack_batch(batch: Batch) -> Layout:
-    """The rows of a batch without padding, and each prompt that several of them begin with only once."""
+    """Pack the rows of a batch without padding, with each shared prompt only once."""
     lengths: list[int] = batch.attention.sum(1).tolist()
     packed = _Row(batch.inputs.tolist())
     segments: list[Segment] = []
     for rows, shared in _group_by_prompt(batch, lengths):
-        begin = packed.add(rows[0], 0, shared)
-        segments.append(Segment(begin, shared))
+        prompt_start = packed.add(rows[0], 0, shared)
+        segments.append(Segment(prompt_start, shared))
         if len(rows) == 1:
             continue
         for row in rows:
-            packed.place[row][:shared] = range(begin, begin + shared)
+            packed.place[row][:shared] = range(prompt_start, prompt_start + shared)
             if lengths[row] > shared:
                 start = packed.add(row, shared, lengths[row])
-                segments.append(Segment(start, lengths[row] - shared, begin, shared))
+                segments.append(Segment(start, lengths[row] - shared, prompt_start, shared))
     device, order, slot = batch.inputs.device, [0] * len(packed.ids), 0
     spans = []
     for members in _group_by_length(segments):
@@ -150,8 +150,7 @@ def pack_batch(batch: Batch) -> Layout:
 
 
 def list_prompts(batch: Batch) -> list[tuple[int, ...]]:
-    """The inputs of each row before its first response token, which several rows may have in common; nothing where
-    they are too few to be worth sharing."""
+    """List the inputs of each row before its first response token; () where they are too few to be worth sharing."""
     before = (batch.mask != 0).long().argmax(1) + 1
     return [
         tuple(row[:length]) if length >= WORTH_SHARING else ()
@@ -160,44 +159,44 @@ def list_prompts(batch: Batch) -> list[tuple[int, ...]]:
 
 
 def cut_packed_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
-    """The rows of each micro-batch, at most `budget` tokens that are computed: rows with the same prompt side by side.
+    """Return the rows of each micro-batch, at most `budget` computed tokens, with rows of the same prompt together.
 
-    Every `together` consecutive rows stay in one part; what is longer than the budget stands alone.
+    Every `together` consecutive rows stay in one micro-batch. Rows longer than the budget get one of their own.
     """
-    own, lengths = list_prompts(batch), batch.attention.sum(1).tolist()
+    prompts, lengths = list_prompts(batch), batch.attention.sum(1).tolist()
     bundles: dict[tuple[int, ...], list[range]] = defaultdict(list)
     for start in range(0, len(batch), together):
-        bundles[own[start] or (-1 - start,)].append(range(start, start + together))
+        bundles[prompts[start] or (-1 - start,)].append(range(start, start + together))
     parts: list[list[int]] = []
-    room = 0
-    for prompt, alike in bundles.items():
-        begun = False  # whether this prompt stands in the last part
-        for bundle in alike:
-            shared = {own[row] for row in bundle if own[row]}
-            tokens = sum(lengths[row] - len(own[row]) for row in bundle)
-            new = sum(len(one) for one in shared if not (begun and one == prompt))
-            if not parts or tokens + new > room:
+    free = 0  # tokens left in the last part
+    for prompt, same_prompt in bundles.items():
+        included = False  # whether the last part already has this prompt
+        for bundle in same_prompt:
+            shared = {prompts[row] for row in bundle if prompts[row]}
+            tokens = sum(lengths[row] - len(prompts[row]) for row in bundle)
+            new = sum(len(other) for other in shared if not (included and other == prompt))
+            if not parts or tokens + new > free:
                 parts.append([])
-                room, new = budget, sum(map(len, shared))
+                free, new = budget, sum(map(len, shared))
             parts[-1] += bundle
-            room -= tokens + new
-            begun = True
+            free -= tokens + new
+            included = True
     return parts
 
 
 def _group_by_prompt(batch: Batch, lengths: Sequence[int]) -> list[tuple[list[int], int]]:
-    """Rows that begin with the same prompt and its tokens; a row that shares none, and all of its tokens."""
-    alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    """Group rows by prompt, each group with the length of its prompt; a row that shares none, with its full length."""
+    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for row, prompt in enumerate(list_prompts(batch)):
-        alike[prompt or (-1 - row,)].append(row)
-    return [(rows, len(prompt) if len(rows) > 1 else lengths[rows[0]]) for prompt, rows in alike.items()]
+        groups[prompt or (-1 - row,)].append(row)
+    return [(rows, len(prompt) if len(rows) > 1 else lengths[rows[0]]) for prompt, rows in groups.items()]
 
 
 def _group_by_length(segments: Iterable[Segment]) -> list[list[Segment]]:
-    """Segments that are computed in one call: of like length, each group's longest first."""
+    """Group segments of similar length, the longest first, for one attention call each."""
     groups: list[list[Segment]] = []
-    needed = longest = 0  # the attention of the last group's rows, and its longest prompt
-    for segment in sorted(segments, key=lambda one: (one.prompt_length > 0, -one.length, -one.prompt_length)):
+    needed = longest = 0  # the attention area of the last group's rows, and its longest prompt
+    for segment in sorted(segments, key=lambda item: (item.prompt_length > 0, -item.length, -item.prompt_length)):
         area = segment.length * (segment.prompt_length + segment.length)
         if groups and bool(longest) == bool(segment.prompt_length):
             last, columns = groups[-1], max(longest, segment.prompt_length)
@@ -212,19 +211,21 @@ def _group_by_length(segments: Iterable[Segment]) -> list[list[Segment]]:
 
 
 def _build_span(members: Sequence[Segment], device: torch.device) -> Span:
-    width, columns = members[0].length, max(one.prompt_length for one in members)
+    """Build the span of segments, the longest first."""
+    width, columns = members[0].length, max(segment.prompt_length for segment in members)
     queries, keys = [], []
-    for one in members:
-        own = [*range(one.start, one.start + one.length), *[one.start] * (width - one.length)]
-        queries += own
-        keys += [one.start] * (columns - one.prompt_length)
-        keys += [*range(one.prompt, one.prompt + one.prompt_length), *own]
-    missing = torch.tensor([columns - one.prompt_length for one in members], device=device)
-    there = torch.arange(columns, device=device) >= missing[:, None]
+    for segment in members:
+        start, length = segment.start, segment.length
+        positions = [*range(start, start + length), *[start] * (width - length)]
+        queries += positions
+        keys += [start] * (columns - segment.prompt_length)
+        keys += [*range(segment.prompt, segment.prompt + segment.prompt_length), *positions]
+    missing = torch.tensor([columns - segment.prompt_length for segment in members], device=device)
+    not_padding = torch.arange(columns, device=device) >= missing[:, None]
     return Span(
         torch.tensor(queries, device=device),
         torch.tensor(keys, device=device),
         len(members),
         columns,
-        there if any(columns != one.prompt_length for one in members) else None,
+        not_padding if any(columns != segment.prompt_length for segment in members) else None,
     )

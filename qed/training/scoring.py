@@ -1,4 +1,4 @@
-"""Score given tokens as the learner does, without a learner: no gradient, no algorithm, any precision."""
+"""Score tokens as the learner does, but without gradient or algorithm, and in any precision."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from qed.training.logps import compute_logps
 from qed.training.packing import cut_packed_microbatches, pack_batch
 from qed.types import Rollout
 
-SCORED_TOKENS = 16_384  # at once, padding included
-# The log-probs of each row's output, computed in a precision.
+SCORED_TOKENS = 16_384  # per forward pass, padding included
+# Computes the log-probs of each row's output in a precision.
 Score = Callable[[Sequence[Rollout], torch.dtype], list[tuple[float, ...]]]
 
 
@@ -24,9 +24,9 @@ def score_with(model: nn.Module, temperature: float, packing: bool = False) -> S
     """Build a function that scores tokens with a model.
 
     Args:
-        model: on its device; read as it is at each call.
+        model: the model, on its device; every call uses its current weights.
         temperature: divides the logits.
-        packing: compute rows without padding, as a learner does that packs.
+        packing: compute packed rows, as a learner with `learner.packing` does.
     """
 
     @torch.no_grad()
@@ -47,21 +47,21 @@ def score_with(model: nn.Module, temperature: float, packing: bool = False) -> S
 
 
 def _compute_part_logps(model: nn.Module, part: Batch, temperature: float, packing: bool) -> Tensor:
-    """The log-probs of labels, [B, T]."""
+    """Compute the log-probs of labels, [B, T]."""
     try:
         split_head(model)
     except ModelError:
-        # The learner cannot train this model, but it can be evaluated: its logits are taken as it makes them.
+        # The learner cannot train such a model, but it can be evaluated from its own logits.
         return _compute_from_logits(model, part, temperature)
     return compute_logps(model, part, temperature, pack_batch(part) if packing else None)[0]
 
 
 def _compute_from_logits(model: nn.Module, part: Batch, temperature: float) -> Tensor:
-    """The same a row at a time, because logits take far more memory than hidden states."""
+    """Compute log-probs from the model's logits, one row at a time, because logits take much memory."""
     logps = torch.zeros_like(part.mask)
     for row, mask in enumerate(part.mask.bool()):
         inputs = part.inputs[row : row + 1, : int(part.attention[row].sum())]
-        kept = int(mask.sum())
-        logits = model(input_ids=inputs, use_cache=False, logits_to_keep=kept).logits[0, -kept:]
+        count = int(mask.sum())
+        logits = model(input_ids=inputs, use_cache=False, logits_to_keep=count).logits[0, -count:]
         logps[row, mask] = compute_label_logps(logits.float() / temperature, part.labels[row, mask]).to(logps.dtype)
     return logps

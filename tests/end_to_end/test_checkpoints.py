@@ -44,7 +44,7 @@ def test_the_newest_are_kept_and_verified(qed: Callable[..., Any], tmp_path: Pat
 
     done = qed(*arguments, "--resume")
     assert done.code == 0, done.err
-    (line,) = (line for line in done.out.splitlines() if "passed over" in line)
+    (line,) = (line for line in done.out.splitlines() if "is damaged and skipped" in line)
     assert "step_000005/hf/model.safetensors is damaged" in line
     assert weights.read_bytes() == whole
     assert json.loads((run / "checkpoints" / "step_000005" / "state.json").read_text())["step"] == 5

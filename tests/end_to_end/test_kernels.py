@@ -66,7 +66,7 @@ def test_what_a_product_of_matrices_depends_on_is_recorded_and_a_change_is_said(
     monkeypatch.setattr("qed.models.alignment.depends_on_alignment", lambda: True)
     again = qed(*arguments, "--steps", 2, "--resume")
     assert again.code == 0, again.err
-    assert "began with mkl_cbwr AVX2 and goes on with AUTO,STRICT" in again.out
+    assert "started with mkl_cbwr AVX2 and continues with AUTO,STRICT" in again.out
     assert "depend on memory alignment here" in again.out
     events = {row["event"]: row for row in read_lines(tmp_path / "run" / "events.jsonl")}
     told = events["mkl_cbwr_changed"]

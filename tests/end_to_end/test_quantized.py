@@ -44,21 +44,21 @@ def test_a_processor_is_refused_before_anything_is_loaded(tmp_path: Path) -> Non
     with pytest.raises(UsageError, match=r"needs a CUDA device, and the model is for cpu: .* model\.quantization=none"):
         load.load_model(settings)
     assert load.load_model(replace(settings, quantization="none"))[0] is not None
-    assert qlora.build_options(ModelSettings(), torch.device("cpu")) == {}
+    assert qlora.build_quantization_options(ModelSettings(), torch.device("cpu")) == {}
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qlora, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"needs the package bitsandbytes: pip install 'qed\[8bit\]'"):
-        qlora.build_options(SETTINGS, torch.device("cuda"))
+        qlora.build_quantization_options(SETTINGS, torch.device("cuda"))
 
 
 def test_what_is_saved_beside_a_quantized_model_does_not_say_that_it_is(tmp_path: Path) -> None:
     """The weights are handed over; the shape they are saved with has none of its own."""
     network = make_model()
-    assert qlora.is_plain(network) is network
+    assert qlora.build_unquantized_shell(network) is network
     network.config.quantization_config = SimpleNamespace()
-    shape = qlora.is_plain(network)
+    shape = qlora.build_unquantized_shell(network)
     assert {parameter.device.type for parameter in shape.parameters()} == {"meta"}
     shape.save_pretrained(tmp_path, state_dict=network.state_dict())
     again = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
@@ -76,7 +76,7 @@ def test_adapters_over_four_bits_learn_and_are_saved_in_full(tmp_path: Path) -> 
     """bitsandbytes quantizes on a processor too, slowly: the whole road but the device."""
     pytest.importorskip("bitsandbytes")
     make_model(dtype=torch.float32).save_pretrained(tmp_path / "base")
-    told = {**qlora.build_options(SETTINGS, torch.device("cuda")), "device_map": {"": "cpu"}}
+    told = {**qlora.build_quantization_options(SETTINGS, torch.device("cuda")), "device_map": {"": "cpu"}}
     network = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32, **told)
     network = lora.add_adapters(network, SETTINGS, 0)
     packed = [weight for weight in network.parameters() if hasattr(weight, "quant_state")]

@@ -270,7 +270,7 @@ def test_an_answer_written_turn_by_turn_has_a_mask_for_every_token(seed: int) ->
     assert rollout.on_policy == tuple(own and trained for _, _, own, trained in expected)
     assert rollout.off_policy == tuple(trained and not own for _, _, own, trained in expected)
     assert (rollout.sampled_mask == ()) == all(own for _, _, own, _ in expected)
-    with pytest.raises(ValueError, match="one a token"):
+    with pytest.raises(ValueError, match="one per token"):
         replace(rollout, loss_mask=(True,) * (len(rollout.output) + 1))
 
 

@@ -174,7 +174,7 @@ def test_log_probs_of_the_writer_stay_aligned_behind_a_beginning() -> None:
 
 
 def shares(step: int, count: int = 4, **changes: Any) -> tuple[float, ...]:
-    return ExpertPrefix(traces=count, **changes).shares(Problem("a", "", ""), 8, StepContext(step, 10**6, 3))
+    return ExpertPrefix(traces=count, **changes).draw_shares(Problem("a", "", ""), 8, StepContext(step, 10**6, 3))
 
 
 def test_each_strategy_gives_what_it_promises() -> None:
@@ -196,7 +196,7 @@ def test_windows_move_by_tenths_and_stay_at_the_last(strategy: Strategy, tenths:
         several = [
             share
             for name in range(60)
-            for share in ExpertPrefix(traces=4, strategy=strategy, least=0.0, most=0.8).shares(
+            for share in ExpertPrefix(traces=4, strategy=strategy, least=0.0, most=0.8).draw_shares(
                 Problem(str(name), "", ""), 8, StepContext(step, 10**6, 3)
             )
         ]

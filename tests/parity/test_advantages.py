@@ -65,9 +65,9 @@ def of_rows(name: str, columns: dict[str, Tensor], arguments: dict[str, Any]) ->
     if name.startswith("grpo"):
         return group_in_verl(rewards, index, arguments["norm_adv_by_std_in_grpo"], arguments["epsilon"])
     if name == "rloo_vectorized":
-        return by_group(rewards, index, lambda own, _: estimators.subtract_others(own))
+        return by_group(rewards, index, lambda own, _: estimators.compute_leave_one_out(own))
     functions: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-        "rloo": lambda own, _: estimators.subtract_others(own),
+        "rloo": lambda own, _: estimators.compute_leave_one_out(own),
         "opo": lambda own, members: estimators.compute_opo(own, lengths[members]),
         "gpg": lambda own, _: estimators.compute_gpg(own, rewards),
         "reinforce_plus_plus_baseline": lambda own, _: estimators.normalize_group(own, False, 0.0),

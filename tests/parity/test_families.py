@@ -210,12 +210,12 @@ def test_what_is_unknown_between_hidden_states_and_logits_is_refused() -> None:
     """By comparison, whatever the configuration says; a scale or cap that is not computed is refused as well."""
     torch.manual_seed(0)
     model = Unknown(transformers.LlamaConfig(**COMMON))
-    with pytest.raises(ModelError, match=r"Unknown \(llama\) does something between .* qed evaluate still measures it"):
+    with pytest.raises(ModelError, match=r"Unknown \(llama\) computes its logits .* qed evaluate still works"):
         Learner(model, Sft(), LearnerSettings())
     for name, value in (("final_logit_softcapping", 2.0), ("logit_scale", 1.5)):
         claimed = make_model()
         setattr(claimed.config, name, value)
-        with pytest.raises(ModelError, match="does something"):
+        with pytest.raises(ModelError, match="computes its logits"):
             require_known_logits(claimed)
     for dtype in (torch.float32, torch.bfloat16):
         require_known_logits(make_model(dtype=dtype))

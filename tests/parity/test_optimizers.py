@@ -155,7 +155,7 @@ def test_the_learner_trains_the_same_and_restarts() -> None:
         )
         learner = Learner(model, Grpo(), settings, length=9)
         learner.set_initial_weights(model.state_dict())
-        storages = {weight.untyped_storage().data_ptr() for weight in learner.beginning.values()}
+        storages = {weight.untyped_storage().data_ptr() for weight in learner.initial_weights.values()}
         assert len(storages) == len(list(model.parameters()))  # the tied weight is copied once
         for step in range(3):
             learner.update(rollouts, step)

@@ -17,7 +17,13 @@ from making import make_model, make_rollout, prefix_mask
 from qed.algorithms.parts import corrections, losses, scales
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import compute_factor
-from qed.algorithms.parts.surrogates import Surrogate, SurrogateKind, find_sampled, find_written, policy_loss
+from qed.algorithms.parts.surrogates import (
+    Surrogate,
+    SurrogateKind,
+    find_sampled_tokens,
+    find_tokens_with_logps,
+    policy_loss,
+)
 from qed.algorithms.rl_sft import RlSft
 from qed.config.settings import LearnerSettings
 from qed.errors import QedError, UsageError
@@ -202,7 +208,7 @@ def test_normalised_weights_have_mean_one() -> None:
     ],
 )
 def test_rejections_by_hand(kind: Any, low: float, high: float, expected: list[list[float]]) -> None:
-    assert corrections.find_kept(RATIOS.log(), MASK, kind, low, high).double().tolist() == expected
+    assert corrections.find_kept_tokens(RATIOS.log(), MASK, kind, low, high).double().tolist() == expected
 
 
 def test_rows_that_the_policy_has_left_are_dropped_when_they_are_bad() -> None:
@@ -210,7 +216,7 @@ def test_rows_that_the_policy_has_left_are_dropped_when_they_are_bad() -> None:
     logps, rolled = column([-1.0, -1.0, -9], [-1, -1, -1]), column([0.0, -1.0, 0], [-0.8, -0.9, torch.nan])
     mask = column([1, 1, 0], [1, 1, 1])
     for advantages, kept in ((-mask, [0, 1]), (mask, [1, 1])):
-        found = corrections.find_on_policy(logps, rolled, advantages, mask, 0.3)
+        found = corrections.compute_off_policy_mask(logps, rolled, advantages, mask, 0.3)
         assert found[:, 0].tolist() == kept
 
 
@@ -228,8 +234,8 @@ def answer(logps: tuple[float, ...], old: tuple[float, ...], given: int = 0) -> 
 def test_only_what_a_sampler_wrote_is_corrected() -> None:
     """A given token and a demonstration keep their advantage beside a token that is weighed."""
     rows = batch_of(answer((0.0, -1.0, math.nan), (-1.0, -0.5, -1.0), given=1), answer((), (-1.0, -2.0)))
-    assert find_sampled(rows).tolist() == [[False, True, False], [False, False, False]]
-    assert find_written(rows).tolist() == [[False, True, True], [False, False, False]]
+    assert find_tokens_with_logps(rows).tolist() == [[False, True, False], [False, False, False]]
+    assert find_sampled_tokens(rows).tolist() == [[False, True, True], [False, False, False]]
     settings = PolicyGradient(correction="sequence_truncate", correction_high=9.0)
     assert settings.needs_old_logps
     corrected = settings.prepare(rows, None, None)
@@ -286,7 +292,9 @@ def test_of_several_rejections_each_must_keep_a_token(
 ) -> None:
     """Ratios and k3 as in the test of single rejections: the row means of k3 are 0.602 and 0.307."""
     settings = corrections.Correction(rejection=kinds, rejection_low=low, rejection_high=high)
-    alone = [corrections.find_kept(RATIOS.log(), MASK, kind, least, most) for kind, least, most in settings.bounds]
+    alone = [
+        corrections.find_kept_tokens(RATIOS.log(), MASK, kind, least, most) for kind, least, most in settings.bounds
+    ]
     assert torch.stack(alone).all(0).double().tolist() == expected
     rows = batch_of(
         answer((0.0,) * 3, tuple(RATIOS[0].log().tolist())), answer((0.0,) * 2, tuple(RATIOS[1, :2].log().tolist()))

@@ -1,1 +1,1 @@
-"""What algorithms are put together from: advantage estimators, surrogates, and the class that joins them."""
+"""The parts of algorithms: advantage estimators, policy losses, and the class that combines them."""

@@ -1,4 +1,4 @@
-"""The settings of an advantage: which estimator, and how its advantages are normalised."""
+"""The settings of the advantage: which estimator, and how its advantages are normalised."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from qed.algorithms.parts.estimators import Estimator
 
 @dataclass(frozen=True)
 class AdvantageEstimator:
-    """How rewards become advantages."""
+    """How advantages are computed from rewards."""
 
     estimator: Estimator = "group"
-    """How rewards become advantages."""
+    """How advantages are computed from rewards."""
     normalize_std: bool = True
     """Divide advantages by the group's standard deviation."""
     std_over: Literal["group", "batch"] = "group"
-    """Which rewards the standard deviation is of: the group's, or all of the step's; the mean is the group's."""
+    """The rewards for the standard deviation: those of the group, or all of the step; the mean is the group's."""
     std_epsilon: float = 1e-6
     """Added to the standard deviation."""
     whiten: bool = False
-    """Give the advantages of all tokens of the step the mean 0 and the variance 1."""
+    """Normalise the advantages of all tokens of the step to mean 0 and variance 1."""
     discount: float = 1.0
-    """What a reward counts one token earlier, for the estimator returns."""
+    """The discount per token of later rewards, for the estimator returns."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         require(self.std_epsilon >= 0, "algorithm.std_epsilon must not be negative.")
         require(0 <= self.discount <= 1, "algorithm.discount must lie in [0, 1].")
         require(

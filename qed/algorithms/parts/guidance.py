@@ -1,4 +1,4 @@
-"""How much of a written answer the members of a group are given to go on from, as LUFFY does (arXiv 2504.14945)."""
+"""How much of a demonstration the completions of a group start from, as in LUFFY (arXiv 2504.14945)."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from qed.randomness import draw_uniform
 from qed.types import Group, Groups, Problem, Request, Rollout
 
 Strategy = Literal["random", "linear_max", "reverse_linear", "fixed", "linear"]
-WINDOWS = 10  # of linear_max and reverse_linear
+WINDOWS = 10  # of the strategies linear_max and reverse_linear
 
 
 @dataclass(frozen=True)
 class ExpertPrefix:
-    """Which answers of a group begin with a written one, and with how much of it."""
+    """Which answers of a group start with a prefix of a demonstration, and how long it is."""
 
     traces: int = 1
-    """So many answers of each group are given the beginning of a written one, or all of it; -1: every answer."""
+    """The number of answers per group that start with a demonstration's prefix, or are all of it; -1: every answer."""
     trace_share: float = 1.0
-    """The share of problems that are guided at all; a problem is drawn anew in every step."""
+    """The share of problems that use a demonstration; drawn again for every problem and step."""
     strategy: Strategy = "random"
-    """How much is given: random between the bounds, linear_max and reverse_linear random below a bound that falls or
-    rises in ten windows, fixed a ladder between the bounds over the group's members, linear falling with the step."""
+    """The prefix's share: random between the bounds; linear_max and reverse_linear random below a bound that falls or
+    rises in ten windows; fixed evenly spaced between the bounds over the group; linear falls with the step."""
     least: float = 1.0
-    """The smallest share of a written answer that is given."""
+    """The smallest share of a demonstration that is used as a prefix."""
     most: float = 1.0
-    """The largest share; 1 gives all of it, its end included, and nothing is sampled."""
+    """The largest share; 1 takes all of it, end token included, and samples nothing."""
     strategy_steps: int = 1000
     """The steps over which a strategy's bound moves."""
     same_share: bool = False
-    """One draw for all guided answers of a group."""
+    """Draw one share for all guided answers of a group."""
     wrong_traces: Literal["drop", "keep"] = "drop"
-    """Whole written answers that the grader finds wrong: drop leaves them out of the group and counts them, keep lets
-    the group push them down."""
+    """What to do with complete demonstrations that the grader judges wrong: drop removes them from the group and counts
+    them; keep trains on them with their negative advantage."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         where = "algorithm.guidance"
         require(self.traces >= -1, f"{where}.traces must be -1 or more.")
         require(0 <= self.trace_share <= 1, f"{where}.trace_share must lie in [0, 1].")
@@ -47,29 +47,32 @@ class ExpertPrefix:
 
     @property
     def active(self) -> bool:
-        """Whether any answer is given anything."""
+        """Whether any completion starts with a demonstration."""
         return self.traces != 0 and self.trace_share > 0 and self.most > 0
 
-    def plan(self, requests: Sequence[Request], moment: StepContext) -> list[Request]:
-        """The requests of a step, the guided answers first in each."""
-        return [replace(request, shares=self.shares(request.problem, request.count, moment)) for request in requests]
+    def plan(self, requests: Sequence[Request], context: StepContext) -> list[Request]:
+        """Return the requests with the shares of their guided completions, which come first."""
+        return [
+            replace(request, shares=self.draw_shares(request.problem, request.count, context)) for request in requests
+        ]
 
     def drop_wrong_traces(self, groups: Groups) -> list[Group]:
-        """The groups without the whole written answers that the grader found wrong, unless those are kept."""
+        """Remove complete demonstrations that the grader judges wrong, unless `wrong_traces` keeps them."""
         if self.wrong_traces == "keep":
             return list(groups)
         return [[rollout for rollout in group if not is_wrong_trace(rollout)] for group in groups]
 
-    def shares(self, problem: Problem, group_size: int, moment: StepContext) -> tuple[float, ...]:
-        """How much of a written answer the first members of a group are given."""
+    def draw_shares(self, problem: Problem, group_size: int, context: StepContext) -> tuple[float, ...]:
+        """Draw the share of the demonstration for each of the first completions of a group."""
         count = group_size if self.traces < 0 else min(self.traces, group_size)
-        address = (moment.seed, "guidance", moment.step, problem.id)
+        address = (context.seed, "guidance", context.step, problem.id)
         if draw_uniform(*address, "whether") >= self.trace_share:
             return ()
         draws = [draw_uniform(*address, 0 if self.same_share else number) for number in range(count)]
-        return tuple(self._share(draw, number, count, moment.step) for number, draw in enumerate(draws))
+        return tuple(self._compute_share(draw, number, count, context.step) for number, draw in enumerate(draws))
 
-    def _share(self, draw: float, number: int, count: int, step: int) -> float:
+    def _compute_share(self, draw: float, number: int, count: int, step: int) -> float:
+        """Compute one completion's share by the strategy."""
         if self.strategy == "fixed":
             return self.least + (self.most - self.least) * number / max(1, count - 1)
         if self.strategy == "linear":
@@ -82,5 +85,5 @@ class ExpertPrefix:
 
 
 def is_wrong_trace(rollout: Rollout) -> bool:
-    """Whether an answer was written by someone else as a whole, and did not convince the grader."""
+    """Whether a rollout is a complete demonstration that the grader did not judge correct."""
     return rollout.source == "expert" and not (rollout.grade is not None and rollout.grade.correct)

@@ -1,4 +1,4 @@
-"""The advantages of groups in which some answers, or their beginnings, were given and not sampled."""
+"""Advantages of groups in which some completions, or their prefixes, come from demonstrations."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ Statistics = Literal["shared", "split"]
 
 @dataclass(frozen=True)
 class OffPolicyAdvantages:
-    """How the advantages of given tokens and of the policy's own are told apart."""
+    """How the advantages of demonstration tokens differ from those of sampled tokens."""
 
     statistics: Statistics = "shared"
-    """The baseline of a group: shared by all of its answers, or split, from those alone of which nothing was given."""
+    """The baseline of a group: shared takes all of its answers, split only those that were sampled completely."""
     given_weight: float = 1.0
-    """Multiplies the advantages of given tokens."""
+    """Multiplies the advantages of demonstration tokens."""
     own_weight: float = 1.0
     """Multiplies the advantages of sampled tokens."""
     given_advantage: float = 0.0
-    """The advantage of given tokens whatever their answer earned, divided by the group's size; 0 takes the group's."""
+    """A fixed advantage of demonstration tokens, divided by the group's size; 0 takes the computed advantage."""
     zero_truncated: bool = False
-    """Answers that were cut off at max_tokens get the advantage 0; they count in the group's statistics."""
+    """Set the advantage of answers truncated at max_tokens to 0; they still count in the group's statistics."""
 
     def weigh(self, group: Group, advantages: Sequence[Advantage]) -> list[Advantage]:
-        """A group's advantages with these weights; one number for an answer of which all tokens have the same."""
+        """Weight a group's advantages; a completion whose tokens all have the same advantage gets one number."""
         return [
             self._weigh_token(advantage, rollout.off_policy, len(group), rollout.stop_reason == "length")
             for rollout, advantage in zip(group, advantages, strict=True)
         ]
 
-    def _weigh_token(self, advantage: Advantage, given: Sequence[bool], size: int, cut: bool) -> Advantage:
-        if cut and self.zero_truncated:
+    def _weigh_token(self, advantage: Advantage, off_policy: Sequence[bool], size: int, truncated: bool) -> Advantage:
+        if truncated and self.zero_truncated:
             return 0.0
-        own = advantage if isinstance(advantage, tuple) else (advantage,) * len(given)
+        per_token = advantage if isinstance(advantage, tuple) else (advantage,) * len(off_policy)
         constant = self.given_advantage / size
         values = tuple(
-            (constant or self.given_weight * value) if is_given else self.own_weight * value
-            for value, is_given in zip(own, given, strict=True)
+            (constant or self.given_weight * value) if is_off_policy else self.own_weight * value
+            for value, is_off_policy in zip(per_token, off_policy, strict=True)
         )
         return values[0] if len(set(values)) == 1 else values
 
 
-def split_statistics(rewards: Tensor, own: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
-    """(r - mean) / (std + epsilon), with the mean and the deviation of the group's own answers, for all of them.
+def split_statistics(rewards: Tensor, sampled: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
+    """Compute (r - mean) / (std + epsilon) for a group, with mean and deviation of its sampled completions alone.
 
-    Equal rewards have the deviation 1; with fewer than two own answers the mean is 0 and the deviation 1.
+    The deviation of equal rewards is 1; with fewer than two sampled completions the mean is 0 and the deviation 1.
 
     Args:
         rewards: [G] float64.
-        own: [G] bool, the answers of which nothing was given.
-        normalize_std: whether to divide.
+        sampled: [G] bool, the completions that the policy sampled completely.
+        normalize_std: whether to divide by the deviation.
         epsilon: added to the deviation.
     """
-    chosen = rewards[own]
+    chosen = rewards[sampled]
     if len(chosen) < 2:
         return rewards / (1 + epsilon) if normalize_std else rewards
     equal = bool((chosen == chosen[0]).all())
@@ -71,11 +71,11 @@ def split_statistics(rewards: Tensor, own: Tensor, normalize_std: bool, epsilon:
 
 
 def split_group(group: Group, normalize_std: bool, epsilon: float) -> list[Advantage]:
-    """The split advantages of a group; see `split`. What was not graded or has no reward stands outside and gets 0."""
-    # Imported here, because nothing else of this file needs torch, and the command line reads it for its help.
+    """Compute a group's split advantages; a completion that was not graded or has no reward is left out, with 0."""
+    # Imported here: nothing else in this file needs torch, and the command line imports the file for `--help`.
     from torch import float64, tensor  # noqa: PLC0415
 
     rewards = tensor([rollout.reward for rollout in group], dtype=float64)
     graded = tensor([is_counted(rollout) for rollout in group])
-    own = graded & tensor([rollout.is_on_policy for rollout in group])
-    return list(split_statistics(rewards, own, normalize_std, epsilon).where(graded, 0.0).tolist())
+    sampled = graded & tensor([rollout.is_on_policy for rollout in group])
+    return list(split_statistics(rewards, sampled, normalize_std, epsilon).where(graded, 0.0).tolist())

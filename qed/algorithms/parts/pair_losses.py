@@ -1,4 +1,4 @@
-"""Losses of preference pairs, [P] each, from rows that come as chosen, rejected, chosen, rejected.
+"""Losses of preference pairs, [P] each; rows alternate chosen, rejected, chosen, rejected.
 
 s(y) = sum_t log pi(y_t | x, y_<t) over the response, c = s(y_w) - s_ref(y_w), r = s(y_l) - s_ref(y_l), d = c - r.
 """
@@ -32,22 +32,22 @@ Preference = Literal[
     "discopop",
     "sft",
 ]
-SORTED = ("aot", "aot_unpaired")  # these compare with other pairs of the step
+SORTED = ("aot", "aot_unpaired")  # losses that compare with other pairs of the step
 FDivergence = Literal["reverse_kl", "forward_kl", "js", "alpha"]
-EXO_SMOOTHING = 1e-3  # what stands for no smoothing at all, with which the loss would be infinite
+EXO_SMOOTHING = 1e-3  # used for a label smoothing of 0, which would make the loss infinite
 DISCOPOP_TEMPERATURE = 0.05
-LARGEST_EXPONENT = 80.0  # a little further float32 overflows
+LARGEST_EXPONENT = 80.0  # just below the overflow of float32
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """What the losses read of P pairs, [P] each."""
+    """The input of the losses for P pairs, [P] each."""
 
     c: Tensor
     r: Tensor
     chosen_length: Tensor
     rejected_length: Tensor
-    chosen_partner: Tensor  # what the sorting over all pairs of the step gave each row, see `partners`
+    chosen_partner: Tensor  # from sorting all pairs of the step, see `choose_partners`
     rejected_partner: Tensor
 
     @property
@@ -62,12 +62,12 @@ class Pairs:
 
 
 def log_sigmoid(x: Tensor) -> Tensor:
-    """log sigma(x), which overflows on neither side."""
+    """Compute log sigma(x) without overflow."""
     return -x.new_zeros(()).logaddexp(-x)
 
 
 def compute_score(x: Tensor, divergence: FDivergence, alpha: float) -> Tensor:
-    """What stands for a log-ratio x under an f-divergence (arXiv 2309.16240).
+    """Transform a log-ratio x for an f-divergence (arXiv 2309.16240).
 
     Reverse KL: x; forward KL: 1 - e^-x; Jensen-Shannon: log 2 + log sigma(x); alpha: (e^((alpha - 1) x) - 1) / (alpha -
     1), whose limit at alpha = 1 is x.
@@ -79,32 +79,32 @@ def compute_score(x: Tensor, divergence: FDivergence, alpha: float) -> Tensor:
 
 
 def compute_shares(mask: Tensor, length_alpha: float) -> Tensor:
-    """How much each token counts in s(y), [B, T]: alpha beyond the pair's shorter response (LD-DPO, 2409.06411)."""
+    """Compute token weights in s(y), [B, T]: alpha beyond the pair's shorter response (LD-DPO, arXiv 2409.06411)."""
     shorter = mask.sum(1).view(-1, 2).amin(1).repeat_interleave(2)
     return mask * (1 - (1 - length_alpha) * (mask.cumsum(1) > shorter[:, None]))
 
 
 def choose_partners(name: str, c: Tensor, r: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
-    """What alignment by optimal transport (arXiv 2406.05882) compares chosen and rejected rows with, [P] each.
+    """Compute the values that alignment by optimal transport (arXiv 2406.05882) compares rows with, [P] each.
 
-    `aot` sorts the margins of the policy and those of the reference, and compares the k-th of one with the k-th of the
-    other: both rows get what that adds to their own d. `aot_unpaired` sorts c and r: each row gets its partner's.
+    `aot` sorts the margins of the policy and those of the reference, and compares those of equal rank: both rows
+    get the difference to their own d. `aot_unpaired` sorts c and r: each row gets the value of equal rank.
 
     Args:
         name: one of `SORTED`.
-        c: of all pairs of the step, without a gradient; so are the others.
+        c: of all pairs of the step, without a gradient.
         r: likewise.
-        reference: s_ref(y_w) - s_ref(y_l).
+        reference: s_ref(y_w) - s_ref(y_l), likewise.
     """
 
-    def met(own: Tensor, other: Tensor) -> Tensor:
-        """Of each entry of `own` the one of `other` that has the same rank."""
-        return other.sort().values[own.argsort(stable=True).argsort(stable=True)]
+    def match_ranks(values: Tensor, other: Tensor) -> Tensor:
+        """For each entry of `values`, return the entry of `other` with the same rank."""
+        return other.sort().values[values.argsort(stable=True).argsort(stable=True)]
 
     if name == "aot_unpaired":
-        return met(c, r), met(r, c)
-    added = reference - met(c - r + reference, reference)
-    return added, added
+        return match_ranks(c, r), match_ranks(r, c)
+    difference = reference - match_ranks(c - r + reference, reference)
+    return difference, difference
 
 
 Loss = Callable[[Pairs, float, float], "Tensor"]
@@ -126,7 +126,7 @@ def _nca(pairs: Pairs, beta: float, eps: float) -> Tensor:
 
 def _aot_unpaired(pairs: Pairs, beta: float, eps: float) -> Tensor:
     value = _smooth(beta * (pairs.c - pairs.chosen_partner), eps)
-    # The same summands over the step, met once by each of their two rows; the second time for the gradient alone.
+    # Over the step both sums have the same terms; the second one is added for its gradient alone.
     again = _smooth(beta * (pairs.rejected_partner - pairs.r), eps)
     return value + again - again.detach()
 
@@ -134,11 +134,11 @@ def _aot_unpaired(pairs: Pairs, beta: float, eps: float) -> Tensor:
 def _discopop(pairs: Pairs, beta: float, eps: float) -> Tensor:
     x = beta * pairs.d
     k = (x / DISCOPOP_TEMPERATURE).sigmoid()
-    # k e^-x in one exponential: by themselves the factors are 0 and infinity where x is far below 0.
+    # k e^-x in one exponential: for very negative x its factors are 0 and infinity.
     return -(1 - k) * log_sigmoid(x) + (log_sigmoid(x / DISCOPOP_TEMPERATURE) - x).exp()
 
 
-# Each takes the pairs, beta and the label smoothing. `sft` is not here: it is a mean over tokens, not over pairs.
+# Arguments: the pairs, beta, the label smoothing. `sft` is not here: it is a mean over tokens, not over pairs.
 LOSSES: dict[str, Loss] = {
     "sigmoid": lambda pairs, beta, eps: -log_sigmoid(beta * pairs.d),
     "cdpo": lambda pairs, beta, eps: _smooth(beta * pairs.d, eps),

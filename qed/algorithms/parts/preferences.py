@@ -1,6 +1,6 @@
-"""What the algorithms on preference pairs share: the losses, their weights, and how a pair's log-probs are summed.
+"""The base class of algorithms on preference pairs: the losses, their weights, and the sums of log-probs.
 
-Rows come as chosen, rejected, chosen, rejected. Log-probs are summed over the response; the prompt is the same for
+Rows alternate chosen, rejected, chosen, rejected. Log-probs are summed over the response; the prompt is the same for
 both, so it cancels.
 """
 
@@ -21,33 +21,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preferences(Algorithm):
-    """Raises the probability of chosen answers against rejected ones, measured from a reference."""
+    """Raises the probability of chosen over rejected completions, relative to a reference model."""
 
     average: Average = "token"
     """How the sft loss is averaged over the chosen answers; the other losses are means over pairs."""
     losses: tuple[Preference, ...] = ("sigmoid",)
-    """Losses that are added up; sft is the negative log-likelihood of the chosen answers."""
+    """The losses to add up; sft is the negative log-likelihood of the chosen answers."""
     loss_weights: tuple[float, ...] = ()
     """The weight of each loss; empty gives each 1."""
     beta: float = 0.1
-    """How strongly the policy is held to the reference."""
+    """The strength of the KL constraint to the reference; larger stays closer."""
     label_smoothing: float = 0.0
-    """The share of pairs taken to be labelled wrongly, in cdpo, robust, exo_pair, aot and aot_unpaired."""
+    """The assumed share of wrongly labelled pairs, in cdpo, robust, exo_pair, aot and aot_unpaired."""
     divergence: FDivergence = "reverse_kl"
     """The f-divergence from the reference."""
     divergence_alpha: float = 0.5
     """The alpha of the alpha-divergence."""
     length_alpha: float = 1.0
-    """The weight of tokens beyond the length of the pair's shorter answer, LD-DPO; 1 counts all alike."""
+    """The weight of tokens beyond the length of the pair's shorter answer, LD-DPO; 1 gives all the same weight."""
     weighted: bool = False
-    """Weigh each pair by how probable both answers are under the policy, WPO."""
+    """Weight each pair by the probability of both answers under the policy, WPO."""
     reference_model: str = ""
-    """The reference model by name or folder; empty takes the model as it stands when the phase begins."""
+    """The name or folder of the reference model; empty takes the model at the start of the phase."""
 
     reference_every: int = 0
     """Steps after which the reference model moves towards the policy, TR-DPO; 0 never moves it."""
     reference_mix: float = 0.6
-    """How far it moves: 1 makes it the policy as it is then, less mixes their weights."""
+    """How far it moves: 1 replaces it by the current policy, less mixes their weights."""
 
     together: ClassVar[int] = 2
     by_advantage: ClassVar[bool] = False
@@ -56,7 +56,7 @@ class Preferences(Algorithm):
     )
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         super().__post_init__()
         require(bool(self.losses), "algorithm.losses must name a loss.")
         require(
@@ -72,106 +72,105 @@ class Preferences(Algorithm):
         require(self.beta > 0, "algorithm.beta must be above 0.")
         require(0 <= self.label_smoothing < 0.5, "algorithm.label_smoothing must lie in [0, 0.5).")
         require(0 <= self.length_alpha <= 1, "algorithm.length_alpha must lie in [0, 1].")
-        in_order = [loss for loss in self.losses if loss in pair_losses.SORTED]
-        require(len(set(in_order)) < 2, "algorithm.losses can hold aot or aot_unpaired, not both.")
+        sorting = [loss for loss in self.losses if loss in pair_losses.SORTED]
+        require(len(set(sorting)) < 2, "algorithm.losses can hold aot or aot_unpaired, not both.")
         require(
-            not in_order or not self.weighted,
-            f"algorithm.weighted has no meaning for {in_order}, which sort pairs.",
+            not sorting or not self.weighted,
+            f"algorithm.weighted has no meaning for {sorting}, which sort pairs.",
         )
         require(
-            "aot" not in in_order or self.divergence == "reverse_kl",
+            "aot" not in sorting or self.divergence == "reverse_kl",
             "algorithm.losses: aot sorts margins of log-probs, so algorithm.divergence must be reverse_kl with it.",
         )
 
     @property
     def reference(self) -> bool:
-        """Only the sft loss alone goes without."""
+        """True unless sft is the only loss."""
         return set(self.losses) != {"sft"}
 
     @property
     def reference_name(self) -> str:
-        """The model that the user named."""
+        """The setting `reference_model`."""
         return self.reference_model
 
     @property
     def reference_moves(self) -> tuple[int, float]:
-        """As the settings say."""
+        """The settings `reference_every` and `reference_mix`."""
         return self.reference_every, self.reference_mix
 
     @property
     def log_squares(self) -> bool:
-        """WPO's weights read them."""
+        """True for the weights of WPO."""
         return self.weighted
 
     @property
     def two_pass(self) -> bool:
-        """Sorting takes all pairs of the step."""
+        """The losses that sort need all pairs of the step."""
         return bool(set(self.losses) & set(pair_losses.SORTED))
 
     def weights(self, batch: Batch, length: int) -> Tensor:
-        """Of chosen rows the weights of the sft loss, among chosen rows alone; rejected rows hold their pair's
-        share."""
+        """Compute the sft loss's weights for chosen rows, averaged over these alone; rejected rows sum to the pair's
+        weight."""
         weights = compute_token_weights(batch.mask, "sequence", length) * 2
         weights[0::2] = compute_token_weights(batch.mask[0::2], self.average, self.average_length or length)
         return weights
 
     def has_gradient(self, batch: Batch) -> Tensor:
-        """Both rows of every pair in which a token is trained."""
+        """Return both rows of every pair with a trained token."""
         return super().has_gradient(batch).view(-1, 2).any(1).repeat_interleave(2)
 
     def pairs(self, batch: Batch, logps: Tensor) -> Pairs:
-        """What the losses read."""
-        ratios = self._sums(batch, logps - batch.ref_logps)
+        """Compute the input of the losses."""
+        ratios = self._sum_tokens(batch, logps - batch.ref_logps)
         scores = pair_losses.compute_score(ratios, self.divergence, self.divergence_alpha)
         lengths, partners = batch.mask.sum(1).clamp(min=1), batch.prepared[:, 0]
         return Pairs(scores[0::2], scores[1::2], lengths[0::2], lengths[1::2], partners[0::2], partners[1::2])
 
-    def _sums(self, batch: Batch, values: Tensor) -> Tensor:
-        """Of each row the sum over its response, [B], as `length_alpha` has it."""
-        return (pair_losses.compute_shares(batch.mask, self.length_alpha) * values.masked_fill(batch.mask == 0, 0)).sum(
-            1
-        )
+    def _sum_tokens(self, batch: Batch, values: Tensor) -> Tensor:
+        """Sum values over each row's response, [B], with the token weights of `length_alpha`."""
+        shares = pair_losses.compute_shares(batch.mask, self.length_alpha)
+        return (shares * values.masked_fill(batch.mask == 0, 0)).sum(1)
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
-        """Sort, where a loss compares with other pairs."""
+        """Compute the partners of each pair, where a loss compares with other pairs."""
         if logps is None:
             return batch
-        found, reference = self.pairs(batch, logps), self._sums(batch, batch.ref_logps)
+        pairs, reference = self.pairs(batch, logps), self._sum_tokens(batch, batch.ref_logps)
         name = next(loss for loss in self.losses if loss in pair_losses.SORTED)
         prepared = batch.prepared.clone()
-        both = pair_losses.choose_partners(name, found.c, found.r, reference[0::2] - reference[1::2])
+        both = pair_losses.choose_partners(name, pairs.c, pairs.r, reference[0::2] - reference[1::2])
         prepared[0::2], prepared[1::2] = (partner[:, None] for partner in both)
         return replace(batch, prepared=prepared)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The weighted sum of the losses, each a mean over the pairs of the step."""
-        share, found = batch.weights[1::2].sum(1), self.pairs(batch, logps)
-        of_pairs = found.c.new_zeros(len(share))
-        loss = found.c.new_zeros(())
+        """Compute the weighted sum of the losses, each a mean over the pairs of the step."""
+        share, pairs = batch.weights[1::2].sum(1), self.pairs(batch, logps)
+        per_pair = pairs.c.new_zeros(len(share))
+        loss = pairs.c.new_zeros(())
         for name, weight in zip(self.losses, self.loss_weights or (1.0,) * len(self.losses), strict=True):
             if name == "sft":
                 likelihood = batch.weights[0::2] * logps[0::2].masked_fill(batch.mask[0::2] == 0, 0)
                 loss = loss - weight * likelihood.sum()
             else:
-                of_pairs = of_pairs + weight * pair_losses.LOSSES[name](found, self.beta, self.label_smoothing)
+                per_pair = per_pair + weight * pair_losses.LOSSES[name](pairs, self.beta, self.label_smoothing)
         if self.weighted:
-            of_pairs = of_pairs * self._probability(batch, logps.detach())
-        return loss + (share * of_pairs).sum(), self._describe(batch, logps.detach(), share)
+            per_pair = per_pair * self._compute_wpo_weights(batch, logps.detach())
+        return loss + (share * per_pair).sum(), self._compute_metrics(batch, logps.detach(), share)
 
-    def _probability(self, batch: Batch, logps: Tensor) -> Tensor:
-        """WPO (arXiv 2406.11827), [P]: prod over both answers of exp(mean_t(log p_t - log sum_v p_v^2))."""
+    def _compute_wpo_weights(self, batch: Batch, logps: Tensor) -> Tensor:
+        """Compute WPO's weights (arXiv 2406.11827), [P]: prod over both of exp(mean_t(log p_t - log sum_v p_v^2))."""
         surplus = (logps - batch.log_squares).masked_fill(batch.mask == 0, 0)
         means = surplus.sum(1) / batch.mask.sum(1).clamp(min=1)
         return (means[0::2] + means[1::2]).exp()
 
-    def _describe(self, batch: Batch, logps: Tensor, share: Tensor) -> dict[str, Tensor]:
-        """The sums of log-probs, the rewards beta c and beta r, and how often the chosen answer has the larger one."""
-        told = {"logps": self._sums(batch, logps)}
+    def _compute_metrics(self, batch: Batch, logps: Tensor, share: Tensor) -> dict[str, Tensor]:
+        """Compute metrics: log-probs, implicit rewards beta c and beta r, their margins, and ranking accuracy."""
+        columns = {"logps": self._sum_tokens(batch, logps)}
         if set(self.losses) != {"sft"}:
-            told["rewards"] = self.beta * self._sums(batch, logps - batch.ref_logps)
-        found: dict[str, Tensor] = {}
-        for name, values in told.items():
+            columns["rewards"] = self.beta * self._sum_tokens(batch, logps - batch.ref_logps)
+        metrics: dict[str, Tensor] = {}
+        for name, values in columns.items():
             chosen, rejected = values[0::2], values[1::2]
-            found |= {f"{name}/chosen": chosen, f"{name}/rejected": rejected, f"{name}/margin": chosen - rejected}
-            found[f"{name}/accuracy"] = (chosen > rejected).to(share.dtype)
-        return {name: (share * values).sum() for name, values in found.items()}
+            metrics |= {f"{name}/chosen": chosen, f"{name}/rejected": rejected, f"{name}/margin": chosen - rejected}
+            metrics[f"{name}/accuracy"] = (chosen > rejected).to(share.dtype)
+        return {name: (share * values).sum() for name, values in metrics.items()}

@@ -1,4 +1,4 @@
-"""What holds a policy beside its rewards: the KL to a reference model that may move, and an entropy bonus."""
+"""Regularization of the policy: the KL to a reference model, which may move, and an entropy bonus."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from qed.algorithms.base import require, require_moves
 from qed.algorithms.parts import divergences, exploration, losses
 from qed.algorithms.parts.divergences import Divergence
-from qed.algorithms.parts.surrogates import mask_given
+from qed.algorithms.parts.surrogates import mask_off_policy
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,29 +24,29 @@ class Regularizer:
     kl: float = 0.0
     """Weight of the KL to the reference model; 0 loads none."""
     kl_estimator: Divergence = "k3"
-    """How a token's KL is estimated; with a plus the value is that estimator's and the gradient that of k2."""
+    """The estimator of a token's KL; with a plus the value is that estimator's and the gradient that of k2."""
     kl_place: Literal["loss", "reward"] = "loss"
-    """Whether the KL is a term of the loss, or is taken off the reward of every token before the advantages."""
+    """Add the KL to the loss, or subtract it from the reward of every token before the advantages."""
     kl_importance: bool = False
     """Multiply the KL in the loss by the ratio of the policy to the one that sampled."""
     kl_target: float = 0.0
-    """The KL per token that its weight is steered to, beginning from `kl`; 0 keeps the weight."""
+    """The target KL per token, to which the weight adapts, starting from `kl`; 0 keeps the weight."""
     kl_horizon: int = 10000
-    """Answers over which the KL's weight is steered."""
+    """The number of answers over which the KL's weight adapts."""
     reference_every: int = 0
-    """Steps after which the reference model of the KL moves to the policy, as ProRL resets it; 0 never moves it."""
+    """Steps after which the reference model of the KL moves to the policy, as in ProRL; 0 never moves it."""
     reference_mix: float = 1.0
-    """How far it moves: 1 makes it the policy as it is then, less mixes their weights."""
+    """How far it moves: 1 replaces it by the current policy, less mixes their weights."""
     entropy: float = 0.0
     """Weight of the entropy bonus."""
     entropy_target: float = 0.0
-    """The entropy per token below which the bonus grows by 0.005 a step, and above which it shrinks and rests; 0 keeps
-    the weight."""
+    """The target entropy per token: below it the bonus's weight grows by 0.005 a step, above it it shrinks and is not
+    applied; 0 keeps the weight."""
     entropy_on: bool = True
-    """Whether a bonus with a target counts in the coming step; the run sets it by the entropy of each step."""
+    """Whether a bonus with a target applies in the next step; the run sets it by the entropy of each step."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         require(self.kl >= 0, "algorithm.kl must not be negative.")
         require(self.kl_target >= 0, "algorithm.kl_target must not be negative.")
         require(self.kl_horizon >= 1, "algorithm.kl_horizon must be at least 1.")
@@ -72,7 +72,7 @@ class Regularizer:
 
     @property
     def kl_in_reward(self) -> bool:
-        """Whether the KL is taken off the rewards."""
+        """Whether the KL is subtracted from the rewards."""
         return self.kl > 0 and self.kl_place == "reward"
 
     @property
@@ -82,11 +82,11 @@ class Regularizer:
 
     @property
     def acts_on_every_row(self) -> bool:
-        """Whether rows without an advantage have a gradient, or a KL or entropy that a weight is steered by."""
+        """Whether rows without an advantage have a gradient, or a KL or entropy to which a weight adapts."""
         return bool(self.bonus or self.kl_in_loss or self.kl_target or self.entropy_target)
 
     def adapt(self, stats: Mapping[str, float]) -> Self:
-        """The weights of the KL and of the entropy bonus for the next step, where they have targets."""
+        """Adapt the weights of the KL and of the entropy bonus for the next step, where they have targets."""
         changes: dict[str, Any] = {}
         if self.kl_target and "kl/ref" in stats:
             rows = stats.get("train/rows", 0)
@@ -99,20 +99,20 @@ class Regularizer:
 
 
 def compute_penalty(batch: Batch, logps: Tensor, settings: Regularizer, row_ratios: bool) -> Tensor:
-    """The KL of every token, [B, T]; in the reward it is the old policy's, and here only measured.
+    """Compute the KL of every token, [B, T]; a KL in the reward is the old policy's, and here only a metric.
 
-    Tokens that others wrote have none: of what the policy did not sample it is no estimate.
+    Tokens that the policy did not sample have 0, because the KL estimate is invalid there.
 
     Args:
         batch: the rows.
         logps: [B, T], of the policy, with its gradient.
-        settings: of the KL.
-        row_ratios: whether the surrogate's ratio is of a row, as in GSPO; the KL by importance has the same.
+        settings: those of the KL.
+        row_ratios: whether the surrogate has one ratio per row, as in GSPO; `kl_importance` then uses it too.
     """
     policy = logps if settings.kl_place == "loss" else losses.fill_old_logps(batch.old_logps, logps)
-    own = mask_given(batch).mask
-    penalty = divergences.estimate_kl(settings.kl_estimator, losses.mask_values(policy - batch.ref_logps, own))
+    mask = mask_off_policy(batch).mask
+    penalty = divergences.estimate_kl(settings.kl_estimator, losses.mask_values(policy - batch.ref_logps, mask))
     if settings.kl_importance:
-        log_ratio = losses.compute_log_ratios(logps, batch.old_logps, own)
-        penalty = penalty * (losses.compute_sequence_log_ratios(log_ratio, own) if row_ratios else log_ratio).exp()
+        log_ratio = losses.compute_log_ratios(logps, batch.old_logps, mask)
+        penalty = penalty * (losses.compute_sequence_log_ratios(log_ratio, mask) if row_ratios else log_ratio).exp()
     return penalty

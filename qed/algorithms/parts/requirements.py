@@ -1,4 +1,4 @@
-"""What the settings of several parts must be beside each other; what each must be by itself stands in its part."""
+"""Checks across the settings of several parts; each part checks its own settings itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def require_compatible(
 
 
 def require_split_statistics(advantage: AdvantageEstimator, regularizer: Regularizer) -> None:
-    """Of advantages that are measured by a group's own answers, which read nothing else of the settings."""
+    """Refuse settings that advantages by the statistics of sampled completions do not support."""
     require(
         advantage.estimator == "group" and advantage.std_over == "group" and not advantage.whiten,
         "The statistics of a group's own answers go with algorithm.estimator=group, algorithm.std_over=group and no "

@@ -1,8 +1,8 @@
-"""Scales: the constants by which other libraries' losses differ from the same average here, and what no constant is.
+"""Scales: constant factors between the losses of other libraries and the same average in qed.
 
-Here every average of `spread` sums weights that were fixed over all rows of an optimizer step. Where another library's
-size depends on how a step is cut, `scale` reproduces its constant part, and the original stands below as a function of
-the cuts, [[rows of a micro-batch], …], to compare with and not to train with.
+In qed every average sums token weights that were computed over all rows of an optimizer step. Where another library's
+loss depends on the micro-batches, `scale` reproduces its constant factor, and a function below reproduces the original
+from the micro-batches, [[rows of a micro-batch], …]; it is for comparisons, not for training.
 """
 
 from __future__ import annotations
@@ -20,42 +20,41 @@ Cuts = Sequence[Sequence[int]]
 
 
 def compute_factor(scale: Scale, average: Average, rows: int, ranks: int = 1) -> float:
-    """What multiplies the weights of an optimizer step of so many rows, to have a library's size of the gradient.
+    """Return the factor on the weights of a step of `rows` rows that gives a library's gradient scale.
 
-    `verl` is the revision of January 2026, whose seq-mean-token-sum-norm is not divided by the rows; `luffy` sums rows
-    over the budget too. Both average the ranks' gradients, so that it is the rows of one rank that count. The row means
-    of CS336 and the averages of TRL are the same as here, and so is verl from August 2026 on.
+    `verl` is the revision of January 2026, whose seq-mean-token-sum-norm is not divided by the rows; `luffy` divides
+    the sum by the budget alone too. Both average gradients over ranks, so the factor is the rows of one rank. The row
+    means of CS336 and the averages of TRL equal those of qed, and so does verl from August 2026 on.
     """
     return rows / ranks if average == "constant" and scale in ("verl", "luffy") else 1.0
 
 
 def average_as_verl_legacy(loss: Tensor, mask: Tensor, cuts: Cuts, average: Average, length: int = 1) -> Tensor:
-    """verl's legacy actor: the average of each micro-batch by itself, times its share of the mini-batch's rows.
+    """Compute the loss of verl's legacy actor: each micro-batch's average, times its share of the mini-batch's rows.
 
-    With unequal micro-batches its token mean is not the token mean of the mini-batch. Rows without a response token are
-    left out of a micro-batch's average; here every row has one.
+    With unequal micro-batches its token mean is not the token mean of the mini-batch. A micro-batch's average leaves
+    out rows without a response token.
     """
     total = loss.new_zeros(())
     for cut in cuts:
         rows = [row for row in cut if bool(mask[row].any())]
-        own = (loss[rows] * compute_token_weights(mask[rows], average, length)).sum() * compute_factor(
+        average_loss = (loss[rows] * compute_token_weights(mask[rows], average, length)).sum() * compute_factor(
             "verl", average, len(rows)
         )
-        total = total + own * len(cut) / sum(len(part) for part in cuts)
+        total = total + average_loss * len(cut) / sum(len(part) for part in cuts)
     return total
 
 
 def average_as_trl_bnpo(loss: Tensor, mask: Tensor, cuts: Cuts) -> Tensor:
-    """TRL's `bnpo`: the token mean of each micro-batch by itself, divided by how many micro-batches there are."""
+    """Compute TRL's `bnpo`: the sum of the micro-batches' token means, divided by the number of micro-batches."""
     return sum_as_luffy(loss, mask, cuts) / len(cuts)
 
 
 def sum_as_luffy(loss: Tensor, mask: Tensor, cuts: Cuts, length: int = 0) -> Tensor:
-    """LUFFY's sum over micro-batches, whose divisor for accumulation is always 1.
+    """Compute LUFFY's sum over micro-batches, which is not divided by the number of accumulation steps.
 
-    With a length each micro-batch is the sum over its tokens / length, which is how the policy loss is scaled in its
-    scripts. Without, it is a token mean: so the entropy bonus there is as many times its coefficient as there are
-    micro-batches.
+    With a length each micro-batch contributes the sum over its tokens / length, as the policy loss in its scripts.
+    Without, it contributes a token mean, so the entropy bonus there is multiplied by the number of micro-batches.
     """
     parts = [list(cut) for cut in cuts]
     divisors = [length or mask[part].sum().clamp(min=1) for part in parts]

@@ -1,4 +1,4 @@
-"""Surrogates: which policy loss is minimised, by name, with the sums for the metrics that belong to it."""
+"""Surrogates: the policy losses by name, with the sums for their metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SurrogateKind = Literal["clip", "plain", "unclipped", "gspo", "gspo_token", "cispo", "sapo", "gmpo", "vespo", "dppo"]
 Terms = tuple["Tensor", dict[str, "Tensor"]]
-# Those that stop a token by its ratio or its probability; the others have no clip that could bind.
+# Those that clip or mask a token by its ratio or its probability; the others have no clip.
 CLIPPING = ("clip", "gspo", "gspo_token", "cispo", "gmpo", "dppo")
 ROW_RATIOS = ("gspo", "gspo_token")
 
@@ -26,28 +26,28 @@ class Surrogate:
     """Which policy loss is minimised, and its bounds."""
 
     kind: SurrogateKind = "clip"
-    """What is minimised for a token of a known advantage."""
+    """The policy loss of a token with a given advantage."""
     clip_low: float = 0.2
-    """The ratio, in gspo that of the row, is clipped below at 1 - clip_low; in gmpo its logarithm, in dppo the
-    probability's change. 1 never clips a ratio."""
+    """The ratio, in gspo that of the row, is clipped below at 1 - clip_low; gmpo bounds its logarithm, dppo the change
+    of the probability. 1 never clips a ratio."""
     clip_high: float = 0.2
-    """The ratio, in gspo that of the row, is clipped above at 1 + clip_high; in gmpo its logarithm, in dppo the
-    probability's change. Infinity never clips."""
+    """The ratio, in gspo that of the row, is clipped above at 1 + clip_high; gmpo bounds its logarithm, dppo the change
+    of the probability. Infinity never clips."""
     clip_dual: float = 0.0
     """For a negative advantage A the loss is at most -A times this (dual clip; verl: 3); 0 does not bound it."""
     ratio_clamp: float = 0.0
-    """Log-ratios are kept within plus or minus this many nats (verl and OpenRLHF: 20); 0 leaves them as they are."""
+    """Clamp log-ratios to plus or minus this many nats (verl and OpenRLHF: 20); 0 does not clamp them."""
     cispo_clip: CispoClip = "both"
-    """Which side cispo clips: both, only above at 1 + clip_high, or as TRL only above at clip_high itself."""
+    """Where cispo clips: both sides, only above at 1 + clip_high, or as TRL only above at clip_high itself."""
     sapo_temperatures: tuple[float, float] = (1.0, 1.05)
-    """How fast sapo's gate closes, for positive advantages and for the others."""
+    """The temperatures of sapo's gate, for positive advantages and for the others."""
     vespo_shape: tuple[float, float, float, float] = (2.0, 3.0, 3.0, 2.0)
     """vespo's k and lambda for advantages of 0 or more, then for negative ones."""
     dppo_square: float = 1e-3
     """Weight of dppo's squared log-ratio to the sampler, on all tokens."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse settings out of range."""
         require(0 <= self.clip_low <= 1, "algorithm.clip_low must lie in [0, 1].")
         require(self.clip_high >= 0, "algorithm.clip_high must not be negative.")
         require(self.clip_dual == 0 or self.clip_dual > 1, "algorithm.clip_dual must be 0, or above 1.")
@@ -58,7 +58,7 @@ class Surrogate:
 
     @property
     def row_ratios(self) -> bool:
-        """Whether the ratio is of a whole row."""
+        """Whether the ratio is one of a whole row."""
         return self.kind in ROW_RATIOS
 
     @property
@@ -68,7 +68,7 @@ class Surrogate:
 
 
 class Tokens(NamedTuple):
-    """What a surrogate reads, [B, T] each; the old log-probs are known everywhere."""
+    """The input of a surrogate, [B, T] each; unknown old log-probs are already filled in."""
 
     logps: Tensor
     old_logps: Tensor
@@ -78,93 +78,93 @@ class Tokens(NamedTuple):
 
 
 def compute_terms(batch: Batch, logps: Tensor, settings: Surrogate) -> Terms:
-    """What each token of a batch adds to the policy loss, [B, T]; DPPO's ratio is to the sampler's log-probs."""
+    """Compute the policy loss of each token of a batch, [B, T]; DPPO's ratio is to the sampler's log-probs."""
     old = read_sampled_logps(batch) if settings.kind == "dppo" else batch.old_logps
     return policy_loss(logps, old, batch.advantages, batch.mask, settings)
 
 
 def policy_loss(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tensor, settings: Surrogate) -> Terms:
-    """The loss of each token by the settings' `kind`, and sums for the metrics.
+    """Compute the loss of each token by `settings.kind`, and sums for the metrics.
 
     Args:
-        logps: [B, T], of the policy, with its gradient.
-        old_logps: [B, T], of the policy that the ratio compares with; NaN where it is not known.
+        logps: [B, T], of the policy, with gradient.
+        old_logps: [B, T], of the policy that the ratio compares with; NaN where unknown.
         advantages: [B, T].
         mask: [B, T], 1 on response tokens.
         settings: which loss, and its bounds.
 
     Returns:
         the loss of each token, [B, T], to be weighted and summed, and metrics: `clip/low` and `clip/high` count the
-        tokens whose clipped branch is strictly larger than the free one, for A < 0 and for A > 0; `kl/old` sums -d, and
-        `ratio/log_max` is the largest |d|; both are left out where the mask is 0 everywhere.
+        tokens whose clipped loss is strictly larger than the unclipped one, for A < 0 and for A > 0; `kl/old` sums -d,
+        and `ratio/log_max` is the largest |d|; both are left out where the mask is 0 everywhere.
     """
     if settings.kind == "plain":
         return losses.compute_reinforce(logps, advantages, mask), {}
-    known = losses.fill_old_logps(old_logps, logps)
-    log_ratio = losses.compute_log_ratios(logps, known, mask, settings.ratio_clamp)
-    # Every choice that is not among these is -A r, with or without a clip.
-    chosen = {
+    old_logps = losses.fill_old_logps(old_logps, logps)
+    log_ratio = losses.compute_log_ratios(logps, old_logps, mask, settings.ratio_clamp)
+    # Every other kind is -A r, with or without a clip.
+    functions = {
         "cispo": _compute_cispo,
         "sapo": _compute_sapo,
         "gmpo": _compute_gmpo,
         "vespo": _compute_vespo,
         "dppo": _compute_dppo,
     }
-    tokens = Tokens(logps, known, log_ratio, advantages, mask)
-    loss, stats = chosen.get(settings.kind, _compute_by_ratio)(tokens, settings)
+    tokens = Tokens(logps, old_logps, log_ratio, advantages, mask)
+    loss, stats = functions.get(settings.kind, _compute_by_ratio)(tokens, settings)
     if not bool((mask != 0).any()):
-        return loss, stats  # all of it was given: there is no ratio, and a largest one of 0 would seem to be stuck
-    moved = log_ratio.detach()
-    return loss, {**stats, "kl/old": -moved.sum(), "ratio/log_max": moved.abs().max()}
+        return loss, stats  # no sampled token: there is no ratio, and a `ratio/log_max` of 0 would look like an error
+    detached = log_ratio.detach()
+    return loss, {**stats, "kl/old": -detached.sum(), "ratio/log_max": detached.abs().max()}
 
 
-def mask_given(batch: Batch) -> Batch:
-    """The batch as the terms of the policy's own tokens read it: given ones are masked."""
+def mask_off_policy(batch: Batch) -> Batch:
+    """Mask the tokens that the policy did not sample."""
     return replace(batch, mask=batch.mask * (1 - batch.expert))
 
 
 def read_sampled_logps(batch: Batch) -> Tensor:
-    """The sampler's log-probs, [B, T]; the old ones where no sampler wrote the token or its log-prob is not known."""
-    return batch.sampled_logps.where(find_sampled(batch), batch.old_logps)
+    """Return the sampler's log-probs, [B, T]; the old ones where the token was not sampled or has no log-prob."""
+    return batch.sampled_logps.where(find_tokens_with_logps(batch), batch.old_logps)
 
 
-def find_written(batch: Batch) -> Tensor:
-    """The response tokens that a sampler wrote, [B, T] bool.
+def find_sampled_tokens(batch: Batch) -> Tensor:
+    """Return the response tokens that a sampler generated, [B, T] bool.
 
-    Given tokens are marked; demonstrations have no sampler, so that none of their log-probs is known.
+    `batch.expert` marks the others within a completion; a demonstration in SFT is a row without any log-prob.
     """
-    own = (batch.expert == 0) & (batch.mask != 0)
-    by_sampler = (own & ~batch.sampled_logps.isnan()).any(1, keepdim=True)
-    return by_sampler & own
+    sampled = (batch.expert == 0) & (batch.mask != 0)
+    has_logps = (sampled & ~batch.sampled_logps.isnan()).any(1, keepdim=True)
+    return has_logps & sampled
 
 
-def find_sampled(batch: Batch) -> Tensor:
-    """The response tokens that a sampler wrote, with a log-prob that is known, [B, T] bool."""
-    return find_written(batch) & ~batch.sampled_logps.isnan()
+def find_tokens_with_logps(batch: Batch) -> Tensor:
+    """Return the response tokens that a sampler generated with a known log-prob, [B, T] bool."""
+    return find_sampled_tokens(batch) & ~batch.sampled_logps.isnan()
 
 
-def _count_clipped(which: Tensor, tokens: Tokens) -> dict[str, Tensor]:
-    """Counts of the response tokens that a clip stops, by the sign of their advantage."""
-    which = which & (tokens.mask != 0)
-    return {"clip/low": (which & (tokens.advantages < 0)).sum(), "clip/high": (which & (tokens.advantages > 0)).sum()}
+def _count_clipped(clipped: Tensor, tokens: Tokens) -> dict[str, Tensor]:
+    """Count the response tokens that a clip stops, by the sign of their advantage."""
+    clipped, advantages = clipped & (tokens.mask != 0), tokens.advantages
+    return {"clip/low": (clipped & (advantages < 0)).sum(), "clip/high": (clipped & (advantages > 0)).sum()}
 
 
 def _compute_by_ratio(tokens: Tokens, settings: Surrogate) -> Terms:
-    """-A r with or without a clip; r is a token's or, in GSPO, a whole row's."""
+    """Compute -A r with or without a clip; r is the ratio of a token or, in GSPO, of a row."""
     logps, _, log_ratio, advantages, mask = tokens
     if settings.kind == "gspo":
         log_ratio = losses.compute_sequence_log_ratios(log_ratio, mask)
     elif settings.kind == "gspo_token":
         log_ratio = losses.compute_sequence_token_log_ratios(log_ratio, logps, mask)
-    free = losses.compute_unclipped(log_ratio, advantages, mask)
+    unclipped = losses.compute_unclipped(log_ratio, advantages, mask)
     if settings.kind == "unclipped":
-        return free, {}
+        return unclipped, {}
     low, high, dual = settings.clip_low, settings.clip_high, settings.clip_dual
     loss = losses.compute_clipped(log_ratio, advantages, mask, low, high)
-    stats = _count_clipped(loss.detach() > free.detach(), tokens)
+    stats = _count_clipped(loss.detach() > unclipped.detach(), tokens)
     if dual:
         loss = losses.compute_clipped(log_ratio, advantages, mask, low, high, dual=dual)
-        stats["clip/dual"] = (free.detach() > loss.detach()).sum()
+        stats["clip/dual"] = (unclipped.detach() > loss.detach()).sum()
     return loss, stats
 
 
@@ -196,5 +196,5 @@ def _compute_vespo(tokens: Tokens, settings: Surrogate) -> Terms:
 
 def _compute_dppo(tokens: Tokens, settings: Surrogate) -> Terms:
     logps, sampled_logps, log_ratio, advantages, mask = tokens
-    kept = losses.find_dppo_kept(logps, sampled_logps, advantages, settings.clip_low, settings.clip_high)
+    kept = losses.find_dppo_kept_tokens(logps, sampled_logps, advantages, settings.clip_low, settings.clip_high)
     return losses.compute_dppo(log_ratio, advantages, mask, kept, settings.dppo_square), _count_clipped(~kept, tokens)
