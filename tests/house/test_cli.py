@@ -78,7 +78,7 @@ def test_help_all_documents_every_setting(run: Run) -> None:
     assert sorted(key.replace("-", "_") for key in shown) == sorted(known)
     joined = " ".join(everything.split())
     assert "--learner.lr NUMBER Peak learning rate. (default: 1e-06)" in joined
-    assert "--[no-]run.save-rollouts Keep every rollout on disk, compressed. (default: true)" in joined
+    assert "--[no-]run.save-rollouts Save every rollout, compressed. (default: true)" in joined
     assert "--learner.schedule constant|linear|cosine" in joined
     assert "--algorithm.kl NUMBER" in short
     assert "--learner.clip-norm" not in short
@@ -257,7 +257,7 @@ def test_a_cut_distribution_in_training_is_explained(run: Run, write: Write) -> 
     for arguments in (["--sampling.top-p", "0.9"], [write("sampling:\n  top_k: 5\n")], ["--min-p", "0.1"]):
         code, _, err = run("grpo", *arguments)
         assert code == 2
-        assert "another distribution than the one that was sampled from" in err
+        assert "answers would come from a different distribution" in err
 
 
 def test_config_validate_answers_by_its_exit_code(run: Run, write: Write) -> None:
