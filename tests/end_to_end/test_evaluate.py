@@ -274,7 +274,7 @@ def test_stored_answers_are_scored(qed: Qed, tmp_path: Path) -> None:
         (("--tasks", "sums.jsonl", "--sampler", "vlm"), 2, "no 'vlm' among the samplers"),
         (("--tasks", "sums.jsonl", "--prompt", "boxd"), 2, "among the prompts"),
         (("--tasks", "sums.jsonl", "--tempreture", "1"), 2, "Did you mean '--temperature'"),
-        (("--tasks", "sums.jsonl", "--resume"), 2, "--resume needs a folder"),
+        (("--tasks", "sums.jsonl", "--resume"), 2, "--resume needs the folder"),
         (("--tasks", "sums.jsonl", "--out", "taken"), 2, "holds no evaluation"),
         ((), 2, "needs --tasks"),
     ],

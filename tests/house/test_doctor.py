@@ -264,7 +264,7 @@ def test_a_process_that_the_system_ends_has_run_out_of_memory(monkeypatch: pytes
         (["--fit", "new:tiny", "--lengths", "20,-3"], "--lengths takes"),
         (["--fit", "new:tiny", "--lengths", "20,0"], "--lengths takes"),
         (["--fit", "new:tiny", "--lengths", "20,30", "--memory", "-1"], "--memory"),
-        (["--fit", "--tune"], "one at a time"),
+        (["--fit", "--tune"], "Give one of them"),
         (["--fits"], "did you mean '--fit'"),
         (["new:tiny"], "--fit or --tune"),
     ],
