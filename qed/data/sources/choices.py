@@ -47,7 +47,7 @@ def read_options(row: Row, place: Place) -> Fields:
         gold if isinstance(gold, int) and not isinstance(gold, bool) else names.index(gold) if gold in names else -1
     )
     if not 0 <= number < len(options):
-        raise DataError(f"{place}: the answer {gold!r} is not one of the {len(options)} options.")
+        raise DataError(f"{place}: the answer {gold!r} is none of the {len(options)} options.")
     used = ("question", key, gold_key, "answer_index", "A", "B", "C", "D")
     return build_fields(convert_to_text(row["question"], place, "question"), options, LETTERS[number], used)
 
