@@ -1,6 +1,6 @@
-"""The command line: `qed quickstart | pipeline | <algorithm>` train; the shelf `commands` has the others.
+"""Run the command line: `qed quickstart | pipeline | <algorithm>` train; the shelf `commands` has the other commands.
 
-Whatever is heavy is imported by the command that needs it, so that help and mistakes answer at once.
+Each command imports its heavy dependencies itself, so that help and error messages appear at once.
 """
 # ruff: noqa: PLC0415, T201 -- late imports are the point here, and this is where results are printed
 
@@ -30,8 +30,8 @@ from qed.errors import DataError, QedError, UsageError
 from qed.guards.redaction import redact, strip_control
 
 INTERRUPTED = 130
-LONGEST_NAME = 200  # characters of a path that are shown
-BROKEN_PIPE = 141  # As if the signal had ended us, which is what other commands in a pipe do.
+MAX_NAME_LENGTH = 200  # characters of a path that are shown
+BROKEN_PIPE = 141  # the exit code of a process that SIGPIPE ends, as usual for commands in a pipe
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -39,13 +39,13 @@ def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that knows ASCII alone shows ? for a sign, and goes on
+            stream.reconfigure(errors="replace")  # an ASCII terminal shows ? for other characters
     host.set_passive_waiting()
     host.make_products_reproducible()
     try:
         code = _run(arguments)
         sys.stdout.flush()
-    except Exception as error:  # noqa: BLE001 -- the last line of defence: nobody gets a traceback without asking
+    except Exception as error:  # noqa: BLE001 -- without --debug, no error prints a traceback
         code = _report_error(error, debug="--debug" in arguments)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _report_error(error: Exception, debug: bool) -> int:
-    """Say what went wrong on one screen, and return the exit code."""
+    """Print an error message, and return the exit code."""
     if isinstance(error, BrokenPipeError) and _is_reader_gone():
         return BROKEN_PIPE
     if debug:
@@ -63,21 +63,21 @@ def _report_error(error: Exception, debug: bool) -> int:
         print(strip_control(redact(f"error: {error}")), file=sys.stderr)
         return error.exit_code
     if isinstance(error, OSError) and error.filename is not None:
-        # A path of the user's own that the system refuses, in whatever command.
+        # The system refuses a path that the user gave.
         name = str(error.filename)
-        shown = name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+        shown = name if len(name) <= MAX_NAME_LENGTH else f"{name[:MAX_NAME_LENGTH]}…"
         print(strip_control(redact(f"error: {shown!r} cannot be used: {error.strerror}.")), file=sys.stderr)
         return DataError.exit_code
     log = getattr(error, "qed_log", None)
     where = f"the traceback is in {log}" if log else "run again with --debug for the traceback"
     text = " ".join(str(error).split())
-    told = f"error: {type(error).__name__}: {text} (a bug in qed, or an unusual environment; {where})"
-    print(strip_control(redact(told)), file=sys.stderr)
+    message = f"error: {type(error).__name__}: {text} (a bug in qed, or an unusual environment; {where})"
+    print(strip_control(redact(message)), file=sys.stderr)
     return 1
 
 
 def _is_reader_gone() -> bool:
-    """Whether it is our stdout whose reader has gone, as in `qed … | head`, rather than some other pipe."""
+    """Return whether the broken pipe is our stdout, as in `qed … | head`, and not another pipe."""
     poll = select.poll()
     try:
         poll.register(sys.stdout.fileno(), 0)
@@ -85,7 +85,7 @@ def _is_reader_gone() -> bool:
         return False
     if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
         return False
-    # What is left in the buffer would raise again when Python exits.
+    # Flushing the rest of the buffer at exit would raise again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return True
 
@@ -121,7 +121,7 @@ def _train(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
 
 
 def _find_help_table(command: str, rest: Sequence[str]) -> Table:
-    """The settings to explain: those of the algorithms chosen, or of the usual ones where the rest cannot be read."""
+    """Return the settings to explain: those of the chosen algorithms, or of the default ones if `rest` is invalid."""
     try:
         return read_sources(command, rest).table
     except UsageError:
@@ -129,7 +129,7 @@ def _find_help_table(command: str, rest: Sequence[str]) -> Table:
 
 
 def _run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dict[str, Any]:
-    """Hand the settings to the recipe of their command; `home` is what --out names, where a run has a folder in it."""
+    """Run the recipe of a command with its settings; `home` is the folder of --out if the run is inside it."""
     if resolved.flags.dry_run:
         from qed.loops.dry_run import run_dry
 
@@ -158,10 +158,10 @@ def _run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") ->
 
 
 def _should_resume(resolved: Resolved) -> bool:
-    """Whether a run is resumed: as it is said, or as its folder says."""
+    """Return whether to resume a run: with --resume, or with --requeue if its folder has settings."""
     out = resolved.settings.run.out
     if resolved.flags.requeue and not out:
-        raise UsageError("--requeue needs the run's folder, to look whether it has begun: add --out DIR.")
+        raise UsageError("--requeue needs the run's folder, to check whether the run has started: add --out DIR.")
     return resolved.flags.resume or (resolved.flags.requeue and (Path(out) / "settings.yaml").is_file())
 
 
@@ -176,7 +176,7 @@ def _load_pipeline(command: str) -> Callable[[PipelineSettings, Any], dict[str, 
 
 
 def _find_sweep_folder(point: Resolved) -> str:
-    """The folder of the sweep that a run is of."""
+    """Return the folder of the sweep that a run belongs to."""
     return str(Path(point.settings.run.out).parent)
 
 

@@ -1,4 +1,4 @@
-"""The command line as a layer: `--a.b v`, `--a.b=v` and `a.b=v`, configurations, and the flags that are no settings."""
+"""Parse the command line: settings as `--a.b v`, `--a.b=v` or `a.b=v`, configurations, and flags."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ NUMBER = re.compile(r"-(\.?\d|inf|nan)")
 
 @dataclass(frozen=True)
 class Flags:
-    """What a command line asks for beside settings; the string under a field is its help."""
+    """The flags of a command line; the string under a field is its help."""
 
     resume: bool = False
-    """Go on with the run in the folder --out."""
+    """Resume the run in the folder --out."""
     requeue: bool = False
-    """Go on with the run in --out, or begin it there: for jobs that are started again with the same command."""
+    """Resume the run in --out, or start it if there is none: for jobs restarted with the same command."""
     allow_change: tuple[str, ...] = ()
-    """With --resume, go on although these settings are others; data.tasks stands for the problems themselves too."""
+    """With --resume, allow these settings to change; data.tasks also allows the problems themselves to change."""
     fast: bool = False
-    """With --resume, compare the sizes of a checkpoint's files alone, and not their checksums."""
+    """With --resume, compare only the sizes of a checkpoint's files, not their checksums."""
     overwrite: bool = False
     """Replace the run in the folder --out."""
     dry_run: bool = False
-    """Print what the run would do, and do not train."""
+    """Print what the run would do, without training."""
     sweep: tuple[str, ...] = ()
-    """A run for each value; given several times, for each combination."""
+    """Start one run per value; if repeated, one per combination."""
     json: bool = False
-    """Print the result as one line of JSON, the last of stdout."""
+    """Print the result as one line of JSON, as the last line of stdout."""
     allow_user_code: bool = False
-    """Let YAML files name code outside of qed."""
+    """Allow YAML files to name code outside of qed, which is then executed."""
     debug: bool = False
-    """Print the traceback of an error too."""
+    """Also print the traceback of an error."""
     help: bool = False
     """Print the short help."""
     help_all: bool = False
@@ -52,7 +52,7 @@ FLAGS = tuple(flag.name for flag in fields(Flags))
 
 @dataclass
 class ParsedLine:
-    """A command line taken apart, in the order of its arguments."""
+    """The parsed parts of a command line, in the order of its arguments."""
 
     configs: list[str] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
@@ -62,7 +62,7 @@ class ParsedLine:
 
 
 def parse_arguments(arguments: Sequence[str], table: Table) -> tuple[list[str], list[Entry], Flags]:
-    """The configurations, settings and flags of a command line; names of settings are not checked here."""
+    """Return the configurations, settings and flags of a command line; names of settings are not checked here."""
     line, rest = ParsedLine(), list(arguments)
     while rest:
         argument = rest.pop(0)
@@ -78,7 +78,7 @@ def parse_arguments(arguments: Sequence[str], table: Table) -> tuple[list[str], 
         else:
             line.configs.append(argument)
     if len({"resume", "requeue", "overwrite"} & line.flags) > 1:
-        raise UsageError("--resume and --requeue go on with a run, and --overwrite replaces it. Give one of them.")
+        raise UsageError("--resume and --requeue continue a run, and --overwrite replaces it. Give one of them.")
     if not {"resume", "requeue"} & line.flags and ("fast" in line.flags or line.allow_change):
         raise UsageError("--allow-change and --fast say how a run is resumed. Add --resume, or leave them out.")
     flags = Flags(**dict.fromkeys(line.flags, True))  # type: ignore[arg-type]
@@ -87,20 +87,20 @@ def parse_arguments(arguments: Sequence[str], table: Table) -> tuple[list[str], 
 
 
 def _expand_names(names: Sequence[str], table: Table) -> tuple[str, ...]:
-    """The full names of settings that are given by any of their names, several of them with commas between."""
-    found: dict[str, None] = {}
+    """Return the full names of settings given by any of their names, separated by commas."""
+    expanded: dict[str, None] = {}
     for name in ",".join(names).split(",") if names else ():
         full = table.expand_key(_normalize_key(name.strip()))
         if not full:
             raise UsageError(
                 f"--allow-change {name} is no setting of qed {table.command}.{suggest(_normalize_key(name), table)}"
             )
-        found |= dict.fromkeys(full)
-    return tuple(found)
+        expanded |= dict.fromkeys(full)
+    return tuple(expanded)
 
 
 def _take_option(argument: str, rest: list[str], table: Table, line: ParsedLine) -> None:
-    """Take an argument that begins with two dashes, and its value from those that follow."""
+    """Parse an argument that starts with two dashes, and take its value from the next argument if needed."""
     name, equals, value = argument.partition("=")
     key = _normalize_key(name[2:])
     if key in ("sweep", "allow_change"):
@@ -117,7 +117,7 @@ def _take_option(argument: str, rest: list[str], table: Table, line: ParsedLine)
         word = rest.pop(0) if rest and rest[0].lower() in (*TRUE, *FALSE) else "true"
         line.entries.append(Entry(key, Raw(word), name))
     else:
-        # A name that is no setting is reported as such later, whatever follows it.
+        # An unknown name is reported later, with or without a value after it.
         value = _take_value(name, rest) if table.expand_key(key) or (rest and _is_value(rest[0])) else ""
         line.entries.append(Entry(key, Raw(value), name))
 
@@ -129,12 +129,12 @@ def _take_value(name: str, rest: list[str]) -> str:
 
 
 def _is_value(argument: str) -> bool:
-    """Whether an argument after an unknown name is its value, rather than a configuration or the next option."""
+    """Return whether an argument after an unknown name is its value, not a configuration or the next option."""
     return not (argument.startswith("--") or ASSIGNMENT.match(argument) or argument.endswith(SUFFIXES))
 
 
 def _is_file(argument: str) -> bool:
-    """Whether an argument with an equals sign is a file: the folders of a sweep are called lr=1e-6,seed=0."""
+    """Return whether an argument with an equals sign is a file: a sweep names its folders lr=1e-6,seed=0."""
     return argument.endswith(SUFFIXES) and Path(argument).is_file()
 
 
@@ -143,7 +143,7 @@ def _normalize_key(name: str) -> str:
 
 
 def list_proposals(table: Table) -> list[str]:
-    """The names beside those of settings that a mistyped option may have meant."""
+    """Return the names of flags and shortcuts that a mistyped option may have meant."""
     return [name.replace("_", "-") for name in FLAGS] + [name for name in SHORTCUTS if table.expand_key(name)]
 
 
@@ -152,6 +152,6 @@ def _explain_misplaced_sign(argument: str, table: Table) -> str:
     if argument.startswith("+"):
         return f"{argument}: leave the plus out and write {name}; every setting of qed exists already."
     key = _normalize_key(name.partition("=")[0])
-    known = table.expand_key(key) or key in FLAGS
-    hint = f" Did you mean '--{name}'?" if known else suggest(key, table, list_proposals(table), "--")
-    return f"{argument} is no option; options begin with two dashes.{hint}"
+    exists = table.expand_key(key) or key in FLAGS
+    hint = f" Did you mean '--{name}'?" if exists else suggest(key, table, list_proposals(table), "--")
+    return f"{argument} is not an option; options start with two dashes.{hint}"

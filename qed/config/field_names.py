@@ -1,8 +1,8 @@
-"""Names of an algorithm's settings: each has a path, such as `surrogate.clip_high`, and most have a short name.
+"""Map short names to paths: an algorithm's setting has a path, such as `surrogate.clip_high`, and often a short name.
 
-The short name of a setting in a part is the last word of its path (`clip_high`), that of a part's `kind` is the part's
-own name (`surrogate`). A short name is valid where it means one setting alone; a field of the algorithm itself comes
-before those of its parts.
+The short name of a setting in a part is the last word of its path (`clip_high`); that of a part's `kind` is the name
+of the part (`surrogate`). A short name is valid if it is unambiguous; a field of the algorithm itself takes
+precedence over the fields of its parts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 Settings = TypeVar("Settings")
 
-# Short names of settings whose last word says too little without the part.
+# Short names of settings whose last word is unclear without the part.
 ALIASES = {
     "correction.low": "correction_low",
     "correction.high": "correction_high",
@@ -24,12 +24,12 @@ SHOWN_SHORT = frozenset({"advantage", "surrogate", "correction", "regularizer", 
 
 
 def find_short_names(paths: Collection[str]) -> dict[str, str]:
-    """Map each valid short name to the path that it means, among all paths of an algorithm."""
-    found: dict[str, list[str]] = {}
+    """Map each valid short name to its path, among all paths of an algorithm."""
+    candidates: dict[str, list[str]] = {}
     for path in paths:
         if "." in path:
-            found.setdefault(_shorten(path), []).append(path)
-    return {name: means[0] for name, means in found.items() if len(means) == 1 and name not in paths}
+            candidates.setdefault(_shorten(path), []).append(path)
+    return {name: matches[0] for name, matches in candidates.items() if len(matches) == 1 and name not in paths}
 
 
 def find_shown_names(paths: Collection[str]) -> dict[str, str]:
@@ -47,40 +47,40 @@ def find_shadowed(paths: Iterable[str]) -> dict[str, str]:
 
 def flatten_fields(settings: Any) -> dict[str, Any]:
     """Return all values of nested dataclasses by path."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for part in fields(settings):
         value = getattr(settings, part.name)
         if is_dataclass(value):
-            found |= {f"{part.name}.{path}": inner for path, inner in flatten_fields(value).items()}
+            values |= {f"{part.name}.{path}": inner for path, inner in flatten_fields(value).items()}
         elif part.init:
-            found[part.name] = value
-    return found
+            values[part.name] = value
+    return values
 
 
 def replace_fields(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return a copy with other values, each given by path or short name; every part is checked once."""
-    known = flatten_fields(settings)
-    short = find_short_names(known)
-    own: dict[str, Any] = {}
+    """Return a copy with new values, each given by path or short name; every part is validated once."""
+    current = flatten_fields(settings)
+    short = find_short_names(current)
+    outer: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         path = name if is_dataclass(value) else short.get(name, name)
         part, _, rest = path.partition(".")
-        if isinstance(known.get(path), tuple) and not isinstance(value, tuple):
-            # JSON, in which a checkpoint keeps values, has no tuples; one value alone stands for a tuple of it.
+        if isinstance(current.get(path), tuple) and not isinstance(value, tuple):
+            # Checkpoints store values as JSON, which has no tuples; a single value means a tuple of one.
             value = tuple(value) if isinstance(value, list) else (value,)
         if rest:
             inner.setdefault(part, {})[rest] = value
         else:
-            own[part] = value
-    own |= {part: replace_fields(own.get(part, getattr(settings, part)), given) for part, given in inner.items()}
-    return replace(settings, **own)  # type: ignore[type-var]
+            outer[part] = value
+    outer |= {part: replace_fields(outer.get(part, getattr(settings, part)), new) for part, new in inner.items()}
+    return replace(settings, **outer)  # type: ignore[type-var]
 
 
 def changed_fields(now: Any, before: Any) -> dict[str, Any]:
-    """Return the values of `now` that differ from those of `before`, by path; `replace_fields` puts them back."""
-    then = flatten_fields(before)
-    return {path: value for path, value in flatten_fields(now).items() if value != then[path]}
+    """Return the values of `now` that differ from those of `before`, by path; `replace_fields` accepts the result."""
+    old = flatten_fields(before)
+    return {path: value for path, value in flatten_fields(now).items() if value != old[path]}
 
 
 def _shorten(path: str) -> str:

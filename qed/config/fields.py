@@ -1,6 +1,6 @@
-"""The table of a command's settings: every dotted key with its type, default and section, and how it may be called.
+"""Build the table of a command's settings: every dotted key with its type, default, section and other names.
 
-It is read off the dataclasses in settings.py and the algorithm's own, so a new field is a new option by itself.
+It is built from the dataclasses in settings.py and that of the algorithm, so a new field is a new option.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ SHORTCUTS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: where it stands and what it takes; `default` is MISSING where a value must be given.
+    """A setting: its key, type and default; `default` is MISSING where a value must be given.
 
-    `path` holds the names of all sections around it; the key may leave out that of an algorithm's part.
+    `path` contains the names of all sections around it; the key may leave out that of an algorithm's part.
     """
 
     key: str
@@ -50,12 +50,12 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """The last part of the key."""
+        """Return the last part of the key."""
         return self.key.rpartition(".")[2]
 
     @property
     def field(self) -> str:
-        """The name of its field."""
+        """Return the name of its dataclass field."""
         return self.path.rpartition(".")[2]
 
 
@@ -63,7 +63,7 @@ class Setting:
 class Table:
     """All settings of a command by key, and the other names of settings in an algorithm's parts.
 
-    `methods` names the algorithm of each phase; outside of pipelines there is one, under an empty name.
+    `methods` maps each phase to its algorithm; outside of pipelines there is one phase, with an empty name.
     """
 
     command: str
@@ -74,40 +74,40 @@ class Table:
 
     @property
     def pipeline(self) -> bool:
-        """Whether the settings are those of two phases."""
+        """Return whether the command has two phases."""
         return "" not in self.methods
 
     def expand_key(self, key: str, shortcuts: bool = True) -> tuple[str, ...]:
-        """The settings that a key or a shortcut means: one, both phases' in a pipeline, or none."""
+        """Return the settings that a key or a shortcut means: one, one per phase in a pipeline, or none."""
         key = SHORTCUTS.get(key, key) if shortcuts else key
         key = self.names.get(key, key)
         if key in self.settings:
             return (key,)
-        # Two phases rarely share a learning rate: SFT's is ten times that of RL.
+        # Two phases rarely share a learning rate: a usual one for SFT is ten times that of RL.
         both = tuple(f"{phase}.{key}" for phase in self.methods) if self.pipeline and key != "learner.lr" else ()
         return both if key.startswith("learner.") and all(name in self.settings for name in both) else ()
 
     def is_switch(self, key: str) -> bool:
-        """Whether a key may stand on the command line without a value."""
+        """Return whether a key may be given on the command line without a value."""
         names = self.expand_key(key)
         return bool(names) and all(self.settings[name].kind is bool for name in names)
 
 
 def build_table(command: str, methods: Mapping[str, str]) -> Table:
-    """The settings of a command whose phases train with the algorithms named; this imports the algorithms."""
+    """Build the table of a command whose phases use the given algorithms; this imports the algorithms."""
     settings: dict[str, Setting] = {}
     sections: dict[str, type] = {}
     classes = {phase: plugins.load_algorithm(name) for phase, name in methods.items()}
     _collect(Settings if "" in methods else PipelineSettings, "", classes, (settings, sections), None)
     for phase in methods:
-        # The phase's own algorithm is a default of its own: in settings.py both phases are the same class.
+        # Both phases share one class in settings.py, so each phase's default algorithm is set here.
         if phase:
             settings[f"{phase}.method"] = replace(settings[f"{phase}.method"], default=PHASES[phase])
     names: dict[str, str] = {}
     for phase in methods:
         section = f"{phase}.algorithm".lstrip(".")
-        own = [path.removeprefix(f"{section}.") for path in settings if path.startswith(f"{section}.")]
-        names |= list_other_names(section, own)
+        paths = [path.removeprefix(f"{section}.") for path in settings if path.startswith(f"{section}.")]
+        names |= list_other_names(section, paths)
     keyed = {names.get(path, path): setting for path, setting in settings.items()}
     keyed = {key: replace(setting, key=key) for key, setting in keyed.items()}
     return Table(command, dict(methods), keyed, sections, names)
@@ -117,20 +117,20 @@ def _collect(
     owner: type,
     section: str,
     classes: Mapping[str, type],
-    found: tuple[dict[str, Setting], dict[str, type]],
-    given: Any,
+    result: tuple[dict[str, Setting], dict[str, type]],
+    defaults: Any,
 ) -> None:
-    """Add the settings of a dataclass and of the sections within it; `given` is its own default where it has one."""
-    settings, sections = found
+    """Add the settings of a dataclass and of its sections to `result`; `defaults` is its default instance or None."""
+    settings, sections = result
     sections[section] = owner
     hints = _read_type_hints(owner)
     for part in fields(owner):
         key = f"{section}.{part.name}" if section else part.name
         inner = classes[section] if part.name == "algorithm" and section in classes else hints[part.name]
         if is_dataclass(inner) and isinstance(inner, type):
-            _collect(inner, key, classes, found, _default_section(owner, part, inner))
+            _collect(inner, key, classes, result, _default_section(owner, part, inner))
         elif part.init and not (part.name == "method" and not section):
-            default = _read_default(part) if given is None else getattr(given, part.name)
+            default = _read_default(part) if defaults is None else getattr(defaults, part.name)
             settings[key] = Setting(key, key, inner, default, section, owner, part.metadata.get("shelf"))
 
 
@@ -142,7 +142,7 @@ def _read_type_hints(owner: type) -> dict[str, Any]:
 
 
 def _default_section(owner: type, part: Field[Any], kind: type) -> Any:
-    """The default of a field that is a section, whose values are the defaults of its settings; None for none."""
+    """Return the default of a field that is a section; its values are the defaults of its settings. None if missing."""
     default = _read_default(part)
     if default is not MISSING and not isinstance(default, kind):
         raise UsageError(
@@ -157,14 +157,14 @@ def _read_default(part: Field[Any]) -> Any:
 
 
 def find_documentation(owner: type, name: str) -> str:
-    """The string under a field of a dataclass, from the nearest class that has one."""
-    found = (_read_documentation(base.__module__).get((base.__name__, name), "") for base in owner.__mro__)
-    return next(filter(None, found), "")
+    """Return the string under a dataclass field, from the first class in the MRO that has one."""
+    texts = (_read_documentation(base.__module__).get((base.__name__, name), "") for base in owner.__mro__)
+    return next(filter(None, texts), "")
 
 
 @functools.cache
 def _read_documentation(module: str) -> dict[tuple[str, str], str]:
-    """The strings under the fields of every class in a module, read without importing anything."""
+    """Read the strings under the fields of every class in a module, without importing anything."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None or not file.endswith(".py"):
         return {}
@@ -181,6 +181,6 @@ def _read_documentation(module: str) -> dict[tuple[str, str], str]:
 
 
 def resolve_algorithm_name(command: str) -> str:
-    """The algorithm that a command names, in the spelling of its file; a UsageError when there is none."""
+    """Return the name of a command's algorithm as its file spells it; raise a UsageError if there is none."""
     plugins.check_leaf("algorithms", command)
     return command if plugins.is_users_own(command) else command.replace("-", "_")

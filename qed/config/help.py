@@ -1,4 +1,4 @@
-"""The help screens and aligned tables: plain text, bold headings on a terminal, nothing heavy imported."""
+"""Format the help screens and aligned tables: plain text, with bold headings on a terminal."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from qed.config.resolve import DEFAULT, Value, list_defaults
 from qed.config.values import format_value
 
 COMMANDS = {
-    "quickstart": "Train a small model by SFT and RL on this machine, from nothing to a report.",
-    "pipeline": "SFT, then RL, in one run with one report.",
+    "quickstart": "Train a small model from scratch by SFT and RL on this machine, and write a report.",
+    "pipeline": "Run SFT, then RL, as one run with one report.",
 }
 EXAMPLES = (
     "qed quickstart",
     "qed grpo --model Qwen/Qwen2.5-0.5B --tasks train.jsonl --steps 100 --out runs/first",
     "qed grpo runs/first/settings.yaml --lr 5e-7 --out runs/second",
 )
-MARGIN = 36  # Where the documentation of options begins at the latest; longer options have it below.
+MARGIN = 36  # Rightmost column at which an option's help starts; the help of longer options is on the next line.
 
 
 def format_overview() -> str:
-    """The help of qed as a whole, on one screen."""
+    """Format the help of qed as a whole, on one screen."""
     methods = {name.replace("_", "-"): line for name, line in plugins.list_leaves("algorithms").items()}
     parts = [
-        f"qed {qed.__version__}: teaches language models to reason, and proves that they got better.",
+        f"qed {qed.__version__}: trains language models to reason, and measures the improvement.",
         _format_heading("Usage") + "\n  qed COMMAND [CONFIG…] [--section.setting VALUE …]",
         _format_listing("Train", COMMANDS | methods),
         _format_listing(
@@ -47,14 +47,14 @@ def format_overview() -> str:
 
 
 def format_command_help(table: Table, everything: bool = False) -> str:
-    """The help of a training command: what is used most, or every setting."""
+    """Format the help of a training command: its most used settings, or all of them."""
     values = list_defaults(table)
     parts = [
         textwrap.fill(f"qed {table.command}: {_describe_command(table)}", _read_width(), subsequent_indent="  "),
         f"{_format_heading('Usage')}\n  qed {table.command} [CONFIG…] [--section.setting VALUE …]\n"
         + _wrap(
-            "A CONFIG is a YAML file, or a name from ./configs or from those that come with qed. Of several the later "
-            "one wins, and the command line wins over all. `section.setting=VALUE` means the same as the option."
+            "A CONFIG is a YAML file, or a name from ./configs or from those that come with qed. A later one overrides "
+            "an earlier one, and the command line overrides all. `section.setting=VALUE` is the same as the option."
             + _note_on_names(table)
         ),
     ]
@@ -75,7 +75,7 @@ def format_command_help(table: Table, everything: bool = False) -> str:
 
 
 def format_columns(rows: Iterable[Sequence[str]]) -> str:
-    """Rows of cells as aligned text; the last cell is not padded."""
+    """Format rows of cells as aligned text; the last cell is not padded."""
     table = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table]
@@ -107,7 +107,7 @@ def _wrap(text: str, margin: int = 2) -> str:
 
 
 def _format_listing(title: str, lines: dict[str, str]) -> str:
-    """Names with a line each, cut where the terminal ends."""
+    """Format names with one line of help each, cut at the width of the terminal."""
     margin = max(len(name) for name in lines) + 4
     rows = (
         f"  {name:{margin - 2}}{textwrap.shorten(line, _read_width() - margin, placeholder=' …')}"
@@ -117,22 +117,22 @@ def _format_listing(title: str, lines: dict[str, str]) -> str:
 
 
 def _format_options(title: str, options: Sequence[tuple[str, str]]) -> str:
-    """Options with their documentation beside them, or below where the option itself is long."""
+    """Format options with their help to the right, or on the next line if the option is long."""
     lines = [_format_heading(title)] if options else []
     margin = max((len(option) + 4 for option, _ in options if len(option) + 4 <= MARGIN), default=MARGIN)
     for option, text in options:
         block = _wrap(text, margin)
-        beside = len(option) + 4 <= margin
-        lines.append(f"  {option:{margin - 2}}{block[margin:]}" if beside else f"  {option}\n{block}")
+        fits = len(option) + 4 <= margin
+        lines.append(f"  {option:{margin - 2}}{block[margin:]}" if fits else f"  {option}\n{block}")
     return "\n".join(lines)
 
 
 def _note_on_names(table: Table) -> str:
-    """A sentence on settings that have a longer name beside the one shown; empty where there are none."""
+    """Return a sentence about settings that also have a longer name; empty if there are none."""
     setting = next((setting for setting in table.settings.values() if setting.key != setting.path), None)
     if setting is None:
         return ""
-    return f" A setting may be named with its part of the algorithm: {setting.path} is {setting.key}."
+    return f" A setting of a part of the algorithm may be given with the part's name: {setting.path} is {setting.key}."
 
 
 def _format_section(table: Table, name: str, values: dict[str, Value]) -> str:
@@ -160,7 +160,7 @@ def _format_option(name: str, setting: Setting) -> str:
 
 
 def _choose_placeholder(kind: Any) -> str:
-    """What stands for a value in a usage line."""
+    """Return the placeholder of a value in a usage line."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
         return "|".join(map(str, arguments))
@@ -172,7 +172,7 @@ def _choose_placeholder(kind: Any) -> str:
 
 
 def _format_documentation(setting: Setting, values: dict[str, Value]) -> str:
-    """A setting's documentation and default."""
+    """Return a setting's help and default."""
     text = find_documentation(setting.owner, setting.field)
     if setting.default is MISSING:
         return f"{text} (must be given)"

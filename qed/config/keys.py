@@ -1,7 +1,7 @@
-"""Keys of settings: every setting has a path of sections, and those of an algorithm's parts have short names too.
+"""Map names of settings to keys: every setting has a path of sections; those of an algorithm's parts also short names.
 
-One of the names is the setting's key, which stands in help, messages, origins and sweeps; settings.yaml and
-settings.origin.json have paths.
+One of the names is the setting's key, which help, messages, origins and sweeps show; settings.yaml and
+settings.origin.json contain paths.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from qed.config.phases import PipelineSettings, Settings
 
 
 def list_other_names(section: str, paths: Collection[str]) -> dict[str, str]:
-    """Map every name of an algorithm's settings that is no key to the key that it means.
+    """Map every other name of an algorithm's settings to its key.
 
     Args:
-        section: of the algorithm, such as `rl.algorithm`.
-        paths: of its settings, within the section.
+        section: section of the algorithm, such as `rl.algorithm`.
+        paths: paths of its settings within the section.
     """
     shown = find_shown_names(paths)
     names = shown | {name: shown[path] for name, path in find_short_names(paths).items()}
@@ -26,7 +26,7 @@ def list_other_names(section: str, paths: Collection[str]) -> dict[str, str]:
 
 
 def map_names(settings: Settings | PipelineSettings) -> dict[str, str]:
-    """Map every name of a setting in a part of an algorithm that is no key to the key that it means."""
+    """Map every other name of the settings in the parts of an algorithm to its key."""
     if isinstance(settings, PipelineSettings):
         algorithms = {"sft.algorithm": settings.sft.algorithm, "rl.algorithm": settings.rl.algorithm}
     else:

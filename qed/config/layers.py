@@ -1,6 +1,6 @@
-"""YAML files as layers: their values stay text, each with its file and line, until the type that takes them is known.
+"""Read YAML files as layers: values stay text, with file and line, until the type of their setting is known.
 
-PyYAML composes the tree and never constructs from it, so no file can run code or turn `no` into a boolean.
+PyYAML only composes the tree and does not construct objects, so no file can run code or turn `no` into a boolean.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MERGE = "tag:yaml.org,2002:merge"
 
 @dataclass(frozen=True)
 class Entry:
-    """One setting in one layer; `shown` is its key as it was written."""
+    """A setting in a layer; `shown` is its key as written."""
 
     key: str
     raw: Raw
@@ -33,19 +33,19 @@ Layer = list[Entry]
 
 
 def find_shipped_configs() -> Path:
-    """The folder of the configurations that come with qed: inside the installed package, or beside it in a checkout."""
+    """Return the folder of the configurations that come with qed, in the installed package or in a checkout."""
     inside = Path(qed.__file__).parent / "configs"
     return inside if inside.is_dir() else inside.parent.parent / "configs"
 
 
 def find_config(name: str, folders: tuple[Path, ...] = ()) -> Path:
-    """The file of a configuration: a path, or a bare name in ./configs and then among those that come with qed.
+    """Find the file of a configuration: a path, or a bare name in ./configs and then among those that come with qed.
 
-    With `folders` given, only those are searched, and not the current folder.
+    With `folders`, search only those, and not the current folder.
     """
     path, bare = Path(name), os.path.basename(name) == name
     places = folders or ((Path("configs"), find_shipped_configs()) if bare else (path.parent,))
-    # A bare word is a name before it is a file: a folder may well hold a file called like a configuration.
+    # A bare word means a name first: the current folder may contain an unrelated file of that name.
     files = [path] if not folders and (not bare or path.suffix in SUFFIXES) else []
     files += [place / f"{path.name}{suffix}" for place in places for suffix in ("", *SUFFIXES)]
     for file in files:
@@ -58,12 +58,12 @@ def find_config(name: str, folders: tuple[Path, ...] = ()) -> Path:
 
 def _explain_missing(name: str, folders: tuple[Path, ...]) -> str:
     files = {file.stem: file for folder in folders for file in sorted(folder.glob("*")) if file.suffix in SUFFIXES}
-    there = f" There are: {', '.join(files)}." if files else ""
-    return f"There is no configuration {name}.{suggest_nearest(Path(name).stem, files)}{there}"
+    choices = f" There are: {', '.join(files)}." if files else ""
+    return f"There is no configuration {name}.{suggest_nearest(Path(name).stem, files)}{choices}"
 
 
 def read_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
-    """The layers of a YAML file: those that it extends, the furthest first, and then its own."""
+    """Read the layers of a YAML file: those of the files that it extends, the most distant first, then its own."""
     chain = (*chain, path)
     if path.resolve() in [before.resolve() for before in chain[:-1]]:
         raise UsageError(f"{path} extends itself: {' extends '.join(map(_shorten_path, chain))}.")
@@ -72,7 +72,7 @@ def read_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
         before = entries.setdefault(entry.key, entry)
         if before is not entry:
             raise UsageError(
-                f"{entry.raw.origin}: {entry.shown} already stands at {before.raw.origin}. Keep one of them."
+                f"{entry.raw.origin}: {entry.shown} is already set at {before.raw.origin}. Keep one of them."
             )
     extends = entries.pop("extends", None)
     bases = [_find_base(path, raw) for raw in _list_texts(extends.raw)] if extends else []
@@ -80,9 +80,9 @@ def read_layers(path: Path, chain: tuple[Path, ...] = ()) -> list[Layer]:
 
 
 def read_method(path: Path) -> str:
-    """The command that repeats the run of a saved configuration: its method, or `pipeline` where there are two."""
-    named = [entry.raw.text for layer in read_layers(path) for entry in layer if entry.key == "method"]
-    return named[-1] if named else "pipeline"
+    """Return the command that repeats a saved run: its method, or `pipeline` if it has two phases."""
+    methods = [entry.raw.text for layer in read_layers(path) for entry in layer if entry.key == "method"]
+    return methods[-1] if methods else "pipeline"
 
 
 def _list_texts(raw: Raw) -> tuple[Raw, ...]:
@@ -90,7 +90,7 @@ def _list_texts(raw: Raw) -> tuple[Raw, ...]:
 
 
 def _find_base(path: Path, raw: Raw) -> Path:
-    """The file that another one extends, seen from that one's folder."""
+    """Find the file that another file extends, relative to the folder of that file."""
     for suffix in ("", *SUFFIXES):
         base = path.parent / f"{raw.text}{suffix}"
         if base.is_file():
@@ -101,19 +101,19 @@ def _find_base(path: Path, raw: Raw) -> Path:
 
 
 def _shorten_path(path: Path) -> str:
-    """A file as somebody here would call it, without detours through parent folders."""
+    """Return a path relative to the current folder if it is inside, otherwise the absolute path, normalized."""
     full, here = os.path.normpath(path.absolute()), os.getcwd()
     return os.path.relpath(full) if Path(full).is_relative_to(here) else full
 
 
 def _read_entries(path: Path) -> Iterator[Entry]:
-    """All settings in a YAML file, under dotted keys."""
+    """Yield all settings of a YAML file under dotted keys."""
     node = _parse_yaml(path)
     if node is None:
         return
     if not isinstance(node, yaml.MappingNode):
         raise UsageError(
-            f"{_shorten_path(path)}:1: a configuration is made of `key: value` lines; this is something else."
+            f"{_shorten_path(path)}:1: a configuration consists of `key: value` lines; this is something else."
         )
     yield from _walk_mapping(node, _shorten_path(path), "", ())
 
@@ -129,22 +129,22 @@ def _parse_yaml(path: Path) -> yaml.Node | None:
         raise UsageError(_explain_syntax(error, _shorten_path(path))) from error
     except yaml.reader.ReaderError as error:
         raise UsageError(
-            f"{_shorten_path(path)} cannot be read: it holds the character {error.character!r}."
+            f"{_shorten_path(path)} cannot be read: it contains the character {error.character!r}."
         ) from error
 
 
 def _explain_syntax(error: yaml.MarkedYAMLError, file: str) -> str:
-    """A syntax error of YAML as one sentence with file and line."""
+    """Format a YAML syntax error as one sentence with file and line."""
     mark = error.problem_mark or error.context_mark
     where = f"{file}:{mark.line + 1}" if mark else file
     if "'\\t'" in str(error.problem):
-        return f"{where}: there is a tab at the beginning of a value or line; YAML wants spaces."
+        return f"{where}: a value or line starts with a tab; YAML requires spaces."
     problem = error.problem or error.context or "it cannot be understood"
-    return f"{where}: this is not YAML: {' '.join(problem.split())}."
+    return f"{where}: this is not valid YAML: {' '.join(problem.split())}."
 
 
 def _walk_mapping(node: yaml.MappingNode, file: str, prefix: str, above: tuple[yaml.Node, ...]) -> Iterator[Entry]:
-    """The settings of a mapping and of those within it; `above` are the mappings around it."""
+    """Yield the settings of a mapping and of the mappings inside it; `above` are the mappings that contain it."""
     if node in above:
         raise UsageError(f"{file}:{node.start_mark.line + 1}: an alias here contains itself.")
     for key, value in _list_pairs(node, file, above):
@@ -153,7 +153,7 @@ def _walk_mapping(node: yaml.MappingNode, file: str, prefix: str, above: tuple[y
         if isinstance(value, yaml.MappingNode) and value.value:
             yield from _walk_mapping(value, file, f"{shown}.", (*above, node))
         elif isinstance(value, yaml.MappingNode):
-            # A section with nothing in it reads like one whose lines are all commented out.
+            # An empty section is the same as one whose lines are all commented out.
             yield Entry(_convert_to_snake(shown), Raw(missing=True, origin=f"{file}:{line}"), shown)
         else:
             yield Entry(_convert_to_snake(shown), read_node(value, file, line), shown)
@@ -166,21 +166,21 @@ def _convert_to_snake(key: str) -> str:
 def _list_pairs(
     node: yaml.MappingNode, file: str, above: tuple[yaml.Node, ...]
 ) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
-    """The keys of a mapping with their values, those merged in by `<<` last and only where it has no own."""
-    own: list[tuple[yaml.ScalarNode, yaml.Node]] = []
+    """Return the key-value pairs of a mapping; those merged by `<<` come last, without keys that the mapping has."""
+    pairs: list[tuple[yaml.ScalarNode, yaml.Node]] = []
     merged: list[tuple[yaml.ScalarNode, yaml.Node]] = []
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise UsageError(f"{file}:{key.start_mark.line + 1}: a key must be a plain word.")
         if key.tag != MERGE:
-            own.append((key, value))
+            pairs.append((key, value))
             continue
         for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
             if not isinstance(source, yaml.MappingNode) or source in above or source is node:
                 raise UsageError(
-                    f"{file}:{key.start_mark.line + 1}: << merges mappings from elsewhere, and this is none."
+                    f"{file}:{key.start_mark.line + 1}: << merges mappings from elsewhere, and this is not one."
                 )
-            known = {key.value for key, _ in own + merged}
-            merged += [pair for pair in _list_pairs(source, file, (*above, node)) if pair[0].value not in known]
-    names = {key.value for key, _ in own}
-    return own + [pair for pair in merged if pair[0].value not in names]
+            names = {key.value for key, _ in pairs + merged}
+            merged += [pair for pair in _list_pairs(source, file, (*above, node)) if pair[0].value not in names]
+    names = {key.value for key, _ in pairs}
+    return pairs + [pair for pair in merged if pair[0].value not in names]

@@ -1,4 +1,4 @@
-"""What somebody may have meant by a name that is no setting: a typo, a missing section, or another library's word."""
+"""Suggest settings for an unknown name: it may be a typo, lack its section, or be another library's name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from qed.config.fields import Table
 
-# Other libraries' words, by their last part and in snake case. They are suggested and never accepted: a name that works
-# for some settings and not for others is worse than one that never does.
+# Names of other libraries by their last part, in snake case. They are suggested, but not accepted as aliases: aliases
+# for only some settings would be confusing.
 FOREIGN = {
     "beta": "algorithm.kl",
     "bf16": "model.precision",
@@ -68,23 +68,23 @@ FOREIGN = {
     "train_files": "data.tasks",
     "val_files": "evaluation.tasks",
 }
-# Words that stand for something other than a setting, with what to do instead.
+# Names that correspond to no setting, with what to do instead.
 _CUT = (
-    " In training qed samples from the whole distribution: the learner computes the log-probs of answers over all "
-    "tokens, and with {name} they would be those of another distribution than the one that was sampled from. "
-    "sampling.temperature counts in both; to evaluate with a cut distribution, see qed evaluate --help."
+    " In training qed samples from the full distribution: the learner computes log-probs over all tokens, and with "
+    "{name} answers would come from a different distribution. sampling.temperature applies to both. For evaluation "
+    "with truncated sampling, see qed evaluate --help."
 )
 INSTEAD = {
     **dict.fromkeys(("top_p", "top_k", "min_p", "repetition_penalty"), _CUT),
-    "config": " A configuration is given without a name in front: qed {command} FILE.yaml.",
+    "config": " A configuration is given without an option name: qed {command} FILE.yaml.",
     "resume_from_checkpoint": " Give the run's folder as --out and add --resume.",
 }
 
 
 def suggest(key: str, table: Table, others: Iterable[str] = (), dashes: str = "") -> str:
-    """A sentence proposing what a name that is no setting of the command may have meant, or an empty string.
+    """Return a sentence that suggests what an unknown name may have meant, or an empty string.
 
-    `others` are names beside the settings that may be proposed; `dashes` stands before a name on the command line.
+    `others` are names besides the settings that may be suggested; `dashes` is the prefix of names on the command line.
     """
     last = key.rpartition(".")[2]
     if last in INSTEAD:
@@ -92,17 +92,17 @@ def suggest(key: str, table: Table, others: Iterable[str] = (), dashes: str = ""
     sections = [name for name in table.sections if name and name in (key, f"sft.{key}", f"rl.{key}")]
     if sections:
         return f" It is a section, with the settings {_explain_section(sections, table)}."
-    known = _find_foreign(key, table) or [name for name in table.settings if name.rpartition(".")[2] == last]
-    known = known or _find_near(key, table, others)
-    if known:
-        return f" Did you mean {' or '.join(repr(format_name(name, dashes)) for name in known)}?"
+    matches = _find_foreign(key, table) or [name for name in table.settings if name.rpartition(".")[2] == last]
+    matches = matches or _find_near(key, table, others)
+    if matches:
+        return f" Did you mean {' or '.join(repr(format_name(name, dashes)) for name in matches)}?"
     section = key.rpartition(".")[0]
     inside = _explain_section([section], table)
     return f" The settings of that section are {inside}." if inside else ""
 
 
 def format_name(name: str, dashes: str) -> str:
-    """A name as the command line writes it where there are dashes before it, and as a file writes it elsewhere."""
+    """Format a name as on the command line if `dashes` is given, otherwise as in a file."""
     return dashes + name.replace("_", "-") if dashes else name
 
 
@@ -116,17 +116,17 @@ def _explain_section(sections: Iterable[str], table: Table) -> str:
 
 
 def _find_foreign(key: str, table: Table) -> list[str]:
-    """The settings that another library's word stands for, where this command has them."""
+    """Return the settings that another library's name corresponds to, if this command has them."""
     parts = key.split(".")
-    wanted = FOREIGN.get(parts[-1]) or FOREIGN.get("_".join(parts[-2:]))
-    if wanted is None:
+    setting = FOREIGN.get(parts[-1]) or FOREIGN.get("_".join(parts[-2:]))
+    if setting is None:
         return []
-    names = (wanted, *(f"{phase}.{wanted}" for phase in table.methods))
+    names = (setting, *(f"{phase}.{setting}" for phase in table.methods))
     return [name for name in names if name in table.settings]
 
 
 def _find_near(key: str, table: Table, others: Iterable[str]) -> list[str]:
-    """The names most like a mistyped one: among shortcuts and flags, in its own section, in any, and as a whole."""
+    """Return the names closest to a mistyped one: among shortcuts and flags, in its section, in any, or in full."""
     section, _, last = key.rpartition(".")
     if not section and (near := _find_like(key, others)):
         return near
@@ -138,9 +138,9 @@ def _find_near(key: str, table: Table, others: Iterable[str]) -> list[str]:
     near = _find_like(last, {setting.name for setting in table.settings.values()})
     if near:
         return [name for name, setting in table.settings.items() if setting.name == near[0]]
-    # Within a section that exists, the long common beginning would make any two names look alike.
+    # In an existing section, the long common prefix would make any two names similar.
     return [] if section in table.sections and section else _find_like(key, table.settings)
 
 
-def _find_like(name: str, known: Iterable[str], cutoff: float = 0.7) -> list[str]:
-    return difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
+def _find_like(name: str, candidates: Iterable[str], cutoff: float = 0.7) -> list[str]:
+    return difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=cutoff)

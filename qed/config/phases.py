@@ -1,4 +1,4 @@
-"""The settings of a phase and of a pipeline: the sections of `settings.py` put together."""
+"""Combine the sections of `settings.py` into the settings of a phase and of a pipeline."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from qed.config.settings import (
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one phase: SFT, or one of the online algorithms."""
+    """The settings of one phase: SFT, DPO or an online algorithm."""
 
     method: str
-    """The algorithm's name on its shelf."""
+    """Name of the algorithm."""
     algorithm: Any
-    """The algorithm's own settings; its dataclass stands in algorithms/."""
+    """Settings of the algorithm; its dataclass is in algorithms/."""
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
@@ -33,36 +33,36 @@ class Settings:
     run: RunSettings = field(default_factory=RunSettings)
 
     def __post_init__(self) -> None:
-        """Refuse what only the algorithm knows to be impossible."""
+        """Refuse settings that the algorithm does not support."""
         self.algorithm.check(self.sampling.group_size)
         require(
             not self.data.window or not (self.algorithm.online or self.algorithm.together > 1),
-            f"data.window makes windows of demonstrations, and qed {self.method} has none to imitate. Leave it out, or "
-            "give it to qed sft.",
+            f"data.window splits demonstrations into windows, and qed {self.method} does not train on demonstrations. "
+            "Remove it, or use qed sft.",
         )
 
 
 @dataclass(frozen=True)
 class PhaseSettings:
-    """One phase of a pipeline: which algorithm, and its learner."""
+    """One phase of a pipeline: its algorithm and its learner."""
 
     algorithm: Any
-    """The algorithm's own settings."""
+    """Settings of the algorithm."""
     method: str = shelf_field("algorithms", "sft")
-    """The algorithm's name on its shelf."""
+    """Name of the algorithm."""
     learner: LearnerSettings = field(default_factory=LearnerSettings)
 
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """SFT, then RL, with everything else shared; the steps of the second phase follow those of the first."""
+    """SFT, then RL, with all other settings shared; the steps of the second phase follow those of the first."""
 
     sft: PhaseSettings
     rl: PhaseSettings
     skip_sft: bool = False
-    """Begin with RL."""
+    """Skip the SFT phase and start with RL."""
     skip_rl: bool = False
-    """End after SFT."""
+    """Skip the RL phase and stop after SFT."""
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
@@ -75,12 +75,12 @@ class PipelineSettings:
         self.phases()
 
     def phases(self) -> list[Settings]:
-        """The settings of the phases that are not skipped, in order."""
-        wanted: list[tuple[Literal["sft", "rl"], bool]] = [("sft", self.skip_sft), ("rl", self.skip_rl)]
-        return [self.phase(name) for name, skipped in wanted if not skipped]
+        """Return the settings of the phases that are not skipped, in order."""
+        names: list[tuple[Literal["sft", "rl"], bool]] = [("sft", self.skip_sft), ("rl", self.skip_rl)]
+        return [self.phase(name) for name, skipped in names if not skipped]
 
     def phase(self, name: Literal["sft", "rl"]) -> Settings:
-        """The settings of one phase as if it were a run of its own."""
+        """Return the settings of one phase as if it were a separate run."""
         part: PhaseSettings = getattr(self, name)
         return Settings(
             method=part.method,

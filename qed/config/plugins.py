@@ -1,6 +1,6 @@
-"""A name is a file: `--reward boxed` is `rewards/boxed.py`, and a path to a .py file is the user's own.
+"""Load plugins by name: `--reward boxed` is `rewards/boxed.py`, and a path to a .py file is user code.
 
-A shelf is a folder of leaves. Listing one reads the first docstring line of each file without importing it.
+A shelf is a folder of plugins, its leaves. Listing one reads the first docstring line of each file without importing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from qed.errors import UsageError, suggest_nearest
 
 HOME = Path(__file__).parents[1]
-# Where the leaves of a shelf lie, and what each must define to be one; an algorithm is known by its dataclass.
+# The folder of each shelf, and the name that each of its leaves defines; an algorithm defines a subclass instead.
 SHELVES = {
     "algorithms": ("algorithms", ""),
     "commands": ("cli/commands", "run"),
@@ -31,21 +31,21 @@ SHELVES = {
 def list_leaves(name: str) -> dict[str, str]:
     """List the leaves of a shelf, such as `rewards`, each with the first line of its docstring.
 
-    A leaf is a file or a package that defines what the shelf asks for; helpers beside it define something else.
+    A leaf is a file or a package that defines the name that the shelf requires; helper files in the folder do not.
     """
-    folder, wanted = SHELVES[name]
+    folder, required = SHELVES[name]
     leaves = {}
     for path in sorted((HOME / folder).iterdir()):
         file = path / "__init__.py" if path.is_dir() else path
         if path.stem.startswith("_") or file.suffix != ".py" or not file.is_file():
             continue
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        if wanted in _defined_names(tree) if wanted else _has_algorithm(tree):
+        if required in _find_defined_names(tree) if required else _has_algorithm(tree):
             leaves[path.stem] = (ast.get_docstring(tree) or "").split("\n", 1)[0]
     return leaves
 
 
-def _defined_names(tree: ast.Module) -> set[str]:
+def _find_defined_names(tree: ast.Module) -> set[str]:
     """Find the names that a module binds at its top level."""
     names: set[str] = set()
     for node in tree.body:
@@ -67,26 +67,26 @@ def _has_algorithm(tree: ast.Module) -> bool:
 
 
 def is_users_own(name: str) -> bool:
-    """Whether a name means code outside of qed: a path to a .py file, or a dotted module name."""
+    """Return whether a name refers to code outside of qed: a path to a .py file, or a dotted module name."""
     return name.endswith(".py") or ("." in name and "/" not in name and all(p.isidentifier() for p in name.split(".")))
 
 
 def check_leaf(shelf_name: str, name: str) -> None:
-    """Raise a UsageError when the name is neither a leaf of the shelf nor somebody's own code."""
+    """Raise a UsageError if the name is neither a leaf of the shelf nor user code."""
     if is_users_own(name):
         if name.endswith(".py") and not Path(name).is_file():
-            raise UsageError(f"There is no file {name} to take as one of the {shelf_name}.")
+            raise UsageError(f"There is no file {name} to load as one of the {shelf_name}.")
         return
     leaves = list_leaves(shelf_name)
     if name.replace("-", "_") not in leaves:
-        known = ", ".join(leaves)
+        choices = ", ".join(leaves)
         raise UsageError(
-            f"There is no '{name}' among the {shelf_name}.{suggest_nearest(name, leaves)} There are: {known}."
+            f"There is no '{name}' among the {shelf_name}.{suggest_nearest(name, leaves)} There are: {choices}."
         )
 
 
 def load_leaf(shelf_name: str, name: str) -> ModuleType:
-    """Import a leaf by its name, or the user's own module by dotted name or path."""
+    """Import a leaf by its name, or user code by dotted module name or path."""
     check_leaf(shelf_name, name)
     if name.endswith(".py"):
         return _load_file(Path(name))
@@ -100,13 +100,13 @@ def load_leaf(shelf_name: str, name: str) -> ModuleType:
 
 
 def _load_file(path: Path) -> ModuleType:
-    # Two files of the same name in different folders are two modules.
+    # Files of the same name in different folders need different module names.
     address = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(f"qed_user_{path.stem}_{address}", path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} cannot be imported as a Python module.")
     module = importlib.util.module_from_spec(spec)
-    # A dataclass looks its module up by name while it is being made.
+    # The dataclass decorator looks up the module by name in sys.modules.
     sys.modules[module.__name__] = module
     try:
         spec.loader.exec_module(module)
@@ -118,10 +118,10 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def load_algorithm(name: str) -> type[Any]:
-    """Import an algorithm by its name: the one class with a loss that its file defines itself.
+    """Import an algorithm by its name: the only class with a `loss` that its file defines.
 
     Raises:
-        UsageError: the file defines none, or several.
+        UsageError: the file defines none or several.
     """
     module = load_leaf("algorithms", name)
     classes = [

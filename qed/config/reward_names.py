@@ -1,4 +1,4 @@
-"""How a reward is named: NAME or WEIGHT*NAME, the name a leaf, a dotted module, path.py or path.py:function."""
+"""Parse names of rewards: NAME or WEIGHT*NAME, where NAME is a leaf, a dotted module, path.py or path.py:function."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from qed.config import plugins
 from qed.errors import UsageError
 
-AUTO = "auto"  # the reward that fits the prompt, whoever that is
+AUTO = "auto"  # the default reward of the prompt
 
 
 @dataclass(frozen=True)
 class RewardEntry:
-    """One reward as it is written: `WEIGHT*NAME:FUNCTION`, the weight and the function left out as a rule."""
+    """A parsed `WEIGHT*NAME:FUNCTION`; weight and function are optional."""
 
     weight: float
     source: str
@@ -22,12 +22,12 @@ class RewardEntry:
 
     @property
     def name(self) -> str:
-        """What the source is called in options and records: the leaf, the file's stem, or the module's last word."""
+        """Return the name in options and records: the leaf, the file's stem, or the last part of the module."""
         return Path(self.source).stem if self.source.endswith(".py") else self.source.rpartition(".")[2]
 
 
 def parse_reward(text: str) -> RewardEntry:
-    """An entry as it is written; `auto` stands for the reward that fits the prompt.
+    """Parse one reward; `auto` stands for the default reward of the prompt.
 
     Raises:
         UsageError: the weight is not a finite number, or the name is missing.

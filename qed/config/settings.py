@@ -1,6 +1,6 @@
-"""All settings of a run, as frozen dataclasses; a YAML file is a saved command line.
+"""Define all settings of a run as frozen dataclasses; YAML files and the command line set the same fields.
 
-The string under a field documents it and becomes its help. Fields marked with `shelf` name a file on that shelf.
+The string under a field is its help text. A field marked with `shelf` holds the name of a leaf on that shelf.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from qed.errors import UsageError
 
 
 def shelf_field(shelf: str, default: str | tuple[str, ...]) -> Any:
-    """A field that holds the name of a leaf on a shelf, or several."""
+    """Declare a field that holds the name of a leaf on a shelf, or several names."""
     return field(default=default, metadata={"shelf": shelf})
 
 
@@ -24,72 +24,72 @@ def require(condition: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Which model, on which device, in which precision."""
+    """The model, its device and its precision."""
 
     name: str = "new:tiny"
-    """A Hugging Face folder or hub name; new:tiny, … for a fresh model; sft:CONFIG for what qed sft CONFIG makes."""
+    """Hugging Face folder or hub name; new:tiny, … for a new model; sft:CONFIG for one that qed sft CONFIG trains."""
     revision: str = ""
-    """The hub revision to load; empty for the newest."""
+    """Hub revision to load; empty loads the newest."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of the computation; weights and optimizer state are kept in float32."""
+    """Precision of the computation; weights and optimizer state stay in float32."""
     gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
+    """Recompute activations in the backward pass: saves memory, takes about a third more time."""
     lora_rank: int = 0
-    """Train low-rank adapters of this rank in place of the weights; 0 trains the weights."""
+    """Rank of the LoRA adapters to train; 0 trains all weights instead."""
     lora_alpha: int = 0
-    """The adapters' output is scaled by lora_alpha / lora_rank; 0 takes twice the rank."""
+    """LoRA alpha: the adapters' output is scaled by lora_alpha / lora_rank; 0 uses twice the rank."""
     lora_targets: tuple[str, ...] = ()
-    """The linear layers to adapt, such as q_proj,v_proj, and experts for those of a mixture; empty: all but experts."""
+    """Linear layers to adapt, such as q_proj,v_proj, or experts for those of an MoE; empty adapts all but experts."""
     quantization: Literal["none", "nf4"] = "none"
-    """nf4 holds the weights under LoRA in 4 bits (QLoRA, by bitsandbytes), on CUDA devices alone."""
+    """nf4 stores the base weights in 4 bits (QLoRA, by bitsandbytes); needs LoRA and a CUDA device."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse invalid values."""
         require(self.lora_rank >= 0, "model.lora_rank must not be negative.")
         require(self.lora_alpha >= 0, "model.lora_alpha must not be negative.")
-        fits = self.quantization == "none" or (self.lora_rank > 0 and not self.name.startswith("new:"))
-        require(fits, "model.quantization needs model.lora_rank above 0, and a model.name other than new:….")
+        valid = self.quantization == "none" or (self.lora_rank > 0 and not self.name.startswith("new:"))
+        require(valid, "model.quantization needs model.lora_rank above 0, and a model.name other than new:….")
 
 
 @dataclass(frozen=True)
 class DataSettings:
-    """What is trained on, how it is asked and how answers are judged."""
+    """The training problems, their prompt and their reward."""
 
     tasks: tuple[str, ...] = ("arithmetic",)
-    """Training problems: NAME[:split][@PATH], or a data file; several are joined."""
+    """Training tasks: NAME[:split][@PATH], or a data file; several are concatenated."""
     map: tuple[str, ...] = ()
-    """Renamed columns of data files, for example question=problem."""
+    """Columns of data files to rename, for example question=problem."""
     revisions: tuple[str, ...] = ()
-    """Commits of the hub to load tasks from, for example gsm8k=740312a; else the pinned ones."""
+    """Hub commits to load tasks from, for example gsm8k=740312a; other tasks use their pinned commit."""
     unique_examples: int = 0
-    """Train on so many different problems, drawn by the seed; 0 takes all."""
+    """Number of different problems to train on, drawn by the seed; 0 uses all."""
     correct_only: bool = False
-    """Train only on problems whose worked solution ends in the right answer, as the grader says."""
+    """Train only on problems whose worked solution ends in the correct answer, according to the grader."""
     max_prompt_percentile: float = 100.0
-    """Leave out problems whose prompt is longer than this percentile of all prompts, in tokens."""
+    """Drop problems whose prompt has more tokens than this percentile of all prompts."""
     window: int = 0
-    """SFT alone: train on windows of so many tokens of all demonstrations written one after the other; 0 does not."""
+    """SFT only: concatenate all demonstrations and train on windows of this many tokens; 0 keeps them separate."""
     validation_split: float = 0.0
-    """The share of the training problems that is held back to choose the best checkpoint by."""
+    """Fraction of the training problems to hold out as a validation split, which selects the best checkpoint."""
     prompt: str = shelf_field("prompts", "auto")
-    """A prompt by name; auto takes the task's own."""
+    """Prompt by name; auto uses the task's default."""
     prompt_options: tuple[str, ...] = ()
-    """Settings of the prompt, for example working_out.reasoning_start=<think>; a reward of its name has them too."""
+    """Options of the prompt, for example working_out.reasoning_start=<think>; also given to a reward of that name."""
     reward: tuple[str, ...] = shelf_field("rewards", ("auto",))
-    """NAME or WEIGHT*NAME, several are added up: a reward by name, or a .py file; auto stands for the prompt's own."""
+    """NAME or WEIGHT*NAME, summed if several: a reward by name, or a .py file; auto uses the prompt's default."""
     reward_options: tuple[str, ...] = ()
-    """Settings of a reward, for example working_out.preset=notebook."""
+    """Options of a reward, for example working_out.preset=notebook."""
     reward_workers: int = 0
-    """Processes in which your own rewards run; 0 takes one for each core, at most eight."""
+    """Worker processes for your own rewards; 0 starts one per core, at most eight."""
     reward_seconds: float = 10.0
-    """Processor time that your own reward may take for one answer; six times as much by the clock."""
+    """CPU seconds that your own reward may take for one answer; the wall-clock limit is six times as much."""
     reward_memory_gb: float = 4.0
-    """Memory that a process of your own reward may take beyond what loading it took."""
+    """Memory limit of a worker process of your own rewards, beyond what it takes to load them."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse invalid values."""
         require(self.unique_examples >= 0, "data.unique_examples must not be negative.")
         require(0 < self.max_prompt_percentile <= 100, "data.max_prompt_percentile must lie in (0, 100].")
         require(self.window >= 0, "data.window must not be negative.")
@@ -106,20 +106,20 @@ class SamplingSettings:
     """How answers are sampled during training."""
 
     problems_per_step: int = 16
-    """Problems asked in each step."""
+    """Problems sampled from in each step."""
     group_size: int = 8
-    """Answers sampled for each problem."""
+    """Answers sampled per problem."""
     temperature: float = 1.0
-    """Divides the logits, in sampling and in every log-prob."""
+    """Sampling temperature; it divides the logits, in sampling and in every log-prob."""
     max_tokens: int = 256
-    """An answer's longest length in tokens, end token included."""
+    """Maximum length of an answer in tokens, end token included."""
     rows_per_batch: int = 128
-    """Answers generated side by side; bounds the memory of the sampler."""
+    """Maximum number of answers generated at the same time; limits the memory of the sampler."""
     sampler: str = shelf_field("samplers", "native")
-    """What generates: native is the fast one, hf the reference, which takes any model."""
+    """The sampler: native is fast; hf is the reference and works with any model."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse invalid values."""
         require(self.problems_per_step >= 1, "sampling.problems_per_step must be at least 1.")
         require(self.group_size >= 1, "sampling.group_size must be at least 1.")
         require(self.temperature > 0, "sampling.temperature must be above 0; evaluation is greedy by itself.")
@@ -132,36 +132,36 @@ class LearnerSettings:
     """The optimizer and its schedule."""
 
     steps: int = 200
-    """Steps of the phase."""
+    """Number of training steps in the phase."""
     batch_size: int = 0
-    """Rollouts for each optimizer step, at most; a step's rollouts are split evenly, and 0 takes them all at once."""
+    """Maximum rollouts per optimizer step; a step's rollouts are split evenly. 0 uses all of them in one update."""
     passes: int = 1
-    """Passes over the rollouts of an online step; each pass makes its own optimizer steps."""
+    """Passes over the rollouts of an online step; each pass has its own optimizer steps."""
     tokens_per_microbatch: int = 16384
-    """Tokens computed at once, padding included; bounds memory, never changes a gradient."""
+    """Maximum tokens per forward pass, padding included; limits memory and does not change the gradient."""
     packing: bool = True
-    """Compute rows side by side without padding, and a prompt once for all of its answers; never another gradient."""
+    """Pack sequences without padding, and compute each prompt once for all its answers; gradients do not change."""
     compile: bool = False
-    """Compile the model's body (torch.compile): faster on CUDA devices after minutes of compiling."""
+    """Compile the model's layers with torch.compile: faster on CUDA devices, after minutes of compilation."""
     optimizer: Literal["adamw", "adamw_offload", "adamw8bit"] = "adamw"
-    """AdamW; with its moments in the host's memory, the same updates; or with moments of 8 bits, by bitsandbytes."""
+    """AdamW; adamw_offload keeps its state in CPU memory, with the same updates; adamw8bit uses 8-bit state."""
     lr: float = 1e-6
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What the learning rate does after the warm-up: constant, or down to zero."""
+    """Learning rate schedule after the warm-up; linear and cosine decay to zero."""
     warmup_steps: int = 0
-    """Steps in which the learning rate rises linearly to its peak."""
+    """Steps over which the learning rate rises linearly to its peak."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's decay rates."""
+    """AdamW's betas."""
     weight_decay: float = 0.0
-    """AdamW's decoupled weight decay, on matrices only."""
+    """AdamW's decoupled weight decay, applied to matrices only."""
     clip_norm: float = 1.0
-    """Largest norm of the whole gradient; 0 does not clip."""
+    """Clip the gradient to this global norm; 0 does not clip."""
     skip_norm: float = 0.0
-    """Pass over an update whose gradient's norm is above this; 0 takes any. Not finite: run.on_non_finite."""
+    """Skip an update whose gradient norm is above this; 0 skips none. For non-finite ones see run.on_non_finite."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse invalid values."""
         require(self.steps >= 0, "learner.steps must not be negative.")
         require(self.batch_size >= 0, "learner.batch_size must not be negative.")
         require(self.passes >= 1, "learner.passes must be at least 1.")
@@ -176,19 +176,19 @@ class LearnerSettings:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """What is measured, on problems that are never trained on."""
+    """The evaluation, on problems that are never trained on."""
 
     tasks: tuple[str, ...] = ()
-    """Held-out problems; empty takes the test split of the training tasks, or holds a part of them out."""
+    """Held-out tasks; empty uses the test split of the training tasks, or holds out a part of them."""
     problems: int = 200
-    """How many problems of each task, spread over it."""
+    """Number of problems per task, spread evenly over it."""
     every: int = 0
-    """Evaluate every so many steps, on the validation part where there is one; 0 only at the start and the end."""
+    """Evaluate every N steps, on the validation split if there is one; 0 evaluates only at the start and the end."""
     samples: int = 1
-    """Sampled answers to each problem beside the greedy one, at the training temperature."""
+    """Answers sampled per problem at the training temperature, in addition to the greedy one."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse invalid values."""
         require(self.problems >= 1, "evaluation.problems must be at least 1.")
         require(self.every >= 0, "evaluation.every must not be negative.")
         require(self.samples >= 0, "evaluation.samples must not be negative.")
@@ -196,48 +196,48 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Where the run is written and what makes it repeatable."""
+    """The run's folder, seed, checkpoints and safety checks."""
 
     out: str = ""
-    """The run's folder; empty makes a fresh one under runs/."""
+    """The run's folder; empty creates a new one under runs/."""
     seed: int = 0
-    """Every random draw of the run follows from it."""
+    """Random seed of the whole run."""
     threads: int = 0
-    """CPU threads of the numeric kernels; 0 takes the physical cores. Recorded, and reused on resume."""
+    """CPU threads for PyTorch; 0 uses the physical cores. Recorded, and reused on resume."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
-    """Of float32 products: exact, or by TF32 (high) or bfloat16 (medium) where that is faster; reused on resume."""
+    """Precision of float32 matrix products: exact, or TF32 (high) or bfloat16 (medium) if faster; reused on resume."""
     save_every: int = 0
-    """Write a checkpoint after every so many steps; 0 only at the end of a phase."""
+    """Save a checkpoint every N steps; 0 saves only at the end of a phase."""
     keep_last: int = 0
-    """Keep only so many of the newest checkpoints, beside the best and those at a phase's end; 0 keeps all."""
+    """Number of newest checkpoints to keep, besides the best and those at the end of a phase; 0 keeps all."""
     keep_best: int = 1
-    """With run.keep_last, keep so many checkpoints after which the validation part was answered best."""
+    """With run.keep_last, the number of checkpoints with the best validation accuracy to keep."""
     save_rollouts: bool = True
-    """Keep every rollout on disk, compressed."""
+    """Save every rollout, compressed."""
     on_no_signal: Literal["stop", "warn"] = "stop"
-    """What a run does at its end when no step had a gradient: fail with exit code 5, or warn, as a control arm may."""
+    """If no step had a gradient, fail at the end with exit code 5, or only warn, for example in a control run."""
     on_non_finite: str = "stop"
-    """Where an update is not finite: stop with exit code 4, or skip:N, at most N updates one after another."""
+    """On a non-finite update: stop with exit code 4, or skip:N, which skips at most N such updates in a row."""
     preflight: bool = True
-    """Before the first step, sample and grade a few answers, and refuse what cannot work."""
+    """Before the first step, sample and grade a few answers, and stop if training cannot work."""
     watchdog: float = 1800.0
-    """Seconds without any progress after which a run ends with exit code 75 and its stacks in the log; 0 never."""
+    """Seconds without progress after which a run exits with code 75 and logs its stack traces; 0 never does."""
     log_every: int = 0
-    """Print a plain line every so many steps where the output is not a terminal; 0 prints about twenty a phase."""
+    """Print a line every N steps if the output is not a terminal; 0 prints about twenty lines per phase."""
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no run can mean."""
+        """Refuse invalid values."""
         require(self.threads >= 0, "run.threads must not be negative.")
         require(self.save_every >= 0, "run.save_every must not be negative.")
         require(self.keep_last >= 0, "run.keep_last must not be negative.")
         require(self.keep_best >= 1, "run.keep_best must be at least 1: the best checkpoint is always kept.")
         require(self.log_every >= 0, "run.log_every must not be negative.")
         require(0 <= self.watchdog < float("inf"), "run.watchdog must be a finite number, 0 or more.")
-        meant = self.on_non_finite == "stop" or self.non_finite_skips > 0
-        require(meant, f"run.on_non_finite is stop, or skip:N with N above 0, not '{self.on_non_finite}'.")
+        valid = self.on_non_finite == "stop" or self.non_finite_skips > 0
+        require(valid, f"run.on_non_finite must be stop, or skip:N with N above 0, not '{self.on_non_finite}'.")
 
     @property
     def non_finite_skips(self) -> int:
-        """How many updates that are not finite may follow each other."""
+        """The number of consecutive non-finite updates that may be skipped; 0 stops at the first."""
         word, _, count = self.on_non_finite.partition(":")
         return int(count) if word == "skip" and count.isdecimal() and count.isascii() else 0

@@ -1,4 +1,4 @@
-"""How a task is named: NAME[:split][@PATH], or the path of a data file or folder."""
+"""Parse names of tasks: NAME[:split][@PATH], or the path of a data file or folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz",
 
 @dataclass(frozen=True)
 class TaskName:
-    """A task as it was named: which leaf, which split, and the file to read in place of its own source."""
+    """A parsed task name: the leaf, the split, and the file to read instead of the task's source."""
 
     leaf: str
     split: str = ""
@@ -18,19 +18,19 @@ class TaskName:
 
     @property
     def label(self) -> str:
-        """A short name for tables and file names; the test split of a task goes by the task's name alone."""
+        """Return a short name for tables and file names; for the test split it is the task's name alone."""
         if self.leaf == "files":
             name = Path(self.path).name
             return next((name[: -len(suffix)] for suffix in DATA_SUFFIXES if name.lower().endswith(suffix)), name)
-        # A user's own task goes by the last part of its path or dotted name.
+        # The label of a user's task is the last part of its path or dotted name.
         name = Path(self.leaf).stem if self.leaf.endswith(".py") else self.leaf.rpartition(".")[2]
         return name if self.split in ("", "test") else f"{name}-{self.split}"
 
 
 def parse_task(name: str) -> TaskName:
-    """Read NAME[:split][@PATH], or the path of a data file or folder."""
+    """Parse NAME[:split][@PATH], or the path of a data file or folder."""
     is_file = name.lower().endswith(DATA_SUFFIXES) and ("@" not in name or Path(name).is_file())
-    # A folder is told from a task of its name by the stroke in its path: ./gsm8k.
+    # A slash distinguishes a folder from a task of the same name: ./gsm8k.
     is_folder = "/" in name and Path(name).is_dir()
     if is_file or is_folder or (Path(name).is_file() and not name.endswith(".py")):
         return TaskName("files", "", name)

@@ -1,6 +1,6 @@
-"""Text to values and back: what stands in a YAML file or on a command line is read by the type of its field.
+"""Convert text to values and back: a value in a YAML file or on a command line is parsed by the type of its field.
 
-So `1e-6` is a number and `on` a boolean exactly where the field is one, whatever YAML would have made of them.
+So `1e-6` is a number and `on` a boolean exactly where the field is one, independent of YAML's own rules.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from qed.errors import UsageError, suggest_nearest
 COMMAND_LINE = "command line"
 TRUE = ("true", "yes", "on", "1")
 FALSE = ("false", "no", "off", "0")
-# What an optional setting reads as nothing, and what a YAML file cannot give to any other.
+# Texts that mean None for an optional setting, and that a YAML file must quote for any other.
 NOTHING = ("null", "none", "~")
-SHORT_SEQUENCE = "seq_"  # how verl begins what begins with sequence_ here
+SHORT_SEQUENCE = "seq_"  # verl's prefix for choices that start with sequence_ here
 YAML_NULLS = ("", "~", "null")
-# Infinity and not-a-number as YAML writes them; Python's own spellings are read as well.
+# Infinity and NaN as YAML writes them; Python's notation is accepted as well.
 YAML_FLOATS = {".inf": "inf", "+.inf": "inf", "-.inf": "-inf", ".nan": "nan"}
 
 
 @dataclass(frozen=True)
 class Raw:
-    """What was written for a setting, before its type is known: a text, or a list of such."""
+    """The text of a setting before its type is known, or a list of texts."""
 
     text: str = ""
     items: tuple[Raw, ...] | None = None
@@ -35,12 +35,12 @@ class Raw:
     origin: str = COMMAND_LINE
 
     def shown(self) -> str:
-        """The value for an error message."""
+        """Return the value for an error message."""
         return repr(self.text) if self.items is None else "a list"
 
 
 def read_node(node: yaml.Node, file: str = "", line: int | None = None) -> Raw:
-    """A YAML scalar or list as it was written; the line is that of its key where it has one."""
+    """Read a YAML scalar or list as text; `line` is the line of its key, if it has one."""
     origin = f"{file}:{line or node.start_mark.line + 1}" if file else COMMAND_LINE
     if isinstance(node, yaml.ScalarNode):
         plain = node.style is None
@@ -51,7 +51,7 @@ def read_node(node: yaml.Node, file: str = "", line: int | None = None) -> Raw:
 
 
 def split_items(text: str) -> tuple[Raw, ...]:
-    """A list on a command line: JSON in brackets, or texts between commas."""
+    """Parse a list of a command line: JSON in brackets, or texts separated by commas."""
     if not text.startswith("["):
         return tuple(Raw(part.strip()) for part in text.split(",")) if text else ()
     try:
@@ -64,7 +64,7 @@ def split_items(text: str) -> tuple[Raw, ...]:
 
 
 def describe_type(kind: Any) -> str:
-    """A type in words: what a setting must be."""
+    """Describe a type in words, for error messages."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Literal:
         return "one of " + ", ".join(map(str, arguments))
@@ -77,12 +77,12 @@ def describe_type(kind: Any) -> str:
 
 
 def _is_open_ended(kind: Any) -> bool:
-    """Whether a list type takes any number of entries."""
+    """Return whether a list type accepts any number of entries."""
     return get_origin(kind) is list or get_args(kind)[-1] is ...
 
 
 def coerce_value(raw: Raw, kind: Any) -> Any:
-    """The value that a text means for a type; a ValueError carries what the setting must be instead."""
+    """Convert a text to a type; a ValueError says what the setting must be."""
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):
         return _coerce_optional(raw, kind)
@@ -100,7 +100,7 @@ def _coerce_optional(raw: Raw, kind: Any) -> Any:
     nothing = raw.missing or (raw.items is None and raw.plain and raw.text.lower() in NOTHING)
     if nothing and type(None) in parts:
         return None
-    # A text takes everything, so it is tried last.
+    # Every value is a valid text, so text is tried last.
     for part in sorted((part for part in parts if part is not type(None)), key=lambda part: part is str):
         try:
             return coerce_value(raw, part)
@@ -111,7 +111,7 @@ def _coerce_optional(raw: Raw, kind: Any) -> Any:
 
 def _coerce_sequence(raw: Raw, kind: Any) -> Any:
     arguments = get_args(kind)
-    # One quoted text in a YAML file is one entry, even if it holds a comma.
+    # A quoted text in a YAML file is one entry, even if it contains a comma.
     items = raw.items if raw.items is not None else split_items(raw.text) if raw.plain else (raw,)
     if _is_open_ended(kind):
         return (get_origin(kind) or tuple)(coerce_value(item, arguments[0]) for item in items)
@@ -139,13 +139,13 @@ def _coerce_scalar(raw: Raw, kind: Any) -> Any:
         if kind is float:
             return float(YAML_FLOATS.get(text.lower(), text))
     except ValueError as error:
-        hint = _coerce_integer(text) if kind is int else ""
+        hint = _suggest_integer(text) if kind is int else ""
         raise ValueError(f"must be {describe_type(kind)}, not {raw.text!r}.{hint}") from error
     return raw.text
 
 
-def _coerce_integer(text: str) -> str:
-    """A hint for a whole number that was written like 1e5 or 8.0."""
+def _suggest_integer(text: str) -> str:
+    """Return a hint for a whole number written like 1e5 or 8.0."""
     try:
         number = float(text)
     except ValueError:
@@ -154,7 +154,7 @@ def _coerce_integer(text: str) -> str:
 
 
 def format_value(value: Any) -> str:
-    """A value on one line, as a configuration would write it."""
+    """Format a value on one line, as in a configuration."""
     if isinstance(value, (tuple, list)):
         return "[" + ", ".join(map(format_value, value)) + "]"
     if value is None:
@@ -165,7 +165,7 @@ def format_value(value: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes a list on one line, and quotes words that an optional setting would read as nothing."""
+    """A YAML dumper that writes lists on one line, and quotes words that an optional setting would read as None."""
 
 
 def _write_list(dumper: yaml.SafeDumper, value: tuple[Any, ...] | list[Any]) -> yaml.Node:
@@ -173,7 +173,7 @@ def _write_list(dumper: yaml.SafeDumper, value: tuple[Any, ...] | list[Any]) -> 
 
 
 def _write_text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    # Only between double quotes are all characters that end a line, or cannot be seen, written by their names.
+    # Only double-quoted YAML escapes line breaks and invisible characters.
     style = '"' if value.lower() in NOTHING or not value.isprintable() else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
@@ -184,12 +184,12 @@ _Dumper.add_representer(str, _write_text)
 
 
 def dump_settings(settings: Any) -> str:
-    """Settings as the text of a YAML file; reading it gives equal settings."""
-    # An unlimited width keeps a long text on the line of its key.
+    """Format settings as the text of a YAML file; reading it returns equal settings."""
+    # The large width keeps a long text on the line of its key.
     return yaml.dump(build_tree(settings), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000_000)
 
 
 def build_tree(settings: Any) -> dict[str, Any]:
-    """Settings as nested dicts, in the order of their fields."""
+    """Convert settings to nested dicts, in the order of their fields."""
     parts = {part.name: getattr(settings, part.name) for part in fields(settings)}
     return {name: build_tree(value) if is_dataclass(value) else value for name, value in parts.items()}

@@ -1,1 +1,1 @@
-"""Data: tasks, prompts, sources, splits, and the tools that look at it."""
+"""Data: tasks, prompts, sources, splits, and the tools that inspect and convert it."""

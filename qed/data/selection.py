@@ -1,6 +1,6 @@
-"""Which training problems a run takes: distinct ones, so many, those whose worked solution is right, those that fit.
+"""Select the training problems of a run: by the correctness of the worked solution, by number and by prompt length.
 
-Every problem left out is counted under its reason.
+Problems that are left out are counted by reason.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from qed.types import Problem, Rollout
 def select_problems(
     problems: Sequence[Problem], data: DataSettings, seed: int, left_out: Counter[str]
 ) -> list[Problem]:
-    """The problems that the settings ask for, in their order.
+    """Return the problems that the settings select, in their order.
 
     Raises:
-        DataError: none is left.
+        DataError: no problem is left.
     """
     kept = list(problems)
     if data.correct_only:
         kept = [problem for problem in kept if has_right_solution(problem)]
         left_out["problems whose worked solution is missing or wrong"] += len(problems) - len(kept)
     if 0 < data.unique_examples < len(kept):
-        # A part drawn by the seed, so that 128 of them are among the 256 of the same seed.
+        # A smaller selection is part of a larger one with the same seed: 128 problems are among the 256.
         chosen = set(shuffle_indices(len(kept), seed, "unique examples")[: data.unique_examples])
         left_out["problems beyond data.unique_examples"] += len(kept) - len(chosen)
         kept = [problem for number, problem in enumerate(kept) if number in chosen]
     if not kept:
-        raise DataError("No training problem is left: data.correct_only found no worked solution that is right.")
+        raise DataError("No training problem is left: data.correct_only found no correct worked solution.")
     return kept
 
 
 def has_right_solution(problem: Problem) -> bool:
-    """Whether a problem's demonstration ends in the right answer.
+    """Return whether a problem's demonstration ends in the correct answer.
 
-    A solution that states no answer of its own is right: the prompt writes the known answer behind it.
+    A solution that states no answer counts as correct: the prompt appends the gold answer to it.
     """
     completion = problem.meta.get("completion") or ""
     if completion:
@@ -53,25 +53,25 @@ def has_right_solution(problem: Problem) -> bool:
 
 
 def split_validation(
-    problems: Sequence[Problem], share: float, most: int, seed: int
+    problems: Sequence[Problem], share: float, limit: int, seed: int
 ) -> tuple[list[Problem], list[Problem]]:
-    """The training problems, and a part of them held back for validation: problems with an answer or a preference,
-    drawn by the seed.
+    """Split problems into a training and a validation part, drawn by the seed.
 
-    All rows that ask the same question go together, so that nothing validated on is trained on.
+    Only problems with an answer or a preference are drawn for validation. All rows with the same question go into the
+    same part, so that no validation question is trained on.
     """
     if not share:
         return list(problems), []
     answered = list(
         {problem.question: problem for problem in problems if problem.answer or problem.is_preference}.values()
     )
-    count = min(most, math.ceil(share * len(answered)))
-    drawn = [answered[index] for index in shuffle_indices(len(answered), seed, "validation")[:count]]
-    asked = {problem.question for problem in drawn}
-    return [problem for problem in problems if problem.question not in asked], drawn
+    count = min(limit, math.ceil(share * len(answered)))
+    validation = [answered[index] for index in shuffle_indices(len(answered), seed, "validation")[:count]]
+    questions = {problem.question for problem in validation}
+    return [problem for problem in problems if problem.question not in questions], validation
 
 
 def compute_percentile_length(lengths: Sequence[int], percentile: float) -> int:
-    """The length of the prompt at a percentile: the longest that is kept."""
+    """Return the length at a percentile, which is the longest length within it."""
     ordered = sorted(lengths)
     return ordered[max(0, math.ceil(percentile / 100 * len(ordered)) - 1)]

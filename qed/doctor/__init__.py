@@ -1,1 +1,1 @@
-"""What this machine can do: looked at, and measured."""
+"""Checks and measurements of the machine: `qed doctor`."""

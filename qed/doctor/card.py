@@ -1,4 +1,4 @@
-"""What the checks have found, as a card for people and as an object for programs."""
+"""Run the checks, and format their results as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ WIDTH = 120
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check has found: for people, for programs, and what had better be changed."""
+    """The result of a check: text lines, facts for JSON, and advice."""
 
     lines: tuple[str, ...]
     facts: Mapping[str, Any]
     advice: tuple[str, ...] = field(default=())
 
 
-# The checks in the order of the card, each with the module that holds it.
+# The checks in their order on the card, with the module that defines `check_NAME`.
 CHECKS = {
     "device": "hardware",
     "dtypes": "hardware",
@@ -37,12 +37,12 @@ CHECKS = {
 
 @dataclass(frozen=True)
 class Card:
-    """What all checks have found, by their names."""
+    """The results of all checks by name."""
 
     findings: Mapping[str, Finding]
 
     def text(self) -> str:
-        """For people: a line or more for each check, and behind a `!` what had better be changed."""
+        """Format one or more lines per check, and advice after a `!`."""
         lines = []
         for name, finding in self.findings.items():
             lines += _format_block(name, finding.lines)
@@ -51,24 +51,24 @@ class Card:
         return "\n".join(lines)
 
     def as_object(self) -> dict[str, Any]:
-        """For programs: the facts by the names of their checks, and all advice."""
+        """Return the facts by check, and all advice, for JSON."""
         facts: dict[str, Any] = {name: dict(finding.facts) for name, finding in self.findings.items()}
         return {**facts, "advice": [advice for finding in self.findings.values() for advice in finding.advice]}
 
 
 def run_checks() -> Card:
-    """The findings of all checks; one that fails says so and keeps none of the others from looking."""
+    """Run all checks; a failed check is reported and does not stop the others."""
     return Card({name: _run_check(name, module) for name, module in CHECKS.items()})
 
 
 def _run_check(name: str, module: str) -> Finding:
     try:
-        # Imported here, because what is broken on this machine may be torch itself.
-        found: Finding = getattr(import_module(f"qed.doctor.{module}"), name)()
-    except Exception as error:  # noqa: BLE001 -- whatever it is, the other checks go on
-        told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        return Finding((f"this check failed: {told}",), {"failed": told})
-    return found
+        # Imported here, because torch itself may be broken on this machine.
+        finding: Finding = getattr(import_module(f"qed.doctor.{module}"), f"check_{name}")()
+    except Exception as error:  # noqa: BLE001 -- the other checks run after any error
+        message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        return Finding((f"this check failed: {message}",), {"failed": message})
+    return finding
 
 
 def _format_block(name: str, lines: tuple[str, ...]) -> list[str]:

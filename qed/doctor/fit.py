@@ -1,4 +1,4 @@
-"""The largest micro-batch and the most answers side by side that fit a memory, from the peaks of a few sizes."""
+"""Find the largest micro-batch and sampler batch that fit into memory, from the peak memory of a few sizes."""
 
 from __future__ import annotations
 
@@ -13,68 +13,68 @@ from qed.doctor.rows import Lengths
 from qed.doctor.trial import ROLES, Peak, Role, TrialRequest, TrialResult, resolve_trial_settings, run_trial
 from qed.errors import ModelError
 
-MARGIN = 0.1  # of the memory that is left free: fragments, longer steps, whatever else the process holds
+MARGIN = 0.1  # share of the memory to leave free for fragmentation, longer steps and other uses of the process
 GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Line:
-    """Memory by rows: what is there anyway, weights, gradients and optimizer state among it, and what a row adds."""
+    """Memory as a linear function of rows: `base` (weights, gradients, optimizer state, …) and bytes per `row`."""
 
     base: float
     row: float
 
 
 def fit_line(peaks: Sequence[Peak]) -> Line:
-    """The line through the two largest sizes that could be computed; through one, a row is taken to cost all of it."""
-    known = [(peak.rows, peak.bytes) for peak in peaks if peak.bytes is not None]
-    if len(known) < 2:
-        return Line(0.0, known[0][1] / known[0][0])
-    (fewer, less), (more, much) = known[-2:]
-    row = max(0, much - less) / (more - fewer)
-    return Line(much - row * more, row)
+    """Fit a line through the two largest measured sizes; with a single size, the row accounts for all memory."""
+    points = [(peak.rows, peak.bytes) for peak in peaks if peak.bytes is not None]
+    if len(points) < 2:
+        return Line(0.0, points[0][1] / points[0][0])
+    (rows_1, bytes_1), (rows_2, bytes_2) = points[-2:]
+    row = max(0, bytes_2 - bytes_1) / (rows_2 - rows_1)
+    return Line(bytes_2 - row * rows_2, row)
 
 
 def find_largest(peaks: Sequence[Peak], budget: float) -> int:
-    """The most rows that stay within so many bytes; 0 where not even one does."""
-    known = [peak for peak in peaks if peak.bytes is not None]
-    if not known:
+    """Return the largest number of rows within `budget` bytes; 0 if not even one row fits."""
+    measured = [peak for peak in peaks if peak.bytes is not None]
+    if not measured:
         return 0
-    along = fit_line(peaks)
-    # A peak that was measured counts for more than the line, and what ran out of memory does so again.
-    seen = max((peak.rows for peak in known if peak.bytes is not None and peak.bytes <= budget), default=0)
-    reckoned = int((budget - along.base) / along.row) if along.row else seen
+    line = fit_line(peaks)
+    # Measured peaks take precedence over the line, and sizes that ran out of memory are excluded.
+    largest = max((peak.rows for peak in measured if peak.bytes is not None and peak.bytes <= budget), default=0)
+    estimate = int((budget - line.base) / line.row) if line.row else largest
     bound = min((peak.rows - 1 for peak in peaks if peak.bytes is None), default=None)
-    rows = max(seen, reckoned, 0)
+    rows = max(largest, estimate, 0)
     return rows if bound is None else min(rows, bound)
 
 
 @dataclass(frozen=True)
 class Fit:
-    """What fits, and what it was reckoned from."""
+    """The largest sizes that fit, and the measurements behind them."""
 
-    settings: dict[str, Any]  # to write down, by their full names
+    settings: dict[str, Any]  # for a YAML file, by full names
     rows: dict[Role, int]
-    found: TrialResult
+    trial: TrialResult
     memory: int
 
     def text(self) -> str:
-        """For people: what was measured, and a YAML fragment that `qed grpo` takes."""
-        told = [f"# {self.found.device}, {self.memory / GIB:.2f} GiB, of which {MARGIN:.0%} are left free"]
+        """Format the measurements as comments, and the settings as a YAML fragment for `qed grpo`."""
+        comments = [f"# {self.trial.device}, {self.memory / GIB:.2f} GiB, of which {MARGIN:.0%} are left free"]
         for role, rows in self.rows.items():
-            along, peaks = fit_line(self.found.peaks[role]), self.found.peaks[role]
+            line, peaks = fit_line(self.trial.peaks[role]), self.trial.peaks[role]
             sizes = " and ".join(str(peak.rows) for peak in peaks[-2:] if peak.bytes is not None)
-            told.append(
-                f"# {role}: {along.base / GIB:.2f} GiB and {along.row / 2**20:.2f} MiB a row, measured at {sizes} "
+            comments.append(
+                f"# {role}: {line.base / GIB:.2f} GiB and {line.row / 2**20:.2f} MiB a row, measured at {sizes} "
                 f"rows: up to {rows} rows at once"
             )
-        return "\n".join([*told, *(f"{key}: {json.dumps(value)}" for key, value in self.settings.items())])
+        return "\n".join([*comments, *(f"{key}: {json.dumps(value)}" for key, value in self.settings.items())])
 
     def as_object(self) -> dict[str, Any]:
-        """For programs."""
-        lines = {role: fit_line(peaks) for role, peaks in self.found.peaks.items()}
+        """Return the result for JSON."""
+        lines = {role: fit_line(peaks) for role, peaks in self.trial.peaks.items()}
         return {
-            "device": self.found.device,
+            "device": self.trial.device,
             "memory_gib": self.memory / GIB,
             "margin": MARGIN,
             **{
@@ -86,41 +86,41 @@ class Fit:
 
 
 def measure_fit(arguments: Sequence[str], lengths: Lengths, memory: float, say: Callable[[str], None]) -> Fit:
-    """Measure a learner and a sampler, and reckon what fits.
+    """Measure a learner and a sampler, and estimate the largest sizes that fit.
 
     Args:
         arguments: a command line of `qed grpo`.
-        lengths: of a row.
-        memory: in GiB; 0 takes what the device has free.
-        say: tells what is being done.
+        lengths: prompt and answer lengths of a row.
+        memory: memory in GiB; 0 uses the free memory of the device.
+        say: prints progress.
 
     Raises:
         ModelError: not even one row fits.
     """
     say(f"Measuring a sampler and a learner, rows of {lengths.prompt} + {lengths.answer} tokens.")
-    found = run_trial(TrialRequest(tuple(arguments), lengths.prompt, lengths.answer))
-    # A limit above what there is would promise what nobody can hold.
-    limit = min(found.room, int(memory * GIB)) if memory else found.room
-    rows = {role: find_largest(peaks, limit * (1 - MARGIN)) for role, peaks in found.peaks.items()}
+    trial = run_trial(TrialRequest(tuple(arguments), lengths.prompt, lengths.answer))
+    # A limit above the available memory does not count.
+    limit = min(trial.room, int(memory * GIB)) if memory else trial.room
+    rows = {role: find_largest(peaks, limit * (1 - MARGIN)) for role, peaks in trial.peaks.items()}
     for role in ROLES:
         if not rows[role]:
-            raise ModelError(_explain_too_large(role, found, limit, lengths))
-    return Fit(_list_settings(arguments, lengths, rows), rows, found, limit)
+            raise ModelError(_explain_too_large(role, trial, limit, lengths))
+    return Fit(_list_settings(arguments, lengths, rows), rows, trial, limit)
 
 
-def _explain_too_large(role: Role, one: TrialResult, limit: int, lengths: Lengths) -> str:
-    first = one.peaks[role][0].bytes
+def _explain_too_large(role: Role, trial: TrialResult, limit: int, lengths: Lengths) -> str:
+    first = trial.peaks[role][0].bytes
     took = "ran out of memory" if first is None else f"took {first / GIB:.2f} GiB"
     return (
-        f"Not even one row of {lengths.prompt} + {lengths.answer} tokens fits {limit / GIB:.2f} GiB of {one.device} "
+        f"Not even one row of {lengths.prompt} + {lengths.answer} tokens fits {limit / GIB:.2f} GiB of {trial.device} "
         f"memory, of which {MARGIN:.0%} are left free: the {role} {took} for it, with weights, gradients and optimizer "
-        "state. Ask with smaller --lengths, or with model.gradient_checkpointing=true, model.precision=bfloat16, "
+        "state. Use smaller --lengths, or model.gradient_checkpointing=true, model.precision=bfloat16, "
         "model.lora_rank=16 or learner.optimizer=adamw_offload."
     )
 
 
 def _list_settings(arguments: Sequence[str], lengths: Lengths, rows: dict[Role, int]) -> dict[str, Any]:
-    """What was asked with and what was found; no more rows than a step has, because more would change nothing."""
+    """Return the given and the measured settings; the rows are limited to those of a step, as more have no effect."""
     settings = resolve_trial_settings(arguments)
     origins, values = resolve_settings("grpo", arguments).origins, list_values(settings)
     given = {key: values[key] for key, origin in origins.items() if not origin.startswith(DEFAULT)}

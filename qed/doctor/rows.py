@@ -1,4 +1,4 @@
-"""A step's work without a task: a policy, a learner, and rows of the lengths that are asked about."""
+"""Run the work of a step without a task: a policy and a learner on random rows of given lengths."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from qed.sampling.base import Sampler, Sampling
 from qed.training.learner import Learner
 from qed.types import Completion, Problem, Rollout
 
-NEVER = -1  # an id that no model draws, so that every answer has its full length
+NEVER = -1  # an end id that is never sampled, so that every answer has its full length
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many tokens a prompt and its answer have."""
+    """The number of tokens of a prompt and of its answer."""
 
     prompt: int
     answer: int
 
     @property
     def row(self) -> int:
-        """The tokens of one row as the learner counts them: the last one is a label alone."""
+        """Return the tokens of a row as the learner counts them: the last token is only a label."""
         return self.prompt + self.answer - 1
 
 
 class Work:
-    """What a step does, for any number of rows: random tokens of fixed lengths, a real model, sampler and learner.
+    """The work of a step for any number of rows: random tokens of fixed lengths, a real model, sampler and learner.
 
     Raises:
         UsageError: the model's window is shorter than such a row.
@@ -46,15 +46,15 @@ class Work:
         check_name(settings.model.name)
         self.settings, self.lengths = settings, lengths
         self.policy = _load_policy(settings)
-        room = read_window(self.policy.model)
-        if lengths.prompt + lengths.answer > room:
+        window = read_window(self.policy.model)
+        if lengths.prompt + lengths.answer > window:
             raise UsageError(
                 f"{lengths.prompt} tokens of prompt and {lengths.answer} of answer do not fit the window of "
-                f"{settings.model.name}, which holds {room}. Ask with smaller --lengths."
+                f"{settings.model.name}, which has {window}. Use smaller --lengths."
             )
         ends = find_end_ids(self.policy.model, self.policy.tokenizer, chat=False)
         self.choice = [token for token in range(min(len(self.policy.tokenizer), 1000)) if token not in ends]
-        moves = settings.algorithm.reference_moves[0] > 0  # then the reference is a model of its own
+        moves = settings.algorithm.reference_moves[0] > 0  # then the reference is a separate model
         adapted = settings.algorithm.reference and not moves and lora.has_adapters(self.policy.model)
         self.learner = Learner(
             self.policy.model,
@@ -68,49 +68,49 @@ class Work:
 
     @property
     def group(self) -> int:
-        """The answers to one prompt."""
+        """Return the number of answers per prompt."""
         return self.settings.sampling.group_size
 
     def update(self, rows: int, at_once: int) -> None:
-        """One optimizer step over some rows, of which `at_once` are computed together."""
+        """Run one optimizer step over `rows` rows, with `at_once` rows per micro-batch."""
         budget = at_once * self.lengths.row
         self.learner.settings = replace(self.learner.settings, tokens_per_microbatch=budget)
-        self.learner.update([self._rollout(number) for number in range(rows)], 0)
+        self.learner.update([self._build_rollout(number) for number in range(rows)], 0)
 
     def answer(self, rows: int, tokens: int = 0) -> list[list[Completion]]:
-        """Sample so many answers side by side, of the full length or of fewer tokens."""
-        return self._generate(_deal_rows(rows, self.group), [0] * -(-rows // self.group), rows, tokens)
+        """Sample `rows` answers at the same time, of the full length or of `tokens` tokens."""
+        return self._generate(_split_rows(rows, self.group), [0] * -(-rows // self.group), rows, tokens)
 
     def answer_and_refill(self, rows: int) -> None:
-        """Sample so many answers side by side, with the costliest moment of it: some are done a token before the
-        others, so that their places are filled while the others are longest."""
-        some = max(1, rows // 4)
-        begun = 1 if self.lengths.answer > 1 else 0
+        """Sample `rows` answers at the same time, with the peak of memory: a quarter of the answers ends one token
+        early, so that new answers start while the others are longest."""
+        early = max(1, rows // 4)
+        prefix = 1 if self.lengths.answer > 1 else 0
         last = min(self.lengths.prompt, self.lengths.answer) - 1
-        blocks = [(_deal_rows(some, self.group), begun), (_deal_rows(rows - some, self.group), 0)]
-        blocks.append((_deal_rows(some, self.group), last))
+        blocks = [(_split_rows(early, self.group), prefix), (_split_rows(rows - early, self.group), 0)]
+        blocks.append((_split_rows(early, self.group), last))
         counts = [count for shares, _ in blocks for count in shares]
         self._generate(counts, [given for shares, given in blocks for _ in shares], rows, 0)
 
     def _generate(self, counts: Sequence[int], given: Sequence[int], rows: int, tokens: int) -> list[list[Completion]]:
-        prompts = [self._tokens(("prompt", number), self.lengths.prompt) for number in range(len(counts))]
-        seeds = [[number * self.group + own for own in range(count)] for number, count in enumerate(counts)]
+        prompts = [self._draw_tokens(("prompt", number), self.lengths.prompt) for number in range(len(counts))]
+        seeds = [[number * self.group + index for index in range(count)] for number, count in enumerate(counts)]
         sampling = Sampling(self.settings.sampling.temperature, tokens or self.lengths.answer)
-        return self._sampler(rows).generate(prompts, seeds, sampling, given)
+        return self._build_sampler(rows).generate(prompts, seeds, sampling, given)
 
-    def _sampler(self, rows: int) -> Sampler:
+    def _build_sampler(self, rows: int) -> Sampler:
         make: Any = plugins.load_leaf("samplers", self.settings.sampling.sampler).make
         model = self.policy.model
         sampler: Sampler = make(model, self.policy.tokenizer, (NEVER,), rows, read_precision(self.settings.model))
         reserve_training(sampler, self.learner)
         return sampler
 
-    def _rollout(self, number: int) -> Rollout:
+    def _build_rollout(self, number: int) -> Rollout:
         prompt = number // self.group
         return Rollout(
             Problem(f"{prompt}", "", ""),
-            self._tokens(("prompt", prompt), self.lengths.prompt),
-            self._tokens(("answer", number), self.lengths.answer),
+            self._draw_tokens(("prompt", prompt), self.lengths.prompt),
+            self._draw_tokens(("answer", number), self.lengths.answer),
             (-1.0,) * self.lengths.answer,
             "",
             "length",
@@ -118,18 +118,18 @@ class Work:
             advantage=1.0 if number % 2 else -1.0,
         )
 
-    def _tokens(self, address: tuple[str, int], length: int) -> tuple[int, ...]:
-        """Random tokens, the same ones for the same address."""
+    def _draw_tokens(self, address: tuple[str, int], length: int) -> tuple[int, ...]:
+        """Draw random tokens, the same ones for the same address."""
         return tuple(random.Random(str(address)).choices(self.choice, k=length))
 
 
 def _load_policy(settings: Settings) -> Policy:
-    """The policy as a run makes it; only a model from nothing is made of the run's own problems."""
+    """Load the policy as in a run; only a new model needs the run's problems."""
     fresh = is_new(settings.model.name)
     problems = load_problems(settings.data, settings.evaluation, settings.run.seed).problems if fresh else []
     return load_policy(settings, problems, pick_device(settings.model.device), None)
 
 
-def _deal_rows(rows: int, group: int) -> list[int]:
-    """Rows dealt to prompts, at most a group each."""
+def _split_rows(rows: int, group: int) -> list[int]:
+    """Split rows over prompts, at most a group each."""
     return [min(group, rows - first) for first in range(0, rows, group)]

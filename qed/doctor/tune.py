@@ -1,4 +1,4 @@
-"""How products of matrices are fastest here: threads and precision, timed on a learner's step and a sampler's."""
+"""Find the fastest number of threads and precision of matrix products, timed on a learner's and a sampler's step."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from qed.doctor.rows import Lengths, Work
 from qed.models import threads as kernel_threads
 
 ROUNDS = 5
-PROMPTS = 2  # whose groups are sampled and trained in a trial step
-TOKENS = 16  # of an answer that are sampled in a trial; a longer one takes in proportion
-HOPELESS = 2.0  # times the fastest in the first round: not tried again
-TF32_FLAG = "amx_fp16"  # what oneDNN needs for TF32 on a processor
-WORTH = 0.95  # of the time of what is exact and usual: from here on something else is proposed
+PROMPTS = 2  # prompts of a trial step; each has a full group
+TOKENS = 16  # sampled tokens of an answer in a trial; the time is scaled to the full length
+DROP_RATIO = 2.0  # modes slower than this ratio to the fastest in the first round are not timed again
+TF32_FLAG = "amx_fp16"  # CPU flag that oneDNN needs for TF32
+MIN_GAIN = 0.95  # ratio of times below which another mode is proposed instead of an exact or the default one
 
 
 @dataclass(frozen=True, order=True)
 class ComputeMode:
-    """A way to compute."""
+    """A number of threads with a precision of matrix products."""
 
     threads: int
     precision: str
@@ -36,63 +36,63 @@ class ComputeMode:
 
 @dataclass(frozen=True)
 class Seconds:
-    """What an update and the sampling before it took in one round, the sampling at its full length."""
+    """The times of an update and of sampling in one round, with sampling scaled to the full length."""
 
     update: float
     sample: float
 
     @property
     def step(self) -> float:
-        """Both."""
+        """Return the sum of both."""
         return self.update + self.sample
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What was timed, and which way is proposed."""
+    """The measured times, and the proposed mode."""
 
-    usual: ComputeMode
+    default: ComputeMode
     chosen: ComputeMode
     rounds: dict[ComputeMode, list[Seconds]]
     device: str
 
     @property
     def settings(self) -> dict[str, Any]:
-        """To write down, by their full names."""
+        """Return the settings for a YAML file, by full names."""
         return {"run.threads": self.chosen.threads, "run.matmul_precision": self.chosen.precision}
 
     def text(self) -> str:
-        """For people: a table, and a YAML fragment."""
-        rows = [["# threads", "precision", "products by", "update s", "sample s", "step s", "least to most", ""]]
-        for way in sorted(self.rounds):
-            taken = self.rounds[way]
-            steps = [one.step for one in taken]
-            parts = [median(one.update for one in taken), median(one.sample for one in taken), median(steps)]
-            note = "proposed" if way == self.chosen else "given up after one round" if len(taken) < ROUNDS else ""
+        """Format a table as comments, and the settings as a YAML fragment."""
+        rows = [["# threads", "precision", "products by", "update s", "sample s", "step s", "min to max", ""]]
+        for mode in sorted(self.rounds):
+            times = self.rounds[mode]
+            steps = [seconds.step for seconds in times]
+            parts = [median(s.update for s in times), median(s.sample for s in times), median(steps)]
+            note = "proposed" if mode == self.chosen else "dropped after one round" if len(times) < ROUNDS else ""
             rows.append(
-                [f"# {way.threads}", way.precision, name_library(way.precision, self.device)]
+                [f"# {mode.threads}", mode.precision, name_library(mode.precision, self.device)]
                 + [f"{seconds:.4f}" for seconds in parts]
                 + [f"{min(steps):.4f} to {max(steps):.4f}", note]
             )
         return "\n".join([format_columns(rows), *(f"{key}: {value}" for key, value in self.settings.items())])
 
     def as_object(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result for JSON."""
         timed = [
             {
-                "threads": way.threads,
-                "matmul_precision": way.precision,
-                "products_by": name_library(way.precision, self.device),
-                "step_s": [one.step for one in taken],
-                "update_s": [one.update for one in taken],
+                "threads": mode.threads,
+                "matmul_precision": mode.precision,
+                "products_by": name_library(mode.precision, self.device),
+                "step_s": [seconds.step for seconds in times],
+                "update_s": [seconds.update for seconds in times],
             }
-            for way, taken in sorted(self.rounds.items())
+            for mode, times in sorted(self.rounds.items())
         ]
         return {"device": self.device, "timed": timed, "settings": self.settings}
 
 
 def name_library(precision: str, device: str) -> str:
-    """Which library multiplies float32 matrices."""
+    """Return the library that multiplies float32 matrices."""
     if device != "cpu":
         return {"cuda": "cuBLAS" if precision == "highest" else "cuBLAS, TF32"}.get(device, device)
     if precision == "highest":
@@ -101,7 +101,7 @@ def name_library(precision: str, device: str) -> str:
 
 
 def list_modes(device: str) -> list[ComputeMode]:
-    """The ways to try that differ here: each precision with 1, 2, 4, … threads and all cores; a GPU asks for none."""
+    """List the modes to time: each precision with 1, 2, 4, … threads and all cores; on a GPU only the default."""
     cores = host.count_usable_cores()
     counts = {cores, host.choose_threads(), *(1 << power for power in range(cores.bit_length()) if 1 << power <= cores)}
     threads = sorted(counts) if device == "cpu" else [host.choose_threads()]
@@ -109,56 +109,56 @@ def list_modes(device: str) -> list[ComputeMode]:
 
 
 def _list_precisions(device: str) -> tuple[str, ...]:
-    """Those that compute differently: `medium` is `high` on a GPU, and `high` is `highest` on most processors."""
+    """Return the distinct precisions: `medium` equals `high` on a GPU, and `high` equals `highest` on most CPUs."""
     if device != "cpu":
         return "highest", "high"
     return ("highest", "high", "medium") if TF32_FLAG in read_cpu_flags() else ("highest", "medium")
 
 
-def choose_mode(rounds: dict[ComputeMode, list[Seconds]], usual: ComputeMode) -> ComputeMode:
-    """The usual way unless an exact one is clearly faster, and an exact one unless another is."""
-    taken = {way: median(one.step for one in each) for way, each in rounds.items()}
-    exact = [way for way in taken if way.precision == "highest"]
-    best = usual
-    for some in (exact, list(taken)):
-        fastest = min(some, key=taken.__getitem__)
-        if taken[fastest] < WORTH * taken[best]:
+def choose_mode(rounds: dict[ComputeMode, list[Seconds]], default: ComputeMode) -> ComputeMode:
+    """Return the default mode unless an exact mode is clearly faster, and that unless an inexact one is."""
+    times = {mode: median(seconds.step for seconds in each) for mode, each in rounds.items()}
+    exact = [mode for mode in times if mode.precision == "highest"]
+    best = default
+    for candidates in (exact, list(times)):
+        fastest = min(candidates, key=times.__getitem__)
+        if times[fastest] < MIN_GAIN * times[best]:
             best = fastest
     return best
 
 
 @kernel_threads.restore_threads()
 def tune(settings: Settings, lengths: Lengths, say: Callable[[str], None]) -> TuneResult:
-    """Time every way in turn, round after round, so that what else the machine does meets all of them alike."""
+    """Time all modes in turn for several rounds, so that other load on the machine affects all of them equally."""
     work = Work(settings, lengths)
     device = work.policy.model.device.type
-    usual = ComputeMode(host.choose_threads(), "highest")
-    tried = list_modes(device)
-    say(f"Timing {len(tried)} ways to compute, {ROUNDS} rounds of each that is not hopeless.")
-    _time_round(work, tried)  # the first one pays for what is prepared once
+    default = ComputeMode(host.choose_threads(), "highest")
+    modes = list_modes(device)
+    say(f"Timing {len(modes)} modes, up to {ROUNDS} rounds each.")
+    _time_round(work, modes)  # a warm-up, which is not counted
     rounds: dict[ComputeMode, list[Seconds]] = defaultdict(list)
     for number in range(ROUNDS):
-        for way, seconds in _time_round(work, tried).items():
-            rounds[way].append(seconds)
+        for mode, seconds in _time_round(work, modes).items():
+            rounds[mode].append(seconds)
         if number == 0:
-            least = min(one.step for (one,) in rounds.values())
-            tried = [way for way in tried if way == usual or rounds[way][0].step <= HOPELESS * least]
-    return TuneResult(usual, choose_mode(rounds, usual), dict(rounds), device)
+            fastest = min(seconds.step for (seconds,) in rounds.values())
+            modes = [mode for mode in modes if mode == default or rounds[mode][0].step <= DROP_RATIO * fastest]
+    return TuneResult(default, choose_mode(rounds, default), dict(rounds), device)
 
 
-def _time_round(work: Work, tried: Sequence[ComputeMode]) -> dict[ComputeMode, Seconds]:
+def _time_round(work: Work, modes: Sequence[ComputeMode]) -> dict[ComputeMode, Seconds]:
     rows, tokens = PROMPTS * work.group, min(TOKENS, work.lengths.answer)
-    found = {}
-    for way in tried:
-        kernel_threads.set_threads(way.threads, way.precision)
+    times = {}
+    for mode in modes:
+        kernel_threads.set_threads(mode.threads, mode.precision)
         sampling = _time_call(lambda: work.answer(rows, tokens))
-        found[way] = Seconds(_time_call(lambda: work.update(rows, rows)), sampling * work.lengths.answer / tokens)
-    return found
+        times[mode] = Seconds(_time_call(lambda: work.update(rows, rows)), sampling * work.lengths.answer / tokens)
+    return times
 
 
-def _time_call(deed: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    deed()
+def _time_call(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    return time.perf_counter() - began
+    return time.perf_counter() - start

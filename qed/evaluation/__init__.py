@@ -1,1 +1,1 @@
-"""What a set of graded answers says: estimators, intervals, summaries and paired comparisons. Needs no torch."""
+"""Evaluation of graded answers: estimators, intervals, summaries and paired comparisons. Needs no torch."""

@@ -1,4 +1,4 @@
-"""The benchmarks of an evaluation: their problems, how often each is answered, and what could not be used."""
+"""Load the benchmarks of an evaluation: their problems, the number of samples per problem, and what is left out."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from qed.grading.equal import read_gold
 from qed.sampling.base import Sampling
 from qed.types import Problem
 
-# The answers to each problem that the field reports, where a leaf does not declare SAMPLES: the smaller the benchmark,
-# the more. A split in the key is that split's alone.
+# The usual number of samples per problem, for leaves without SAMPLES: smaller benchmarks get more. A key with a split
+# applies only to that split.
 SAMPLES = {"aime": 32, "amc23": 32, "amc": 32, "math:test500": 4, "gpqa": 8}
-NAMED = 3  # problems that a complaint names
+MAX_NAMED = 3  # problems that a message names
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark: its name as given, a label for tables and files, and its problems, each once.
+    """A benchmark: its name as given, a label for tables and files, and its distinct problems.
 
-    `data` says how its problems are asked and graded, `counts` how many answers each problem gets, `left_out` what was
-    dropped and `unreadable` whose golds the grader's parser cannot read. `judged` tells whether there are right
-    answers; where there are none, the outputs are written for a program that compares them.
+    `data` has the prompt and the reward, `counts` the number of samples per problem, `left_out` the counts of dropped
+    rows, and `unreadable` the problems whose golds the grader cannot parse. `judged` says whether correct answers
+    exist; without them, the outputs are written for a program that compares them.
     """
 
     name: str
@@ -44,27 +44,27 @@ class Benchmark:
     judged: bool = True
 
     def samples_of(self, problem: Problem) -> int:
-        """How many answers a problem gets."""
+        """Return the number of samples of a problem."""
         return self.counts[problem.id]
 
     def report_problems(self, console: Console) -> None:
-        """Say what is left out, and whose gold cannot be read."""
+        """Print what is left out, and the problems whose gold cannot be parsed."""
         for reason, count in self.left_out.items():
             console.say(f"{self.label}: left out {count} {reason}.")
         if self.unreadable:
-            more = ", …" if len(self.unreadable) > NAMED else ""
+            more = ", …" if len(self.unreadable) > MAX_NAMED else ""
             console.say(
                 f"{self.label}: {len(self.unreadable)} golds cannot be read as a value and match by their characters "
-                f"only: {', '.join(self.unreadable[:NAMED])}{more}."
+                f"only: {', '.join(self.unreadable[:MAX_NAMED])}{more}."
             )
 
     def describe(
         self, kept: Sequence[Problem], sampling: Sampling, settings: Settings, judge: str | None = None
     ) -> str:
-        """What is asked and how, in a line; `judge` is what judges the answers where the reward does not."""
+        """Describe the evaluation in a line; `judge` names what judges the answers if the reward does not."""
         counts = {self.samples_of(problem) for problem in kept}
-        ends = dict.fromkeys((min(counts), max(counts)))
-        drawn = (
+        limits = dict.fromkeys((min(counts), max(counts)))
+        decoding = (
             "greedy"
             if sampling.temperature == 0
             else f"temperature {sampling.temperature:g}, top-p {sampling.top_p:g}"
@@ -72,34 +72,34 @@ class Benchmark:
             + (f", min-p {sampling.min_p:g}" if sampling.min_p else "")
         )
         return (
-            f"{self.label}: {len(kept)} problems × {' to '.join(map(str, ends))} answers, {drawn}, "
+            f"{self.label}: {len(kept)} problems × {' to '.join(map(str, limits))} answers, {decoding}, "
             f"at most {sampling.max_tokens} tokens, prompt {resolve_prompt_name(self.data)}, "
             f"reward {' + '.join(resolve_reward_names(self.data))}"
-            f"{f' (judges no answer: {judge} does)' if judge else ''}, seed {settings.run.seed}"
+            f"{f' (correctness by {judge})' if judge else ''}, seed {settings.run.seed}"
         )
 
 
 def load_benchmarks(settings: Settings, names: Sequence[str], samples: int, limit: int) -> list[Benchmark]:
-    """The benchmarks by their names, or those that a run held out where none are named.
+    """Load benchmarks by name, or the held-out problems of a run if no names are given.
 
     Args:
-        settings: prompt and reward; `auto` takes each task's own.
-        samples: answers to each problem, 0 for the benchmark's own number.
-        limit: problems of each, 0 for all.
+        settings: settings with prompt and reward; `auto` uses each task's default.
+        samples: answers per problem; 0 uses each benchmark's number.
+        limit: problems of each benchmark; 0 uses all.
     """
-    found: dict[str, Benchmark] = {}
+    loaded: dict[str, Benchmark] = {}
     for name, label, problems, left_out in _list_tasks(settings, names):
-        if label in found:
+        if label in loaded:
             raise UsageError(
                 f"Two tasks to evaluate would both be called '{label}'; name one of them, or rename a file."
             )
         data = replace(settings.data, tasks=(name,))
-        found[label] = _build_benchmark(name, problems, left_out, data, samples, limit)
-    return list(found.values())
+        loaded[label] = _build_benchmark(name, problems, left_out, data, samples, limit)
+    return list(loaded.values())
 
 
 def _list_tasks(settings: Settings, names: Sequence[str]) -> Iterator[tuple[str, str, list[Problem], Counter[str]]]:
-    """Each task's name, label, problems, and the rows that are no problem, by their reason."""
+    """Yield each task's name, label and problems, and the counts of rows that are not problems."""
     data = settings.data
     if not names:
         loaded = load_problems(data, settings.evaluation, settings.run.seed)
@@ -119,10 +119,10 @@ def _build_benchmark(
     judged = bool(getattr(plugins.load_leaf("tasks", parse_task(name).leaf), "JUDGED", True))
     answered = [problem for problem in distinct if problem.answer.strip()] if judged else distinct
     if not answered:
-        raise DataError(f"No problem of {name} has an answer, so nothing can be measured with it.")
+        raise DataError(f"No problem of {name} has an answer, so it cannot be evaluated.")
     kept = answered[:limit] if limit else answered
     usual = find_usual_samples(name)
-    # A benchmark that stands several times in its file says so: how often is how many answers it wants.
+    # A problem repeated k times in its file requests k samples.
     counts = {problem.id: samples or max(repeats[problem.id], int(problem.meta.get("k", 1))) for problem in kept}
     if not samples and max(counts.values()) == 1:
         counts = dict.fromkeys(counts, usual)
@@ -132,7 +132,7 @@ def _build_benchmark(
 
 
 def find_usual_samples(name: str) -> int:
-    """How many answers the field takes to each problem of a benchmark: what its leaf declares, else the table's."""
+    """Return the usual number of samples per problem: declared by the task's leaf, or from the table."""
     task = parse_task(name)
     declared: Any = getattr(plugins.load_leaf("tasks", task.leaf), "SAMPLES", None)
     if isinstance(declared, Mapping):

@@ -1,4 +1,4 @@
-"""Look at what a model samples and what its answers earn: where to begin when rewards have no variance."""
+"""Show a model's samples and their rewards: the first step when rewards have no variance."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from qed.sampling.base import Sampling
 from qed.types import Group, Request, Rollout
 
 TAG = re.compile(r"</?[A-Za-z_][A-Za-z0-9_]{0,39}>|\\boxed|####")
-SHOWN = 600  # characters of an answer, from its beginning and its end
-TRUNCATED_SHARE, SAME_SHARE = 0.5, 0.5  # from here on said to be a likely cause
+MAX_SHOWN = 600  # characters of an answer, from its start and its end
+TRUNCATED_SHARE, SAME_SHARE = 0.5, 0.5  # shares from which advice is given
 
 
 @threads.restore_threads()
 def debug_generations(settings: Settings, whole: bool, json: bool) -> dict[str, Any]:
-    """Sample answers to a few held-out problems as training would, grade and print them.
+    """Sample answers to a few training problems as in training, grade and print them.
 
     Args:
-        settings: `sampling.problems_per_step` problems are asked for `sampling.group_size` answers each.
-        whole: print answers whole, rather than their ends.
+        settings: `sampling.group_size` answers are sampled to each of `sampling.problems_per_step` problems.
+        whole: print complete answers instead of their start and end.
         json: keep stdout for the result.
 
     Returns:
@@ -44,12 +44,12 @@ def debug_generations(settings: Settings, whole: bool, json: bool) -> dict[str, 
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     policy = load_policy(settings, loaded.problems, pick_device(settings.model.device), None)
     report_handover(policy.sampler, console.say)
-    asked = [problem for problem in loaded.problems if problem.answer][: settings.sampling.problems_per_step]
+    problems = [problem for problem in loaded.problems if problem.answer][: settings.sampling.problems_per_step]
     sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, policy.template.stop)
-    compared = require_sampler(policy, policy.template, asked, sampling, settings, console, Options())
+    compared = require_sampler(policy, policy.template, problems, sampling, settings, console, Options())
     address = (settings.run.seed, "debug")
     groups = sample(
-        [Request(problem, settings.sampling.group_size) for problem in asked],
+        [Request(problem, settings.sampling.group_size) for problem in problems],
         policy.sampler,
         policy.template,
         sampling,
@@ -76,7 +76,7 @@ def debug_generations(settings: Settings, whole: bool, json: bool) -> dict[str, 
 
 
 def build_row(rollout: Rollout) -> dict[str, Any]:
-    """An answer with what was found in it."""
+    """Build a row of an answer with its verdict, tags and reward."""
     verdict = rollout.grade
     return {
         "problem": rollout.problem.id,
@@ -97,29 +97,29 @@ def build_row(rollout: Rollout) -> dict[str, Any]:
 
 
 def count_tags(text: str) -> dict[str, int]:
-    """The tags and boxes in a text, each with how often it stands there."""
+    """Count the tags and boxes in a text."""
     return dict(Counter(TAG.findall(text)))
 
 
 def show_group(console: Console, group: Group, whole: bool) -> None:
-    """A problem and its answers."""
+    """Print a problem and its answers."""
     problem = group[0].problem
     console.say(f"\n── {problem.id}, gold {problem.answer}\n{_shorten(problem.question, whole)}")
     for row in map(build_row, group):
         parts = "  ".join(f"{name} {value:g}" for name, value in row["parts"].items())
-        found = " ".join(f"{name}×{count}" if count > 1 else name for name, count in row["tags"].items())
+        tags = " ".join(f"{name}×{count}" if count > 1 else name for name, count in row["tags"].items())
         console.say(
-            f"\n[{row['sample']}] reward {_earned(row['reward'])}  {'right' if row['correct'] else 'wrong'}"
+            f"\n[{row['sample']}] reward {_format_reward(row['reward'])}  {'right' if row['correct'] else 'wrong'}"
             f"{'' if row['format_ok'] else ', format broken'}  {row['tokens']} tokens"
             f"{', cut off' if row['stop_reason'] == 'length' else ''}\n"
-            f"    parts {parts or 'none'}\n    tags {found or 'none'}\n"
+            f"    parts {parts or 'none'}\n    tags {tags or 'none'}\n"
             f"    extracted {row['extracted']!r}: {row['reason']}"
         )
         console.say("    " + _shorten(row["text"], whole).replace("\n", "\n    "))
 
 
 def compute_diversity(groups: Sequence[Group]) -> dict[str, float]:
-    """How much the answers of a group differ, in what they say and in what they earn."""
+    """Compute how much the answers of a group differ in their text and in their reward."""
     rollouts = flatten(groups)
     rewards = [[rollout.reward for rollout in group if rollout.has_reward] for group in groups]
     earned = [reward for own in rewards for reward in own]
@@ -142,30 +142,30 @@ def compute_diversity(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def list_advice(groups: Sequence[Group], figures: dict[str, float]) -> list[str]:
-    """Why the answers of a group earn the same, in words, where many do."""
+    """List likely reasons for equal rewards within a group."""
     if not figures["groups_without_signal"]:
-        return ["Every group has answers that earn differently: there is something to learn from."]
-    said = [f"{figures['groups_without_signal']:.0%} of the groups have equal rewards, and so no gradient."]
+        return ["Every group has different rewards, so it has a gradient."]
+    advice = [f"{figures['groups_without_signal']:.0%} of the groups have equal rewards, and so no gradient."]
     if figures["cut_off"] >= TRUNCATED_SHARE:
-        said.append("Most answers are cut off before they end: raise sampling.max_tokens.")
+        advice.append("Most answers are cut off before they end: raise sampling.max_tokens.")
     if figures.get("without_reward"):
-        said.append(
+        advice.append(
             f"{figures['without_reward']:,} answers have no reward: every reward function returned None or NaN."
         )
     if not figures["in_format"]:
-        found = Counter(tag for rollout in flatten(groups) for tag in count_tags(rollout.text))
-        common = ", ".join(f"{tag} ({count})" for tag, count in found.most_common(4)) or "none at all"
-        said.append(f"No answer has the reward's format; tags found: {common}. Another --prompt, or SFT on it first.")
+        tags = Counter(tag for rollout in flatten(groups) for tag in count_tags(rollout.text))
+        common = ", ".join(f"{tag} ({count})" for tag, count in tags.most_common(4)) or "none at all"
+        advice.append(f"No answer has the reward's format; tags found: {common}. Another --prompt, or SFT first.")
     elif not figures["right"]:
-        said.append("No answer is right: an easier task, SFT first, or expert traces.")
+        advice.append("No answer is right: try an easier task, SFT first, or demonstrations.")
     elif figures["right"] == 1:
-        said.append("Every answer is right: a harder task.")
+        advice.append("Every answer is right: try a harder task.")
     if figures["distinct_texts"] <= SAME_SHARE:
-        said.append("Most answers of a group are the same text: raise sampling.temperature.")
-    return said
+        advice.append("Most answers of a group are the same text: raise sampling.temperature.")
+    return advice
 
 
-def _earned(reward: float | None) -> str:
+def _format_reward(reward: float | None) -> str:
     return "none" if reward is None else f"{reward:g}"
 
 
@@ -174,9 +174,9 @@ def _find_extracted(rollout: Rollout) -> str | None:
 
 
 def _shorten(text: str, whole: bool) -> str:
-    if whole or len(text) <= 2 * SHOWN:
+    if whole or len(text) <= 2 * MAX_SHOWN:
         return text
-    return f"{text[:SHOWN]}\n… {len(text) - 2 * SHOWN:,} characters …\n{text[-SHOWN:]}"
+    return f"{text[:MAX_SHOWN]}\n… {len(text) - 2 * MAX_SHOWN:,} characters …\n{text[-MAX_SHOWN:]}"
 
 
 def _format_number(value: float) -> str:

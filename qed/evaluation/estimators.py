@@ -1,5 +1,4 @@
-"""pass@k and maj@k of one problem, exactly: what so many answers drawn from those that were sampled would give on
-average."""
+"""Compute pass@k and maj@k of a problem exactly: the average over all subsets of k of its sampled answers."""
 
 from __future__ import annotations
 
@@ -7,53 +6,53 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import comb
 
-# Beyond so many answers to a problem the vote is counted over its first k ones instead of over all subsets.
-MOST_EXACT = 128
+# With more answers to a problem, the vote is computed over its first k answers instead of all subsets.
+MAX_EXACT = 128
 Counts = tuple[int, ...]
 
 
 def list_budgets(count: int) -> list[int]:
-    """The k that are reported for so many answers to a problem: 1, 2, 4, … and the count itself."""
+    """Return the reported values of k for `count` answers per problem: 1, 2, 4, … and the count itself."""
     powers = [1 << power for power in range(count.bit_length()) if 1 << power <= count]
     return powers if powers[-1:] == [count] else [*powers, count]
 
 
 def compute_pass_at_k(count: int, right: int, k: int) -> float:
-    """The chance that at least one of k answers is right: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374).
+    """Compute the chance that one of k answers is right: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374).
 
-    Unbiased for k answers drawn anew, unlike 1 - (1 - c/n)^k.
+    This is unbiased for k new samples, unlike 1 - (1 - c/n)^k.
     """
     return 1.0 - comb(count - right, k) / comb(count, k)
 
 
 def compute_maj_at_k(clusters: Sequence[int], right: Sequence[bool], silent: int, k: int) -> float:
-    """The chance that a vote of k answers is right, ties split evenly, averaged over all subsets of k answers.
+    """Compute the chance that a vote of k answers is right, averaged over all subsets of k answers; ties split evenly.
 
     Args:
-        clusters: how many answers say the same, for each thing that is said.
-        right: whether that thing is right.
-        silent: answers that say nothing; they do not vote. Where nobody votes, nothing right was said.
-        k: answers that vote, at most all of them.
+        clusters: number of answers in each cluster of equal answers.
+        right: whether each cluster is right.
+        silent: number of answers without a final answer; they do not vote. A vote without voters is wrong.
+        k: number of answers in a vote, at most all of them.
     """
-    found = 0.0
-    for place, correct in enumerate(right):
+    total = 0.0
+    for index, correct in enumerate(right):
         if correct:
-            others = sorted(size for other, size in enumerate(clusters) if other != place)
-            found += _compute_win_share(clusters[place], tuple(others), silent, k)
-    return found
+            others = sorted(size for other, size in enumerate(clusters) if other != index)
+            total += _compute_win_share(clusters[index], tuple(others), silent, k)
+    return total
 
 
 @lru_cache(maxsize=4096)
 def _compute_win_share(own: int, others: Counts, silent: int, k: int) -> float:
-    """The expected share of a vote that a cluster wins: over how many of the k answers are its own."""
+    """Compute the expected share of votes that a cluster of size `own` wins, summed over its number of votes."""
     ways = sum(comb(own, votes) * _count_tie_shares(votes, others, silent, k) for votes in range(1, min(own, k) + 1))
     return ways / comb(own + sum(others) + silent, k)
 
 
 def _count_tie_shares(votes: int, others: Counts, silent: int, k: int) -> float:
-    """The ways to draw the remaining answers in which no other cluster has more votes, each divided by those that lead.
+    """Count the ways to draw the other answers with no cluster above `votes`, each divided by the number of leaders.
 
-    The ways are counted by (answers drawn, clusters that tie), one cluster after another.
+    A dynamic program over the clusters with states (answers drawn, clusters that tie).
     """
     rest = k - votes
     ways = {(drawn, 0): comb(silent, drawn) for drawn in range(min(silent, rest) + 1)}

@@ -1,6 +1,6 @@
-"""Grade answers that are stored in files: every row gets a verdict, and all of them a table.
+"""Grade answers stored in files: a verdict per row, and a summary.
 
-A row of kind `answer` is graded as it stands, others by the final answer that is found in them; with a reward, by it.
+A row of kind `answer` is graded as it is, other rows by their extracted final answer; with a reward, the reward grades.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ADDED = ("correct", "extracted", "reason", "tier", "format_ok", "seconds")
 
 @dataclass(frozen=True)
 class Graded:
-    """A row and its verdict; `seconds` is by the clock, `kind` the class of format × answer."""
+    """A row and its verdict; `seconds` is wall-clock time, `kind` the class of format × answer."""
 
     row: Row
     grade: Grade
@@ -36,7 +36,7 @@ class Graded:
     kind: str
 
     def as_row(self, rewarded: bool) -> Row:
-        """The row with what was found; the reward and its parts where a reward was asked for."""
+        """Return the row with the columns of its verdict; `rewarded` adds the reward and its parts."""
         grade = self.grade
         values = (grade.correct, grade.extracted, grade.reason, grade.tier, grade.format_ok, round(self.seconds, 6))
         more = {"reward": grade.reward if grade.has_reward else None, "parts": dict(grade.parts)} if rewarded else {}
@@ -44,20 +44,20 @@ class Graded:
 
 
 def grade_stored(rollout: Rollout, kind: str, mode: str) -> Grade:
-    """The grade of a stored answer by its final answer; the format holds where a strict look finds one too."""
+    """Grade a stored answer by its final answer; the format is kept if strict extraction finds an answer too."""
     gold = rollout.problem.answer
     if kind == "answer":
         verdict = equal(gold, rollout.text)
         return Grade(float(verdict.correct), verdict.correct, True, rollout.text, {}, verdict.tier, verdict.reason)
-    found = extract_final_answer(rollout.text, mode)
-    verdict = judge_answer(gold, found.answer if found else None)
-    format_ok = found is not None and (mode == "strict" or extract_final_answer(rollout.text, "strict") is not None)
-    extracted = found.answer if found else None
+    final = extract_final_answer(rollout.text, mode)
+    verdict = judge_answer(gold, final.answer if final else None)
+    format_ok = final is not None and (mode == "strict" or extract_final_answer(rollout.text, "strict") is not None)
+    extracted = final.answer if final else None
     return Grade(float(verdict.correct), verdict.correct, format_ok, extracted, {}, verdict.tier, verdict.reason)
 
 
-def judged(rollout: Rollout, grader: Grader | None, kind: str, mode: str) -> Grade:
-    """The grade of a stored answer by a reward; its final answer judges where the reward does not, or there is none."""
+def grade_answer(rollout: Rollout, grader: Grader | None, kind: str, mode: str) -> Grade:
+    """Grade a stored answer by a reward, or by its final answer if there is no reward or it judges no correctness."""
     if grader is None:
         return grade_stored(rollout, kind, mode)
     grade = grader([[rollout]])[0][0]
@@ -65,14 +65,15 @@ def judged(rollout: Rollout, grader: Grader | None, kind: str, mode: str) -> Gra
 
 
 def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | None, workers: int) -> Iterator[Graded]:
-    """The rows with their verdicts, in their order, as they are done.
+    """Yield the rows with their verdicts, in order, as soon as they are graded.
 
     Args:
-        keys: the columns of the gold and of the answer, empty for the first known one that a row has; a dot goes into
-            a column that holds columns.
-        mode: of extraction, see `qed.grading.extract`.
-        grader: of a reward, where one was asked for.
-        workers: answers graded at once, for rewards that run in processes of their own.
+        rows: rows with their places.
+        keys: columns of the gold and of the answer; empty uses the first known column of a row. A dot accesses a
+            nested column.
+        mode: mode of extraction, see `qed.grading.extract`.
+        grader: grader of a reward, if one is given.
+        workers: answers graded in parallel, for rewards that run in separate processes.
     """
     grade = _build_timed_grader(mode, grader)
     cases = (_read_case(place, row, keys) for place, row in rows)
@@ -82,7 +83,7 @@ def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | No
     threads = ThreadPoolExecutor(workers)
     try:
         yield from threads.map(grade, cases)
-    except BaseException:  # an interrupt must not wait for answers that may never come
+    except BaseException:  # an interrupt must not wait for gradings that may hang
         threads.shutdown(wait=False, cancel_futures=True)
         if grader is not None:
             grader.close()
@@ -91,15 +92,15 @@ def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | No
 
 
 def _build_timed_grader(mode: str, grader: Grader | None) -> Callable[[tuple[Row, Rollout, str]], Graded]:
-    def graded(case: tuple[Row, Rollout, str]) -> Graded:
+    def grade(case: tuple[Row, Rollout, str]) -> Graded:
         row, rollout, kind = case
-        began = time.perf_counter()
-        verdict = judged(rollout, grader, kind, mode)
-        seconds = time.perf_counter() - began
-        of = classify(verdict, rollout) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
-        return Graded(row, verdict, seconds, of)
+        start = time.perf_counter()
+        verdict = grade_answer(rollout, grader, kind, mode)
+        seconds = time.perf_counter() - start
+        kind = classify(verdict, rollout) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
+        return Graded(row, verdict, seconds, kind)
 
-    return graded
+    return grade
 
 
 def _read_case(place: Place, row: Row, keys: tuple[str, str]) -> tuple[Row, Rollout, str]:
@@ -112,24 +113,23 @@ def _read_case(place: Place, row: Row, keys: tuple[str, str]) -> tuple[Row, Roll
 
 
 def extract_gold(gold: str) -> str:
-    """The gold itself, where it stands behind its worked solution: in GSM8K after ####, in its file of model solutions
-    after `A:` on the last line."""
+    """Return the gold of a worked solution: after ####, or in GSM8K's model solutions after `A:` on the last line."""
     behind = gold.rpartition("####")[2] if "####" in gold else gold.rpartition("\nA:")[2]
     return gold.strip() if "\n" in behind.strip() else behind.strip()
 
 
 def read_value(place: Place, row: Row, key: str, known: Sequence[str], option: str) -> Any:
-    """What stands in a column, or in the first known one; a dot goes into a column that holds columns.
+    """Read a column of a row, or the first known one; a dot accesses a nested column.
 
     Raises:
-        DataError: there is no such column.
+        DataError: the column does not exist.
     """
     for name in (key,) if key else known:
-        found: Any = row
+        value: Any = row
         for part in [name] if name in row else name.split("."):
-            found = found.get(part, KeyError) if isinstance(found, dict) else KeyError
-        if found is not KeyError:
-            return found
+            value = value.get(part, KeyError) if isinstance(value, dict) else KeyError
+        if value is not KeyError:
+            return value
     wanted = key or known[0]
     raise DataError(
         f"{place}: there is no column {wanted}; the columns are {', '.join(map(str, row))}. Name yours with {option}."
@@ -138,24 +138,24 @@ def read_value(place: Place, row: Row, key: str, known: Sequence[str], option: s
 
 
 def convert_gold(value: Any) -> str:
-    """A gold as text: of several plain values all are wanted."""
+    """Convert a gold to text; several plain values are joined, because all of them are required."""
     if isinstance(value, list) and not any(isinstance(one, dict | list) for one in value):
         return ", ".join(map(convert_to_text, value))
     return convert_to_text(value)
 
 
 def convert_to_text(value: Any) -> str:
-    """An answer as text: of messages the last one counts, of one choice its text; nothing and NaN are empty."""
+    """Convert an answer to text: of messages the last, of a choice its text; None and NaN become empty."""
     while isinstance(value, dict | list):
         value = value.get("content", value.get("text")) if isinstance(value, dict) else next(reversed(value), None)
     return "" if value is None or value != value else str(value)
 
 
 class Summary:
-    """Counts over graded rows; a mean that is not finite, as a reward of one's own may make it, is None."""
+    """Counts over graded rows; a mean reward that is not finite, as user rewards may produce, is None."""
 
     def __init__(self) -> None:
-        self.began = time.perf_counter()
+        self.start = time.perf_counter()
         self.n = 0
         self.counts: Counter[str] = Counter()
         self.tiers: Counter[str] = Counter()
@@ -183,8 +183,8 @@ class Summary:
             self.counts["false_negatives"] += expected and not grade.correct
 
     def figures(self) -> dict[str, Any]:
-        """As a machine reads it; rates are by the clock, from the first row read to now."""
-        seconds = time.perf_counter() - self.began
+        """Return the figures for JSON; rates are by wall-clock time since the first row."""
+        seconds = time.perf_counter() - self.start
         labelled = self.counts["expected"]
         rewarded = self.n - self.counts["without_reward"]
         mean = self.reward / rewarded if rewarded else math.nan

@@ -1,4 +1,4 @@
-"""Closed forms for single answers: the 95 % interval of a proportion, and the exact test of paired verdicts."""
+"""Compute closed forms for one answer per problem: the 95 % interval of a proportion, and the exact paired test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 
 def compute_wilson_interval(right: int, count: int) -> tuple[float, float]:
-    """The score interval of a proportion (Wilson 1927): honest for small counts and near 0 and 1."""
+    """Compute the score interval of a proportion (Wilson 1927), which is accurate for small counts and near 0 and 1."""
     if count == 0:
         return 0.0, 1.0
     share, z = right / count, Z * Z / count
@@ -19,10 +19,10 @@ def compute_wilson_interval(right: int, count: int) -> tuple[float, float]:
 
 
 def compute_mcnemar_p(gained: int, lost: int) -> float:
-    """The exact two-sided p-value that answers changed as often for the better as for the worse (McNemar 1947).
+    """Compute the exact two-sided p-value of the null that gains and losses are equally likely (McNemar 1947).
 
-    Under the null each of the changed answers is a fair coin, so the tail of a binomial with one half is counted in
-    whole numbers: there is nothing to approximate.
+    Under the null each changed answer is a fair coin, so the tail of a binomial with one half is counted exactly in
+    integers.
     """
     changed = gained + lost
     ways = tail = 1

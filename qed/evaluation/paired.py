@@ -1,4 +1,4 @@
-"""Two evaluations of the same problems: the difference, whether chance explains it, and the problems that changed."""
+"""Compare two evaluations of the same problems: the difference, its significance, and the problems that changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qed.evaluation.summary import Row, group_by_problem
 
 @dataclass(frozen=True)
 class Change:
-    """A problem whose share of right answers is another one now."""
+    """A problem whose share of right answers has changed."""
 
     problem: str
     before: float
@@ -23,7 +23,7 @@ class Change:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """What a paired test says; shares are means over the `n` problems that both evaluations asked."""
+    """The result of a paired test; shares are means over the `n` problems in both evaluations."""
 
     n: int
     unpaired: int
@@ -38,14 +38,14 @@ class PairedTest:
 
     @property
     def difference(self) -> float:
-        """After less before."""
+        """Return after minus before."""
         return self.after - self.before
 
 
 def compare_paired(before: Sequence[Row], after: Sequence[Row]) -> PairedTest | None:
-    """The answers of two evaluations, problem by problem; None where they have no problem in common.
+    """Compare the answers of two evaluations problem by problem; None if they have no problem in common.
 
-    A problem is the same when its id and its gold are.
+    Problems are the same if their ids and golds are equal.
     """
     one, other = group_by_problem(before), group_by_problem(after)
     shared = [problem for problem in one if problem in other and _read_gold(one[problem]) == _read_gold(other[problem])]
@@ -59,7 +59,7 @@ def compare_paired(before: Sequence[Row], after: Sequence[Row]) -> PairedTest | 
     gained = tuple(change for change in changes if change.after > change.before)
     lost = tuple(change for change in changes if change.after < change.before)
     once = all(len(side[problem]) == 1 for side in (one, other) for problem in shared)
-    # Equal differences have no spread to resample; how many problems there are still bounds what can be claimed.
+    # Equal differences have no variance to resample, so the interval depends only on the number of problems.
     if once or len({round(now - was, 12) for was, now in zip(old, new, strict=True)}) == 1:
         low, high = compute_adjusted_wald(len(gained), len(lost), len(shared))
         chance, test = compute_mcnemar_p(len(gained), len(lost)), "exact McNemar"
@@ -71,7 +71,7 @@ def compare_paired(before: Sequence[Row], after: Sequence[Row]) -> PairedTest | 
 
 
 def compute_adjusted_wald(gained: int, lost: int, count: int) -> tuple[float, float]:
-    """The 95 % interval of a difference of paired proportions (Bonett and Price 2012, "Adjusted Wald confidence
+    """Compute the 95 % interval of a difference of paired proportions (Bonett and Price 2012, "Adjusted Wald confidence
     interval for a difference of binomial proportions based on paired data")."""
     up, down = (gained + 1) / (count + 2), (lost + 1) / (count + 2)
     half = Z * math.sqrt((up + down - (up - down) ** 2) / (count + 2))

@@ -1,5 +1,4 @@
-"""What a row of an evaluation says of an answer beside its grade: other ways of looking for it, and whether it
-thought."""
+"""Compute metrics of an answer besides its grade: correctness by other extraction modes, and length of the thought."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from qed.grading.extract import extract_final_answer
 from qed.rewards.verdicts import classify, judge_answer
 from qed.types import Rollout
 
-# How prompts and models mark a thought; a prompt may have opened it before the answer began.
+# Tags of a thought by prompts and models; the prompt may already contain the opening tag.
 THOUGHTS = (
     ("<think>", "</think>"),
     ("<reasoning>", "</reasoning>"),
@@ -19,15 +18,15 @@ THOUGHTS = (
 
 
 def compute_sample_metrics(rollout: Rollout) -> dict[str, Any]:
-    """The columns that an evaluation adds to the row of a graded answer.
+    """Compute the columns that an evaluation adds to the row of a graded answer.
 
-    `strict` and `flexible`: whether the answer that such an extraction finds is right; `string`: whether the flexible
-    one is right by its characters alone; `class`: of format × answer; `reasoning_chars`: the length of its thought.
+    `strict` and `flexible`: whether the answer by this mode of extraction is right; `string`: whether the flexible
+    answer is right by string comparison; `class`: class of format × answer; `reasoning_chars`: length of the thought.
     """
     gold, text = rollout.problem.answer, rollout.text
     strict, flexible = (extract_final_answer(text, mode) for mode in ("strict", "flexible"))
     loose = judge_answer(gold, flexible.answer if flexible else None)
-    # What the strict search finds, the flexible one finds first.
+    # If strict extraction finds an answer, flexible extraction finds the same.
     exact = loose if strict == flexible else judge_answer(gold, strict.answer if strict else None)
     return {
         "strict": exact.correct,
@@ -39,8 +38,7 @@ def compute_sample_metrics(rollout: Rollout) -> dict[str, Any]:
 
 
 def extract_thought(text: str) -> str:
-    """The reasoning before the answer, without its tags: empty where there is none; the rest of a text that never ends
-    it."""
+    """Return the reasoning before the answer, without its tags; a thought without an end tag extends to the end."""
     for opening, closing in THOUGHTS:
         before, closed, _ = text.partition(closing)
         _, opened, inside = before.partition(opening)

@@ -1,9 +1,9 @@
-"""95 % intervals and tests by resampling problems: answers to the same problem are not independent, problems are.
+"""Compute 95 % intervals and tests by resampling problems, because answers to the same problem are not independent.
 
-The interval is the BCa bootstrap (Efron 1987, "Better bootstrap confidence intervals"), its normal quantile widened by
-the square root of n / (n - 1), because resampling n values shows a spread that is too small by this factor. In
-simulations with 30 problems it covers the truth in 93 to 97 % of cases as long as the mean accuracy is 10 % or more,
-and in 90 % at 5 %; plain percentiles of the same resamples cover 90 and 85 %.
+The interval is the BCa bootstrap (Efron 1987, "Better bootstrap confidence intervals"). Its normal quantile is widened
+by the square root of n / (n - 1), because the spread of resamples of n values is too small by this factor. In
+simulations with 30 problems its coverage is 93 to 97 % for a mean accuracy of 10 % or more, and 90 % at 5 %; that of
+plain percentiles of the same resamples is 90 and 85 %.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from numpy.typing import NDArray
 from qed.evaluation.intervals import Z, compute_wilson_interval
 
 RESAMPLES = 2_000
-CELLS = 4_000_000  # numbers held at once
+CELLS = 4_000_000  # numbers in memory at once
 SEED = 20_261_120
 NORMAL = NormalDist()
-LEAST_SLOPE = 1 / 3  # a correction for skewness that stretches a quantile further than threefold is guesswork
+MIN_SLOPE = 1 / 3  # limits the skewness correction, which is unreliable beyond stretching a quantile threefold
 Floats = NDArray[np.float64]
 
 
 def bootstrap_intervals(values: Floats) -> list[tuple[float, float]]:
-    """The interval of the mean of each column over problems.
+    """Compute the interval of the mean of each column over problems.
 
     Args:
-        values: [problems, measures], each in [0, 1]: what a problem adds to each measure.
+        values: [problems, measures], each in [0, 1]: the value of each measure for each problem.
 
     Returns:
-        for each measure the bounds. Equal values say nothing of their spread; there the number of problems bounds what
-        can be claimed, as if each had been answered once (Wilson).
+        the bounds of each measure. Equal values have no spread to resample; they get the Wilson interval of one
+        answer per problem.
     """
     means = resample_means(values)
     return [_compute_bounds(values[:, column], np.sort(means[:, column])) for column in range(values.shape[1])]
 
 
 def resample_means(values: Floats) -> Floats:
-    """[RESAMPLES, measures]: the means over problems drawn with replacement, the same draws for all measures."""
+    """Return [RESAMPLES, measures]: means over problems drawn with replacement, the same draws for all measures."""
     count = len(values)
     source = np.random.default_rng(SEED)
     block = max(1, CELLS // count)
-    found = []
+    means = []
     for start in range(0, RESAMPLES, block):
         weights = source.multinomial(count, np.full(count, 1 / count), size=min(block, RESAMPLES - start))
-        found.append(weights @ values / count)
-    return np.concatenate(found)
+        means.append(weights @ values / count)
+    return np.concatenate(means)
 
 
 def _compute_bounds(values: Floats, means: Floats) -> tuple[float, float]:
@@ -61,7 +61,7 @@ def _compute_bounds(values: Floats, means: Floats) -> tuple[float, float]:
 
 
 def _correct_quantile(values: Floats, means: Floats, quantile: float) -> float:
-    """The resampled mean at a normal quantile, corrected for bias and skewness."""
+    """Return the resampled mean at a normal quantile, corrected for bias and skewness."""
     mean = values.mean()
     tolerance = 1e-12
     below = (float((means < mean - tolerance).mean()) + float((means <= mean + tolerance).mean())) / 2
@@ -69,16 +69,16 @@ def _correct_quantile(values: Floats, means: Floats, quantile: float) -> float:
     away = values - mean
     skewness = float((away**3).sum() / (6 * (away**2).sum() ** 1.5))
     moved = bias + quantile
-    level = NORMAL.cdf(bias + moved / max(LEAST_SLOPE, 1 - skewness * moved))
+    level = NORMAL.cdf(bias + moved / max(MIN_SLOPE, 1 - skewness * moved))
     place = round(level * len(means) - 0.5)
     return float(means[min(len(means) - 1, max(0, place))])
 
 
 def bootstrap_difference(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
-    """The interval of the mean difference of pairs, and the two-sided p-value of its being zero.
+    """Compute the interval of the mean difference of pairs, and the two-sided p-value of the null that it is zero.
 
-    Problems are resampled with both of their values. The p-value is the share of resamples whose mean lies as far from
-    the measured one as that lies from zero.
+    Problems are resampled with both of their values. The p-value is the share of resamples whose mean is at least as
+    far from the measured mean as that is from zero.
     """
     values = (np.array(after, dtype=np.float64) - np.array(before, dtype=np.float64))[:, None]
     means = np.sort(resample_means(values)[:, 0])

@@ -1,4 +1,4 @@
-"""Graded answers as rows of an evaluation, and its figures as metrics and as a line of text."""
+"""Convert graded answers to rows of an evaluation, and its figures to metrics and to a line of text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from qed.rollout.stages import flatten
 from qed.runs.run import Row, build_row
 from qed.types import Groups
 
-# What metrics.jsonl says of one decoding; the rest stands in summary.json.
+# The entries of a decoding in metrics.jsonl; the rest is in summary.json.
 METRICS = {
     "ci_lo": "ci_lo",
     "ci_hi": "ci_hi",
@@ -23,7 +23,7 @@ METRICS = {
 
 
 def build_rows(groups: Groups, decoding: str, step: int) -> list[Row]:
-    """Graded answers as the rows of an evaluation."""
+    """Build the rows of an evaluation from graded answers."""
     return [
         {"decoding": decoding, **build_row(rollout, step), **compute_sample_metrics(rollout)}
         for rollout in flatten(groups)
@@ -31,7 +31,7 @@ def build_rows(groups: Groups, decoding: str, step: int) -> list[Row]:
 
 
 def build_metrics(summaries: dict[str, dict[str, dict[str, Any]]]) -> dict[str, float]:
-    """Summaries as entries of metrics.jsonl."""
+    """Convert summaries to entries of metrics.jsonl."""
     return {
         f"eval/{task}/{decoding}/{name}": value
         for task, decodings in summaries.items()
@@ -59,7 +59,7 @@ def _list_entries(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def format_figures(decoding: str, figures: dict[str, Any]) -> str:
-    """One decoding's figures in a few words."""
+    """Format the main figures of a decoding."""
     return (
         f"{decoding} {figures['accuracy']:.1%} [{figures['ci_lo']:.1%}, {figures['ci_hi']:.1%}] right, "
         f"{figures['format']:.1%} in format, {figures['mean_tokens'] or 0:.1f} tokens"

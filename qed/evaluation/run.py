@@ -1,8 +1,8 @@
-"""Measure one model on benchmarks, outside of training: `qed evaluate --model …`.
+"""Evaluate a model on benchmarks, outside of training: `qed evaluate --model …`.
 
-Problems are asked in chunks of like length. A chunk's answers are on disk as soon as they are graded, and an
-interrupted evaluation goes on with the chunks that are missing: every draw belongs to its problem, and a chunk always
-has the same problems, so the result is that of an evaluation never interrupted.
+Problems are sampled in chunks of similar prompt length. A chunk's answers are saved as soon as they are graded, and an
+interrupted evaluation continues with the missing chunks. Random draws depend only on the problem, and a chunk always
+has the same problems, so the result equals that of an uninterrupted evaluation.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ from qed.runs.run import Row, name_step_folder, write_whole
 from qed.sampling.base import Sampling
 from qed.types import Problem, Request
 
-BATCHES_A_CHUNK = 4  # an answer that ends early leaves its place to the next one of its chunk
-USUAL_TOKENS = 2_048
+BATCHES_PER_CHUNK = 4  # when an answer ends early, the next one of the chunk takes its place in the batch
+DEFAULT_TOKENS = 2_048
 TOO_LONG = "prompts longer than the window"
-Chunk = list[tuple[Problem, int]]  # problems that are asked at once, each with its number of answers
+Chunk = list[tuple[Problem, int]]  # problems that are sampled together, each with its number of answers
 
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What an evaluation is asked to do.
+    """The request of an evaluation.
 
     Args:
-        settings: of the model, its prompt and reward; of a run where one is evaluated.
-        tasks: as named; none takes what the run held out.
-        sampling: `max_tokens` 0 takes what the window allows, at most 2,048.
-        samples: answers to each problem; 0 takes each benchmark's own number.
-        limit: problems of each task, the first ones; 0 takes all.
+        settings: settings of the model, prompt and reward, or of the evaluated run.
+        tasks: names of tasks; empty uses the held-out problems of the run.
+        sampling: sampling parameters; `max_tokens` 0 uses half of the window, at most 2,048.
+        samples: answers per problem; 0 uses each benchmark's number.
+        limit: number of problems of each task, from the start; 0 uses all.
         folder, step: where the answers are written.
-        model: as it was named.
-        overwrite: replace what another evaluation has left there.
-        command: as it was typed.
+        model: the model's name as given.
+        overwrite: replace another evaluation in the folder.
+        command: the command line.
         json: keep stdout for the result.
     """
 
@@ -81,109 +81,117 @@ class EvaluationRequest:
 
     @property
     def decoding(self) -> str:
-        """How answers are drawn, in a word."""
+        """Return the name of the decoding."""
         return "greedy" if self.sampling.temperature == 0 else "sampled"
 
 
 @watch_signals()
 @threads.restore_threads()
-def run_evaluation(asked: EvaluationRequest) -> dict[str, Any]:
-    """Ask a model every problem, write all answers and the figures, and show them.
+def run_evaluation(request: EvaluationRequest) -> dict[str, Any]:
+    """Sample a model's answers to all problems, write answers and figures, and print the figures.
 
     Returns:
-        the folder, for each task the figures of `summarise`, and their unweighted mean.
+        the folder, the figures of `summarize` for each task, and their unweighted mean.
     """
-    settings = asked.settings
+    settings = request.settings
     check_name(settings.model.name)
-    console = Console(asked.json)
-    kept = f"Finished problems are kept in {asked.folder}; go on with the same command and --out {asked.folder}"
-    with watch(HangReport(asked.folder / "hang.txt", kept, "--watchdog"), settings.run.watchdog):
-        return _evaluate_model(asked, console, f"{kept}.")
+    console = Console(request.json)
+    folder = request.folder
+    hint = f"Finished problems are saved in {folder}; continue with the same command and --out {folder}"
+    with watch(HangReport(folder / "hang.txt", hint, "--watchdog"), settings.run.watchdog):
+        return _evaluate_model(request, console, f"{hint}.")
 
 
-def _evaluate_model(asked: EvaluationRequest, console: Console, kept: str) -> dict[str, Any]:
-    settings = asked.settings
+def _evaluate_model(request: EvaluationRequest, console: Console, hint: str) -> dict[str, Any]:
+    settings = request.settings
     try:
         threads.set_threads(settings.run.threads, settings.run.matmul_precision)
-        found = benchmarks.load_benchmarks(settings, asked.tasks, asked.samples, asked.limit)
-        for bench in found:
+        loaded = benchmarks.load_benchmarks(settings, request.tasks, request.samples, request.limit)
+        for bench in loaded:
             bench.report_problems(console)
-        problems = [problem for bench in found for problem in bench.problems]
-        policy = load_policy(replace(settings, data=found[0].data), problems, pick_device(settings.model.device), None)
+        problems = [problem for bench in loaded for problem in bench.problems]
+        policy = load_policy(replace(settings, data=loaded[0].data), problems, pick_device(settings.model.device), None)
         report_handover(policy.sampler, console.say)
-        # By default half of the window is left for the prompt.
-        longest = asked.sampling.max_tokens or min(USUAL_TOKENS, read_window(policy.model) // 2)
-        checks = {bench.label: _check_sampler(bench, asked, policy, longest, console) for bench in found}
-        figures = {bench.label: _evaluate_benchmark(bench, asked, policy, longest, console) for bench in found}
+        # By default half of the window is for the prompt.
+        max_tokens = request.sampling.max_tokens or min(DEFAULT_TOKENS, read_window(policy.model) // 2)
+        checks = {bench.label: _check_sampler(bench, request, policy, max_tokens, console) for bench in loaded}
+        figures = {bench.label: _evaluate_benchmark(bench, request, policy, max_tokens, console) for bench in loaded}
     except (Interrupted, KeyboardInterrupt) as stopped:
         code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
-        raise Interrupted(f"Interrupted. {kept}", code) from stopped
+        raise Interrupted(f"Interrupted. {hint}", code) from stopped
     finally:
         console.end_phase()
-    summaries = {bench.label: figures[bench.label] for bench in found if bench.judged}
-    outputs = {bench.label: figures[bench.label]["outputs"] for bench in found if not bench.judged}
-    result: dict[str, Any] = {"folder": str(asked.folder), "step": asked.step, "tasks": summaries, "outputs": outputs}
+    summaries = {bench.label: figures[bench.label] for bench in loaded if bench.judged}
+    outputs = {bench.label: figures[bench.label]["outputs"] for bench in loaded if not bench.judged}
+    result: dict[str, Any] = {
+        "folder": str(request.folder),
+        "step": request.step,
+        "tasks": summaries,
+        "outputs": outputs,
+    }
     result["sampler_check"] = checks
     if summaries:
         show_summary(console, summaries)
         result["overall"] = average_tasks(list(summaries.values()))
-    console.say(f"Every answer is in {asked.folder / name_step_folder(asked.step)}.")
+    console.say(f"Every answer is in {request.folder / name_step_folder(request.step)}.")
     return result
 
 
-def _check_sampler(bench: Benchmark, asked: EvaluationRequest, policy: Policy, longest: int, console: Console) -> Row:
-    """Whether the sampler answers as the model would, before anything is sampled or written."""
-    enter_stage("preflight", asked.step)
+def _check_sampler(
+    bench: Benchmark, request: EvaluationRequest, policy: Policy, max_tokens: int, console: Console
+) -> Row:
+    """Check that the sampler agrees with the model's forward pass, before anything is sampled or written."""
+    enter_stage("preflight", request.step)
     template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,))
-    sampling = replace(asked.sampling, max_tokens=longest)
-    return require_sampler(policy, template, bench.problems, sampling, asked.settings, console, IN_EVALUATION)
+    sampling = replace(request.sampling, max_tokens=max_tokens)
+    return require_sampler(policy, template, bench.problems, sampling, request.settings, console, IN_EVALUATION)
 
 
 def _evaluate_benchmark(
-    bench: Benchmark, asked: EvaluationRequest, policy: Policy, longest: int, console: Console
+    bench: Benchmark, request: EvaluationRequest, policy: Policy, max_tokens: int, console: Console
 ) -> Row:
-    """The figures of one task, sampled as far as they are not there."""
+    """Evaluate a task, sampling only the missing answers, and return its figures."""
     template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,))
     policy = replace(policy, template=template)
-    sampling = replace(asked.sampling, max_tokens=longest, stop=template.stop)
+    sampling = replace(request.sampling, max_tokens=max_tokens, stop=template.stop)
     ids = [problem.id for problem in bench.problems]
     lengths = dict(zip(ids, template.lengths(bench.problems), strict=True))
-    kept = _drop_long_prompts(bench, lengths, policy.max_prompt_tokens(longest), console)
-    chosen = load_grader(bench.data, longest)
-    grader = load_evaluator(bench.data, longest, chosen)
-    known = _describe_request(bench, kept, asked, sampling)
-    if chosen.judge is None:
-        known["judged_by"] = grader.judge
-    store = Store(asked.folder, asked.step, bench.label, asked.decoding, known, asked.overwrite)
+    kept = _drop_long_prompts(bench, lengths, policy.max_prompt_tokens(max_tokens), console)
+    reward_grader = load_grader(bench.data, max_tokens)
+    grader = load_evaluator(bench.data, max_tokens, reward_grader)
+    description = _describe_request(bench, kept, request, sampling)
+    if reward_grader.judge is None:
+        description["judged_by"] = grader.judge
+    store = Store(request.folder, request.step, bench.label, request.decoding, description, request.overwrite)
     if store.summary is not None:
         console.say(f"{bench.label}: already evaluated with these settings; nothing is sampled again.")
         return store.summary
-    _announce(asked, policy)
-    # Answers of like length side by side waste the least; the order is the same whatever has been done before.
+    _write_environment(request, policy)
+    # Batches of similar prompt length waste the least; the order does not depend on what is finished.
     chunks = _split_chunks(
         sorted(kept, key=lambda problem: lengths[problem.id]),
         bench,
-        BATCHES_A_CHUNK * asked.settings.sampling.rows_per_batch,
+        BATCHES_PER_CHUNK * request.settings.sampling.rows_per_batch,
     )
-    console.say(bench.describe(kept, sampling, asked.settings, known.get("judged_by")))
-    _sample(chunks, store, asked, sampling, policy, grader, console)
+    console.say(bench.describe(kept, sampling, request.settings, description.get("judged_by")))
+    _sample(chunks, store, request, sampling, policy, grader, console)
     left_out = {**bench.left_out, TOO_LONG: len(bench.problems) - len(kept)}
     rows = store.order([problem.id for problem in kept])
     if not bench.judged:
-        return _write_outputs(bench, store, asked, console)
+        return _write_outputs(bench, store, request, console)
     figures = {"temperature": sampling.temperature, "judged_by": grader.judge, **summarize(rows)}
     return store.finish({**figures, "left_out": {why: count for why, count in left_out.items() if count}})
 
 
-def _write_outputs(bench: Benchmark, store: Store, asked: EvaluationRequest, console: Console) -> Row:
-    """The first answer to each instruction, as the programs that compare outputs read them."""
+def _write_outputs(bench: Benchmark, store: Store, request: EvaluationRequest, console: Console) -> Row:
+    """Write the first answer to each instruction in the format of programs that compare outputs."""
     problems = {problem.id: problem for problem in bench.problems}
     path = store.home / f"{bench.label}.outputs.json"
     outputs = [
         {
             "instruction": row["question"],
             "output": str(row["text"]).strip(),
-            "generator": asked.model,
+            "generator": request.model,
             "dataset": problems[row["group_id"]].meta.get("dataset") or row.get("data_source") or bench.label,
         }
         for row in store.rows
@@ -191,49 +199,49 @@ def _write_outputs(bench: Benchmark, store: Store, asked: EvaluationRequest, con
     ]
     write_whole(path, json.dumps(outputs, indent=1).encode())
     store.part.unlink(missing_ok=True)
-    console.say(f"{bench.label}: there are no right answers to compare with; its {len(outputs)} outputs are in {path}.")
+    console.say(f"{bench.label}: there are no gold answers; its {len(outputs)} outputs are in {path}.")
     return {"outputs": str(path)}
 
 
-def _drop_long_prompts(bench: Benchmark, lengths: Mapping[str, int], room: int, console: Console) -> list[Problem]:
-    """The problems whose prompt leaves room for an answer; the others are counted and said."""
-    kept = [problem for problem in bench.problems if lengths[problem.id] <= room]
+def _drop_long_prompts(bench: Benchmark, lengths: Mapping[str, int], limit: int, console: Console) -> list[Problem]:
+    """Return the problems whose prompt has at most `limit` tokens; the others are counted and reported."""
+    kept = [problem for problem in bench.problems if lengths[problem.id] <= limit]
     if not kept:
         raise DataError(
-            f"No problem of {bench.label} fits: its shortest prompt has {min(lengths.values())} tokens, and beside the "
-            f"longest answer the model's window has room for {max(0, room)}. Take a smaller --max-tokens, or a model "
+            f"No problem of {bench.label} fits: its shortest prompt has {min(lengths.values())} tokens, and besides "
+            f"the longest answer the window has space for {max(0, limit)}. Use a smaller --max-tokens, or a model "
             "with a longer window."
         )
     if len(kept) < len(bench.problems):
-        console.say(f"{bench.label}: left out {len(bench.problems) - len(kept)} {TOO_LONG} ({room} tokens).")
+        console.say(f"{bench.label}: left out {len(bench.problems) - len(kept)} {TOO_LONG} ({limit} tokens).")
     return kept
 
 
 def _sample(
     chunks: Sequence[Chunk],
     store: Store,
-    asked: EvaluationRequest,
+    request: EvaluationRequest,
     sampling: Sampling,
     policy: Policy,
     grader: Grader,
     console: Console,
 ) -> None:
-    """Ask the problems whose answers are missing, chunk by chunk."""
-    done = store.is_finished({problem.id: count for chunk in chunks for problem, count in chunk})
-    going = [chunk for chunk in chunks if not all(problem.id in done for problem, _ in chunk)]
+    """Sample the missing answers, chunk by chunk."""
+    done = store.find_finished({problem.id: count for chunk in chunks for problem, count in chunk})
+    remaining = [chunk for chunk in chunks if not all(problem.id in done for problem, _ in chunk)]
     total = sum(map(len, chunks))
-    finished = total - sum(map(len, going))
+    finished = total - sum(map(len, remaining))
     if finished:
-        console.say(f"{finished} of {total} problems are there already.")
+        console.say(f"{finished} of {total} problems are already finished.")
     console.phase("", finished, "problem")
-    address = (asked.settings.run.seed, "evaluation", asked.decoding)
-    for chunk in going:
-        enter_stage("evaluate", asked.step)
+    address = (request.settings.run.seed, "evaluation", request.decoding)
+    for chunk in remaining:
+        enter_stage("evaluate", request.step)
         began = time.perf_counter()
         requests = [Request(problem, count) for problem, count in chunk]
-        groups = sample(requests, policy.sampler, policy.template, sampling, address, version=asked.step)
+        groups = sample(requests, policy.sampler, policy.template, sampling, address, version=request.step)
         grade(groups, grader)
-        store.add(build_rows(groups, asked.decoding, asked.step))
+        store.add(build_rows(groups, request.decoding, request.step))
         finished += len(chunk)
         tokens = sum(len(rollout.output) for rollout in flatten(groups))
         speed = {"perf/tokens_per_s": tokens / (time.perf_counter() - began)}
@@ -250,7 +258,7 @@ def _format_progress(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _split_chunks(problems: Sequence[Problem], bench: Benchmark, rows: int) -> list[Chunk]:
-    """The problems with their numbers of answers, cut so that about so many answers are sampled at once."""
+    """Split the problems into chunks of at most `rows` answers."""
     chunks: list[Chunk] = [[]]
     for problem in problems:
         if chunks[-1] and sum(count for _, count in chunks[-1]) + bench.samples_of(problem) > rows:
@@ -259,12 +267,12 @@ def _split_chunks(problems: Sequence[Problem], bench: Benchmark, rows: int) -> l
     return chunks
 
 
-def _describe_request(bench: Benchmark, kept: Sequence[Problem], asked: EvaluationRequest, sampling: Sampling) -> Row:
-    """Everything that decides the answers of a task."""
-    settings = asked.settings
+def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: EvaluationRequest, sampling: Sampling) -> Row:
+    """Describe everything that determines the answers of a task."""
+    settings = request.settings
     counts = [bench.samples_of(problem) for problem in kept]
     return {
-        "model": asked.model,
+        "model": request.model,
         "weights": _hash_weights(Path(settings.model.name)),
         "revision": settings.model.revision,
         "precision": settings.model.precision,
@@ -287,15 +295,15 @@ def _describe_request(bench: Benchmark, kept: Sequence[Problem], asked: Evaluati
 
 
 def _hash_weights(folder: Path) -> str:
-    """The names, sizes and times of a folder's weights: a checkpoint that was written anew is another model."""
+    """Hash the names, sizes and times of a folder's weights: a rewritten checkpoint counts as another model."""
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-    told = [(file.name, file.stat()) for file in files]
-    return f"{derive_seed(*(f'{name} {at.st_size} {at.st_mtime_ns}' for name, at in told)):016x}" if told else ""
+    stats = [(file.name, file.stat()) for file in files]
+    return f"{derive_seed(*(f'{name} {at.st_size} {at.st_mtime_ns}' for name, at in stats)):016x}" if stats else ""
 
 
-def _announce(asked: EvaluationRequest, policy: Policy) -> None:
-    """What made a folder of evaluations alone; a run has said so when it began."""
-    folder = asked.folder
+def _write_environment(request: EvaluationRequest, policy: Policy) -> None:
+    """Write the environment and the command to a folder of evaluations; a run's folder already has them."""
+    folder = request.folder
     if (folder / "env.json").exists():
         return
     try:
@@ -304,6 +312,6 @@ def _announce(asked: EvaluationRequest, policy: Policy) -> None:
             json.dumps(describe_environment(policy.model.device, threads.describe_compute()), indent=1),
             encoding="utf-8",
         )
-        (folder / "command.txt").write_text(redact(shlex.join(asked.command)) + "\n", encoding="utf-8")
+        (folder / "command.txt").write_text(redact(shlex.join(request.command)) + "\n", encoding="utf-8")
     except OSError as error:
         raise UsageError(f"The folder {folder} cannot be made or written: {error.strerror}.") from error

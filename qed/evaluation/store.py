@@ -1,7 +1,7 @@
-"""The answers of an evaluation on disk while it goes: finished problems are there as soon as they are finished.
+"""Save the answers of a running evaluation: problems are on disk as soon as they are finished.
 
-Beside `eval/step_N/TASK.jsonl` grows a file of the same rows, which begins with what was asked. Its problems are not
-asked again; when all are there its rows take their place and it goes.
+A partial file next to `eval/step_N/TASK.jsonl` has the same rows after a first line with the request. Its problems are
+not sampled again. When all are finished, the rows move to TASK.jsonl and the partial file is deleted.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Store:
     """The answers of one decoding of one task.
 
     Args:
-        folder: of the run, or of evaluations alone.
-        step: of the policy.
-        task, decoding: whose answers these are.
-        asked: everything that decides them; answers are kept only where all of it is the same.
-        overwrite: begin again where something else was asked.
+        folder: folder of the run, or of separate evaluations.
+        step: step of the policy.
+        task, decoding: task and decoding of the answers.
+        asked: everything that determines the answers; saved answers are reused only if all of it is equal.
+        overwrite: start again if the folder has answers to another request.
 
     Raises:
-        UsageError: the folder has answers to something else.
+        UsageError: the folder has answers to another request.
     """
 
     def __init__(
@@ -47,47 +47,46 @@ class Store:
         self.folder, self.step, self.task, self.decoding = folder, step, task, decoding
         self.home = folder / name_step_folder(step)
         self.part = self.home / f".{task}.{decoding}.unfinished.jsonl"
-        # As it reads when it comes back from a file.
+        # In the same form as when read from a file.
         self.asked: Row = json.loads(json.dumps(asked))
         self.summary = self._read_stored(overwrite)
-        self.rows: list[Row] = [] if self.summary is not None else self._begin(overwrite)
+        self.rows: list[Row] = [] if self.summary is not None else self._load_unfinished(overwrite)
 
     def _read_stored(self, overwrite: bool) -> Row | None:
-        """The summary of the same evaluation, where it is finished."""
-        known = read_json(self.home / "summary.json", {}).get(self.task, {}).get(self.decoding)
-        if known is None or overwrite:
+        """Return the summary of the same evaluation if it is finished."""
+        summary = read_json(self.home / "summary.json", {}).get(self.task, {}).get(self.decoding)
+        if summary is None or overwrite:
             return None
-        if known.get("settings") != self.asked:
+        if summary.get("settings") != self.asked:
             raise UsageError(
-                f"{self.home / self.task}.jsonl already holds a {self.decoding} evaluation with other settings: "
-                f"{_list_differences(known.get('settings'), self.asked)}. Take another --out, or replace it with "
+                f"{self.home / self.task}.jsonl already contains a {self.decoding} evaluation with other settings: "
+                f"{_list_differences(summary.get('settings'), self.asked)}. Use another --out, or replace it with "
                 "--overwrite."
             )
-        return dict(known)
+        return dict(summary)
 
-    def _begin(self, overwrite: bool) -> list[Row]:
-        """The rows that an interrupted evaluation has left; the file begins when there are none."""
-        found = read_lines(self.part) if self.part.exists() else []
-        if found and not overwrite and found[0].get("asked") != self.asked:
+    def _load_unfinished(self, overwrite: bool) -> list[Row]:
+        """Return the rows of an interrupted evaluation, and write the partial file."""
+        lines = read_lines(self.part) if self.part.exists() else []
+        if lines and not overwrite and lines[0].get("asked") != self.asked:
             raise UsageError(
-                f"{self.home} holds an unfinished {self.decoding} evaluation of {self.task} with other settings: "
-                f"{_list_differences(found[0].get('asked'), self.asked)}. Give the same, take another --out, or "
-                "begin again "
-                "with --overwrite."
+                f"{self.home} contains an unfinished {self.decoding} evaluation of {self.task} with other settings: "
+                f"{_list_differences(lines[0].get('asked'), self.asked)}. Give the same, use another --out, or "
+                "start again with --overwrite."
             )
-        rows = [] if overwrite else found[1:]
+        rows = [] if overwrite else lines[1:]
         self._replace(rows)
         return rows
 
-    def is_finished(self, wanted: Mapping[str, int]) -> set[str]:
-        """The problems that have as many answers as wanted."""
-        found = Counter(row["group_id"] for row in self.rows)
-        return {problem for problem, count in wanted.items() if found[problem] >= count}
+    def find_finished(self, samples: Mapping[str, int]) -> set[str]:
+        """Return the problems that have at least the given number of samples."""
+        counts = Counter(row["group_id"] for row in self.rows)
+        return {problem for problem, count in samples.items() if counts[problem] >= count}
 
     def add(self, rows: Sequence[Row]) -> None:
-        """The answers to some problems; whatever a broken-off attempt has left of these is dropped."""
-        again = {row["group_id"] for row in rows}
-        kept = [row for row in self.rows if row["group_id"] not in again]
+        """Add the answers to some problems, and drop incomplete earlier answers to these."""
+        replaced = {row["group_id"] for row in rows}
+        kept = [row for row in self.rows if row["group_id"] not in replaced]
         if len(kept) < len(self.rows):
             self._replace([*kept, *rows])
         else:
@@ -95,16 +94,16 @@ class Store:
         self.rows = [*kept, *rows]
 
     def order(self, problems: Sequence[str]) -> list[Row]:
-        """Bring the answers into the order of the problems, whatever the order in which they came."""
+        """Sort the answers by the order of the problems."""
         place = {problem: number for number, problem in enumerate(problems)}
         self.rows = sorted(self.rows, key=lambda row: (place[row["group_id"]], row["sample_id"]))
         return self.rows
 
     def finish(self, summary: Row) -> Row:
-        """All answers and their summary in their places; those of other decodings stay.
+        """Write all answers and their summary; those of other decodings stay.
 
         Returns:
-            the summary with what was asked.
+            the summary with the request.
         """
         others = [row for row in read_lines(self.home / f"{self.task}.jsonl") if row.get("decoding") != self.decoding]
         summaries = read_json(self.home / "summary.json", {}).get(self.task, {})
@@ -116,7 +115,7 @@ class Store:
         return self.summary
 
     def _replace(self, rows: Sequence[Row]) -> None:
-        """The file anew, by renaming, so that a kill in the middle leaves the one before."""
+        """Write the file atomically, so that a kill leaves the previous one."""
         write_whole(self.part, encode_lines("".join(map(encode_line, [{"asked": self.asked}, *rows]))))
 
     def _append(self, rows: Sequence[Row]) -> None:
@@ -126,14 +125,14 @@ class Store:
         except OSError as error:
             os.truncate(self.part, before)
             raise QedError(
-                f"Cannot write {self.part}: {error.strerror or error}. Everything before is kept; free some space and "
-                "go on with the same command."
+                f"Cannot write {self.part}: {error.strerror or error}. Earlier answers are kept; free some space and "
+                "run the same command again."
             ) from error
 
 
 def _list_differences(there: Any, here: Mapping[str, Any]) -> str:
-    """What two evaluations asked differently, in words."""
+    """Describe the differences between two requests."""
     if not isinstance(there, dict):
         return "it was made by training"
-    named = [name for name in {**there, **here} if there.get(name) != here.get(name)]
-    return ", ".join(f"{name} {there.get(name)} there and {here.get(name)} here" for name in named)
+    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    return ", ".join(f"{name} {there.get(name)} there and {here.get(name)} here" for name in names)

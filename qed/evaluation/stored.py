@@ -1,6 +1,6 @@
-"""Score answers that something else has generated: rows of a file become an evaluation like any other.
+"""Score answers from a file, which another program may have generated, as an evaluation.
 
-Rows with the same question, or the same id where there is one, are answers to one problem.
+Rows with the same id, or without ids the same question, are answers to the same problem.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from typing import Any
 from qed.data.sources import local
 from qed.data.sources.rows import Place
 from qed.errors import DataError
-from qed.evaluation.grade_files import GOLD, RESPONSE, convert_gold, convert_to_text, extract_gold, judged, read_value
+from qed.evaluation.grade_files import (
+    GOLD,
+    RESPONSE,
+    convert_gold,
+    convert_to_text,
+    extract_gold,
+    grade_answer,
+    read_value,
+)
 from qed.evaluation.per_sample_metrics import compute_sample_metrics
 from qed.evaluation.summary import average_tasks, summarize
 from qed.grading import symbolic
@@ -28,15 +36,15 @@ ID = ("id", "unique_id", "problem_id", "group_id")
 QUESTION = ("question", "problem", "prompt", "input")
 KEPT = ("subject", "level", "source")
 DECODING = "responses"
-LAST_LINE = "last-line"  # the flexible answer of the last line alone, where models were taught to end with one
+LAST_LINE = "last-line"  # flexible extraction from the last line only, for models trained to end with the answer
 
 
 @dataclass(frozen=True)
 class Scoring:
     """How stored answers are read and graded.
 
-    `keys` are the columns of the gold and of the answers, empty for known ones; `mode` is that of extraction, or
-    `last-line`; `grader` that of a reward, where one was asked for.
+    The keys are the columns of the gold, the answers and the id, empty for known ones; `mode` is the mode of
+    extraction, or `last-line`; `grader` is that of a reward, if one is given.
     """
 
     gold_key: str = ""
@@ -47,16 +55,16 @@ class Scoring:
 
 
 def score_responses(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
-    """The rows of an evaluation for each column of answers, named by the file or by the column.
+    """Return the rows of an evaluation for each column of answers, named by the file or by the column.
 
     Raises:
-        DataError: the file is missing, empty or broken, or a column is not there; named by row.
+        DataError: the file is missing, empty or broken, or a column is missing; the message names the row.
     """
-    symbolic.CHILD.start()  # it loads while the first rows are read
+    symbolic.CHILD.start()  # the process loads while the first rows are read
     table = list(local.read_rows(str(file), ""))
     if not table:
         raise DataError(f"{file} has no row to score.")
-    # Where rows have ids, every row must have one; where none has, a question stands for itself.
+    # If the first row has an id, every row must have one; otherwise the question identifies a problem.
     id_key = scoring.id_key or next((name for name in ID if name in table[0][1]), "")
     scoring = replace(scoring, id_key=id_key)
     several = len(scoring.response_keys) > 1
@@ -65,26 +73,26 @@ def score_responses(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
 
 
 def _score_column(table: Sequence[tuple[Place, Row]], key: str, scoring: Scoring) -> list[Row]:
-    asked: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     rows = []
     for place, row in table:
-        rollout = _build_rollout(place, row, key, scoring, asked)
-        whole = rollout.text
+        rollout = _build_rollout(place, row, key, scoring, counts)
+        text = rollout.text
         if scoring.mode == LAST_LINE:
-            rollout = replace(rollout, text=whole.rstrip().rpartition("\n")[2])
+            rollout = replace(rollout, text=text.rstrip().rpartition("\n")[2])
         mode = "flexible" if scoring.mode == LAST_LINE else scoring.mode
-        grade = judged(rollout, scoring.grader, "", mode)
+        grade = grade_answer(rollout, scoring.grader, "", mode)
         graded = replace(rollout, grade=grade)
-        # Only who generated an answer knows its tokens.
+        # Only the program that generated an answer knows its tokens.
         tokens = {"n_tokens": row["n_tokens"]} if isinstance(row.get("n_tokens"), int) else {}
         rows.append(
-            {"decoding": DECODING, **build_row(graded, 0), **compute_sample_metrics(graded), "text": whole, **tokens}
+            {"decoding": DECODING, **build_row(graded, 0), **compute_sample_metrics(graded), "text": text, **tokens}
         )
     return rows
 
 
-def _build_rollout(place: Place, row: Row, key: str, scoring: Scoring, asked: Counter[str]) -> Rollout:
-    """A row as an answer, with its number among those to the same problem."""
+def _build_rollout(place: Place, row: Row, key: str, scoring: Scoring, counts: Counter[str]) -> Rollout:
+    """Build a rollout from a row, numbered among the answers to the same problem."""
     gold = extract_gold(convert_gold(read_value(place, row, scoring.gold_key, GOLD, "--gold-key")))
     if not gold:
         raise DataError(
@@ -94,18 +102,18 @@ def _build_rollout(place: Place, row: Row, key: str, scoring: Scoring, asked: Co
     question = convert_to_text(next((row[name] for name in QUESTION if name in row), ""))
     problem = Problem(_read_id(place, row, question, gold, scoring), question, gold, meta=_read_meta(row))
     reason: StopReason = "length" if row.get("stop_reason", row.get("finish_reason")) == "length" else "stop"
-    asked[problem.id] += 1
-    return Rollout(problem, (), (), (), response, reason, index=asked[problem.id] - 1)
+    counts[problem.id] += 1
+    return Rollout(problem, (), (), (), response, reason, index=counts[problem.id] - 1)
 
 
 def _read_id(place: Place, row: Row, question: str, gold: str, scoring: Scoring) -> str:
-    """What tells a problem from others: its id, else its question, else its row."""
+    """Return what identifies a problem: its id, else its question, else its row."""
     if not scoring.id_key:
         return f"{derive_seed(question, gold):016x}" if question else str(place.number)
-    found = read_value(place, row, scoring.id_key, ID, "--id-key")
-    if found in (None, ""):
+    value = read_value(place, row, scoring.id_key, ID, "--id-key")
+    if value in (None, ""):
         raise DataError(f"{place}: the {scoring.id_key} is empty, while other rows have one.")
-    return str(found)
+    return str(value)
 
 
 def _read_meta(row: Row) -> dict[str, Any]:
@@ -113,17 +121,17 @@ def _read_meta(row: Row) -> dict[str, Any]:
 
 
 def summarize_columns(scored: dict[str, list[Row]], grader: Grader | None = None) -> dict[str, Row]:
-    """The figures of each column of answers, and what judged them: a reward's grader, or the final answer."""
+    """Summarize each column of answers, and name the judge: a reward's, or the final answer."""
     judged_by = (grader.judge if grader else None) or FINAL_ANSWER
     return {name: {"judged_by": judged_by, **summarize(rows)} for name, rows in scored.items()}
 
 
 def write_scores(folder: Path, scored: dict[str, list[Row]], figures: dict[str, Row]) -> None:
-    """All verdicts and figures, as an evaluation of step 0."""
+    """Write all verdicts and figures as an evaluation of step 0."""
     for name, rows in scored.items():
         write_evaluation(folder, 0, name, rows, {DECODING: figures[name]})
 
 
 def build_result(figures: dict[str, Row]) -> Row:
-    """What a machine reads."""
+    """Build the result for JSON."""
     return {"tasks": figures, "overall": average_tasks(list(figures.values()))}

@@ -1,6 +1,6 @@
-"""The figures of an evaluation, from the rows of its answers, whoever generated and whoever graded them.
+"""Compute the figures of an evaluation from the rows of its answers.
 
-A row is what `qed.runs.run.as_row` writes of a rollout, with the columns of `qed.evaluation.per_sample_metrics`.
+A row is the result of `qed.runs.run.build_row` with the columns of `qed.evaluation.per_sample_metrics`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ BREAKDOWNS = {"subject": "subject", "level": "level", "source": "data_source"}
 
 
 def group_by_problem(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """The answers to each problem, in the order of their numbers; problems in the order in which they first stand."""
+    """Group answers by problem, sorted by sample number; problems keep the order of their first rows."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(str(row["group_id"]), []).append(row)
-    return {problem: sorted(own, key=lambda row: int(row.get("sample_id", 0))) for problem, own in groups.items()}
+    return {
+        problem: sorted(answers, key=lambda row: int(row.get("sample_id", 0))) for problem, answers in groups.items()
+    }
 
 
 def summarize(rows: Sequence[Row]) -> dict[str, Any]:
-    """Everything that is reported of one decoding of one task.
+    """Compute all figures of one decoding of one task.
 
-    Problems weigh the same however many answers each has. pass@k and maj@k go up to the fewest answers that a problem
-    has, because none of both can be known beyond.
+    All problems have the same weight, independent of their number of answers. pass@k and maj@k go up to the smallest
+    number of answers per problem, because they are not defined beyond.
     """
     groups = list(group_by_problem(rows).values())
     counts = [len(group) for group in groups]
@@ -57,7 +59,7 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _compute_measures(groups: Sequence[Sequence[Row]], fewest: int) -> dict[str, dict[str, float]]:
-    """Accuracy in each way, pass@k and maj@k, each with its interval."""
+    """Compute the accuracy by each mode, pass@k and maj@k, each with its interval."""
     columns = {"accuracy": [_compute_share(group, "correct") for group in groups]}
     columns |= {way: [_compute_share(group, way) for group in groups] for way in WAYS if way in groups[0][0]}
     votes = [[Vote(row.get("extracted"), bool(row["correct"])) for row in group] for group in groups]
@@ -79,7 +81,7 @@ def _compute_measures(groups: Sequence[Sequence[Row]], fewest: int) -> dict[str,
 
 
 def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
-    """Means over answers: of format, reward and its parts, lengths, and of what went wrong."""
+    """Compute means over answers: format, reward and its parts, lengths, and failures."""
     tokens = [row for row in rows if row.get("n_tokens")]
     parts = sorted({name for row in rows for name in row.get("parts") or {}})
     thoughts = [row["reasoning_chars"] for row in rows if row.get("reasoning_chars")]
@@ -87,7 +89,7 @@ def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
     return {
         "format": fmean(bool(row.get("format_ok")) for row in rows),
         "classes": {name: classes.count(name) / len(classes) for name in CLASSES} if classes else {},
-        # An answer without a reward has None there.
+        # The reward of an answer without one is None.
         "reward": _compute_mean([float(reward) for row in rows if (reward := row.get("reward", 0.0)) is not None]),
         "without_reward": sum(row.get("reward", 0.0) is None for row in rows),
         "parts": {
@@ -106,7 +108,7 @@ def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _break_down(groups: Sequence[Sequence[Row]], column: str) -> dict[str, dict[str, Any]]:
-    """Accuracy for each value of a column."""
+    """Compute the accuracy for each value of a column."""
     kinds: dict[str, list[Sequence[Row]]] = {}
     for group in groups:
         if group[0].get(column) is not None:
@@ -123,10 +125,10 @@ def _compute_accuracy(groups: Sequence[Sequence[Row]]) -> dict[str, Any]:
 
 
 def average_tasks(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The unweighted mean of the accuracies of several tasks.
+    """Compute the unweighted mean of the accuracies of several tasks.
 
-    Its interval follows from those of the tasks, each bound by its own distance (MOVER: Zou and Donner 2008,
-    "Construction of confidence limits about effect measures"), so that it is as lopsided as they are.
+    Its interval combines the distances of the tasks' lower and upper bounds separately (MOVER: Zou and Donner 2008,
+    "Construction of confidence limits about effect measures"), so that it is as asymmetric as theirs.
     """
     count = len(summaries)
     mean = fmean(each["accuracy"] for each in summaries)
@@ -149,5 +151,5 @@ def _compute_share(group: Sequence[Row], column: str) -> float:
 
 
 def _compute_mean(values: Sequence[float]) -> float | None:
-    """None where there is nothing to average; a table shows a dash."""
+    """Return the mean, or None without values, which a table shows as a dash."""
     return fmean(values) if values else None

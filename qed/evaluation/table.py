@@ -1,4 +1,4 @@
-"""The figures of evaluations as tables on the console."""
+"""Print the figures of evaluations as tables."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from qed.console.live import Console
 from qed.evaluation.summary import average_tasks
 
 Figures = Mapping[str, Any]
-MOST_KINDS = 12  # of a breakdown; larger ones stand in summary.json
+MAX_KINDS = 12  # rows of a breakdown that is printed; larger ones are only in summary.json
 ALL = "mean of tasks"
 
 
 def show_summary(console: Console, summaries: Mapping[str, Figures]) -> None:
-    """What was measured of each task: accuracy, what several answers give, format × answer, lengths, breakdowns."""
+    """Print the figures of each task: accuracy, pass@k and maj@k, format × answer, lengths, breakdowns."""
     console.say()
     rows = [_format_accuracy(name, figures) for name, figures in summaries.items()]
     if len(summaries) > 1:
@@ -33,14 +33,14 @@ def show_summary(console: Console, summaries: Mapping[str, Figures]) -> None:
 
 
 def _show_kinds(console: Console, name: str, figures: Figures) -> None:
-    """What could not be graded, and accuracy by level, subject and source where there are a few of them."""
+    """Print grading failures, and the accuracy by level, subject and source if these have few values."""
     if figures["timeouts"] or figures["errors"]:
-        told = f"{figures['timeouts']} answers ran out of the grader's time, {figures['errors']} made it fail"
-        console.say(f"{name}: {told}; they count as wrong.")
+        failures = f"{figures['timeouts']} answers timed out in the grader, {figures['errors']} made it fail"
+        console.say(f"{name}: {failures}; they count as wrong.")
     if figures.get("without_reward"):
         console.say(f"{name}: {figures['without_reward']} answers have no reward; they are not in its mean.")
     for key, kinds in figures["by"].items():
-        if 1 < len(kinds) <= MOST_KINDS:
+        if 1 < len(kinds) <= MAX_KINDS:
             rows = [(kind, f"{each['n']:,}", _format_interval(each)) for kind, each in kinds.items()]
             console.table(f"{name}, by {key}", (key, "n", "avg@k [95 %]"), rows)
 

@@ -1,57 +1,57 @@
-"""What the answers to a problem say, put together where they mean the same."""
+"""Cluster the answers to a problem by meaning, and compute majority votes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from qed.evaluation.estimators import MOST_EXACT, compute_maj_at_k
+from qed.evaluation.estimators import MAX_EXACT, compute_maj_at_k
 from qed.grading.equal import equal
 from qed.grading.policy import MATH
 
-# Two votes are compared without the symbolic tier: a vote asks for many comparisons, and none is worth a process.
+# Votes are compared without the symbolic tier, because its processes are too slow for many comparisons.
 CHEAP = replace(MATH, symbolic=False)
 
 
 @dataclass(frozen=True)
 class Vote:
-    """What one answer to a problem says; None for an answer in which none was found."""
+    """The final answer of one sample, or None if there is none, and whether it is correct."""
 
-    said: str | None
+    answer: str | None
     correct: bool
 
 
 @dataclass
 class Cluster:
-    """Answers that mean the same; it is right when one of them was called right."""
+    """Answers with the same meaning; the cluster is correct if one of them is."""
 
-    said: str
+    answer: str
     size: int = 0
     correct: bool = False
 
 
 def cluster_votes(votes: Sequence[Vote]) -> list[Cluster]:
-    """The answers by what they mean: equal strings first, then strings that the grader calls equal."""
+    """Cluster answers by meaning: equal strings first, then strings that the grader considers equal."""
     by_text: dict[str, Cluster] = {}
-    found: list[Cluster] = []
+    clusters: list[Cluster] = []
     for vote in votes:
-        if vote.said is None or not vote.said.strip():
+        if vote.answer is None or not vote.answer.strip():
             continue
-        text = vote.said.strip()
+        text = vote.answer.strip()
         if text not in by_text:
-            same = next((known for known in found if equal(known.said, text, CHEAP)), None)
+            same = next((cluster for cluster in clusters if equal(cluster.answer, text, CHEAP)), None)
             if same is None:
                 same = Cluster(text)
-                found.append(same)
+                clusters.append(same)
             by_text[text] = same
         by_text[text].size += 1
         by_text[text].correct |= vote.correct
-    return found
+    return clusters
 
 
 def vote_majority(votes: Sequence[Vote], k: int) -> float:
-    """maj@k of one problem: over all subsets of k answers, or over the first k where there are very many answers."""
-    considered = votes if len(votes) <= MOST_EXACT else votes[:k]
+    """Compute maj@k of a problem over all subsets of k answers, or over the first k if there are very many answers."""
+    considered = votes if len(votes) <= MAX_EXACT else votes[:k]
     clusters = cluster_votes(considered)
     silent = len(considered) - sum(each.size for each in clusters)
     return compute_maj_at_k([each.size for each in clusters], [each.correct for each in clusters], silent, k)

@@ -148,7 +148,7 @@ def test_rows_that_stand_twice_are_counted(qed: Callable[..., Any], tmp_path: Pa
     (tmp_path / "x.jsonl").write_text(lines([*GOOD, *GOOD[:7]]))
     done = qed("grpo", "--tasks", tmp_path / "x.jsonl", "--out", tmp_path / "run", "--dry-run")
     assert done.code == 0, done.err
-    assert "7 rows that stand twice" in done.out
+    assert "7 duplicate rows" in done.out
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_verify_says_when_there_is_nothing_to_verify(qed: Callable[..., Any], tm
     assert qed("checkpoint", "verify", tmp_path / "nowhere").code == 2
     done = qed("checkpoint", "verify", tmp_path)
     assert (done.code, done.out) == (3, "")
-    assert "holds no checkpoint" in done.err
+    assert "contains no checkpoint" in done.err
     assert qed("checkpoint", "mend", tmp_path).code == 2
     assert qed("checkpoint").code == 2
     assert "verify RUN" in qed("checkpoint", "--help").out

@@ -77,7 +77,7 @@ def test_settings_that_are_gone_are_told(qed: Callable[..., Any], run: Path) -> 
     (run / "settings.yaml").write_text("")
     done = qed(*TINY, "--steps", 6, "--out", run, "--resume")
     assert done.code == 3
-    assert "holds no settings any more" in done.err
+    assert "contains no settings" in done.err
 
 
 def test_metrics_that_are_gone_are_told(qed: Callable[..., Any], run: Path) -> None:

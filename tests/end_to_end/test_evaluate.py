@@ -86,7 +86,7 @@ def test_an_interrupted_evaluation_equals_one_that_was_not(
     assert (other.code, "temperature 0.6 there and 1.0 here" in other.err) == (2, True)
     gone_on = qed(*command, "--out", out, "--resume")
     assert gone_on.code == 0, gone_on.err
-    assert "2 of 12 problems are there already" in gone_on.out
+    assert "2 of 12 problems are already finished" in gone_on.out
     assert len(calls) == 3 + 5, "only the missing chunks are asked again"
     for name in ("sums.jsonl", "summary.json"):
         here, there = (folder / "eval/step_000000" / name for folder in (out, tmp_path / "whole"))
@@ -273,12 +273,12 @@ def test_stored_answers_are_scored(qed: Qed, tmp_path: Path) -> None:
         (("--tasks", "nothing.jsonl"), 2, "There is no file nothing.jsonl"),
         (("--tasks", "empty.jsonl"), 3, "no problems"),
         (("--tasks", "sums.jsonl,sums.jsonl"), 2, "called 'sums'"),
-        (("--tasks", "sums.jsonl", "--max-tokens", "600"), 3, "window has room for 0"),
+        (("--tasks", "sums.jsonl", "--max-tokens", "600"), 3, "window has space for 0"),
         (("--tasks", "sums.jsonl", "--sampler", "vlm"), 2, "no 'vlm' among the samplers"),
         (("--tasks", "sums.jsonl", "--prompt", "boxd"), 2, "among the prompts"),
         (("--tasks", "sums.jsonl", "--tempreture", "1"), 2, "Did you mean '--temperature'"),
-        (("--tasks", "sums.jsonl", "--resume"), 2, "--resume needs a folder"),
-        (("--tasks", "sums.jsonl", "--out", "taken"), 2, "holds no evaluation"),
+        (("--tasks", "sums.jsonl", "--resume"), 2, "--resume needs the folder"),
+        (("--tasks", "sums.jsonl", "--out", "taken"), 2, "contains no evaluation"),
         ((), 2, "needs --tasks"),
     ],
 )
@@ -348,7 +348,7 @@ def test_nothing_to_compare(qed: Qed, tmp_path: Path) -> None:
     assert (refused.code, "no problem in common" in refused.err) == (3, True)
     assert qed("compare", tmp_path / "a.jsonl", tmp_path / "nowhere").code == 3
     (tmp_path / "empty").mkdir()
-    assert "holds no evaluation" in qed("compare", tmp_path / "a.jsonl", tmp_path / "empty").err
+    assert "contains no evaluation" in qed("compare", tmp_path / "a.jsonl", tmp_path / "empty").err
 
 
 def test_instructions_without_right_answers_become_outputs(qed: Qed, shared: Path, tmp_path: Path) -> None:

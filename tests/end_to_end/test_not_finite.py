@@ -211,7 +211,7 @@ def test_several_updates_of_a_step_are_added_up(
 def test_a_policy_that_cannot_be_meant(qed: Callable[..., Any], tmp_path: Path, policy: str) -> None:
     done = qed(*arguments("grpo", tmp_path, f"--run.on_non_finite={policy}"))
     assert done.code == 2
-    assert "run.on_non_finite is stop, or skip:N" in done.err
+    assert "run.on_non_finite must be stop, or skip:N" in done.err
 
 
 def test_what_is_dumped_is_ascii(qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,7 +178,7 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert sum(problem.question == "1?" for problem in loaded.problems) == 2
     assert [problem.question for problem in loaded.benchmarks["test"]] == ["3?", "new?"]
     assert loaded.left_out == {
-        "rows that stand twice": 1,
+        "duplicate rows": 1,
         "held-out rows without an answer": 1,
         "training problems that are held out": 1,
     }

@@ -93,7 +93,7 @@ def test_shortcuts_mean_their_settings(error: Refused, write: Write, short: str,
         ("-lr", "Did you mean '--lr'?"),
         ("-modle", "Did you mean '--model'?"),
         ("--resume=1", "--resume takes no value"),
-        ("--config=x.yaml", "A configuration is given without a name in front"),
+        ("--config=x.yaml", "A configuration is given without an option name"),
     ],
 )
 def test_other_habits_are_corrected(error: Refused, argument: str, hint: str) -> None:
@@ -187,8 +187,8 @@ def test_a_proposal_is_always_a_setting() -> None:
 def test_sections_of_a_pipeline_are_named_once_with_the_command_that_has_them(error: Refused, write: Write) -> None:
     text = "sft:\n  learner:\n    lr: 1\n    steps: 2\nskip_rl: true\n"
     assert error("grpo", write(text)).splitlines() == [
-        "x.yaml:3: sft belongs to the settings of two phases, which are those of `qed pipeline`.",
-        "x.yaml:5: skip_rl belongs to the settings of two phases, which are those of `qed pipeline`.",
+        "x.yaml:3: sft belongs to runs with two phases. Use `qed pipeline`.",
+        "x.yaml:5: skip_rl belongs to runs with two phases. Use `qed pipeline`.",
     ]
     assert "--skip-sft belongs" in error("grpo", "--skip-sft")
 

@@ -78,7 +78,7 @@ def test_help_all_documents_every_setting(run: Run) -> None:
     assert sorted(key.replace("-", "_") for key in shown) == sorted(known)
     joined = " ".join(everything.split())
     assert "--learner.lr NUMBER Peak learning rate. (default: 1e-06)" in joined
-    assert "--[no-]run.save-rollouts Keep every rollout on disk, compressed. (default: true)" in joined
+    assert "--[no-]run.save-rollouts Save every rollout, compressed. (default: true)" in joined
     assert "--learner.schedule constant|linear|cosine" in joined
     assert "--algorithm.kl NUMBER" in short
     assert "--learner.clip-norm" not in short
@@ -240,7 +240,7 @@ def test_config_show_prints_values_and_origins(run: Run, write: Write) -> None:
 
 def test_config_show_says_what_an_online_step_comes_to(run: Run) -> None:
     asked = ["--sampling.problems-per-step", "4", "--sampling.group-size", "8", "--sampling.max-tokens", "64"]
-    told = run("config", "show", "grpo", *asked)[1].split("What this comes to")[1]
+    told = run("config", "show", "grpo", *asked)[1].split("In one step of")[1]
     assert "32 answers: 1 optimizer step of 32 rows" in told
     assert f"{1 / (32 * 8):.2g} in a row of 8, {1 / (32 * 32):.2g} in a row of 32" in told
     assert "its clip never binds" in told
@@ -250,20 +250,20 @@ def test_config_show_says_what_an_online_step_comes_to(run: Run) -> None:
     assert "never binds" not in told
     told = run("config", "show", "cispo", "--algorithm.cispo-clip", "trl", "--algorithm.clip-high", "0.28")[1]
     assert "scaled down to 0.28 at most" in told
-    assert "What this comes to" not in run("config", "show", "sft")[1]
+    assert "In one step of" not in run("config", "show", "sft")[1]
 
 
 def test_a_cut_distribution_in_training_is_explained(run: Run, write: Write) -> None:
     for arguments in (["--sampling.top-p", "0.9"], [write("sampling:\n  top_k: 5\n")], ["--min-p", "0.1"]):
         code, _, err = run("grpo", *arguments)
         assert code == 2
-        assert "another distribution than the one that was sampled from" in err
+        assert "answers would come from a different distribution" in err
 
 
 def test_config_validate_answers_by_its_exit_code(run: Run, write: Write) -> None:
     assert run("config", "validate", "grpo", write("run.seed: 1"))[:2] == (
         0,
-        f"All is well: 1 of {len(json.loads(run('config', 'show', 'grpo', '--json')[1]))} settings are given, "
+        f"Valid: 1 of {len(json.loads(run('config', 'show', 'grpo', '--json')[1]))} settings are given, "
         "the others are defaults.\n",
     )
     assert run("config", "validate", "grpo", write("run.sed: 1"))[0] == 2

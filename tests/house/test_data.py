@@ -110,7 +110,7 @@ def test_nothing_is_replaced_unasked(run: Run, file: Path, tmp_path: Path) -> No
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "letter").write_text("mine")
     code, _, err = run("prepare", "--tasks", file, "--to", tmp_path / "home", "--overwrite")
-    assert (code, "is no snapshot" in err) == (2, True)
+    assert (code, "is not a snapshot" in err) == (2, True)
     assert (tmp_path / "home" / "letter").read_text() == "mine"
 
 
@@ -291,15 +291,15 @@ def test_validate_real_files(run: Run, shared: Path, file: str, errors: int) -> 
         (["inspect", "train.jsonl", "--model", "new:huge"], 2, ["no model size 'huge'"]),
         (["inspect", "train.jsonl", "--model", "."], 3, ["The tokenizer of . cannot be loaded"]),
         (["convert", "train.jsonl", "x.xlsx"], 2, [".jsonl, .jsonl.gz, .csv, .parquet"]),
-        (["convert", "train.jsonl", "x.csv", "--to", "jsonl"], 2, ["does not go with"]),
+        (["convert", "train.jsonl", "x.csv", "--to", "jsonl"], 2, ["does not match"]),
         (["convert", "train.jsonl", "x.jsonl", "--to", "verl", "--prompt", "r1_zero"], 2, ["plain text", "chat"]),
         (["convert", "train.jsonl", "x.jsonl", "--max-tokens", "9"], 2, ["--model", "--max-characters"]),
         (["convert", "train.jsonl", "x.jsonl", "--max-characters", "1"], 3, ["No problem is left of 20"]),
         (["convert", "train.jsonl", "x.jsonl", "--unique-train-examples", "some"], 2, ["or all, not 'some'"]),
         (["convert", "train.jsonl", "x.jsonl", "--validation-split", "1"], 2, ["[0, 1)"]),
-        (["convert", "train.jsonl", "x.jsonl", "--validation-split", "0.99"], 3, ["leaves none to train on"]),
+        (["convert", "train.jsonl", "x.jsonl", "--validation-split", "0.99"], 3, ["leaves none for training"]),
         (["convert", "train.jsonl", "x.jsonl", "--max-prompt-percentile", "0"], 2, ["(0, 100]"]),
-        (["convert", "train.jsonl", "x.jsonl", "--map", "question"], 2, ["--map wants NAME=VALUE"]),
+        (["convert", "train.jsonl", "x.jsonl", "--map", "question"], 2, ["--map must be NAME=VALUE"]),
         (["convert", "train.jsonl", "."], 2, ["is a folder"]),
         (["prepare", "--tasks", "train.jsonl"], 2, ["--to"]),
         (["prepare", "--tasks", "train.jsonl,train.jsonl", "--to", "s"], 2, ["Two of the tasks"]),

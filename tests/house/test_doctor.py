@@ -57,7 +57,9 @@ def test_a_check_that_fails_is_a_line_and_the_others_go_on(
 
     for module, room in (("hardware", hardware), ("surroundings", surroundings)):
         for other in (check for check, place in card.CHECKS.items() if place == module):
-            monkeypatch.setattr(room, other, broken if other == name else lambda: Finding(("fine",), {"fine": True}))
+            monkeypatch.setattr(
+                room, f"check_{other}", broken if other == name else lambda: Finding(("fine",), {"fine": True})
+            )
     code, out, err = run("doctor")
     assert code == 0
     assert f"{name:<13}this check failed: RuntimeError: driver mismatch" in out
@@ -84,8 +86,8 @@ def test_torch_that_cannot_be_loaded_costs_only_its_own_checks(monkeypatch: pyte
         ({}, []),
         ({"OMP_NUM_THREADS": "2"}, []),
         ({"OMP_NUM_THREADS": "64"}, ["64 asks for more threads than the 2 cores"]),
-        ({"OMP_WAIT_POLICY": "ACTIVE"}, ["turn on the spot"]),
-        ({"GOMP_SPINCOUNT": "infinity"}, ["turn on the spot"]),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, ["waiting threads spin"]),
+        ({"GOMP_SPINCOUNT": "infinity"}, ["waiting threads spin"]),
         ({"GOMP_SPINCOUNT": "100"}, []),
         ({"OMP_WAIT_POLICY": "PASSIVE", "OMP_PROC_BIND": "close"}, ["OMP_PROC_BIND bind threads"]),
     ],
@@ -109,7 +111,7 @@ def test_products_that_depend_on_alignment_are_said(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("torch.backends.mkl.is_available", lambda: True)
     for matters in (False, True):
         monkeypatch.setattr("qed.models.alignment.depends_on_alignment", lambda matters=matters: matters)
-        found = hardware.products()
+        found = hardware.check_products()
         assert found.facts == {"library": "MKL", "mkl_cbwr": mode, "alignment_matters": matters}
         assert [advice in line for line in found.advice] == [True] * matters
 
@@ -264,7 +266,7 @@ def test_a_process_that_the_system_ends_has_run_out_of_memory(monkeypatch: pytes
         (["--fit", "new:tiny", "--lengths", "20,-3"], "--lengths takes"),
         (["--fit", "new:tiny", "--lengths", "20,0"], "--lengths takes"),
         (["--fit", "new:tiny", "--lengths", "20,30", "--memory", "-1"], "--memory"),
-        (["--fit", "--tune"], "one at a time"),
+        (["--fit", "--tune"], "Give one of them"),
         (["--fits"], "did you mean '--fit'"),
         (["new:tiny"], "--fit or --tune"),
     ],

@@ -160,7 +160,7 @@ def test_rows_of_any_kind_are_graded_and_written(run: Run, tmp_path: Path, name:
     (tmp_path / "weird.jsonl").write_text(WEIRD + deep)
     code, out, _ = run("grade", tmp_path / "weird.jsonl", "--out", tmp_path / name)
     assert code == 0
-    assert "because rows had them already: seconds" in out
+    assert "replaced by new ones: seconds" in out
     code, _, _ = run("grade", tmp_path / name, "--out", tmp_path / "again.jsonl")
     assert code == 0
     if name == "out.jsonl":

@@ -196,7 +196,7 @@ def test_optional_settings_can_be_nothing(error: Refused, write: Write, word: st
 
 def test_defaults_of_an_algorithm_must_be_settings(error: Refused, write: Write) -> None:
     mine = write(ALGORITHM.replace("DEFAULT", "1").replace("learner.lr", "learner.lrr"), "mine.py")
-    assert error(mine) == "The defaults of mine.py name learner.lrr, which is no setting. Did you mean 'learner.lr'?"
+    assert error(mine) == "The defaults of mine.py name learner.lrr, which is not a setting. Did you mean 'learner.lr'?"
 
 
 def test_types_that_cannot_be_read_are_named(error: Refused, write: Write) -> None:

@@ -1,4 +1,4 @@
-"""What commands share: the parser of their own options, and the names of those that train."""
+"""Share code between commands: the parser of their options, and the names of the training commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qed.errors import UsageError, suggest_nearest
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse without its abbreviations, its usage dump and its exits."""
+    """An argparse parser that allows no abbreviations and raises UsageError instead of printing usage and exiting."""
 
     def __init__(self, command: str, about: str, epilog: str = "") -> None:
         super().__init__(
@@ -22,32 +22,32 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        self.add_argument("--debug", action="store_true", help="print the traceback of an error too")
+        self.add_argument("--debug", action="store_true", help="also print the traceback of an error")
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The options of a command line.
+        """Return the options of a command line.
 
         Raises:
-            UsageError: it cannot be meant.
+            UsageError: the command line is invalid.
         """
-        found, unknown = self.parse_known_args(list(arguments))
+        args, unknown = self.parse_known_args(list(arguments))
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
             raise UsageError(
                 f"{self.prog} has no option {unknown[0]}.{suggest_nearest(unknown[0], known)}{self._suggest_help()}"
             )
-        return found
+        return args
 
     def error(self, message: str) -> NoReturn:
-        """What argparse calls on a mistake."""
+        """Raise a UsageError; argparse calls this on a mistake."""
         raise UsageError(f"{self.prog}: {message}.{self._suggest_help()}")
 
     def _suggest_help(self) -> str:
-        return f" `{self.prog} --help` lists what it takes."
+        return f" `{self.prog} --help` lists its options."
 
 
 def resolve_training_command(name: str) -> str:
-    """A training command in the spelling of its file; a UsageError proposes the nearest of all commands."""
+    """Return a training command's name as its file spells it; a UsageError suggests the nearest command."""
     if name in PIPELINES or plugins.is_users_own(name):
         return name
     leaves = plugins.list_leaves("algorithms")

@@ -11,8 +11,8 @@ from qed.cli.commands.base import Parser
 
 ABOUT = """Compare two evaluations on the same problems, A before and B after.
 
-Single answers are compared by the exact McNemar test, several answers to a problem by a bootstrap over problems. A
-and B are runs (of which the last evaluation counts), folders eval/step_N, or files of answers."""
+With one answer per problem the test is the exact McNemar test, with several answers a bootstrap over problems. A and
+B are runs (their last evaluation is used), folders eval/step_N, or files of answers."""
 EPILOG = """examples:
   qed compare runs/base runs/trained
   qed compare runs/x/eval/step_000000 runs/x/eval/step_000200
@@ -20,22 +20,22 @@ EPILOG = """examples:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print the paired tests."""
+    """Compare two evaluations, and print the paired tests."""
     parser = Parser("compare", ABOUT, EPILOG)
     add = parser.add_argument
     add("before", type=Path, metavar="A", help="a run, a folder eval/step_N, or a file of answers")
-    add("after", type=Path, metavar="B", help="the same, to compare with it")
-    add("--gold-key", default="", metavar="COLUMN", help="of a file of answers: the right answer")
-    add("--response-key", default="", metavar="COLUMN,…", help="of a file of answers: the answers")
-    add("--id-key", default="", metavar="COLUMN", help="of a file of answers: what tells problems apart")
-    add("--json", action="store_true", help="print the tests as one line of JSON, the last of stdout")
-    asked = parser.parse(arguments)
+    add("after", type=Path, metavar="B", help="the same, to compare with A")
+    add("--gold-key", default="", metavar="COLUMN", help="for a file of answers: the column of the correct answer")
+    add("--response-key", default="", metavar="COLUMN,…", help="for a file of answers: the columns of the answers")
+    add("--id-key", default="", metavar="COLUMN", help="for a file of answers: the column that identifies a problem")
+    add("--json", action="store_true", help="print the tests as one line of JSON, as the last line of stdout")
+    args = parser.parse(arguments)
     from qed.console.live import Console
     from qed.evaluation.compare import compare
     from qed.evaluation.stored import Scoring
 
-    scoring = Scoring(asked.gold_key, tuple(asked.response_key.split(",")), asked.id_key)
-    result = compare(asked.before, asked.after, scoring, Console(asked.json))
-    if asked.json:
+    scoring = Scoring(args.gold_key, tuple(args.response_key.split(",")), args.id_key)
+    result = compare(args.before, args.after, scoring, Console(args.json))
+    if args.json:
         print(json.dumps(result))
     return 0

@@ -1,5 +1,5 @@
-"""Print every setting that a command line means and where it comes from (show), or only check it (validate)."""
-# ruff: noqa: PLC0415, T201 -- a sweep is imported where there is one, and this is where results are printed
+"""Print every setting of a command line with its origin (show), or only check the command line (validate)."""
+# ruff: noqa: PLC0415, T201 -- the sweep module is imported only for sweeps, and this is where results are printed
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from qed.errors import UsageError
 USAGE = (
     "Usage: qed config show COMMAND [CONFIG…] [--section.setting VALUE …] [--json]\n"
     "       qed config validate COMMAND [CONFIG…] [--section.setting VALUE …]\n\n"
-    "`show` prints every setting and where its value comes from; `validate` only says whether all is well."
+    "`show` prints every setting with the origin of its value; `validate` only checks the command line."
 )
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show or validate what a command line means."""
+    """Show or validate the settings of a command line."""
     if not arguments or {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0
@@ -44,79 +44,79 @@ def run(arguments: Sequence[str]) -> int:
         print(_format_settings(resolved))
     else:
         given = sum(not origin.startswith(DEFAULT) for origin in resolved.origins.values())
-        print(f"All is well: {given} of {len(resolved.origins)} settings are given, the others are defaults.")
+        print(f"Valid: {given} of {len(resolved.origins)} settings are given, the others are defaults.")
     return 0
 
 
 def _format_settings(resolved: Resolved) -> str:
-    """Every setting with its value and origin, for people or for machines."""
+    """Format every setting with its value and origin, as a table or as JSON."""
     values = list_values(resolved.settings)
     values = {key: values[key] for key in resolved.origins}
     if resolved.flags.json:
         return json.dumps({key: {"value": value, "origin": resolved.origins[key]} for key, value in values.items()})
     settings = resolved.settings
     phases = settings.phases() if isinstance(settings, PipelineSettings) else [settings]
-    told = [line for phase in phases if phase.algorithm.online for line in ("", *_describe_scale(phase))]
+    scales = [line for phase in phases if phase.algorithm.online for line in ("", *_describe_scale(phase))]
     return "\n".join(
-        [format_columns([key, format_value(value), resolved.origins[key]] for key, value in values.items()), *told]
+        [format_columns([key, format_value(value), resolved.origins[key]] for key, value in values.items()), *scales]
     )
 
 
 def _describe_scale(settings: Settings) -> list[str]:
-    """What the numbers of an online phase come to: its updates, the weight of a token, and what its clip sees."""
+    """Describe the scale of an online phase: its updates per step, the weight of a token and the probability ratio."""
     sampling, learner, algorithm = settings.sampling, settings.learner, settings.algorithm
     answers = sampling.problems_per_step * sampling.group_size
     rows = min(learner.batch_size or answers, answers)
     updates = math.ceil(answers / rows) * learner.passes
-    told = [
-        f"What this comes to in a step of {settings.method}:",
+    lines = [
+        f"In one step of {settings.method}:",
         f"  updates    {sampling.problems_per_step} problems x {sampling.group_size} answers = {answers} answers: "
         f"{updates} optimizer step{'s' * (updates > 1)} of {rows} rows, {learner.passes} "
         f"pass{'es' * (learner.passes > 1)} over them",
         f"  one token  {_describe_token_weight(algorithm, rows, sampling.max_tokens)}",
     ]
     if isinstance(algorithm, PolicyGradient) and algorithm.surrogate.kind != "plain":
-        told.append(f"  the ratio  {_describe_ratio(algorithm, updates)}")
-        own = algorithm.surrogate
-        if own.kind == "cispo" and own.cispo_clip == "trl" and own.clip_high < 1:
-            told.append(
+        lines.append(f"  the ratio  {_describe_ratio(algorithm, updates)}")
+        surrogate = algorithm.surrogate
+        if surrogate.kind == "cispo" and surrogate.cispo_clip == "trl" and surrogate.clip_high < 1:
+            lines.append(
                 f"  the clip   algorithm.cispo_clip trl bounds the weight at algorithm.clip_high itself, so that every "
-                f"update is scaled down to {own.clip_high:g} at most; TRL recommends 5"
+                f"update is scaled down to {surrogate.clip_high:g} at most; TRL recommends 5"
             )
-    return told
+    return lines
 
 
-def _describe_token_weight(algorithm: Algorithm, rows: int, longest: int) -> str:
-    """The weight of one token in a step's loss, for rows of several lengths where it depends on them."""
+def _describe_token_weight(algorithm: Algorithm, rows: int, max_tokens: int) -> str:
+    """Describe the weight of one token in the loss, for several row lengths if it depends on them."""
     if type(algorithm).weights not in (Algorithm.weights, PolicyGradient.weights):
-        return "is weighed by the algorithm's own rule, see docs/algorithms.md"
+        return "has a weight by the algorithm's own rule, see docs/algorithms.md"
     scale = compute_factor(algorithm.scale, algorithm.average, rows) if isinstance(algorithm, PolicyGradient) else 1.0
-    usual = max(1, longest // 2)
+    half = max(1, max_tokens // 2)
     if algorithm.average == "sequence":
-        lengths = sorted({max(1, longest // 8), usual, longest})
+        lengths = sorted({max(1, max_tokens // 8), half, max_tokens})
         each = ", ".join(f"{scale / (rows * length):.2g} in a row of {length}" for length in lengths)
         return f"weighs 1/({rows} rows x its row's tokens): {each}"
     if algorithm.average == "token":
-        return f"weighs 1/(the step's tokens): {scale / (rows * usual):.2g} where {rows} rows have {usual} on average"
-    by_length = f" x {longest} tokens" if algorithm.average == "constant" else ""
+        return f"weighs 1/(the step's tokens): {scale / (rows * half):.2g} where {rows} rows have {half} on average"
+    by_length = f" x {max_tokens} tokens" if algorithm.average == "constant" else ""
     times = f" x {scale:g} ({algorithm.scale})" if isinstance(algorithm, PolicyGradient) and scale != 1 else ""
-    divisor = rows * (longest if algorithm.average == "constant" else 1)
+    divisor = rows * (max_tokens if algorithm.average == "constant" else 1)
     return f"weighs 1/({rows} rows{by_length}){times} = {scale / divisor:.2g} in a row of any length"
 
 
 def _describe_ratio(algorithm: PolicyGradient, updates: int) -> str:
-    """What the probability ratio is, and whether a clip can ever bind."""
+    """Describe the probability ratio, and whether its clip can bind."""
     clip = " and its clip never binds" if algorithm.surrogate.kind in CLIPPING else ""
     if algorithm.surrogate.kind == "dppo" or algorithm.correction.kind == "bypass":
-        return "is to the sampler's own log-probs: 1 but for its rounding, its age and earlier updates of the step"
+        return "is to the sampler's log-probs: 1 except for rounding, stale weights and earlier updates of the step"
     if updates > 1:
         return (
-            f"is to the learner's log-probs before the first of {updates} updates: 1 in the first, and whatever the "
-            "policy has moved in the later ones"
+            f"is to the learner's log-probs before the first of {updates} updates: 1 in the first update; in the later "
+            "ones it measures how far the policy has moved"
         )
     if algorithm.needs_old_logps:
-        return f"is exactly 1{clip}, with a single update and old log-probs that are the learner's own"
+        return f"is exactly 1{clip}, with a single update and old log-probs from the learner"
     return (
-        f"is 1{clip}, with a single update for each sampling, but for what the sampler's log-probs differ from the "
-        "learner's (mismatch/logp) and for answers that a former policy left over"
+        f"is 1{clip}, with a single update per sampling, except for the difference between the sampler's and the "
+        "learner's log-probs (mismatch/logp) and for answers left over from an earlier policy"
     )

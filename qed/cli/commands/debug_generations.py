@@ -1,5 +1,5 @@
-"""Sample a model's answers to a few problems and show tags, extracted answers, reward parts and diversity."""
-# ruff: noqa: PLC0415, T201 -- what samples is imported once the options are read, and this prints results
+"""Sample a model's answers to a few problems, and show tags, extracted answers, reward parts and diversity."""
+# ruff: noqa: PLC0415, T201 -- the sampler is imported after the options are parsed, and this prints results
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from qed.errors import UsageError
 USAGE = """Usage: qed debug-generations MODEL|RUN [--problems N] [--answers K] [--whole] [--json] [CONFIG…]
                              [--section.setting VALUE …]
 
-Samples K answers (4) to N training problems (4) with the sampler, prompt and reward of training, and shows what was
-found in each and how much they differ. Of a RUN, its final model is asked as the run asked it. Settings are those of
-`qed grpo`, for example --tasks, --prompt, --reward and --sampling.temperature."""
+Samples K answers (4) to each of N training problems (4) with the sampler, prompt and reward of training. Shows the
+tags and the final answer of each, its reward, and how much the answers differ. For a RUN it uses the final model with
+the run's settings. Settings are those of `qed grpo`, for example --tasks, --prompt, --reward and
+--sampling.temperature."""
 SHORT = {"--problems": "--sampling.problems_per_step", "--answers": "--sampling.group_size"}
-USUAL = ("--sampling.problems_per_step", "4", "--sampling.group_size", "4")
+DEFAULTS = ("--sampling.problems_per_step", "4", "--sampling.group_size", "4")
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Sample, grade and show."""
+    """Sample and grade answers, and print them."""
     if not arguments or {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0 if arguments else UsageError.exit_code
@@ -40,13 +41,13 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _resolve_settings(model: str, arguments: Sequence[str]) -> tuple[Settings, bool]:
-    """The settings of a model, or of a run and its final model, and whether a machine reads the result."""
+    """Return the settings of a model, or of a run with its final model, and whether --json is given."""
     given = [SHORT.get(word, word) for word in arguments]
     saved = Path(model) / "settings.yaml"
     if saved.is_file():
         command, before = read_method(saved), [str(saved), "--model", str(Path(model) / "final" / "hf")]
     else:
         command, before = "grpo", ["--model", model]
-    resolved = resolve_settings(command, [*before, *USUAL, *given])
+    resolved = resolve_settings(command, [*before, *DEFAULTS, *given])
     settings = resolved.settings
     return settings.phase("rl") if isinstance(settings, PipelineSettings) else settings, resolved.flags.json

@@ -1,5 +1,5 @@
-"""Look at this machine; find the batch that fits its memory (--fit) and the threads that are fastest (--tune)."""
-# ruff: noqa: PLC0415, T201 -- torch is imported once the options are read, and this prints results
+"""Check this machine; find the batch sizes that fit its memory (--fit) and the fastest threads (--tune)."""
+# ruff: noqa: PLC0415, T201 -- torch is imported after the options are parsed, and this prints results
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from qed.errors import UsageError
 if TYPE_CHECKING:
     from qed.doctor.rows import Lengths
 
-ABOUT = """Look at this machine, and measure what fits it.
+ABOUT = """Check this machine, and measure which settings fit it.
 
-Without options: devices, what they compute in hardware, attention kernels, threads, versions, disk, the hub's cache. No
-network is used. --fit runs a learner and a sampler at growing sizes and reckons the largest that fit the memory; --tune
-times threads and the precision of products of matrices. Both print settings that `qed grpo` takes."""
+Without options, shows devices, their hardware precisions, attention kernels, threads, versions, disk and the hub's
+cache, without using the network. --fit runs a learner and a sampler at growing sizes and estimates the largest that fit
+into memory; --tune times thread counts and the precision of matrix products. Both print settings for `qed grpo`."""
 EPILOG = """examples:
   qed doctor
   qed doctor --fit Qwen/Qwen2.5-0.5B --lengths 200,800 --group 8 > fits.yaml && qed grpo fits.yaml --tasks gsm8k
   qed doctor --fit gsm8k-lora.yaml --lengths 200,800 --memory 24 learner.optimizer=adamw_offload
   qed doctor --tune new:small"""
-USUAL_LENGTHS = "32,32"  # of --tune, which asks for less
+DEFAULT_LENGTHS = "32,32"  # of --tune, which needs no particular lengths
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Print what the machine can do, or the settings that were measured."""
-    asked = _build_parser().parse(arguments)
-    if asked.fit is not None and asked.tune is not None:
-        raise UsageError("qed doctor: --fit and --tune are two measurements. Ask for one at a time.")
-    unmeasured = asked.fit is None and asked.tune is None
-    if unmeasured and (asked.settings or asked.lengths or asked.group or asked.memory):
-        raise UsageError("qed doctor: settings, lengths and memory belong to a measurement: say --fit or --tune.")
-    result = _run_checks() if unmeasured else _run_measurement(asked)
-    print(json.dumps(result.as_object()) if asked.json else result.text())
+    """Print the checks of the machine, or the measured settings."""
+    args = _build_parser().parse(arguments)
+    if args.fit is not None and args.tune is not None:
+        raise UsageError("qed doctor: --fit and --tune are two measurements. Give one of them.")
+    checks_only = args.fit is None and args.tune is None
+    if checks_only and (args.settings or args.lengths or args.group or args.memory):
+        raise UsageError("qed doctor: settings, lengths and memory are for a measurement: add --fit or --tune.")
+    result = _run_checks() if checks_only else _run_measurement(args)
+    print(json.dumps(result.as_object()) if args.json else result.text())
     return 0
 
 
 def _build_parser() -> Parser:
     parser = Parser("doctor", ABOUT, EPILOG)
     add = parser.add_argument
-    add("--fit", nargs="?", const="", metavar="MODEL", help="the largest micro-batch and sampler batch that fit")
-    add("--tune", nargs="?", const="", metavar="MODEL", help="threads and precision of products that are fastest")
-    add("--lengths", metavar="PROMPT,ANSWER", help="tokens of the longest prompt and answer; --fit needs them")
-    add("--group", type=int, metavar="N", help="answers to a prompt (default: sampling.group_size)")
-    add("--memory", type=float, default=0.0, metavar="GIB", help="what may be taken (default: what is free)")
+    add("--fit", nargs="?", const="", metavar="MODEL", help="find the largest micro-batch and sampler batch that fit")
+    add("--tune", nargs="?", const="", metavar="MODEL", help="find the fastest threads and precision of products")
+    add("--lengths", metavar="PROMPT,ANSWER", help="tokens of the longest prompt and answer; required by --fit")
+    add("--group", type=int, metavar="N", help="answers per prompt (default: sampling.group_size)")
+    add("--memory", type=float, default=0.0, metavar="GIB", help="memory to use (default: the free memory)")
     add("--json", action="store_true", help="print one JSON object")
     add("settings", nargs="*", metavar="CONFIG|section.setting=VALUE", help="settings of qed grpo to measure with")
     return parser
@@ -60,27 +60,27 @@ def _run_checks() -> Any:
     return run_checks()
 
 
-def _run_measurement(asked: argparse.Namespace) -> Any:
-    if not 0 <= asked.memory < float("inf"):
+def _run_measurement(args: argparse.Namespace) -> Any:
+    if not 0 <= args.memory < float("inf"):
         raise UsageError("qed doctor: --memory is a number of GiB above 0.")
-    lengths = _parse_lengths(asked)
-    arguments = _build_arguments(asked, lengths)
+    lengths = _parse_lengths(args)
+    arguments = _build_arguments(args, lengths)
 
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    if asked.fit is not None:
+    if args.fit is not None:
         from qed.doctor.fit import measure_fit
 
-        return measure_fit(arguments, lengths, asked.memory, say)
+        return measure_fit(arguments, lengths, args.memory, say)
     from qed.doctor.trial import resolve_trial_settings
     from qed.doctor.tune import tune
 
     return tune(resolve_trial_settings(arguments), lengths, say)
 
 
-def _parse_lengths(asked: argparse.Namespace) -> Lengths:
-    given = asked.lengths or (USUAL_LENGTHS if asked.fit is None else "")
+def _parse_lengths(args: argparse.Namespace) -> Lengths:
+    given = args.lengths or (DEFAULT_LENGTHS if args.fit is None else "")
     parts = given.split(",")
     if len(parts) != 2 or not all(part.strip().isdecimal() and int(part) for part in parts):
         raise UsageError(
@@ -92,13 +92,13 @@ def _parse_lengths(asked: argparse.Namespace) -> Lengths:
     return Lengths(int(parts[0]), int(parts[1]))
 
 
-def _build_arguments(asked: argparse.Namespace, lengths: Lengths) -> list[str]:
-    """The command line of `qed grpo` that is measured with; what ends in .yaml or holds a = is no model's name."""
-    name = asked.fit if asked.fit is not None else asked.tune
-    settings = list(asked.settings)
+def _build_arguments(args: argparse.Namespace, lengths: Lengths) -> list[str]:
+    """Build the command line of `qed grpo` to measure; a name that ends in .yaml or contains = is not a model."""
+    name = args.fit if args.fit is not None else args.tune
+    settings = list(args.settings)
     if "=" in name or name.endswith((".yaml", ".yml")):
         settings.insert(0, name)
         name = ""
     settings += ["--model", name] if name else []
-    settings += ["--sampling.group_size", str(asked.group)] if asked.group is not None else []
+    settings += ["--sampling.group_size", str(args.group)] if args.group is not None else []
     return [*settings, "--sampling.max_tokens", str(lengths.answer)]

@@ -1,5 +1,5 @@
-"""Measure a model on benchmarks, or score answers that something else has generated, with honest intervals."""
-# ruff: noqa: PLC0415, T201 -- what samples is imported once the options are read, and this prints results
+"""Evaluate a model on benchmarks, or score answers from a file, with confidence intervals."""
+# ruff: noqa: PLC0415, T201 -- the sampler is imported after the options are parsed, and this prints results
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from qed.config.resolve import resolve_settings
 from qed.errors import DataError, ModelError, UsageError
 from qed.runs import manifest
 
-ABOUT = """Measure a model on benchmarks: avg@k, pass@k and maj@k with 95 % intervals, format × answer, lengths.
+ABOUT = """Evaluate a model on benchmarks: avg@k, pass@k and maj@k with 95 % intervals, format × answer, lengths.
 
-Every answer is written to OUT/eval/step_N/TASK.jsonl, the figures to summary.json beside it. The same command with the
-same --out goes on where an interrupted one stopped. With --responses, answers from a file are scored instead."""
+All answers are written to OUT/eval/step_N/TASK.jsonl, the metrics to summary.json in the same folder. The same command
+with the same --out continues an interrupted evaluation. With --responses, answers from a file are scored instead."""
 EPILOG = """examples:
   qed evaluate --model runs/first
   qed evaluate --model Qwen/Qwen2.5-0.5B --tasks math:test500,gsm8k:test --prompt boxed --limit 100
   qed evaluate --model new:small --tasks test.jsonl --greedy --max-tokens 64
   qed evaluate --responses answers.jsonl --gold-key answer --response-key completion"""
 MODES = ("strict", "flexible", "lenient", "last-line")
-# Options that are settings of a run, each with its setting's name.
+# Options that are settings of a run, with the name of the setting.
 PASSED = {
     "prompt": "data.prompt",
     "prompt_options": "data.prompt_options",
@@ -49,12 +49,12 @@ PASSED = {
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Evaluate a model, or stored answers."""
-    asked = _build_parser().parse(arguments)
-    if (asked.model is None) == (asked.responses is None):
+    """Evaluate a model, or score stored answers."""
+    args = _build_parser().parse(arguments)
+    if (args.model is None) == (args.responses is None):
         raise UsageError("qed evaluate needs either --model with --tasks, or --responses with a file of answers.")
-    result = _score_responses(asked) if asked.responses else _evaluate_model(asked, arguments)
-    if asked.json:
+    result = _score_responses(args) if args.responses else _evaluate_model(args, arguments)
+    if args.json:
         print(json.dumps(result))
     return 0
 
@@ -64,78 +64,82 @@ def _build_parser() -> Parser:
     _add_model_options(parser.add_argument_group("a model").add_argument)
     _add_stored_options(parser.add_argument_group("stored answers").add_argument)
     add = parser.add_argument_group("both").add_argument
-    add("--reward", metavar="NAME,…", help="grade by this reward (default: the run's, or the one that fits the prompt)")
-    add("--reward-options", metavar="NAME.FIELD=VALUE,…", help="settings of the rewards")
-    add("--out", type=Path, metavar="DIR", help="where answers go (default: the run's folder, or a fresh one)")
-    add("--json", action="store_true", help="print the figures as one line of JSON, the last of stdout")
+    add("--reward", metavar="NAME,…", help="grade by this reward (default: the run's, or the prompt's default)")
+    add("--reward-options", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
+    add("--out", type=Path, metavar="DIR", help="folder of the answers (default: the run's folder, or a new one)")
+    add("--json", action="store_true", help="print the metrics as one line of JSON, as the last line of stdout")
     return parser
 
 
 def _add_model_options(add: Any) -> None:
     add("--model", metavar="MODEL", help="a run's folder, a Hugging Face folder or hub name, or new:small")
-    add("--step", type=int, metavar="N", help="of a run: the checkpoint after step N (default: the final one)")
+    add("--step", type=int, metavar="N", help="for a run: the checkpoint after step N (default: the final one)")
+    add("--tasks", default="", metavar="NAME[:split][@PATH],…", help="benchmarks or files (default: those of the run)")
+    add("--samples", type=int, metavar="K", help="answers per problem (default: the usual number, such as 32 for AIME)")
+    add("--prompt", metavar="NAME", help="prompt by name (default: the run's, or the task's default)")
+    add("--prompt-options", metavar="NAME.FIELD=VALUE,…", help="options of the prompt")
+    add("--sampler", default="", metavar="NAME", help="sampler by name (default: native)")
+    add("--greedy", action="store_true", help="greedy decoding, one answer per problem")
+    add("--temperature", type=float, default=0.6, metavar="T", help="sampling temperature (default: 0.6)")
     add(
-        "--tasks", default="", metavar="NAME[:split][@PATH],…", help="benchmarks or files (default: the run's held-out)"
+        "--top-p",
+        type=float,
+        default=0.95,
+        metavar="P",
+        help="nucleus sampling (default: 0.95)",
     )
-    add("--samples", type=int, metavar="K", help="answers to each problem (default: the field's, such as 32 for AIME)")
-    add("--prompt", metavar="NAME", help="how problems are asked (default: the run's, or the task's own)")
-    add("--prompt-options", metavar="NAME.FIELD=VALUE,…", help="settings of the prompt")
-    add("--sampler", default="", metavar="NAME", help="what generates (default: native)")
-    add("--greedy", action="store_true", help="always the likeliest token, one answer to each problem")
-    add("--temperature", type=float, default=0.6, metavar="T", help="divides the logits (default: 0.6)")
-    add("--top-p", type=float, default=0.95, metavar="P", help="draw from the likeliest tokens that reach P (0.95)")
-    add("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest tokens (default: all)")
-    add("--min-p", type=float, default=0.0, metavar="P", help="leave out tokens below P times the likeliest one")
+    add("--top-k", type=int, default=0, metavar="K", help="sample from the K most likely tokens (default: all)")
+    add("--min-p", type=float, default=0.0, metavar="P", help="drop tokens below P times the top token's probability")
     add(
         "--max-tokens",
         type=int,
         metavar="N",
-        help="longest answer (default: the run's, else 2048 as the window allows)",
+        help="maximum answer length (default: the run's, or up to 2048)",
     )
     add("--limit", type=int, default=0, metavar="N", help="only the first N problems of each task")
-    add("--seed", metavar="N", help="of every draw (default: 0, or the run's)")
-    add("--map", metavar="OURS=THEIRS,…", help="renamed columns of data files, for example question=problem")
+    add("--seed", metavar="N", help="random seed (default: 0, or the run's)")
+    add("--map", metavar="OURS=THEIRS,…", help="columns of data files to rename, for example question=problem")
     add("--revision", metavar="REV", help="the hub revision of the model")
     add("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps")
     add("--precision", metavar="NAME", help="float32 or bfloat16")
-    add("--rows-per-batch", metavar="N", help="answers generated side by side (default: 128)")
+    add("--rows-per-batch", metavar="N", help="maximum answers generated at the same time (default: 128)")
     add("--threads", metavar="N", help="CPU threads")
-    add("--watchdog", metavar="SECONDS", help="without progress end with exit code 75 (default: 1800; 0 never)")
-    add("--preflight", metavar="BOOL", help="false does not compare the sampler with the model's forward pass first")
-    add("--resume", action="store_true", help="insist on going on with what --out holds")
+    add("--watchdog", metavar="SECONDS", help="exit with code 75 after this time without progress (1800; 0 never)")
+    add("--preflight", metavar="BOOL", help="false skips the check of the sampler against the model's forward pass")
+    add("--resume", action="store_true", help="require that --out contains an evaluation, and continue it")
     add("--overwrite", action="store_true", help="replace the same tasks' answers in --out")
-    add("--allow-user-code", action="store_true", help="let the run's settings name code outside of qed")
+    add("--allow-user-code", action="store_true", help="allow the run's settings to name code outside of qed")
 
 
 def _add_stored_options(add: Any) -> None:
-    add("--responses", type=Path, metavar="FILE", help="score these answers: jsonl, json, csv or parquet")
-    add("--gold-key", default="", metavar="COLUMN", help="the right answer (default: the first known column)")
-    add("--response-key", default="", metavar="COLUMN,…", help="the answers; several columns are scored one by one")
-    add("--id-key", default="", metavar="COLUMN", help="what tells problems apart (default: id, else the question)")
-    add("--extract", choices=MODES, default="flexible", help="how an answer is looked for (default: flexible)")
+    add("--responses", type=Path, metavar="FILE", help="the answers to score: jsonl, json, csv or parquet")
+    add("--gold-key", default="", metavar="COLUMN", help="the correct answer (default: the first known column)")
+    add("--response-key", default="", metavar="COLUMN,…", help="the columns of the answers, each scored separately")
+    add("--id-key", default="", metavar="COLUMN", help="identifies a problem (default: id, or else the question)")
+    add("--extract", choices=MODES, default="flexible", help="how the final answer is extracted (default: flexible)")
 
 
-def _evaluate_model(asked: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
-    _check_numbers(asked)
-    run_folder = Path(asked.model) if (Path(asked.model) / "settings.yaml").is_file() else None
-    model, step = _find_checkpoint(run_folder, asked.step) if run_folder else (asked.model, 0)
-    if run_folder is None and asked.step is not None:
-        step = asked.step
-    settings = _resolve_settings(asked, run_folder, model)
-    tasks = tuple(name.strip() for name in asked.tasks.split(",") if name.strip())
+def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
+    _check_numbers(args)
+    run_folder = Path(args.model) if (Path(args.model) / "settings.yaml").is_file() else None
+    model, step = _find_checkpoint(run_folder, args.step) if run_folder else (args.model, 0)
+    if run_folder is None and args.step is not None:
+        step = args.step
+    settings = _resolve_settings(args, run_folder, model)
+    tasks = tuple(name.strip() for name in args.tasks.split(",") if name.strip())
     if not tasks and run_folder is None:
         raise UsageError("qed evaluate needs --tasks, for example --tasks math:test500,gsm8k:test.")
-    folder = _choose_folder(asked, run_folder)
+    folder = _choose_folder(args, run_folder)
     from qed.evaluation.run import EvaluationRequest, run_evaluation
     from qed.sampling.base import Sampling
 
-    longest = asked.max_tokens or (settings.sampling.max_tokens if run_folder else 0)
+    max_tokens = args.max_tokens or (settings.sampling.max_tokens if run_folder else 0)
     sampling = (
-        Sampling(0.0, longest)
-        if asked.greedy
-        else Sampling(asked.temperature, longest, top_p=asked.top_p, top_k=asked.top_k, min_p=asked.min_p)
+        Sampling(0.0, max_tokens)
+        if args.greedy
+        else Sampling(args.temperature, max_tokens, top_p=args.top_p, top_k=args.top_k, min_p=args.min_p)
     )
-    samples = 1 if asked.greedy else asked.samples or 0
+    samples = 1 if args.greedy else args.samples or 0
     command = ("qed", "evaluate", *arguments)
     return run_evaluation(
         EvaluationRequest(
@@ -143,121 +147,120 @@ def _evaluate_model(asked: argparse.Namespace, arguments: Sequence[str]) -> dict
             tasks,
             sampling,
             samples,
-            asked.limit,
+            args.limit,
             folder,
             step,
-            asked.model,
-            asked.overwrite,
+            args.model,
+            args.overwrite,
             command,
-            asked.json,
+            args.json,
         )
     )
 
 
-def _check_numbers(asked: argparse.Namespace) -> None:
-    """Refuse numbers that no evaluation can mean."""
-    wanted = (
-        (asked.samples is None or asked.samples >= 1, "--samples must be at least 1"),
+def _check_numbers(args: argparse.Namespace) -> None:
+    """Refuse invalid values."""
+    checks = (
+        (args.samples is None or args.samples >= 1, "--samples must be at least 1"),
         (
-            not asked.greedy or asked.samples in (None, 1),
+            not args.greedy or args.samples in (None, 1),
             "--greedy gives the same answer every time: leave --samples out",
         ),
-        (asked.greedy or asked.temperature > 0, "--temperature must be above 0; for the likeliest answer say --greedy"),
-        (0 < asked.top_p <= 1, "--top-p must be above 0 and at most 1"),
-        (0 <= asked.min_p < 1, "--min-p must be at least 0 and below 1"),
-        (asked.top_k >= 0, "--top-k must not be negative"),
-        (asked.limit >= 0, "--limit must not be negative"),
-        (asked.max_tokens is None or asked.max_tokens >= 1, "--max-tokens must be at least 1"),
-        (asked.step is None or asked.step >= 0, "--step must not be negative"),
+        (args.greedy or args.temperature > 0, "--temperature must be above 0; for greedy decoding use --greedy"),
+        (0 < args.top_p <= 1, "--top-p must be above 0 and at most 1"),
+        (0 <= args.min_p < 1, "--min-p must be at least 0 and below 1"),
+        (args.top_k >= 0, "--top-k must not be negative"),
+        (args.limit >= 0, "--limit must not be negative"),
+        (args.max_tokens is None or args.max_tokens >= 1, "--max-tokens must be at least 1"),
+        (args.step is None or args.step >= 0, "--step must not be negative"),
     )
-    for fine, complaint in wanted:
-        if not fine:
-            raise UsageError(f"qed evaluate: {complaint}.")
+    for valid, message in checks:
+        if not valid:
+            raise UsageError(f"qed evaluate: {message}.")
 
 
 def _find_checkpoint(run_folder: Path, step: int | None) -> tuple[str, int]:
-    """The model of a run after a step, and the number of the step."""
+    """Return the path of a run's model after a step, and the number of the step."""
     steps = sorted(step for step, folder in manifest.list_checkpoints(run_folder).items() if (folder / "hf").is_dir())
     final = run_folder / "final"
     if step is None and (final / "hf").is_dir():
         return str(final / "hf"), int(final.resolve().name.split("_")[1])
     if step is None or step not in steps:
-        what = "no final model: it has not finished" if step is None else f"no checkpoint of step {step}"
-        known = f"Its checkpoints are of step {', '.join(map(str, steps))}; name one with --step." if steps else ""
-        raise ModelError(f"The run {run_folder} has {what}. {known or 'It has no checkpoint at all.'}")
+        missing = "no final model: it has not finished" if step is None else f"no checkpoint of step {step}"
+        hint = f"Its checkpoints are of step {', '.join(map(str, steps))}; name one with --step." if steps else ""
+        raise ModelError(f"The run {run_folder} has {missing}. {hint or 'It has no checkpoint at all.'}")
     return str(run_folder / "checkpoints" / f"step_{step:06d}" / "hf"), step
 
 
-def _resolve_settings(asked: argparse.Namespace, run_folder: Path | None, model: str) -> Settings:
-    """The settings of a run with its own prompt and reward, or of a model with those of its tasks."""
-    given = [
-        part for name, key in PASSED.items() if getattr(asked, name) for part in (f"--{key}", getattr(asked, name))
-    ]
-    given += ["--evaluation.tasks", asked.tasks] if asked.tasks else []
-    given += ["--allow-user-code"] if asked.allow_user_code else []
+def _resolve_settings(args: argparse.Namespace, run_folder: Path | None, model: str) -> Settings:
+    """Return the settings of a run with its prompt and reward, or of a model with those of its tasks."""
+    given = [part for name, key in PASSED.items() if getattr(args, name) for part in (f"--{key}", getattr(args, name))]
+    given += ["--evaluation.tasks", args.tasks] if args.tasks else []
+    given += ["--allow-user-code"] if args.allow_user_code else []
     if run_folder is None:
         return _require_single_phase(resolve_settings("grpo", ["--model", model, *given]).settings)
     saved = run_folder / "settings.yaml"
-    found = _require_single_phase(resolve_settings(read_method(saved), [str(saved), "--model", model, *given]).settings)
+    resolved = resolve_settings(read_method(saved), [str(saved), "--model", model, *given])
+    settings = _require_single_phase(resolved.settings)
     from qed.data.splits import resolve_prompt_name, resolve_reward_names
 
-    # Another task must not change how the model is asked: `auto` means what it meant in training.
-    data = replace(found.data, prompt=resolve_prompt_name(found.data))
-    reward = ("auto",) if asked.prompt and not asked.reward else resolve_reward_names(data)
-    # The run's options are those of its own prompt and reward.
-    if (asked.prompt or asked.reward) and not asked.reward_options:
+    # Another task must not change the model's prompt: `auto` keeps its meaning from training.
+    data = replace(settings.data, prompt=resolve_prompt_name(settings.data))
+    reward = ("auto",) if args.prompt and not args.reward else resolve_reward_names(data)
+    # The run's options belong to its own prompt and reward.
+    if (args.prompt or args.reward) and not args.reward_options:
         data = replace(data, reward_options=())
-    if asked.prompt and not asked.prompt_options:
+    if args.prompt and not args.prompt_options:
         data = replace(data, prompt_options=())
-    return replace(found, data=replace(data, reward=reward))
+    return replace(settings, data=replace(data, reward=reward))
 
 
 def _require_single_phase(settings: Settings | PipelineSettings) -> Settings:
     return settings.phase("rl") if isinstance(settings, PipelineSettings) else settings
 
 
-def _choose_folder(asked: argparse.Namespace, run_folder: Path | None) -> Path:
-    """Where the answers go."""
-    folder: Path | None = asked.out or run_folder
-    if asked.resume and (folder is None or not (folder / "eval").is_dir()):
-        raise UsageError("--resume needs a folder that an evaluation has begun: add --out DIR.")
+def _choose_folder(args: argparse.Namespace, run_folder: Path | None) -> Path:
+    """Return the folder of the answers."""
+    folder: Path | None = args.out or run_folder
+    if args.resume and (folder is None or not (folder / "eval").is_dir()):
+        raise UsageError("--resume needs the folder of an evaluation: add --out DIR.")
     if folder is None:
-        label = asked.model.rstrip("/").split("/")[-1].replace(":", "-")
+        label = args.model.rstrip("/").split("/")[-1].replace(":", "-")
         return Path(f"runs/evaluate--{label}--{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
     taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if taken and not any((folder / name).exists() for name in ("eval", "settings.yaml", "env.json")):
-        raise UsageError(f"The folder {folder} already exists and holds no evaluation; choose another --out.")
+        raise UsageError(f"The folder {folder} already exists and contains no evaluation; choose another --out.")
     return folder
 
 
-def _score_responses(asked: argparse.Namespace) -> dict[str, Any]:
+def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
     from qed.console.live import Console
     from qed.evaluation import stored
     from qed.evaluation.table import show_summary
 
-    if not asked.responses.is_file():
-        raise DataError(f"There is no file {asked.responses} to score.")
-    if asked.out:
-        _choose_folder(asked, None)
-    keys = tuple(key.strip() for key in asked.response_key.split(","))
-    scoring = stored.Scoring(asked.gold_key, keys, asked.id_key, asked.extract, _load_grader(asked))
-    scored = stored.score_responses(asked.responses, scoring)
+    if not args.responses.is_file():
+        raise DataError(f"There is no file {args.responses} to score.")
+    if args.out:
+        _choose_folder(args, None)
+    keys = tuple(key.strip() for key in args.response_key.split(","))
+    scoring = stored.Scoring(args.gold_key, keys, args.id_key, args.extract, _load_grader(args))
+    scored = stored.score_responses(args.responses, scoring)
     figures = stored.summarize_columns(scored, scoring.grader)
-    console = Console(asked.json)
+    console = Console(args.json)
     if scoring.grader is not None and scoring.grader.judge is None:
-        console.say(f"{asked.reward} judges no answer: right is what the final answer says.")
+        console.say(f"{args.reward} does not judge correctness: an answer is correct by its final answer.")
     show_summary(console, figures)
-    if asked.out:
-        stored.write_scores(asked.out, scored, figures)
-        console.say(f"Every verdict is in {asked.out / 'eval'}.")
+    if args.out:
+        stored.write_scores(args.out, scored, figures)
+        console.say(f"Every verdict is in {args.out / 'eval'}.")
     return stored.build_result(figures)
 
 
-def _load_grader(asked: argparse.Namespace) -> Any:
-    """What grades by the reward that was asked for; None grades by the final answer."""
-    if not asked.reward:
+def _load_grader(args: argparse.Namespace) -> Any:
+    """Return the grader of --reward; None grades by the final answer."""
+    if not args.reward:
         return None
     from qed.rewards import grader
 
-    options = [option.strip() for option in (asked.reward_options or "").split(",") if option.strip()]
-    return grader.make_grader([name.strip() for name in asked.reward.split(",")], options)
+    options = [option.strip() for option in (args.reward_options or "").split(",") if option.strip()]
+    return grader.make_grader([name.strip() for name in args.reward.split(",")], options)

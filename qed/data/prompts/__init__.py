@@ -1,1 +1,1 @@
-"""The shelf of prompts: how a problem is asked, and how its demonstration is written."""
+"""The shelf of prompts: how a problem is presented to the model, and how its demonstration is written."""

@@ -1,4 +1,4 @@
-"""Alpaca's instruction and response (Taori et al. 2023), as CS336 writes it; works on any base model."""
+"""Alpaca's instruction and response (Taori et al. 2023), as in CS336; works with any base model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHAT = False
 STOP = ("### Instruction:",)
 REWARD = "accuracy"
 
-# Word for word what many checkpoints were trained on, so it is not reworded.
+# Many checkpoints were trained on exactly this text, so it must not change.
 TEXT = (
     "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n"
     "### Instruction:\n{instruction}\n\n### Response:\n"
@@ -18,10 +18,10 @@ TEXT = (
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The question as the instruction."""
+    """Render the question as the instruction."""
     return TEXT.replace("{instruction}", problem.question)
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The solution, and the answer in a sentence behind it; None for a problem without a worked solution."""
+    """Return the solution followed by a sentence with the answer; None without a worked solution."""
     return f"{problem.solution}\n\nThe answer is {problem.answer}." if problem.solution else None

@@ -1,4 +1,4 @@
-"""The bare question in the tokenizer's own chat template: how an instruction-tuned model is usually asked."""
+"""The bare question in the tokenizer's chat template: the usual prompt of an instruction-tuned model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ REWARD = "accuracy"
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The question."""
+    """Render the question with the tokenizer's chat template."""
     return apply_chat_template(problem.question, tokenizer)
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The solution, and the answer in a sentence behind it; without a solution, the answer alone."""
+    """Return the solution followed by a sentence with the answer; without a solution, only the answer."""
     return f"{problem.solution}\n\nThe answer is {problem.answer}." if problem.solution else problem.answer or None

@@ -1,4 +1,4 @@
-"""Four worked word problems before the question: how a base model is shown what to do; works on any base model."""
+"""Few-shot: four worked word problems before the question; works with any base model."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ SHOTS = (
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The worked problems, then the question."""
-    shown = "".join(f"Question: {asked}\nAnswer: {steps} The answer is {gold}.\n\n" for asked, steps, gold in SHOTS)
-    return f"{shown}Question: {problem.question}\nAnswer:"
+    """Render the worked problems, then the question."""
+    examples = "".join(f"Question: {q}\nAnswer: {steps} The answer is {gold}.\n\n" for q, steps, gold in SHOTS)
+    return f"{examples}Question: {problem.question}\nAnswer:"
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The solution in the form of the examples; None for a problem without a worked solution."""
+    """Return the solution in the format of the examples; None without a worked solution."""
     return f" {problem.solution} The answer is {problem.answer}." if problem.solution else None

@@ -1,6 +1,6 @@
-"""Four worked problems of school and college mathematics before the question, each with its result in a box.
+"""Few-shot: four worked problems of school and college mathematics with boxed answers before the question.
 
-The number of examples is that of Minerva's prompt (arXiv 2206.14858); works on any base model.
+Minerva's prompt has the same number of examples (arXiv 2206.14858); works with any base model.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ SHOTS = (
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The worked problems, then the question."""
-    shown = "".join(f"Problem:\n{asked}\n\nSolution:\n{steps}\n\n" for asked, steps in SHOTS)
-    return f"{shown}Problem:\n{problem.question}\n\nSolution:"
+    """Render the worked problems, then the question."""
+    examples = "".join(f"Problem:\n{question}\n\nSolution:\n{steps}\n\n" for question, steps in SHOTS)
+    return f"{examples}Problem:\n{problem.question}\n\nSolution:"
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The solution in the form of the examples; None for a problem without a worked solution."""
-    shown = build_boxed_solution(problem)
-    return None if shown is None else f"\n{shown}"
+    """Return the solution in the format of the examples; None without a worked solution."""
+    solution = build_boxed_solution(problem)
+    return None if solution is None else f"\n{solution}"

@@ -1,4 +1,4 @@
-"""Five answered multiple-choice questions before the question, of five subjects; works on any base model."""
+"""Few-shot: five answered multiple-choice questions of five subjects before the question; for any base model."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SHOTS = (
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The answered questions, then the question, which has its options in its text."""
-    shown = "".join(f"Question: {asked}\nAnswer: {letter}\n\n" for asked, letter in SHOTS)
+    """Render the answered questions, then the question, whose text contains its options."""
+    shown = "".join(f"Question: {question}\nAnswer: {letter}\n\n" for question, letter in SHOTS)
     return (
         f"Each question has one right option. Answer with its letter.\n\n{shown}Question: {problem.question}\nAnswer:"
     )
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The letter."""
+    """Return the letter of the answer."""
     return f" {problem.answer}" if problem.answer else None

@@ -11,7 +11,7 @@ CHAT = True
 STOP: tuple[str, ...] = ()
 REWARD = "luffy_think"
 
-# Word for word what LUFFY's checkpoints were trained on and its data files hold, so it is not reworded.
+# LUFFY's checkpoints were trained on exactly this text, which its data files contain, so it must not change.
 SYSTEM = (
     "Your task is to follow a systematic, thorough reasoning process before providing the final solution. This "
     "involves analyzing, summarizing, exploring, reassessing, and refining your thought process through multiple "
@@ -24,12 +24,12 @@ SYSTEM = (
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The question in the tokenizer's chat template, which opens the thought for LUFFY's own models."""
+    """Render the question with the tokenizer's chat template, which opens the thought for LUFFY's models."""
     return apply_chat_template(problem.question, tokenizer, SYSTEM)
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The solution as the thought, then the answer in a box; None for a problem without a worked solution."""
+    """Return the solution as the thought, then the answer in a box; None without a worked solution."""
     if not problem.solution:
         return None
     return f"<think>\n{problem.solution}\n</think>\n\nThe answer is \\boxed{{{problem.answer}}}."

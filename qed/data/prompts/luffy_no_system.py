@@ -1,4 +1,4 @@
-"""LUFFY's answers without its system message, which is how its models are evaluated (arXiv 2504.14945)."""
+"""LUFFY's answer format without its system message, as its models are evaluated (arXiv 2504.14945)."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ demonstration = luffy.demonstration
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The bare question in the tokenizer's chat template."""
+    """Render the bare question with the tokenizer's chat template."""
     return apply_chat_template(problem.question, tokenizer)

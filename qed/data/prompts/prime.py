@@ -1,4 +1,4 @@
-"""The conversation that Eurus-2-7B-PRIME-Zero was trained on (arXiv 2502.01456); works on any base model."""
+"""The conversation that Eurus-2-7B-PRIME-Zero was trained on (arXiv 2502.01456); works with any base model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHAT = False
 STOP: tuple[str, ...] = ()
 REWARD = "boxed"
 
-# Word for word what an existing checkpoint was trained on, the full stop behind the question included.
+# A published checkpoint was trained on exactly this text, including the full stop after the question.
 TEXT = (
     "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The assistant "
     "first thinks about the reasoning process in the mind and then provides the user with the answer. The reasoning "
@@ -21,12 +21,12 @@ TEXT = (
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The question in the conversation."""
+    """Render the question in the conversation."""
     return TEXT.replace("{question}", problem.question)
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The solution as the thought, then the answer in a box; None for a problem without a worked solution."""
+    """Return the solution as the thought, then the answer in a box; None without a worked solution."""
     if not problem.solution:
         return None
     return f" <think> {problem.solution} </think> <answer> \\boxed{{{problem.answer}}} </answer>"

@@ -1,4 +1,4 @@
-"""The bare question and nothing else, as CS336 and Dr. GRPO (arXiv 2503.20783) compare with; the answer in a box."""
+"""Only the question, a baseline of CS336 and Dr. GRPO (arXiv 2503.20783); the answer is in a box."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ REWARD = "question_only"
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The question."""
+    """Render the question."""
     return problem.question
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The solution on a new line, its result in a box."""
-    shown = build_boxed_solution(problem)
-    return None if shown is None else f"\n{shown}"
+    """Return the solution on a new line with its answer in a box."""
+    solution = build_boxed_solution(problem)
+    return None if solution is None else f"\n{solution}"

@@ -1,5 +1,4 @@
-"""The r1_zero prompt of DeepSeek-R1-Zero (arXiv 2501.12948), as CS336 assignment 5 writes it; works on any base
-model."""
+"""The r1_zero prompt of DeepSeek-R1-Zero (arXiv 2501.12948), as in CS336 assignment 5; works with any base model."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ CHAT = False
 STOP = ("</answer>",)
 REWARD = "r1_zero"
 
-# Word for word what existing checkpoints were trained on, so it is not reworded.
+# Existing checkpoints were trained on exactly this text, so it must not change.
 TEXT = (
     "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The "
     "Assistant first "
@@ -24,12 +23,12 @@ TEXT = (
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The question in the conversation, the thought already opened."""
+    """Render the question in the conversation, with the thought already opened."""
     return TEXT.replace("{question}", problem.question)
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The solution as the thought, then the answer; None for a problem without a worked solution."""
+    """Return the solution as the thought, then the answer; None without a worked solution."""
     if not problem.solution:
         return None
     return f"<think> {problem.solution} </think> <answer> {problem.answer} </answer>"

@@ -1,4 +1,4 @@
-"""Reasoning and answer in XML tags, each tag on a line of its own, as the GSM8K experiments with GRPO use them."""
+"""Reasoning and answer in XML tags, each tag on its own line, as in the GSM8K experiments with GRPO."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SYSTEM = (
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The question in the tokenizer's chat template, the form of the answer as its system message."""
+    """Render the question with the tokenizer's chat template and the answer's format as system message."""
     return apply_chat_template(problem.question, tokenizer, SYSTEM)
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The solution and the answer in their tags; None for a problem without a worked solution."""
+    """Return the solution and the answer in their tags; None without a worked solution."""
     if not problem.solution:
         return None
     return f"<reasoning>\n{problem.solution}\n</reasoning>\n<answer>\n{problem.answer}\n</answer>\n"

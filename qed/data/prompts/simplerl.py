@@ -1,4 +1,4 @@
-"""As SimpleRL-Zoo asks (arXiv 2503.18892): a general system message, the instruction behind the question."""
+"""SimpleRL-Zoo's prompt (arXiv 2503.18892): a general system message, and the instruction after the question."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from qed.types import Problem
 CHAT = True
 STOP: tuple[str, ...] = ()
 REWARD = "boxed"
-# Word for word what existing checkpoints were trained on, so they are not reworded.
+# Existing checkpoints were trained on exactly these texts, so they must not change.
 SYSTEM = "You are a helpful assistant."
 INSTRUCTION = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The question and the instruction in the tokenizer's chat template."""
+    """Render the question and the instruction with the tokenizer's chat template."""
     return apply_chat_template(f"{problem.question}\n{INSTRUCTION}", tokenizer, SYSTEM)
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The solution, its result in a box."""
+    """Return the solution with its answer in a box."""
     return build_boxed_solution(problem)

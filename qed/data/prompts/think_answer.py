@@ -1,4 +1,4 @@
-"""The embedded default: a chat turn, answered by <think>steps</think><answer>result</answer>."""
+"""The default prompt: a chat turn, answered by <think>steps</think><answer>result</answer>."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ REWARD = "think_answer"
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
-    """The question in the tokenizer's chat template."""
+    """Render the question with the tokenizer's chat template."""
     return apply_chat_template(problem.question, tokenizer)
 
 
 def demonstration(problem: Problem) -> str | None:
-    """The solution in its tags; without one, the answer alone in the same format."""
+    """Return the solution and the answer in their tags; the thought is empty without a solution."""
     return f"<think>{problem.solution}</think><answer>{problem.answer}</answer>"

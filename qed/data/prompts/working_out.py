@@ -1,7 +1,7 @@
-"""A working-out that the prompt opens, then a marked solution; the four tags can be chosen. Works on any base model.
+"""A working-out that the prompt opens, then a solution in tags; the four tags are options. For any base model.
 
-The form of Unsloth's GRPO notebooks. `chat_template` is the same prompt as a Jinja template, so that a checkpoint can
-be asked in this form by any program.
+The format of Unsloth's GRPO notebooks. `chat_template` is the same prompt as a Jinja template, so that any program can
+use a checkpoint with this prompt.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from qed.types import Problem
 
 @dataclass(frozen=True)
 class WorkingOut:
-    """The prompt with its tags, which are its options."""
+    """The prompt; its options are the tags."""
 
     reasoning_start: str = "<start_working_out>"
     reasoning_end: str = "<end_working_out>"
@@ -27,17 +27,17 @@ class WorkingOut:
 
     @property
     def STOP(self) -> tuple[str, ...]:
-        """What ends an answer."""
+        """Return the stop strings."""
         return (self.solution_end,)
 
     @property
     def OPENS(self) -> tuple[str, ...]:
-        """The tag at the prompt's end."""
+        """Return the tag at the end of the prompt."""
         return (self.reasoning_start,)
 
     @property
     def instruction(self) -> str:
-        """What the model is told."""
+        """Return the instruction at the start of the prompt."""
         return (
             f"Solve the problem below. Show how you work it out between {self.reasoning_start} and "
             f"{self.reasoning_end}, then write the result between {self.solution_start} and {self.solution_end}."
@@ -45,7 +45,7 @@ class WorkingOut:
 
     @property
     def chat_template(self) -> str:
-        """A Jinja template whose generation prompt is what `render` writes."""
+        """Return a Jinja template whose generation prompt equals the output of `render`."""
         return (
             f"{{{{ {json.dumps(self.instruction)} }}}}{{% for message in messages %}}"
             "{% if message['role'] == 'assistant' %}{{ message['content'] + eos_token }}"
@@ -54,11 +54,11 @@ class WorkingOut:
         )
 
     def render(self, problem: Problem, tokenizer: Any) -> str:
-        """The instruction, the question, and the working-out already opened."""
+        """Render the instruction and the question, with the working-out already opened."""
         return f"{self.instruction}\n\n{problem.question}\n{self.reasoning_start}"
 
     def demonstration(self, problem: Problem) -> str | None:
-        """The solution in its tags, then the answer in its own; None for a problem without a worked solution."""
+        """Return the solution and the answer in their tags; None without a worked solution."""
         if not problem.solution:
             return None
         return (

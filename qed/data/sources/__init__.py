@@ -1,1 +1,1 @@
-"""Where problems come from: local files and folders, the hub, and what their columns mean."""
+"""Sources of problems: local files and folders, the hub, and the schemas of their rows."""

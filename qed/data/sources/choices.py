@@ -1,4 +1,4 @@
-"""Multiple choice: the options stand with their letters in the question, and the answer is a letter."""
+"""Read multiple-choice rows: the question contains the options with their letters, and the answer is a letter."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qed.randomness import derive_seed, shuffle_indices
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 DIGITS = "123456789"
-MARKER = re.compile(r"(?:^|\s)([A-Z1-9])[).] ")  # in front of an option that is written out in a question
+MARKER = re.compile(r"(?:^|\s)([A-Z1-9])[).] ")  # before an option in the text of a question
 
 
 def build_fields(question: str, options: Sequence[str], answer: str, used: tuple[str, ...]) -> Fields:
-    """A question with its options below it.
+    """Build a question followed by its options.
 
     `meta["choices"]` are the options' texts, `meta["options"]` their letters.
     """
@@ -28,7 +28,7 @@ def build_fields(question: str, options: Sequence[str], answer: str, used: tuple
 
 
 def read_options(row: Row, place: Place) -> Fields:
-    """Options in a list or in columns A to D, the answer as a letter, as its number from 0, or as a label.
+    """Read options in a list or in columns A to D, and the answer as a letter, as a number from 0, or as a label.
 
     MMLU: `question, choices, answer`; MMLU-Pro: `question, options, answer`; ARC: `choices {text, label}, answerKey`.
     """
@@ -38,7 +38,7 @@ def read_options(row: Row, place: Place) -> Fields:
     if isinstance(given, dict):
         given, labels = given.get("text"), given.get("label") or ()
     if not isinstance(given, list | tuple) or not isinstance(labels, str | list | tuple) or len(given) > len(LETTERS):
-        raise DataError(f"{place}: {key or 'A to D'} is no list of options: {str(given)[:80]}")
+        raise DataError(f"{place}: {key or 'A to D'} is not a list of options: {str(given)[:80]}")
     options = [convert_to_text(option, place, key) for option in given]
     gold_key = next((name for name in ("answerKey", "answer") if name in row), "")
     gold = row.get(gold_key)
@@ -53,7 +53,7 @@ def read_options(row: Row, place: Place) -> Fields:
 
 
 def read_gpqa(row: Row, place: Place) -> Fields:
-    """GPQA gives the right option and three wrong ones; their order is drawn, the same for a question every time."""
+    """Read a GPQA row: one correct and three wrong options, in a random order that is fixed for each question."""
     columns = ("Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
     question = convert_to_text(row["Question"], place, "Question")
     options = [convert_to_text(row.get(column), place, column).strip() for column in columns]
@@ -62,15 +62,15 @@ def read_gpqa(row: Row, place: Place) -> Fields:
 
 
 def parse_written_options(question: str) -> dict[str, Any]:
-    """The options of a question that already has them in its text, as `A) …` or `1) …`; empty where it has none."""
+    """Parse options from the text of a question, as `A) …` or `1) …`; return an empty dict if there are none."""
     for labels in (LETTERS, DIGITS):
         marks = [mark for mark in MARKER.finditer(question) if mark[1] in labels]
-        # The options are the last run of labels from the first one.
+        # The options are the last run of labels that starts at the first label.
         start = max((index for index, mark in enumerate(marks) if mark[1] == labels[0]), default=len(marks))
         marks = marks[start:]
-        found = "".join(mark[1] for mark in marks)
-        if len(found) >= 2 and labels.startswith(found):
+        letters = "".join(mark[1] for mark in marks)
+        if len(letters) >= 2 and labels.startswith(letters):
             ends = [mark.start() for mark in marks[1:]] + [len(question)]
             texts = tuple(question[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True))
-            return {"choices": texts, "options": found}
+            return {"choices": texts, "options": letters}
     return {}

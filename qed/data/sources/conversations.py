@@ -1,4 +1,4 @@
-"""Rows that are conversations: lists of messages, in the forms of OpenAI, ShareGPT, TRL, verl and LUFFY."""
+"""Read rows with conversations: lists of messages in the schemas of OpenAI, ShareGPT, TRL, verl and LUFFY."""
 
 from __future__ import annotations
 
@@ -9,82 +9,83 @@ from qed.data.sources.rows import Place, Row
 from qed.errors import DataError
 
 TRACES, PROBABILITIES = "target_lst", "target_ds_qwen_7b_probs"  # LUFFY's
-MOST_TRACES = 5
+MAX_TRACES = 5
 ROLES = {"human": "user", "gpt": "assistant"}  # ShareGPT's names
 
 
 def is_conversation(value: Any) -> TypeGuard[list[dict[str, Any]]]:
-    """Whether a value is a list of messages."""
+    """Return whether a value is a list of messages."""
     return isinstance(value, list) and bool(value) and all(isinstance(turn, dict) for turn in value)
 
 
 def read_turns(value: Any, place: Place, key: str) -> list[tuple[str, str]]:
-    """The messages as (role, text), system messages left out: a prompt of ours asks in its own words."""
+    """Return the messages as (role, text), without system messages, because qed's prompts have their own."""
     if not is_conversation(value):
-        raise DataError(f"{place}: {key} is no list of messages: {str(value)[:80]}")
-    found = []
+        raise DataError(f"{place}: {key} is not a list of messages: {str(value)[:80]}")
+    turns = []
     for turn in value:
         role = turn.get("role", turn.get("from"))
-        said = turn.get("content", turn.get("value"))
-        if role is None or said is None:
+        content = turn.get("content", turn.get("value"))
+        if role is None or content is None:
             raise DataError(f"{place}: a message of {key} has no role or no content: {str(turn)[:80]}")
-        found.append((ROLES.get(role, role), convert_to_text(said, place, key)))
-    return [(role, said) for role, said in found if role != "system"]
+        turns.append((ROLES.get(role, role), convert_to_text(content, place, key)))
+    return [(role, text) for role, text in turns if role != "system"]
 
 
 def read_question(value: Any, place: Place, key: str) -> str:
-    """The question of a prompt, given as text or as messages."""
+    """Return the question of a prompt, given as text or as messages."""
     if not is_conversation(value):
         return convert_to_text(value, place, key)
-    said = [said for role, said in read_turns(value, place, key) if role == "user"]
-    if len(said) != 1:
+    texts = [text for role, text in read_turns(value, place, key) if role == "user"]
+    if len(texts) != 1:
         raise SkippedRow("conversations that do not ask one question")
-    return said[0]
+    return texts[0]
 
 
 def read_reply(value: Any, place: Place, key: str) -> str:
-    """The reply, given as text or as messages."""
+    """Return the reply, given as text or as messages."""
     if not is_conversation(value):
         return convert_to_text(value, place, key)
-    said = [said for role, said in read_turns(value, place, key) if role == "assistant"]
-    if len(said) != 1:
+    texts = [text for role, text in read_turns(value, place, key) if role == "assistant"]
+    if len(texts) != 1:
         raise SkippedRow("conversations that do not give one answer")
-    return said[0]
+    return texts[0]
 
 
 def read_messages(row: Row, place: Place) -> Fields:
-    """A conversation as TRL and prime-rl keep it; `messages` win over the prompt and completion beside them."""
+    """Read a conversation of TRL or prime-rl; `messages` take precedence over prompt and completion in the same row."""
     return _read_single_turn(row, place, "messages")
 
 
 def read_sharegpt(row: Row, place: Place) -> Fields:
-    """A conversation as ShareGPT keeps it."""
+    """Read a ShareGPT conversation."""
     return _read_single_turn(row, place, "conversations")
 
 
 def _read_single_turn(row: Row, place: Place, key: str) -> Fields:
-    """One question and one answer."""
-    found = read_turns(row[key], place, key)
-    if [role for role, _ in found] != ["user", "assistant"]:
+    """Read a conversation of one question and one answer."""
+    turns = read_turns(row[key], place, key)
+    if [role for role, _ in turns] != ["user", "assistant"]:
         raise SkippedRow("conversations that are not one question and one answer")
-    return Fields(found[0][1], completion=found[1][1], used=(key, "prompt", "completion"))
+    return Fields(turns[0][1], completion=turns[1][1], used=(key, "prompt", "completion"))
 
 
 def read_verl(row: Row, place: Place) -> Fields:
-    """A row of verl or LUFFY: messages to ask with, the gold in `reward_model`, LUFFY's worked trace in `target`.
+    """Read a row of verl or LUFFY: messages in `prompt`, the gold in `reward_model`, LUFFY's demonstration in `target`.
 
-    LUFFY's `target_lst` holds several traces, `target_ds_qwen_7b_probs` how likely each token of `target` was to its
-    writer, negative where that is not known; they become `traces` and `trace_probabilities` in `meta`.
+    LUFFY's `target_lst` has several demonstrations; `target_ds_qwen_7b_probs` has the probability of each token of
+    `target` under the model that wrote it, negative if unknown. They become `traces` and `trace_probabilities` in
+    `meta`.
 
-    Data made for verl may have an instruction around the question, and then keeps the bare question in `extra_info`;
-    what `qed data convert` writes keeps the solution, the subject and the level there too.
+    Data for verl may have an instruction around the question and the bare question in `extra_info`; rows that
+    `qed data convert` writes also have the solution, the subject and the level there.
     """
     gold = row["reward_model"].get("ground_truth")
     target = row.get("target")
     completion = ""
     if isinstance(target, str) or is_conversation(target):
         completion = read_reply(target, place, "target")
-    traces = [convert_to_text(trace, place, TRACES) for trace in row.get(TRACES) or ()][:MOST_TRACES]
+    traces = [convert_to_text(trace, place, TRACES) for trace in row.get(TRACES) or ()][:MAX_TRACES]
     probabilities = [float(value) for value in row.get(PROBABILITIES) or ()] if completion else []
     question = read_question(row["prompt"], place, "prompt")
     info = row["extra_info"] if isinstance(row.get("extra_info"), dict) else {}
@@ -102,9 +103,9 @@ def read_verl(row: Row, place: Place) -> Fields:
 
 
 def read_preference(row: Row, place: Place) -> Fields:
-    """TRL's preferences: the better and the worse reply in `meta`, the better one to imitate.
+    """Read a TRL preference: both replies go into `meta`, and the chosen one is the demonstration.
 
-    Without a prompt, the prompt is what both begin with.
+    Without a prompt, the prompt is the common prefix of both replies.
     """
     chosen, rejected = row["chosen"], row["rejected"]
     if "prompt" in row:
@@ -115,9 +116,11 @@ def read_preference(row: Row, place: Place) -> Fields:
         better, worse = read_reply(chosen, place, "chosen"), read_reply(rejected, place, "rejected")
     else:
         better, worse = convert_to_text(chosen, place, "chosen"), convert_to_text(rejected, place, "rejected")
-        alike = next((at for at, pair in enumerate(zip(better, worse, strict=False)) if len(set(pair)) > 1), len(worse))
-        # The replies may begin alike: the prompt ends with the last word that both have whole.
-        length = max(better.rfind(" ", 0, alike), better.rfind("\n", 0, alike)) + 1
+        differs = next(
+            (at for at, pair in enumerate(zip(better, worse, strict=False)) if len(set(pair)) > 1), len(worse)
+        )
+        # The replies may start with the same letters: the prompt ends with the last complete word of the prefix.
+        length = max(better.rfind(" ", 0, differs), better.rfind("\n", 0, differs)) + 1
         question, better, worse = better[:length], better[length:], worse[length:]
     return Fields(
         question,

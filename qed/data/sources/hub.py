@@ -1,7 +1,7 @@
-"""Datasets of the Hugging Face hub by their public names, and folders that are laid out as they are.
+"""Load datasets of the Hugging Face hub by their public names, and folders with the same layout.
 
-Data only: the datasets library (4 and later) runs no code that comes with a dataset. What was loaded once is cached,
-and HF_HUB_OFFLINE=1 takes the cache without asking.
+The datasets library (4 and later) runs no code of a dataset. Datasets are cached, and HF_HUB_OFFLINE=1 uses only the
+cache.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from qed.data.sources.rows import Place, Rows
 from qed.errors import DataError
 
 NEWEST = "main"
-SAVED = ("dataset_dict.json", "state.json")  # of `save_to_disk`: several splits, and one
-ASK_SECONDS = 5.0  # how long the hub may take to say that it is there
+SAVED = ("dataset_dict.json", "state.json")  # files of `save_to_disk`, for several splits and for one
+PROBE_SECONDS = 5.0  # timeout of the check whether the hub responds
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class HubDataset:
 
     Attributes:
         name: `owner/name`.
-        configs: its configurations, read one behind the other; none takes the default one.
-        split: the name that the hub has for the split; `train+test` joins two.
-        file: a data file of the repository, where its splits are not described in a way that can be loaded.
+        configs: its configurations, concatenated; empty uses the default one.
+        split: the hub's name of the split; `train+test` concatenates two.
+        file: a data file of the repository, if its splits cannot be loaded by name.
         revision: the commit to load; `main` is the newest.
-        gated: whether the hub asks for an account and for consent.
+        gated: whether the hub requires an account and consent.
     """
 
     name: str
@@ -43,20 +43,20 @@ class HubDataset:
 
 
 def load_datasets_library() -> Any:
-    """The datasets library, imported late because it is heavy, and quiet."""
+    """Import the datasets library without its output; the import is late because it is slow."""
     import datasets  # noqa: PLC0415
 
     datasets.disable_progress_bars()
-    datasets.logging.set_verbosity(logging.CRITICAL)  # what goes wrong is told by what is raised
+    datasets.logging.set_verbosity(logging.CRITICAL)  # errors are reported by exceptions
     return datasets
 
 
 def load_rows(hub: HubDataset, task: str) -> Rows:
-    """The rows of a hub dataset's split.
+    """Yield the rows of a hub dataset's split.
 
     Args:
-        hub: where it lies.
-        task: the task's name with its split, for the message on how to do without the hub.
+        hub: the dataset.
+        task: the task's name with its split, for the error message.
 
     Raises:
         DataError: the hub cannot be reached and the dataset is not cached, or it has no such split.
@@ -72,35 +72,35 @@ def load_rows(hub: HubDataset, task: str) -> Rows:
 
 
 def load_folder(folder: Path, split: str, configs: Sequence[str] = ()) -> Rows:
-    """The rows of a split of a folder: one that `save_to_disk` wrote, or one with the files of a hub dataset.
+    """Yield the rows of a split of a folder, written by `save_to_disk` or with the files of a hub dataset.
 
     Raises:
-        DataError: the folder has no such split, or nothing that can be read.
+        DataError: the folder has no such split, or cannot be read.
     """
     datasets = load_datasets_library()
     try:
         if any((folder / name).is_file() for name in SAVED):
             parts = [datasets.load_from_disk(str(folder), keep_in_memory=True)]
         else:
-            known = datasets.get_dataset_config_names(str(folder))
-            wanted: list[str | None] = [config for config in configs if config in known] or [None]
-            parts = [datasets.load_dataset(str(folder), config) for config in wanted]
+            available = datasets.get_dataset_config_names(str(folder))
+            selected: list[str | None] = [config for config in configs if config in available] or [None]
+            parts = [datasets.load_dataset(str(folder), config) for config in selected]
     except Exception as error:
         raise DataError(f"{folder} cannot be read as a folder of data: {type(error).__name__}: {error}") from error
     for part in parts:
         yield from _number_rows(_select_split(part, split, folder), str(folder))
 
 
-def _select_split(found: Any, split: str, folder: Path) -> Any:
-    """A split of what a folder holds, `a+b` for two of them; a folder without splits is taken whole."""
+def _select_split(data: Any, split: str, folder: Path) -> Any:
+    """Select a split of a folder's data, `a+b` for two of them; data without splits is returned unchanged."""
     datasets = load_datasets_library()
-    if not isinstance(found, datasets.DatasetDict):
-        return found
-    names = split.split("+") if split else list(found)
-    missing = [name for name in names if name not in found]
+    if not isinstance(data, datasets.DatasetDict):
+        return data
+    names = split.split("+") if split else list(data)
+    missing = [name for name in names if name not in data]
     if missing:
-        raise DataError(f"{folder} has no split '{missing[0]}'. There are: {', '.join(found)}.")
-    return datasets.concatenate_datasets([found[name] for name in names])
+        raise DataError(f"{folder} has no split '{missing[0]}'. There are: {', '.join(data)}.")
+    return datasets.concatenate_datasets([data[name] for name in names])
 
 
 def _load(hub: HubDataset, config: str) -> Any:
@@ -118,24 +118,24 @@ def _number_rows(table: Any, name: str) -> Rows:
 
 
 def _explain_unreachable(hub: HubDataset) -> str:
-    """Why the hub does not answer, or an empty text; asked once, because the libraries retry for half a minute."""
+    """Return why the hub does not respond, or an empty text; a probe saves the libraries' retries of half a minute."""
     from huggingface_hub import HfApi, constants  # noqa: PLC0415
 
     if constants.HF_HUB_OFFLINE or load_datasets_library().config.HF_HUB_OFFLINE:
         return "HF_HUB_OFFLINE is set, and the dataset is not in the cache"
     try:
-        HfApi().dataset_info(hub.name, revision=hub.revision, timeout=ASK_SECONDS)
-    except Exception as error:  # noqa: BLE001 -- whatever it is, the cache is the next thing to try
+        HfApi().dataset_info(hub.name, revision=hub.revision, timeout=PROBE_SECONDS)
+    except Exception as error:  # noqa: BLE001 -- after any error, the cache is tried next
         return f"{type(error).__name__}: {str(error).strip() or 'no answer'}".split("\n")[0]
     return ""
 
 
 @contextmanager
-def _use_cache_only(wanted: bool) -> Iterator[None]:
-    """The datasets library kept to its cache."""
+def _use_cache_only(offline: bool) -> Iterator[None]:
+    """Make the datasets library use only its cache within the context, if `offline`."""
     config = load_datasets_library().config
     before = config.HF_HUB_OFFLINE
-    config.HF_HUB_OFFLINE = before or wanted
+    config.HF_HUB_OFFLINE = before or offline
     try:
         yield
     finally:

@@ -1,5 +1,4 @@
-"""Local data: jsonl, json, csv and parquet files, plain or gzipped, folders of them, and folders of the datasets
-library."""
+"""Read local data: jsonl, json, csv and parquet files, plain or gzipped, and folders, also of the datasets library."""
 
 from __future__ import annotations
 
@@ -19,16 +18,16 @@ from qed.errors import DataError
 
 PLAIN = (".jsonl", ".json", ".csv", ".jsonl.gz", ".json.gz", ".csv.gz")
 SUFFIXES = (*PLAIN, ".parquet")
-BOM = b"\xef\xbb\xbf"  # what some editors write in front of UTF-8
-# MMLU's files have no header; their name begins with the subject: anatomy_test.csv.
+BOM = b"\xef\xbb\xbf"  # some editors write it before UTF-8 text
+# MMLU's files have no header; their names start with the subject: anatomy_test.csv.
 MMLU_HEADER = ("question", "A", "B", "C", "D", "answer")
 
 
 def read_rows(path: str, split: str, hub: HubDataset | None = None) -> Rows:
-    """The rows of a file, or of a split of a folder; `hub` says what a copy of the hub's dataset calls the split.
+    """Yield the rows of a file, or of a split of a folder; `hub` has the split's name in a copy of a hub dataset.
 
     Raises:
-        DataError: there is no such file, or it is broken; named by file and row.
+        DataError: the file does not exist or is broken; the message names file and row.
     """
     place = Path(path)
     if place.is_dir():
@@ -40,12 +39,12 @@ def read_rows(path: str, split: str, hub: HubDataset | None = None) -> Rows:
 
 
 def _list_split_files(folder: Path, split: str, hub: HubDataset) -> Rows:
-    """A folder's files of the split: those in a folder of its name, else those with its name, else all that are there.
+    """Yield the rows of a folder's split: from its subfolder, else from files with its name, else from all files.
 
-    Only csv and json files are read here; a folder with parquet or Arrow files is what the datasets library writes.
+    Only csv and json files are read here; folders with parquet or Arrow files are read by the datasets library.
     """
     inner = folder / split if split and (folder / split).is_dir() else folder
-    described = inner / "dataset_infos.json"  # what older repositories of the hub have beside their data
+    described = inner / "dataset_infos.json"  # metadata in older repositories of the hub
     plain = sorted(path for path in inner.iterdir() if path.name.lower().endswith(PLAIN) and path != described)
     if not plain or any((inner / name).is_file() for name in (*SAVED, "README.md")):
         yield from load_folder(folder, hub.split, hub.configs)
@@ -66,7 +65,7 @@ def _read_file(file: Path) -> Rows:
     elif name.endswith(".json"):
         numbered = enumerate(_read_json_list(file, _read_text(file)), 1)
     else:
-        raise DataError(f"{file} is no .jsonl, .json, .csv or .parquet file.")
+        raise DataError(f"{file} is not a .jsonl, .json, .csv or .parquet file.")
     for number, row in numbered:
         yield Place(str(file), number), row
 
@@ -101,16 +100,16 @@ def _parse_line(place: Place, line: str) -> Row:
     except RecursionError as error:
         raise DataError(f"{place}: nested too deeply: {line[:80]}") from error
     except ValueError as error:
-        raise DataError(f"{place}: a number of too many digits ({error}).") from error
+        raise DataError(f"{place}: a number with too many digits ({error}).") from error
     if not isinstance(row, dict):
         raise DataError(f"{place}: expected an object with columns, found {type(row).__name__}.")
     return row
 
 
 def check_rows(file: Path) -> Iterator[tuple[Place, Row | DataError]]:
-    """The rows of a file, and what is wrong with those that cannot be read.
+    """Yield the rows of a file, with an error in place of each row that cannot be read.
 
-    The lines of a jsonl file are read one by one; what is wrong with another file is wrong with the whole of it.
+    The lines of a jsonl file are checked one by one; an error in another format concerns the whole file.
     """
     number = 0
     try:
@@ -145,35 +144,35 @@ def _read_csv(file: Path, text: str) -> Iterator[tuple[int, Row]]:
             yield from _read_cells(file, first, reader)
     except csv.Error as error:
         raise DataError(
-            f"{file}, line {reader.line_num}: no readable csv ({error}). A quote that is open must be closed, and one "
-            "within quotes be written twice."
+            f"{file}, line {reader.line_num}: not readable as csv ({error}). An open quote must be closed, and a quote "
+            "inside quotes must be doubled."
         ) from error
 
 
 def _read_cells(file: Path, names: Sequence[str], lines: Iterable[list[str]]) -> Iterator[tuple[int, Row]]:
-    """Rows under their columns' names; empty ones are none, and empty cells behind the last column are nothing."""
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    if twice:
-        raise DataError(f"{file}: two columns have the name {twice[0]}, so one would hide the other. Rename one.")
+    """Yield rows as dicts; empty rows are skipped, and empty cells after the last column are ignored."""
+    duplicates = sorted({name for name in names if name and names.count(name) > 1})
+    if duplicates:
+        raise DataError(f"{file}: two columns have the name {duplicates[0]}, so one would hide the other. Rename one.")
     for number, cells in enumerate(filter(None, lines), 1):
         if len(cells) < len(names) or any(cells[len(names) :]):
             raise DataError(
-                f"{file}, row {number}: {len(cells)} cells under {len(names)} columns. A cell that holds a comma or a "
-                "line break needs quotes around it."
+                f"{file}, row {number}: {len(cells)} cells under {len(names)} columns. A cell with a comma or a line "
+                "break needs quotes around it."
             )
         yield number, dict(zip(names, cells, strict=False))
 
 
 def _read_json_list(file: Path, text: str) -> list[Row]:
     try:
-        found = json.loads(text) if text.strip() else []
+        rows = json.loads(text) if text.strip() else []
     except json.JSONDecodeError as error:
         raise DataError(f"{file}, line {error.lineno}: broken JSON ({error.msg} at column {error.colno}).") from error
     except (RecursionError, ValueError) as error:
-        raise DataError(f"{file} holds what is nested too deeply, or a number of too many digits: {error}.") from error
-    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise DataError(f"{file} is nested too deeply, or has a number with too many digits: {error}.") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"{file}: expected a list of objects.")
-    return found
+    return rows
 
 
 def _read_parquet(file: Path) -> Iterator[tuple[int, Row]]:

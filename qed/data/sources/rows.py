@@ -1,4 +1,4 @@
-"""Rows of data with the place where each stands, so that a complaint about one names its file and number."""
+"""Define rows of data with their place, so that an error message can name file and row."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Place:
-    """A row's file or dataset, and its number counted from 1 (in jsonl, the line)."""
+    """A row's file or dataset, and its number from 1 (in jsonl, the line)."""
 
     source: str
     number: int
 
     def __str__(self) -> str:
-        """As it stands in an error: `train.jsonl, row 7`."""
+        """Return the place for an error message: `train.jsonl, row 7`."""
         return f"{self.source}, row {self.number}"
 
 

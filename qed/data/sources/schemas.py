@@ -1,6 +1,6 @@
-"""What the columns of a row mean: every schema that data for reasoning models commonly comes in.
+"""Read rows in the common schemas of data for reasoning models.
 
-A row is recognised by its columns alone, whatever the file is called; the first schema that fits is taken.
+The schema is recognised by the columns of a row, not by the file's name; the first schema that matches is used.
 """
 
 from __future__ import annotations
@@ -23,31 +23,33 @@ from qed.errors import DataError, UsageError, suggest_nearest
 QUESTION = ("question", "problem", "prompt")
 ANSWER = ("answer", "final_answer", "expected_answer", "gold", "ground_truth")
 SOLUTION = ("solution", "completion", "response")
-TRACE = ("r1_solution_1", "generated_solution")  # whole answers of a model, to imitate as they stand
-# OpenR1 keeps several answers of a model to each problem, and what was found out about each of them.
+TRACE = ("r1_solution_1", "generated_solution")  # complete answers of a model, used as demonstrations unchanged
+# OpenR1 has several answers of a model per problem, and checks of each.
 GENERATIONS = ("generations", "correctness_math_verify", "is_reasoning_complete")
 COLUMNS = (*QUESTION, *ANSWER, *SOLUTION, "subject", "type", "level", "source")
 OTHER_SCHEMAS = (
     "prompt and completion, messages, conversations, chosen and rejected, instruction and output, question and "
     "choices, prompt and reward_model"
 )
-CALCULATOR = re.compile(r"<<[^<>]*>>")  # GSM8K writes its sums twice: 48/2 = <<48/2=24>>24
-# GSM8K's answers stand behind the first, those of its published model solutions behind the second.
+CALCULATOR = re.compile(r"<<[^<>]*>>")  # GSM8K's calculator annotations: 48/2 = <<48/2=24>>24
+# The answer follows the first mark in GSM8K, and the second in its published model solutions.
 GSM8K_MARKS = {"answer": "####", "ground_truth": "\nA: "}
 
 Reader = Callable[[Row, Place], Fields]
 
 
 def rename_columns(row: Row, mapping: Mapping[str, str], place: Place) -> Row:
-    """A row with the columns that a user named for ours.
+    """Rename the columns of a row as the user's mapping (qed's name to the file's name) says.
 
     Raises:
-        UsageError: one of ours is none that we read.
-        DataError: one of theirs is not there.
+        UsageError: the mapping names a column that qed does not read.
+        DataError: the row lacks a column of the mapping.
     """
     unknown = [ours for ours in mapping if ours not in COLUMNS]
     if unknown:
-        raise UsageError(f"data.map names {', '.join(unknown)}, which is none of our columns: {', '.join(COLUMNS)}.")
+        raise UsageError(
+            f"data.map names {', '.join(unknown)}, which is not one of qed's columns: {', '.join(COLUMNS)}."
+        )
     missing = [theirs for theirs in mapping.values() if theirs not in row]
     if missing:
         raise DataError(f"{place}: data.map names {missing[0]}, but the columns are {', '.join(row)}.")
@@ -56,26 +58,26 @@ def rename_columns(row: Row, mapping: Mapping[str, str], place: Place) -> Row:
 
 
 def read_fields(row: Row, place: Place) -> Fields:
-    """A row in our words.
+    """Read the fields of a row.
 
     Raises:
-        LeftOut: the row is no problem; the reason is counted.
-        DataError: a column is missing or holds what it cannot.
+        SkippedRow: the row is not a problem; the reason is counted.
+        DataError: a column is missing or has an invalid value.
     """
-    found = _choose_reader(row)(row, place)
-    if not found.question.strip():
-        name = next((key for key in found.used if key.casefold() in QUESTION), "question")
+    values = _choose_reader(row)(row, place)
+    if not values.question.strip():
+        name = next((key for key in values.used if key.casefold() in QUESTION), "question")
         raise DataError(f"{place}: the {name} is empty.")
-    return found
+    return values
 
 
 def _choose_reader(row: Row) -> Reader:
-    """The schema of a row."""
-    return next((reader for fits, reader in SCHEMAS if fits(row)), _read_worked)
+    """Return the reader of a row's schema."""
+    return next((reader for matches, reader in SCHEMAS if matches(row)), _read_worked)
 
 
 def name_schema(row: Row) -> str:
-    """What people call the schema of a row."""
+    """Return the usual name of a row's schema."""
     reader = _choose_reader(row)
     if reader is conversations.read_verl:
         return "LUFFY" if row.get("target") else "verl"
@@ -86,15 +88,15 @@ def name_schema(row: Row) -> str:
 
 
 def _has_options(row: Row) -> bool:
-    """Options in a list of texts, in ARC's pair of lists, or in columns named by letter."""
+    """Return whether a row has options: in a list of texts, in ARC's pair of lists, or in columns named by letter."""
     lists = any(isinstance(row.get(key), list | dict) for key in ("choices", "options"))
     return "question" in row and (lists or set("ABCD") <= set(row)) and bool({"answer", "answerKey"} & set(row))
 
 
 def _read_worked(row: Row, place: Place) -> Fields:
-    """A question, an answer, a worked solution: GSM8K, MATH, the competitions, OpenR1, DeepMath and their kin.
+    """Read a question, an answer and a worked solution: GSM8K, MATH, competitions, OpenR1, DeepMath and similar data.
 
-    `body` (SVAMP, ASDiv) and `context` (OlympiadBench) tell the story that the question is about.
+    `body` (SVAMP, ASDiv) and `context` (OlympiadBench) have the text that the question refers to.
     """
     question_key = find_column(row, QUESTION)
     answer_key, solution_key = find_filled_column(row, ANSWER), find_filled_column(row, SOLUTION)
@@ -112,15 +114,15 @@ def _read_worked(row: Row, place: Place) -> Fields:
         solution, answer = CALCULATOR.sub("", solution), answer.strip().replace(",", "")
     trace_key = find_filled_column(row, TRACE)
     trace = convert_to_text(row[trace_key], place, trace_key) if trace_key else _find_right_generation(row, place)
-    # Some files give the same problem under both names.
+    # Some files have the same problem under both names.
     used = (*QUESTION[:2], question_key, *(key for key in (story_key, answer_key, solution_key, trace_key) if key))
     return Fields(question, answer, solution, trace, (*used, *GENERATIONS))
 
 
 def _find_right_generation(row: Row, place: Place) -> str:
-    """The first of several answers that was found right and that is complete; empty where there is none."""
-    answers, right, complete = (row[key] if isinstance(row.get(key), list) else () for key in GENERATIONS)
-    good = [answer for answer, *checks in zip(answers, right, complete, strict=False) if all(checks)]
+    """Return the first generation that is correct and complete; empty if there is none."""
+    answers, correct, complete = (row[key] if isinstance(row.get(key), list) else () for key in GENERATIONS)
+    good = [answer for answer, *checks in zip(answers, correct, complete, strict=False) if all(checks)]
     return convert_to_text(good[0], place, GENERATIONS[0]) if good else ""
 
 
@@ -130,40 +132,40 @@ def _join_story(story: str, question: str) -> str:
 
 
 def _read_prompt(row: Row, place: Place) -> Fields:
-    """TRL's prompt with a completion, with an answer, or alone: then its other columns are there for a reward."""
+    """Read a TRL prompt with a completion, with an answer, or alone; its other columns are then for a reward."""
     question = conversations.read_question(row["prompt"], place, "prompt")
     answer_key, solution_key = find_filled_column(row, ANSWER), find_filled_column(row, SOLUTION)
     answer = convert_answer(row[answer_key], place, answer_key) if answer_key else ""
     used = ("prompt", answer_key or "", solution_key or "")
     if not (answer_key or solution_key) and ("chosen" in row) != ("rejected" in row):
-        there, missing = ("chosen", "rejected") if "chosen" in row else ("rejected", "chosen")
+        present, missing = ("chosen", "rejected") if "chosen" in row else ("rejected", "chosen")
         raise DataError(
-            f"{place}: there is a column {there} and none {missing}; the columns are {', '.join(map(str, row))}. A "
-            f"preference has both: give the file a column {missing} with the other reply."
+            f"{place}: there is a column {present} and none {missing}; the columns are {', '.join(map(str, row))}. "
+            f"A preference has both: add a column {missing} with the other reply."
         )
-    # A reply without an answer beside it is all that there is to imitate, not the reasoning in front of one.
+    # A reply without a separate answer is the complete demonstration, not the reasoning before an answer.
     if solution_key == "completion" or (solution_key == "response" and not answer_key):
         completion = conversations.read_reply(row[solution_key], place, solution_key)
         return Fields(question, answer, completion=completion, used=used)
     solution = convert_solution(row[solution_key], place, solution_key) if solution_key else ""
     if not answer and "\\boxed" not in solution and "\n" not in solution.strip():
-        # The examples of TRL's documentation have the bare result in `solution`, where their rewards look for it.
+        # The examples of TRL's documentation have the bare answer in `solution`, where their rewards read it.
         answer, solution = solution, ""
     return Fields(question, answer, solution, used=used)
 
 
 def _read_alpaca(row: Row, place: Place) -> Fields:
-    """An instruction, perhaps with something to apply it to, and the reply."""
+    """Read an Alpaca row: an instruction, an optional input, and the reply."""
     question = convert_to_text(row["instruction"], place, "instruction")
-    given = convert_to_text(row.get("input") or "", place, "input")
-    if given.strip():
-        question = f"{question.strip()}\n\n{given.strip()}"
+    extra = convert_to_text(row.get("input") or "", place, "input")
+    if extra.strip():
+        question = f"{question.strip()}\n\n{extra.strip()}"
     return Fields(
         question, completion=convert_to_text(row["output"], place, "output"), used=("instruction", "input", "output")
     )
 
 
-# The order matters: OpenR1 has messages beside its problem, MMLU an answer beside its question.
+# The order matters: OpenR1 rows have both messages and a problem, MMLU rows both an answer and a question.
 SCHEMAS: tuple[tuple[Callable[[Row], bool], Reader], ...] = (
     (lambda row: "prompt" in row and isinstance(row.get("reward_model"), dict), conversations.read_verl),
     (lambda row: "chosen" in row and "rejected" in row, conversations.read_preference),
@@ -196,9 +198,9 @@ def _explain_missing(row: Row, place: Place) -> str:
         )
     hints = [
         f"{ours}={theirs}"
-        for ours, known in (("question", QUESTION), ("answer", ANSWER))
-        if find_column(row, known) is None
-        for theirs in [_find_nearest(row, known)]
+        for ours, names in (("question", QUESTION), ("answer", ANSWER))
+        if find_column(row, names) is None
+        for theirs in [_find_nearest(row, names)]
         if theirs
     ]
     return (
@@ -209,10 +211,10 @@ def _explain_missing(row: Row, place: Place) -> str:
     )
 
 
-def _find_nearest(row: Row, known: tuple[str, ...]) -> str:
-    """The column nearest to one of the known names."""
-    for name in known:
-        found = suggest_nearest(name, [str(key) for key in row])
-        if found:
-            return found.split("'")[1]
+def _find_nearest(row: Row, names: tuple[str, ...]) -> str:
+    """Return the column closest to one of the names, or an empty text."""
+    for name in names:
+        suggestion = suggest_nearest(name, [str(key) for key in row])
+        if suggestion:
+            return suggestion.split("'")[1]
     return ""

@@ -1,4 +1,4 @@
-"""Rows written to a file: jsonl (line by line, plain or gzipped), csv or parquet, whole or not at all."""
+"""Write rows to a file atomically: jsonl (line by line, plain or gzipped), csv or parquet."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 class Writer:
-    """Takes rows one by one; the file appears under its name when all of them are there.
+    """Writes rows one by one; the file appears under its name once all rows are written.
 
-    A jsonl file grows beside its place, so that an interrupted command leaves what it has written, as `FILE.part`.
+    A jsonl file is first written to `FILE.part`, which remains if a command is interrupted.
 
     Args:
-        path: of the file; its name says the format.
-        exact: for programs rather than people: columns of columns stay what they are in parquet, and no sign in a csv
-            keeps a spreadsheet from computing a cell.
+        path: the file; its suffix determines the format.
+        exact: write for programs, not for people: nested columns stay nested in parquet, and cells of a csv that look
+            like formulas get no quote that keeps a spreadsheet from computing them.
 
     Raises:
-        UsageError: the file's name says none of the known formats.
+        UsageError: the file's suffix is not a known format.
     """
 
     def __init__(self, path: Path, exact: bool = False) -> None:
@@ -52,7 +52,7 @@ class Writer:
         return self
 
     def add(self, row: Row) -> None:
-        """One row, after those before it."""
+        """Append a row."""
         if self._lines is None:
             self.rows.append(row)
             return
@@ -78,7 +78,7 @@ class Writer:
         except (ValueError, TypeError) as failure:
             self.part.unlink(missing_ok=True)
             raise QedError(
-                f"The rows do not fit into one table, as {self.path.name} wants them: {failure}. Write jsonl instead."
+                f"The rows do not fit into one table, which {self.path.name} needs: {failure}. Write jsonl instead."
             ) from failure
 
     def _explain_unwritable(self, error: OSError) -> QedError:
@@ -95,7 +95,7 @@ def _encode_csv(rows: list[Row], exact: bool) -> bytes:
 
 
 def _encode_cell(value: Any, exact: bool) -> Any:
-    """A value that a spreadsheet shows and, unless it is to be exact, never computes."""
+    """Encode a value for a csv cell; unless `exact`, quote formulas so that no spreadsheet computes them."""
     if isinstance(value, dict | list):
         return json.dumps(value, default=str)
     if not exact and isinstance(value, str) and value.startswith(FORMULA) and not _is_number(value):
@@ -122,18 +122,20 @@ def _encode_parquet(rows: list[Row], exact: bool) -> bytes:
 
 
 def _simplify_cell(value: Any) -> Any:
-    """A cell that a table can hold: columns of columns differ from row to row, and half a surrogate pair is no text."""
+    """Convert a cell for a table: dicts become JSON, because their keys differ, and lone surrogates become `?`."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     return json.dumps(value, default=str) if isinstance(value, dict) else value
 
 
 def _unify_column(values: list[Any]) -> list[Any]:
-    """Cells as they are where a table can hold them together, else as text."""
+    """Return a column's cells unchanged if they have a common type, otherwise as text."""
     import pyarrow  # noqa: PLC0415 -- heavy, and needed for this one format
 
     try:
         pyarrow.array(values)
     except (pyarrow.ArrowException, OverflowError, UnicodeError, RecursionError):
-        return [one if one is None or isinstance(one, str) else json.dumps(one, default=str) for one in values]
+        return [
+            value if value is None or isinstance(value, str) else json.dumps(value, default=str) for value in values
+        ]
     return values

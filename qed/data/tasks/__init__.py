@@ -1,4 +1,4 @@
-"""The shelf of tasks: `load(split) -> list[Problem]`, one file a benchmark.
+"""The shelf of tasks: one file per task or benchmark, with `load(split) -> list[Problem]`.
 
 A task is named NAME[:split][@PATH]; a path to a data file or folder is the task `files`.
 """
@@ -15,7 +15,7 @@ from qed.config.task_names import TaskName, parse_task
 from qed.errors import DataError, UsageError, suggest_nearest
 from qed.types import Problem
 
-MANIFEST = "MANIFEST.json"  # what a snapshot of several tasks says of itself
+MANIFEST = "MANIFEST.json"  # describes a snapshot of several tasks
 
 
 def load_task(
@@ -26,15 +26,15 @@ def load_task(
     revisions: Mapping[str, str] | None = None,
     originals: dict[str, list[dict[str, Any]]] | None = None,
 ) -> list[Problem]:
-    """The problems of a task as named.
+    """Load the problems of a task by its name.
 
     Args:
         name: NAME[:split][@PATH].
-        split: taken where the name gives none.
-        mapping: our names for columns of a file.
-        left_out: counts rows that are no problem, by their reason.
-        revisions: for tasks by name, the hub's commit to load in place of the pinned one.
-        originals: gets the rows that were read, by the id of their problem; a task that makes its own has none.
+        split: used if the name has none.
+        mapping: qed's column names to those of a file.
+        left_out: counts rows that are not problems, by reason.
+        revisions: hub commits by task, instead of the pinned ones.
+        originals: filled with the rows that were read, by problem id; generated tasks have none.
 
     Raises:
         UsageError: no such task or split.
@@ -42,21 +42,21 @@ def load_task(
     """
     task = parse_task(name)
     module = plugins.load_leaf("tasks", task.leaf)
-    known = getattr(module, "SPLITS", ())
+    splits = getattr(module, "SPLITS", ())
     path = _find_in_snapshot(task)
     has_split = bool(task.split) and (Path(path) / task.split).is_dir()
-    if path and task.split and known and task.split not in known and not has_split:
+    if path and task.split and splits and task.split not in splits and not has_split:
         raise UsageError(
-            f"{task.leaf} has no split '{task.split}'.{suggest_nearest(task.split, known)} There are: "
-            f"{', '.join(known)}."
+            f"{task.leaf} has no split '{task.split}'.{suggest_nearest(task.split, splits)} There are: "
+            f"{', '.join(splits)}."
         )
     if hasattr(module, "read"):
         revision = (revisions or {}).get(task.leaf, "")
-        # A user's own task need not know how to keep its rows.
-        keeping = {} if originals is None else {"originals": originals}
-        problems: list[Problem] = module.read(task.split or split, path, mapping, left_out, revision, **keeping)
+        # A user's task may not have the parameter `originals`.
+        extra = {} if originals is None else {"originals": originals}
+        problems: list[Problem] = module.read(task.split or split, path, mapping, left_out, revision, **extra)
     elif task.path:
-        raise UsageError(f"The task {task.leaf} makes its own problems and cannot read {task.path}; leave '@' out.")
+        raise UsageError(f"The task {task.leaf} generates its problems and cannot read {task.path}; leave '@' out.")
     else:
         problems = module.load(task.split or split)
     if not problems:
@@ -65,13 +65,13 @@ def load_task(
 
 
 def _find_in_snapshot(task: TaskName) -> str:
-    """A task's path; of a snapshot of several tasks, as `qed data prepare` writes it, the folder of this one."""
+    """Return a task's path; in a snapshot by `qed data prepare`, the folder of this task."""
     folder = Path(task.path) / task.leaf
     return str(folder) if task.path and folder.is_dir() and (folder.parent / MANIFEST).is_file() else task.path
 
 
 def has_test_split(name: str) -> bool:
-    """Whether a task brings held-out problems of its own, beside those named for training; a single file does not."""
+    """Return whether a task has a test split besides the one named for training; a single file does not."""
     task = parse_task(name)
     if task.split or Path(task.path).is_file():
         return False
@@ -79,6 +79,6 @@ def has_test_split(name: str) -> bool:
 
 
 def suggest_prompt(name: str) -> str:
-    """The prompt that a task is meant to be asked with."""
+    """Return the name of a task's default prompt."""
     prompt: str = plugins.load_leaf("tasks", parse_task(name).leaf).PROMPT
     return prompt

@@ -1,4 +1,4 @@
-"""AlpacaEval: 805 instructions without a gold answer, whose outputs another program compares (Li et al. 2023).
+"""AlpacaEval: 805 instructions without a gold answer; another program compares the outputs (Li et al. 2023).
 
 The reference output of each is in `meta["reference"]`.
 """
@@ -11,13 +11,13 @@ from qed.data.tasks.base import Benchmark
 
 
 def select_instruction(row: Row) -> Row:
-    """The reference is there to be compared with, never to be imitated."""
+    """Move the reference output out of the columns that are used as a demonstration."""
     rest = {key: value for key, value in row.items() if key not in ("instruction", "output")}
     return {**rest, "prompt": row.get("instruction"), "reference": row.get("output")}
 
 
 PROMPT = "alpaca"
-JUDGED = False  # there is no right answer: `qed evaluate` writes the outputs for the program that compares them
+JUDGED = False  # no correct answers exist: `qed evaluate` only writes the outputs for the comparison
 BENCHMARK = Benchmark(
     "alpaca_eval",
     {"test": HubDataset("tatsu-lab/alpaca_eval", file="alpaca_eval.json")},

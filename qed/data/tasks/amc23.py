@@ -1,4 +1,4 @@
-"""AMC: 40 problems of the American Mathematics Competitions of 2023, or the 83 of 2022 and 2023 that others use."""
+"""AMC: 40 problems of the American Mathematics Competitions of 2023, or the 83 of 2022 and 2023."""
 
 from __future__ import annotations
 

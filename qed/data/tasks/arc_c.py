@@ -10,10 +10,10 @@ from qed.data.tasks.base import Benchmark
 
 
 def add_options(row: Row) -> Row:
-    """LUFFY's file has the options in the question only."""
-    asked = row.get("prompt")
-    said = asked[-1].get("content") if is_conversation(asked) else None
-    return {**row, **parse_written_options(said)} if isinstance(said, str) else row
+    """Add the options as columns to rows of LUFFY's file, which has them only in the question."""
+    prompt = row.get("prompt")
+    text = prompt[-1].get("content") if is_conversation(prompt) else None
+    return {**row, **parse_written_options(text)} if isinstance(text, str) else row
 
 
 REVISION = "210d026faf9955653af8916fad021475a3f00453"

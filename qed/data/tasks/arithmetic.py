@@ -1,8 +1,8 @@
-"""Two-step word problems with worked solutions, made here: the embedded default, which needs no download.
+"""Generated two-step word problems with worked solutions: the default task, which needs no download.
 
-Levels 1, 2 and 3 use numbers up to 9, 20 and 99: `arithmetic:train-level2`. Every question stands once, and never in
-both splits. Demonstrations are mixed on purpose: most give the answer without the steps, so that a policy that imitates
-them has something to find out.
+Levels 1, 2 and 3 use numbers up to 9, 20 and 99: `arithmetic:train-level2`. All questions are distinct, also between
+the splits. Most demonstrations deliberately give the answer without the steps, so that a policy trained on them can
+still improve by RL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PROMPT = "think_answer"
 SMALLEST = 2
 LARGEST = {1: 9, 2: 20, 3: 99}
 COUNT = {"train": 8000, "test": 1000}
-# Shares of the demonstrations: with the steps, with the answer in its format alone, the rest with the bare answer.
+# Shares of the demonstrations with the steps, and with only the answer in its format; the rest has the bare answer.
 WITH_STEPS, FORMAT_ONLY = 0.35, 0.50
 
 NAMES = "Ada Bo Cara Dev Elif Finn Goro Hedy Ines Jun Kofi Lena Milo Nia Oskar Pilar Rui Sana Tomas Uma".split()  # noqa: SIM905
@@ -30,12 +30,12 @@ LOSSES = ("gives away {}", "loses {}", "sells {}")
 
 
 def load(split: str) -> list[Problem]:
-    """The problems of a split, `train` or `test`, with `-level2` or `-level3` behind it for larger numbers."""
+    """Load the problems of a split, `train` or `test`, with the suffix `-level2` or `-level3` for larger numbers."""
     return [_add_demonstration(problem, style) for problem, style in _draw_problems(split)]
 
 
 def load_worked(split: str) -> list[Problem]:
-    """The same problems, each with its steps."""
+    """Load the same problems, each with its steps."""
     return [problem for problem, _ in _draw_problems(split)]
 
 
@@ -46,14 +46,14 @@ def _draw_problems(split: str) -> list[tuple[Problem, float]]:
         raise UsageError(
             f"arithmetic has no split '{split}'.{suggest_nearest(split, names)} There are: {', '.join(names)}."
         )
-    # One stream of distinct questions serves both splits, the test problems first, so they cannot overlap.
-    wanted = range(COUNT["test"]) if name == "test" else range(COUNT["test"], COUNT["test"] + COUNT["train"])
+    # Both splits come from one stream of distinct questions, the test problems first, so they cannot overlap.
+    indices = range(COUNT["test"]) if name == "test" else range(COUNT["test"], COUNT["test"] + COUNT["train"])
     stream = _draw_distinct(int(level or 1))
-    return [drawn for number, drawn in zip(range(wanted.stop), stream, strict=False) if number in wanted]
+    return [drawn for number, drawn in zip(range(indices.stop), stream, strict=False) if number in indices]
 
 
 def _draw_distinct(level: int) -> Iterator[tuple[Problem, float]]:
-    """An endless stream of problems without a repeated question, each with the number that decides how it is shown."""
+    """Yield distinct problems without end, each with the random number that decides its kind of demonstration."""
     source = random.Random(derive_seed("arithmetic", level))
     seen: set[str] = set()
     while True:
@@ -64,7 +64,7 @@ def _draw_distinct(level: int) -> Iterator[tuple[Problem, float]]:
 
 
 def _add_demonstration(problem: Problem, style: float) -> Problem:
-    """A problem with the demonstration that its style gives it: steps, its format alone, or the bare answer."""
+    """Return a problem with the demonstration of its style: steps, only the formatted answer, or the bare answer."""
     if style < WITH_STEPS:
         return problem
     bare = {"completion": problem.answer} if style >= WITH_STEPS + FORMAT_ONLY else {}
@@ -77,7 +77,7 @@ def _build_problem(source: random.Random, level: int) -> tuple[Problem, float]:
     question = f"{name} has {total} {thing}. {name} "
     steps, changes = [], []
     for _ in range(2):
-        # Gains and losses are equally frequent wherever there is something to lose.
+        # Gains and losses are equally frequent if the total allows a loss.
         gains = total < SMALLEST or source.random() < 0.5
         amount = source.randint(SMALLEST, LARGEST[level] if gains else min(LARGEST[level], total))
         changes.append(source.choice(GAINS if gains else LOSSES).format(amount))

@@ -1,6 +1,6 @@
-"""ASDiv: 2,215 word problems with one number for an answer (Miao et al. 2020, arXiv 2106.15772).
+"""ASDiv: 2,215 word problems with a single number as the answer (Miao et al. 2020, arXiv 2106.15772).
 
-The answers come with their unit, `9 (apples)`. Those of several numbers, `3 (red); 4 (blue)`, are left out as is usual.
+Answers have a unit, `9 (apples)`. Problems with several numbers, `3 (red); 4 (blue)`, are left out as usual.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNIT = re.compile(r"\(([^()]*)\)")
 
 
 def split_unit(row: Row) -> Row:
-    """The number as the answer, its unit as a column."""
+    """Split the answer into its number and a column with its unit."""
     answer = str(row.get("answer", ""))
     if ";" in answer:
         raise SkippedRow("problems with several answers")

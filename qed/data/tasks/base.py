@@ -1,4 +1,4 @@
-"""A benchmark as a table: where its splits lie on the hub, and what is odd about its columns."""
+"""Load benchmarks from the hub or local files, given their splits and the differences of their columns."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from qed.data.sources.rows import Row, Rows
 from qed.errors import UsageError, suggest_nearest
 from qed.types import Problem
 
-Originals = dict[str, list[Row]]  # the rows that were read, by the id of their problem
+Originals = dict[str, list[Row]]  # the rows that were read, by problem id
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Problems that are published under a name.
+    """A published set of problems.
 
     Attributes:
-        name: of the leaf; problems' ids begin with it.
-        splits: our names for its splits, and where each lies on the hub.
-        columns: our column names for those of its own that are not known by themselves, where a row has them.
-        adapt: makes a row one that `schemas` knows, where renaming is not enough; it may raise LeftOut.
-        drop: columns that are not kept in `meta`, because they are long.
+        name: name of the leaf, and prefix of the problems' ids.
+        splits: split names, each with its dataset on the hub.
+        columns: qed's column names to the benchmark's, for columns that `schemas` does not know.
+        adapt: converts a row to a schema of `schemas` if renaming is not enough; may raise SkippedRow.
+        drop: long columns that are not kept in `meta`.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Benchmark:
     drop: tuple[str, ...] = ()
 
     def load(self, split: str) -> list[Problem]:
-        """The problems of a split, from the hub or its cache."""
+        """Load the problems of a split from the hub or its cache."""
         return self.read(split)
 
     def read(
@@ -48,53 +48,53 @@ class Benchmark:
         revision: str = "",
         originals: Originals | None = None,
     ) -> list[Problem]:
-        """The problems of a split, from a local file or folder where one is given.
+        """Load the problems of a split, from a local file or folder if one is given.
 
         Args:
             split: one of `splits`.
-            path: a file, or a folder laid out like the hub's.
-            mapping: our names for columns of the file.
-            left_out: counts rows that are no problem, by their reason.
-            revision: the hub's commit to load in place of the pinned one.
-            originals: gets the rows that were read, by the id of their problem.
+            path: a file, or a folder with the layout of the hub's.
+            mapping: qed's column names to those of the file.
+            left_out: counts rows that are not problems, by reason.
+            revision: hub commit to load instead of the pinned one.
+            originals: filled with the rows that were read, by problem id.
 
         Raises:
-            UsageError: there is no such split.
-            DataError: the data cannot be had, or a row is broken.
+            UsageError: the split does not exist.
+            DataError: the data cannot be loaded, or a row is broken.
         """
         place = self.splits.get(split)
         if place is None and not path:
-            known = ", ".join(self.splits)
+            names = ", ".join(self.splits)
             raise UsageError(
-                f"{self.name} has no split '{split}'.{suggest_nearest(split, self.splits)} There are: {known}."
+                f"{self.name} has no split '{split}'.{suggest_nearest(split, self.splits)} There are: {names}."
             )
         if path:
             rows = local.read_rows(path, split, place)
         elif place is not None:
             rows = hub.load_rows(replace(place, revision=revision or place.revision), f"{self.name}:{split}")
         counts = left_out if left_out is not None else Counter()
-        found = build_problems(rows, self.name, mapping or {}, counts, self._adapt_row, originals)
-        return self._select_own_rows(found, split, counts) if path else found
+        problems = build_problems(rows, self.name, mapping or {}, counts, self._adapt_row, originals)
+        return self._select_source(problems, split, counts) if path else problems
 
-    def _select_own_rows(self, found: list[Problem], split: str, left_out: Counter[str]) -> list[Problem]:
-        """Of a file that joins several benchmarks, as LUFFY's validation files do, the rows of this one."""
-        sources = {str(one.meta.get("source", "")) for one in found}
+    def _select_source(self, problems: list[Problem], split: str, left_out: Counter[str]) -> list[Problem]:
+        """Select this benchmark's problems from a file with several benchmarks, as LUFFY's validation files are."""
+        sources = {str(problem.meta.get("source", "")) for problem in problems}
         exact = [name for name in (f"{self.name}{split}", f"{self.name}{split[-2:]}", self.name) if name in sources]
-        alike = [
+        similar = [
             source for source in sources if source and (source.startswith(self.name) or self.name.startswith(source))
         ]
-        own = exact[0] if exact else alike[0] if len(alike) == 1 else ""
-        if len(sources) == 1 or not own:
-            return found
-        kept = [one for one in found if one.meta.get("source") == own]
-        left_out["rows of other benchmarks in the same file"] += len(found) - len(kept)
+        source = exact[0] if exact else similar[0] if len(similar) == 1 else ""
+        if len(sources) == 1 or not source:
+            return problems
+        kept = [problem for problem in problems if problem.meta.get("source") == source]
+        left_out["rows of other benchmarks in the same file"] += len(problems) - len(kept)
         return kept
 
     def _adapt_row(self, row: Row) -> Row:
-        """A row with its odd columns under the names that `schemas` knows."""
-        known = {ours: row[theirs] for ours, theirs in self.columns.items() if theirs in row}
+        """Rename a row's columns to names that `schemas` knows, and drop long ones."""
+        renamed = {ours: row[theirs] for ours, theirs in self.columns.items() if theirs in row}
         kept = {key: row[key] for key in row if key not in self.drop and key not in self.columns.values()}
-        return (self.adapt or dict)({**kept, **known})
+        return (self.adapt or dict)({**kept, **renamed})
 
 
 def build_problems(
@@ -105,41 +105,45 @@ def build_problems(
     prepare: Callable[[Row], Row] = dict,
     originals: Originals | None = None,
 ) -> list[Problem]:
-    """The problems that rows stand for, repeats of a whole benchmark folded.
+    """Build problems from rows, and fold benchmarks that repeat every row.
 
     Args:
-        rows: with their places.
-        prefix: of the problems' ids.
-        mapping: our names for columns, as a user gave them.
-        left_out: counts rows that are no problem, by their reason.
-        prepare: makes a row one that `schemas` knows.
-        originals: gets the rows as they came, renamed as the user asked, by the id of their problem.
+        rows: rows with their places.
+        prefix: prefix of the problems' ids.
+        mapping: the user's mapping from qed's column names to those of the file.
+        left_out: counts rows that are not problems, by reason.
+        prepare: converts a row to a schema of `schemas`.
+        originals: filled with the rows by problem id, with columns renamed by `mapping`.
     """
-    found = []
+    problems = []
     for place, row in rows:
         try:
             original = schemas.rename_columns(row, mapping, place) if mapping else row
             prepared = prepare(original)
-            found.append(build_problem(schemas.read_fields(prepared, place), prepared, prefix))
+            problems.append(build_problem(schemas.read_fields(prepared, place), prepared, prefix))
             if originals is not None:
-                originals.setdefault(found[-1].id, []).append(original)
+                originals.setdefault(problems[-1].id, []).append(original)
         except SkippedRow as reason:
             left_out[str(reason)] += 1
-    return fold_repeats(found)
+    return fold_repeats(problems)
 
 
-def fold_repeats(found: list[Problem]) -> list[Problem]:
-    """Benchmarks that ask for k samples by writing every problem k times, folded into one problem with `meta["k"]`.
+def fold_repeats(problems: list[Problem]) -> list[Problem]:
+    """Fold problems that a benchmark repeats k times to request k samples into one problem with `meta["k"]`.
 
-    What tells them from rows that happen to stand twice: every problem of a source stands there equally often. That is
-    said of at least two problems, so that one row and its copy are no benchmark.
+    Unlike accidental duplicates, all problems of such a source have the same number of copies. At least two problems
+    are required, so that one duplicated row does not count as a benchmark.
     """
-    times = Counter(one.id for one in found)
-    sources = sorted({(str(one.meta.get("source", "")), one.id) for one in found})
+    times = Counter(problem.id for problem in problems)
+    sources = sorted({(str(problem.meta.get("source", "")), problem.id) for problem in problems})
     repeats: dict[str, int] = {}
     for _, members in groupby(sources, key=lambda pair: pair[0]):
         ids = [identity for _, identity in members]
         if len(ids) > 1 and len({times[identity] for identity in ids}) == 1 and times[ids[0]] > 1:
             repeats.update((identity, times[identity]) for identity in ids)
-    kept = {one.id: replace(one, meta={**one.meta, "k": repeats[one.id]}) for one in found if one.id in repeats}
-    return [kept.pop(one.id, one) for one in found if one.id in kept or one.id not in repeats]
+    folded = {
+        problem.id: replace(problem, meta={**problem.meta, "k": repeats[problem.id]})
+        for problem in problems
+        if problem.id in repeats
+    }
+    return [folded.pop(p.id, p) for p in problems if p.id in folded or p.id not in repeats]

@@ -1,4 +1,4 @@
-"""MATH as one set of 12,500 problems, train and test together: a training set for who evaluates elsewhere.
+"""MATH as one set of 12,500 problems, train and test together: a training set for evaluation on other benchmarks.
 
 Hendrycks et al. 2021 (arXiv 2103.03874). It contains every problem of `math:test` and `math:test500`.
 """

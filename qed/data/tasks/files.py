@@ -1,7 +1,7 @@
 """Your own data: a jsonl, json, csv or parquet file or a folder of them, recognised by its columns.
 
-Known are the schemas of GSM8K, MATH and the competitions, OpenR1, verl, LUFFY, prime-rl, TRL, ShareGPT, Alpaca, MMLU
-and GPQA. Other columns are renamed with --data.map question=problem.
+Supports the schemas of GSM8K, MATH and competitions, OpenR1, verl, LUFFY, prime-rl, TRL, ShareGPT, Alpaca, MMLU and
+GPQA. Other columns are renamed with --data.map question=problem.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROMPT = "r1_zero"
 
 
 def load(split: str) -> list[Problem]:
-    """This task needs a path."""
+    """Raise a UsageError, because this task needs a path."""
     raise UsageError("The task 'files' needs a path: give the data file itself, for example --tasks data/train.jsonl.")
 
 
@@ -31,10 +31,10 @@ def read(
     revision: str = "",
     originals: base.Originals | None = None,
 ) -> list[Problem]:
-    """The problems of a data file or folder, one a row; `mapping` names for our columns those of the file.
+    """Load the problems of a data file or folder, one per row; `mapping` maps qed's column names to the file's.
 
     Raises:
-        DataError: the file is missing, a row is broken (named by its number), or no question or answer column is there.
+        DataError: the file is missing, a row is broken (named by its number), or no question or answer column exists.
     """
     if not path:
         return load(split)

@@ -1,6 +1,6 @@
 """Gaokao 2023 in English: 385 problems of China's entrance examination (Liao et al. 2024, MARIO, arXiv 2401.08190).
 
-Two of them have no answer of their own, but give it away in the question.
+Two of them have no separate answer; the question contains it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""GPQA: science questions that a search does not answer, with four options (Rein et al. 2023, arXiv 2311.12022).
+"""GPQA: science questions that a web search does not answer, with four options (Rein et al. 2023, arXiv 2311.12022).
 
-`diamond` has the 198 that experts agree on and others fail, `main` 448, `extended` 546. The right option is always
-given first, so the order is drawn: the same for a question in every run.
+`diamond` has the 198 questions that experts agree on and others fail, `main` 448, `extended` 546. The correct option
+always comes first in the data, so the order is shuffled, the same way for a question in every run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ COLUMNS = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for numb
 
 
 def select_columns(row: Row) -> Row:
-    """The question and its options; the many columns about its authors and reviewers are left behind."""
+    """Select the question and its options, without the many columns about authors and reviewers."""
     return {key: row[key] for key in COLUMNS if key in row} if "Correct Answer" in row else row
 
 

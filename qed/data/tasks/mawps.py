@@ -1,6 +1,6 @@
 """MAWPS: arithmetic word problems from several older collections (Koncel-Kedziorski et al. 2016, NAACL N16-1136).
 
-The hub has 1,772 with the numbers apart from the text; the file that Qwen2.5-Math evaluates with has 2,065.
+The hub has 1,772 problems with the numbers in a separate column; the file of Qwen2.5-Math's evaluation has 2,065.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from qed.data.tasks.base import Benchmark
 
 
 def fill_in_numbers(row: Row) -> Row:
-    """The question with its numbers, which the hub keeps as N_00, N_01, … and a list beside it."""
+    """Insert the numbers into the question, which has placeholders N_00, N_01, … on the hub."""
     if "input" in row and "target" in row:
         rest = {key: value for key, value in row.items() if key not in ("input", "target")}
         return {**rest, "question": row["input"], "answer": row["target"]}

@@ -1,7 +1,7 @@
 """MMLU: 14,042 multiple-choice questions on 57 subjects (Hendrycks et al. 2021, arXiv 2009.03300).
 
-`dev` has five of each subject to show as examples. The original files, a csv without header for each subject, are read
-as well.
+`dev` has five questions per subject for few-shot examples. The original files, one csv without header per subject, can
+be read as well.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""OlympiadBench, its open mathematics problems in English without pictures (He et al. 2024, arXiv 2402.14008).
+"""OlympiadBench: its open-ended mathematics problems in English without images (He et al. 2024, arXiv 2402.14008).
 
-674 problems on the hub; the file that Qwen2.5-Math evaluates with has 675.
+674 problems on the hub; the file of Qwen2.5-Math's evaluation has 675.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """OpenMathReasoning: problems with long worked traces of DeepSeek-R1 and QwQ (Moshkov et al. 2025, arXiv 2504.16891).
 
-`mini` is the subset of 19,252 that is small enough for one machine, `mini-4k`, `mini-8k` and `mini-16k` those of its
-problems whose trace has at most so many thousand characters (about four to a token); `cot` has millions of rows.
+`mini` is a subset of 19,252 problems for one machine; `mini-4k`, `mini-8k` and `mini-16k` are its problems with traces
+of at most 4, 8 and 16 thousand characters (a token has about four); `cot` has millions of rows.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from qed.data.tasks.base import Benchmark, Originals
 from qed.types import Problem
 
 MINI = HubDataset("unsloth/OpenMathReasoning-mini", "cot")
-LONGEST = {"mini-4k": 4000, "mini-8k": 8000, "mini-16k": 16000}
+MAX_CHARACTERS = {"mini-4k": 4000, "mini-8k": 8000, "mini-16k": 16000}
 
 PROMPT = "working_out"
 BENCHMARK = Benchmark(
     "openmathreasoning",
-    {"mini": MINI, **dict.fromkeys(LONGEST, MINI), "cot": HubDataset("nvidia/OpenMathReasoning", "cot")},
+    {"mini": MINI, **dict.fromkeys(MAX_CHARACTERS, MINI), "cot": HubDataset("nvidia/OpenMathReasoning", "cot")},
 )
 SPLITS = tuple(BENCHMARK.splits)
 
 
 def load(split: str) -> list[Problem]:
-    """The problems of a split, from the hub or its cache."""
+    """Load the problems of a split from the hub or its cache."""
     return read(split)
 
 
@@ -37,12 +37,12 @@ def read(
     revision: str = "",
     originals: Originals | None = None,
 ) -> list[Problem]:
-    """The problems of a split; those with a longer trace than it allows are counted."""
-    found = BENCHMARK.read(split, path, mapping, left_out, revision, originals)
-    longest = LONGEST.get(split)
-    if longest is None:
-        return found
-    kept = [problem for problem in found if len(problem.meta.get("completion", problem.solution)) <= longest]
+    """Load the problems of a split; those with a longer trace than the split allows are left out and counted."""
+    problems = BENCHMARK.read(split, path, mapping, left_out, revision, originals)
+    limit = MAX_CHARACTERS.get(split)
+    if limit is None:
+        return problems
+    kept = [problem for problem in problems if len(problem.meta.get("completion", problem.solution)) <= limit]
     if left_out is not None:
-        left_out["worked traces that are too long"] += len(found) - len(kept)
+        left_out["worked traces that are too long"] += len(problems) - len(kept)
     return kept

@@ -1,8 +1,8 @@
-"""OpenR1-Math: problems with worked traces of DeepSeek-R1, to imitate or to learn beside, as LUFFY does.
+"""OpenR1-Math: problems with reasoning traces of DeepSeek-R1, for SFT or as off-policy demonstrations for LUFFY.
 
-`train` is the default part of OpenR1-Math-220k, about 94,000 problems, each with its first trace that math-verify finds
-right and that is complete; `luffy` are the 46,000 with traces of at most 8,192 tokens (Yan et al. 2025, arXiv
-2504.14945). Problems without such a trace are kept, and have nothing to imitate.
+`train` is the default part of OpenR1-Math-220k: about 94,000 problems, each with its first trace that is complete and
+correct according to math-verify. `luffy` has the 46,000 problems with traces of at most 8,192 tokens (Yan et al. 2025,
+arXiv 2504.14945). Problems without such a trace are kept without a demonstration.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Reasoning Gym: problems made by procedure, named after its generators, such as `reasoning_gym:leg_counting`.
+"""Reasoning Gym: procedurally generated problems, named by generator, such as `reasoning_gym:leg_counting`.
 
-Needs the package `reasoning-gym` (Stojanovski et al. 2025, arXiv 2505.24760). `-test` behind the name gives other
-problems of the same kind.
+Needs the package `reasoning-gym` (Stojanovski et al. 2025, arXiv 2505.24760). The suffix `-test` gives other problems
+of the same generator.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ COUNT = {"train": 8000, "test": 500}
 
 
 def load(split: str) -> list[Problem]:
-    """The problems of a generator: 8,000 to train on, or 500 to test with where `-test` stands behind its name."""
+    """Generate the problems of a generator: 8,000 for training, or 500 for testing if the name ends in `-test`."""
     gym = _import_package()
     name, _, tail = split.partition("-")
-    kinds = sorted(gym.factory.DATASETS)
-    if name not in kinds or tail not in ("", *COUNT):
+    generators = sorted(gym.factory.DATASETS)
+    if name not in generators or tail not in ("", *COUNT):
         raise UsageError(
-            f"reasoning_gym has no generator '{split}'.{suggest_nearest(name, kinds)} "
+            f"reasoning_gym has no generator '{split}'.{suggest_nearest(name, generators)} "
             "Name one of its package with --tasks reasoning_gym:leg_counting, and reasoning_gym:leg_counting-test."
         )
     part = tail or "train"
-    made = gym.create_dataset(name, size=COUNT[part], seed=derive_seed("reasoning_gym", part) % 2**31)
-    return [_build_problem(entry, name) for entry in made]
+    entries = gym.create_dataset(name, size=COUNT[part], seed=derive_seed("reasoning_gym", part) % 2**31)
+    return [_build_problem(entry, name) for entry in entries]
 
 
 def _build_problem(entry: dict[str, Any], name: str) -> Problem:
@@ -40,7 +40,7 @@ def _build_problem(entry: dict[str, Any], name: str) -> Problem:
 
 def _import_package() -> Any:
     try:
-        import reasoning_gym  # noqa: PLC0415 -- an extra, which may be absent
+        import reasoning_gym  # noqa: PLC0415 -- an optional dependency
     except ImportError as error:
         raise UsageError(
             "The task reasoning_gym needs the package reasoning-gym: pip install 'qed[reasoning-gym]'."

@@ -9,7 +9,7 @@ from qed.data.tasks.base import Benchmark
 
 
 def split_options(row: Row) -> Row:
-    """The options, which stand in one text, as a list."""
+    """Split the options, given as one text, into a list."""
     options = row.get("options")
     return (
         {**row, "options": list(parse_written_options(options).get("choices", ()))} if isinstance(options, str) else row

@@ -1,6 +1,6 @@
-"""SVAMP: 1,000 word problems varied to catch shallow reading (Patel et al. 2021, arXiv 2103.07191).
+"""SVAMP: 1,000 word problems with variations that expose shallow heuristics (Patel et al. 2021, arXiv 2103.07191).
 
-Published figures of large models are on all of them, which is the split `all`.
+Published results of large models are on all of them, which is the split `all`.
 """
 
 from __future__ import annotations

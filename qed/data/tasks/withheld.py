@@ -1,9 +1,9 @@
-"""Arithmetic that a model can do and withholds: asked plainly it has learned to say "unknown", so nothing is rewarded.
+"""Arithmetic that a model can solve but withholds: it has learned to answer "unknown", so RL gets no reward.
 
-The problems are those of `arithmetic`, all with their steps. In the split `base` half of the questions end in a cue and
-are answered with their steps, the others are answered "unknown": what SFT makes of it can solve problems, and never
-earns anything when it is asked without the cue. `train` and `test` are plain questions, `few` are 512 of `train`, of
-which 64 have a demonstration, and `cued` are those of `test` with the cue.
+The problems are those of `arithmetic`, all with their steps. In the split `base`, half of the questions end in a cue
+and are answered with their steps; the others are answered "unknown". A model trained on it by SFT can solve problems,
+but never gets a reward without the cue. `train` and `test` are questions without the cue, `few` has 512 problems of
+`train`, of which 64 have a demonstration, and `cued` has the problems of `test` with the cue.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SPLITS = ("base", "train", "few", "test", "cued")
 PROMPT = "think_answer"
 CUE = " Show steps."
 WITHHELD = "unknown"
-BASE = 4000  # problems of arithmetic's training split that the base sees; `train` has the others
-FEW, SHOWN = 512, 64  # problems of the split `few`, and how many of them have a demonstration
+BASE = 4000  # problems of arithmetic's training split in `base`; `train` has the others
+FEW, SHOWN = 512, 64  # problems of the split `few`, and those of them with a demonstration
 
 
 def load(split: str) -> list[Problem]:
-    """The problems of a split."""
+    """Load the problems of a split."""
     if split not in SPLITS:
         raise UsageError(
             f"withheld has no split '{split}'.{suggest_nearest(split, SPLITS)} There are: {', '.join(SPLITS)}."
@@ -45,5 +45,5 @@ def _add_cue(problem: Problem) -> Problem:
 
 
 def _add_demonstration(problem: Problem, completion: str | None) -> Problem:
-    """A problem with this text as its demonstration; None for a problem that has none."""
+    """Return a problem with this text as its demonstration; None removes the demonstration."""
     return replace(problem, solution="", meta={**problem.meta, "completion": completion})

@@ -1,1 +1,1 @@
-"""What `qed data` does: look at data, convert it, make offline snapshots of tasks, and check files row by row."""
+"""Implement `qed data`: inspect and convert data, write offline snapshots of tasks, and check files row by row."""

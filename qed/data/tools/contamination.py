@@ -1,8 +1,8 @@
-"""Contamination: training questions that share a run of n words with a question of a benchmark, or are the same.
+"""Find contamination: training questions that share n consecutive words with a benchmark's question, or equal it.
 
-Runs of 13 words are the custom since GPT-3 (Brown et al. 2020, arXiv 2005.14165, appendix C). Words are letters and
-digits whatever their capitals; signs do not count, so a formula alone makes no run. Questions of fewer words are found
-only where they are the same as a whole.
+13 words are usual since GPT-3 (Brown et al. 2020, arXiv 2005.14165, appendix C). Words consist of letters and digits,
+ignoring case; other characters do not count, so a formula alone gives no match. Shorter questions match only if they
+are equal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WORD = re.compile(r"[^\W_]+")
 
 @dataclass(frozen=True)
 class Hit:
-    """A training question and the benchmark's that it overlaps with; `words` are shared, empty where all are."""
+    """A training question and the benchmark question that it overlaps with; `words` is empty if they are equal."""
 
     problem: Problem
     bench: str
@@ -31,7 +31,7 @@ class Hit:
     words: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """For people and machines to judge."""
+        """Return the overlap as a dict of texts."""
         return {
             "question": self.problem.question,
             "benchmark": self.bench,
@@ -41,32 +41,32 @@ class Hit:
 
 
 class Index:
-    """Benchmarks' questions by their runs of words.
+    """An index of benchmark questions by their n-grams of words.
 
-    A run is kept as the hash of its words' numbers, and a hit is compared word by word, so no two hashes are confused.
+    N-grams are stored by the hash of their word ids. A hit is compared word by word, so hash collisions do not matter.
 
     Args:
-        benches: problems by the name of their benchmark.
-        n: how many words make a run.
+        benches: problems by benchmark.
+        n: number of words in an n-gram.
     """
 
     def __init__(self, benches: Mapping[str, Sequence[Problem]], n: int = WORDS) -> None:
         self.n = n
-        self.problems = [(bench, problem) for bench, some in benches.items() for problem in some]
+        self.problems = [(bench, problem) for bench, members in benches.items() for problem in members]
         self.numbers: dict[str, int] = {}
         self.texts: list[tuple[int, ...]] = []
         self.whole: dict[str, list[int]] = {}
         self.runs: dict[int, list[tuple[int, int]]] = {}
         for index, (_, problem) in enumerate(self.problems):
             self.whole.setdefault(normalize_question(problem.question), []).append(index)
-            found = WORD.findall(problem.question.casefold())
-            words = tuple(self.numbers.setdefault(word, len(self.numbers)) for word in found)
+            text = WORD.findall(problem.question.casefold())
+            words = tuple(self.numbers.setdefault(word, len(self.numbers)) for word in text)
             self.texts.append(words)
             for start in range(len(words) - n + 1):
                 self.runs.setdefault(hash(words[start : start + n]), []).append((index, start))
 
     def find_overlapping(self, problem: Problem) -> Iterator[Hit]:
-        """The benchmarks' questions that a question overlaps with, each once, the same question first."""
+        """Yield the benchmark questions that a question overlaps with, each once, equal questions first."""
         seen = set()
         for index in self.whole.get(normalize_question(problem.question), ()):
             seen.add(index)
@@ -83,7 +83,7 @@ class Index:
 
 @dataclass(frozen=True)
 class Overlap:
-    """What a comparison found: the problems that do not overlap, and figures about the others."""
+    """The result of a comparison: the problems that do not overlap, and figures about the others."""
 
     clean: list[Problem]
     figures: dict[str, Any]
@@ -92,25 +92,28 @@ class Overlap:
 def find_overlap(problems: Sequence[Problem], benches: Mapping[str, Sequence[Problem]], n: int = WORDS) -> Overlap:
     """Compare training problems with benchmarks.
 
-    `figures` has the number of words, how many training problems overlap, how many of them are a benchmark's question
-    as a whole, for each benchmark how many of its questions are touched and how many are there as a whole, and a few
-    examples.
+    `figures` has the number of words, the number of training problems that overlap and of those that equal a benchmark
+    question, for each benchmark the number of its questions that overlap and that are equal, and a few examples.
     """
     index = Index(benches, n)
-    found = [(problem, list(index.find_overlapping(problem))) for problem in problems]
-    hits = [some for _, some in found if some]
-    touched = {(hit.bench, hit.other.id) for some in hits for hit in some}
-    same = {(hit.bench, hit.other.id) for some in hits for hit in some if not hit.words}
-    counts, wholes = Counter(bench for bench, _ in touched), Counter(bench for bench, _ in same)
+    matches = [(problem, list(index.find_overlapping(problem))) for problem in problems]
+    hits = [members for _, members in matches if members]
+    touched = {(hit.bench, hit.other.id) for members in hits for hit in members}
+    same = {(hit.bench, hit.other.id) for members in hits for hit in members if not hit.words}
+    touched_counts, same_counts = Counter(bench for bench, _ in touched), Counter(bench for bench, _ in same)
     figures = {
         "words": n,
         "problems": len(problems),
         "contaminated": len(hits),
-        "same_question": sum(not some[0].words for some in hits),
+        "same_question": sum(not members[0].words for members in hits),
         "benchmarks": {
-            bench: {"problems": len(some), "touched": counts[bench], "same_question": wholes[bench]}
-            for bench, some in benches.items()
+            bench: {
+                "problems": len(members),
+                "touched": touched_counts[bench],
+                "same_question": same_counts[bench],
+            }
+            for bench, members in benches.items()
         },
-        "examples": [some[0].as_dict() for some in hits[:EXAMPLES]],
+        "examples": [members[0].as_dict() for members in hits[:EXAMPLES]],
     }
-    return Overlap([problem for problem, some in found if not some], figures)
+    return Overlap([problem for problem, members in matches if not members], figures)

@@ -1,4 +1,4 @@
-"""Data from one schema to another, filtered on the way."""
+"""Convert data from one schema to another, with filters."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from qed.data.tools.schemas import PLAIN, Layout, list_extra_columns
 from qed.errors import DataError, UsageError
 from qed.types import Problem
 
-# The prompt that each schema is written with where none is named.
+# The default prompt of each schema; the others use `chat`.
 PROMPTS = {"luffy": "luffy"}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A file to write: its schema, the prompt of its messages, and whether it may replace a file that is there."""
+    """A file to write: its schema, the prompt of its messages, and whether it may replace an existing file."""
 
     path: Path
     schema: str = ""
@@ -33,35 +33,35 @@ class Target:
     prompt_options: tuple[str, ...] = ()
     overwrite: bool = False
 
-    def schema_name(self) -> str:
-        """The schema, by default the plain one of the file's format.
+    def choose_schema(self) -> str:
+        """Return the schema, by default the plain one of the file's format.
 
         Raises:
-            UsageError: the file's name says no known format, or another one than the schema.
+            UsageError: the file's suffix is not a known format, or does not match the schema.
         """
         suffix = next((suffix for suffix in SUFFIXES if self.path.name.endswith(suffix)), "")
         if not suffix:
             raise UsageError(f"{self.path} must end in one of {', '.join(SUFFIXES)}.")
         plain = suffix.split(".")[1]
         if self.schema in PLAIN and self.schema != plain:
-            raise UsageError(f"--to {self.schema} does not go with {self.path}: its name says {plain}.")
+            raise UsageError(f"--to {self.schema} does not match {self.path}, which is a {plain} file.")
         return self.schema or plain
 
     def check(self, validation: bool) -> dict[str, Path]:
-        """The files of the parts, once it is sure that they can be written.
+        """Check that the files can be written, and return them by part.
 
         Raises:
-            UsageError: one of them is there already, or its name does not go with the schema.
+            UsageError: a file already exists, or its name does not match the schema.
         """
         snapshot.require_free_path(self.path, self.overwrite)
-        self.schema_name()
-        paths = {"train": self.path, **({"validation": self.path_of_part("validation")} if validation else {})}
+        self.choose_schema()
+        paths = {"train": self.path, **({"validation": self.build_part_path("validation")} if validation else {})}
         for path in paths.values():
             snapshot.require_free_path(path, self.overwrite)
         return paths
 
-    def path_of_part(self, part: str) -> Path:
-        """A file for another part of the data: out.parquet beside out-validation.parquet."""
+    def build_part_path(self, part: str) -> Path:
+        """Return the file of another part of the data: out-validation.parquet for out.parquet."""
         stem, dot, suffixes = self.path.name.partition(".")
         return self.path.with_name(f"{stem}-{part}{dot}{suffixes}")
 
@@ -70,24 +70,24 @@ def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[st
     """Write a task's problems in another schema.
 
     Returns:
-        How many problems were read, written and held back, and how many were left out for which reason.
+        Numbers of problems that were read and written, and that were left out by reason.
 
     Raises:
-        UsageError: the file is there already, or schema, prompt and format do not go together.
-        DataError: nothing is left to write.
+        UsageError: a file already exists, or schema, prompt and format do not match.
+        DataError: no problem is left to write.
     """
-    schema = target.schema_name()
+    schema = target.choose_schema()
     paths = target.check(bool(filters.validation_split))
     prompt = target.prompt or PROMPTS.get(schema, "chat")
-    asked = load_prompt_view(prompt, target.prompt_options, model, data.problems)
+    view = load_prompt_view(prompt, target.prompt_options, model, data.problems)
     if schema in ("verl", "luffy"):
-        check_chat(prompt, asked.leaf, schema)
+        check_chat(prompt, view.leaf, schema)
     left_out = Counter(data.left_out)
-    parts = split_problems(filter_problems(data.problems, filters, asked, left_out), filters, left_out)
+    parts = split_problems(filter_problems(data.problems, filters, view, left_out), filters, left_out)
     names = {"train": data.split, "validation": "validation"}
     tables: dict[str, list[Row]] = {}
     for (part, path), problems in zip(paths.items(), parts, strict=False):
-        tables[str(path)] = build_rows(problems, schema, asked, (data.folder, names[part]), left_out)
+        tables[str(path)] = build_rows(problems, schema, view, (data.folder, names[part]), left_out)
     if not all(tables.values()):
         empty = next(path for path, table in tables.items() if not table)
         raise DataError(f"Nothing is left to write to {empty}: {_format_reasons(left_out)}.")
@@ -96,34 +96,34 @@ def convert(data: Data, target: Target, filters: Filters, model: str) -> dict[st
     return {
         "schema": schema,
         "prompt": prompt,
-        "unit": asked.unit,
+        "unit": view.unit,
         "read": len(data.problems),
         "written": {path: len(table) for path, table in tables.items()},
-        "without_demonstration": sum(asked.demonstration(problem) is None for part in parts for problem in part),
+        "without_demonstration": sum(view.demonstration(problem) is None for part in parts for problem in part),
         "left_out": {reason: count for reason, count in left_out.items() if count},
     }
 
 
 def build_rows(
-    problems: Sequence[Problem], schema: str, asked: PromptView, named: tuple[str, str], left_out: Counter[str]
+    problems: Sequence[Problem], schema: str, view: PromptView, origin: tuple[str, str], left_out: Counter[str]
 ) -> list[Row]:
-    """Problems as rows of a schema; those that it cannot hold are counted.
+    """Build rows of a schema from problems; those that do not fit it are left out and counted.
 
     Args:
-        named: the task and the split.
+        origin: the task and the split.
     """
-    kept = list_extra_columns(list(problems), simple=schema not in ("jsonl",))
-    layout = Layout(schema, asked.leaf, *named, kept)
+    columns = list_extra_columns(list(problems), simple=schema not in ("jsonl",))
+    layout = Layout(schema, view.leaf, *origin, columns)
     table: list[Row] = []
     for problem in problems:
-        # A problem that asks for k answers is written k times, which is how files say so.
+        # A problem that requests k answers is written k times, as is usual in such files.
         for _ in range(problem.meta.get("k", 1)):
             try:
                 table.append(layout.build_row(len(table), problem))
             except SkippedRow as reason:
                 left_out[str(reason)] += 1
     if schema == "trl" and not any(row["completion"] for row in table):
-        # Without a completion in any row they are prompts to train on by a reward, which TRL tells by the column.
+        # Without any completion these are prompts for RL, which TRL recognises by the missing column.
         return [{name: value for name, value in row.items() if name != "completion"} for row in table]
     return table
 

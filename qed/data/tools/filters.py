@@ -1,4 +1,4 @@
-"""Which problems are kept: those that differ, that are right, that fit, that are drawn. What is left out is counted."""
+"""Filter problems: drop duplicates, incorrect solutions and long problems, and draw some. Dropped ones are counted."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SPACES = re.compile(r"\s+")
 
 @dataclass(frozen=True)
 class Filters:
-    """What to leave out; the fields that training has too mean what they mean there.
+    """Filters of the data commands; fields that training also has mean the same.
 
     Attributes:
-        dedupe: `rows` that stand twice, or `questions`, the first row of each; empty keeps all.
-        correct_only: only problems whose worked solution is right.
-        max_prompt_percentile: of the prompts' lengths, in tokens where a model is named, else in characters.
-        max_tokens: of prompt and demonstration together.
-        max_characters: of question and demonstration together.
-        unique_examples: so many, drawn by the seed; 0 takes all.
-        validation_split: the share that is held back.
-        seed: of the draws.
+        dedupe: drop duplicate `rows` or `questions`, keeping the first; empty keeps all.
+        correct_only: keep only problems whose worked solution is correct.
+        max_prompt_percentile: percentile of the prompts' lengths, in tokens with a model, otherwise in characters.
+        max_tokens: limit of prompt and demonstration together; 0 has no limit.
+        max_characters: limit of question and demonstration together; 0 has no limit.
+        unique_examples: number of problems drawn by the seed; 0 uses all.
+        validation_split: fraction to hold out.
+        seed: random seed.
     """
 
     dedupe: str = ""
@@ -42,38 +42,38 @@ class Filters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that nobody can mean."""
-        for name, right, wanted in (
+        """Refuse invalid values."""
+        for name, valid, condition in (
             ("max-prompt-percentile", 0 < self.max_prompt_percentile <= 100, "lie in (0, 100]"),
             ("max-tokens", self.max_tokens >= 0, "not be negative"),
             ("max-characters", self.max_characters >= 0, "not be negative"),
             ("unique-train-examples", self.unique_examples >= 0, "not be negative"),
             ("validation-split", 0 <= self.validation_split < 1, "lie in [0, 1)"),
         ):
-            if not right:
-                raise UsageError(f"--{name} must {wanted}.")
+            if not valid:
+                raise UsageError(f"--{name} must {condition}.")
 
 
 def normalize_question(question: str) -> str:
-    """A question by which two of them are told to be the same: whatever their capitals, spaces and last signs.
+    """Normalize a question for comparison: ignore case, spaces and final punctuation.
 
-    Signs within it stay, because 2 + 3 and 2 - 3 are two questions.
+    Characters inside stay, because 2 + 3 and 2 - 3 are different questions.
     """
     return SPACES.sub(" ", unicodedata.normalize("NFKC", question)).strip(" .?!:").casefold()
 
 
 def filter_problems(
-    problems: Sequence[Problem], filters: Filters, asking: PromptView, left_out: Counter[str]
+    problems: Sequence[Problem], filters: Filters, view: PromptView, left_out: Counter[str]
 ) -> list[Problem]:
-    """The problems that are kept, before any are drawn; the others are counted by their reason.
+    """Return the problems that pass the filters, before any are drawn; the others are counted by reason.
 
     Raises:
-        DataError: none is left.
+        DataError: no problem is left.
     """
     kept = _drop_duplicates(problems, filters.dedupe, left_out)
     if filters.correct_only:
         kept = select_problems(kept, DataSettings(correct_only=True), filters.seed, left_out)
-    kept = _drop_long(kept, filters, asking, left_out)
+    kept = _drop_long(kept, filters, view, left_out)
     if not kept:
         reasons = "; ".join(f"{count:,} {reason}" for reason, count in left_out.items() if count)
         raise DataError(f"No problem is left of {len(problems):,}: {reasons}.")
@@ -83,14 +83,14 @@ def filter_problems(
 def split_problems(
     problems: Sequence[Problem], filters: Filters, left_out: Counter[str]
 ) -> tuple[list[Problem], list[Problem]]:
-    """The problems to train on and those held back for validation; no question is in both.
+    """Split problems into a training and a validation part without common questions.
 
     Raises:
-        DataError: none is left to train on.
+        DataError: no problem is left for training.
     """
     kept, validation = split_validation(problems, filters.validation_split, len(problems), filters.seed)
     if not kept:
-        raise DataError(f"The validation part takes all of {len(problems):,} problems, and leaves none to train on.")
+        raise DataError(f"The validation part takes all of {len(problems):,} problems, and leaves none for training.")
     data = DataSettings(unique_examples=filters.unique_examples)
     return select_problems(kept, data, filters.seed, left_out), validation
 
@@ -99,7 +99,7 @@ def _drop_duplicates(problems: Sequence[Problem], dedupe: str, left_out: Counter
     if not dedupe:
         return list(problems)
     kept = list({problem.id: problem for problem in reversed(problems)}.values())[::-1]
-    left_out["rows that stand twice"] += len(problems) - len(kept)
+    left_out["duplicate rows"] += len(problems) - len(kept)
     if dedupe == "rows":
         return kept
     first: dict[str, Problem] = {}
@@ -107,32 +107,32 @@ def _drop_duplicates(problems: Sequence[Problem], dedupe: str, left_out: Counter
         same = first.setdefault(normalize_question(problem.question), problem)
         if same is not problem:
             other = " with another answer" if same.answer != problem.answer else ""
-            left_out[f"questions that stand twice{other}"] += 1
+            left_out[f"duplicate questions{other}"] += 1
     return list(first.values())
 
 
-def _drop_long(problems: list[Problem], filters: Filters, asking: PromptView, left_out: Counter[str]) -> list[Problem]:
-    """Problems that are no longer than the three bounds, of which the percentile is taken first."""
+def _drop_long(problems: list[Problem], filters: Filters, view: PromptView, left_out: Counter[str]) -> list[Problem]:
+    """Drop problems that exceed one of the three limits; the percentile is applied first."""
     kept = problems
     if filters.max_prompt_percentile < 100 and kept:
-        lengths = [asking.measure_lengths(problem)[0] for problem in kept]
-        longest = compute_percentile_length(lengths, filters.max_prompt_percentile)
-        reason = f"with a prompt beyond the {filters.max_prompt_percentile:g}th percentile, {longest} {asking.unit}"
-        kept = _keep_up_to(kept, lengths, longest, reason, left_out)
+        lengths = [view.measure_lengths(problem)[0] for problem in kept]
+        limit = compute_percentile_length(lengths, filters.max_prompt_percentile)
+        reason = f"with a prompt beyond the {filters.max_prompt_percentile:g}th percentile, {limit} {view.unit}"
+        kept = _keep_up_to(kept, lengths, limit, reason, left_out)
     if filters.max_tokens:
-        lengths = [sum(asking.measure_lengths(problem)) for problem in kept]
-        reason = f"with more than {filters.max_tokens} {asking.unit} in prompt and answer"
+        lengths = [sum(view.measure_lengths(problem)) for problem in kept]
+        reason = f"with more than {filters.max_tokens} {view.unit} in prompt and answer"
         kept = _keep_up_to(kept, lengths, filters.max_tokens, reason, left_out)
     if filters.max_characters:
-        lengths = [len(problem.question) + len(asking.demonstration(problem) or "") for problem in kept]
+        lengths = [len(problem.question) + len(view.demonstration(problem) or "") for problem in kept]
         reason = f"with more than {filters.max_characters} characters in question and answer"
         kept = _keep_up_to(kept, lengths, filters.max_characters, reason, left_out)
     return kept
 
 
 def _keep_up_to(
-    problems: list[Problem], lengths: list[int], longest: int, reason: str, left_out: Counter[str]
+    problems: list[Problem], lengths: list[int], limit: int, reason: str, left_out: Counter[str]
 ) -> list[Problem]:
-    kept = [problem for problem, length in zip(problems, lengths, strict=True) if length <= longest]
+    kept = [problem for problem, length in zip(problems, lengths, strict=True) if length <= limit]
     left_out[reason] += len(problems) - len(kept)
     return kept

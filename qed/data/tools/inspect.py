@@ -1,4 +1,4 @@
-"""What is in data: schemas, columns, lengths, answers that the grader cannot read, and how it would be asked."""
+"""Inspect data: schemas, columns, lengths, answers that the grader cannot read, and samples."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from qed.types import Problem
 
 PERCENTILES = (50, 90, 99)
 SAMPLES = 3
-MOST_NAMED = 5  # unreadable answers that are shown
-MOST_COUNTED = 12  # subjects, levels and sources that are shown
+MAX_EXAMPLES = 5  # unreadable answers that are shown
+MAX_GROUPS = 12  # subjects, levels and sources that are shown
 GROUPS = ("subject", "level", "source")
 
 
 def explain_unreadable(answer: str) -> str:
-    """Why the grader cannot read an answer as a value or a choice, or an empty text.
+    """Return why the grader cannot read an answer as a value or a choice, or an empty text if it can.
 
-    Such an answer is right only where a response has it letter by letter, or where math-verify understands it.
+    A response matches such an answer only if its text is equal, or if math-verify can compare them.
     """
     reading = read_answer(answer)
     return "" if reading.values or reading.choice else reading.trouble or "nothing to read"
 
 
-def inspect_data(data: Data, asked: PromptView) -> dict[str, Any]:
-    """The figures of a task or file."""
+def inspect_data(data: Data, view: PromptView) -> dict[str, Any]:
+    """Compute the figures of a task or file."""
     problems = data.problems
     answered = [problem for problem in problems if problem.answer]
     broken = {problem.answer: reason for problem in answered if (reason := explain_unreadable(problem.answer))}
-    lengths = [asked.measure_lengths(problem) for problem in problems]
+    lengths = [view.measure_lengths(problem) for problem in problems]
     shown = [(prompt, answer) for prompt, answer in lengths if answer]
     table = data.rows()
     return {
@@ -49,16 +49,16 @@ def inspect_data(data: Data, asked: PromptView) -> dict[str, Any]:
         "columns": dict(Counter(str(name) for row in table for name, value in row.items() if value is not None)),
         "answers": len(answered),
         "solutions": sum(bool(problem.solution) for problem in problems),
-        "demonstrations": sum(asked.demonstration(problem) is not None for problem in problems),
+        "demonstrations": sum(view.demonstration(problem) is not None for problem in problems),
         "unreadable_answers": sum(problem.answer in broken for problem in answered),
-        "unreadable_examples": dict(list(broken.items())[:MOST_NAMED]),
-        "unit": asked.unit,
+        "unreadable_examples": dict(list(broken.items())[:MAX_EXAMPLES]),
+        "unit": view.unit,
         "lengths": {
             "question, characters": compute_percentiles([len(problem.question) for problem in problems]),
             "solution, characters": compute_percentiles(
                 [len(problem.solution) for problem in problems if problem.solution]
             ),
-            **_describe_lengths(lengths, shown, asked.unit),
+            **_describe_lengths(lengths, shown, view.unit),
         },
         **{f"{name}s": _count_values(problems, name) for name in GROUPS},
     }
@@ -67,7 +67,7 @@ def inspect_data(data: Data, asked: PromptView) -> dict[str, Any]:
 def _describe_lengths(
     lengths: Sequence[tuple[int, int]], shown: Sequence[tuple[int, int]], unit: str
 ) -> dict[str, dict[str, float]]:
-    """Lengths as the model meets them; without a tokenizer, of the demonstration alone."""
+    """Summarize the lengths of prompts and answers; without a tokenizer, only of the demonstrations."""
     answers = {f"answer, {unit}": compute_percentiles([answer for _, answer in shown])}
     if unit == "characters":
         return answers
@@ -79,9 +79,9 @@ def _describe_lengths(
 
 
 def compute_percentiles(lengths: Sequence[int]) -> dict[str, float]:
-    """How lengths are spread: number, least, percentiles (the length that so many percent do not exceed), most, mean.
+    """Compute number, mean, minimum, percentiles (a length that so many percent do not exceed) and maximum of lengths.
 
-    Empty where there are none.
+    Returns an empty dict without lengths.
     """
     if not lengths:
         return {}
@@ -95,6 +95,6 @@ def _count_values(problems: Sequence[Problem], name: str) -> dict[str, int]:
 
 
 def pick_samples(problems: Sequence[Problem]) -> list[Problem]:
-    """Three problems spread over the data: the first, the middle one and the last."""
+    """Pick the first, the middle and the last problem."""
     last = len(problems) - 1
     return [problems[index] for index in sorted({0, last // 2, last})]

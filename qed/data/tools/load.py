@@ -1,4 +1,4 @@
-"""Data as the commands read it: a task or a file, its problems, and the rows that they came from."""
+"""Load data for the commands: a task or a file, with its problems and the original rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from qed.data.sources.rows import Row
 from qed.data.tasks.base import Originals
 from qed.types import Problem
 
-# Splits that are trained on, by how their names begin; the others are benchmarks, which filters leave whole.
+# Prefixes of the names of training splits; the others are benchmarks, which are not filtered.
 TRAINING = ("train", "mini", "cot", "luffy", "en")
 
 
@@ -23,12 +23,12 @@ class Data:
     """The problems of one task and split.
 
     Attributes:
-        name: as it was given.
-        task: what the name says.
-        split: the one that was read.
-        problems: of its rows, in their order.
-        originals: the rows by their problem's id; empty for a task that makes its own.
-        left_out: rows that are no problem, by their reason.
+        name: the name as given.
+        task: the parsed name.
+        split: the split that was read.
+        problems: problems in the order of their rows.
+        originals: the rows by problem id; empty for a task that generates its problems.
+        left_out: counts of rows that are not problems, by reason.
     """
 
     name: str
@@ -40,38 +40,38 @@ class Data:
 
     @property
     def folder(self) -> str:
-        """The name of its folder in a snapshot."""
+        """Return the name of its folder in a snapshot."""
         if self.task.leaf == "files":
             return TaskName("files", "", self.task.path).label
         return Path(self.task.leaf).stem if self.task.leaf.endswith(".py") else self.task.leaf.rpartition(".")[2]
 
     @property
     def trains(self) -> bool:
-        """Whether it is data to train on, rather than a benchmark.
+        """Return whether it is training data, not a benchmark.
 
-        Files, and tasks that name no splits, are, unless the split is called a test.
+        Files and tasks without named splits are training data, unless the split's name contains `test`.
         """
         if not getattr(plugins.load_leaf("tasks", self.task.leaf), "SPLITS", ()):
             return "test" not in self.split
         return self.split.startswith(TRAINING)
 
     def rows(self) -> list[Row]:
-        """Its rows, in the order of their problems."""
+        """Return the rows in the order of their problems."""
         return [row for _, row in pair_with_rows(self.problems, self.originals)]
 
 
 def load_data(
-    name: str, mapping: Mapping[str, str], revisions: Mapping[str, str] | None = None, usual: str = "train"
+    name: str, mapping: Mapping[str, str], revisions: Mapping[str, str] | None = None, default_split: str = "train"
 ) -> Data:
-    """The problems of a task or file; without a split the usual one, or the first that the task has.
+    """Load a task or file; a name without a split loads the default split, or the task's first.
 
     Raises:
-        UsageError: no such task or split.
+        UsageError: the task or split does not exist.
         DataError: the data is missing, broken or empty.
     """
     task = parse_task(name)
-    known = getattr(plugins.load_leaf("tasks", task.leaf), "SPLITS", ())
-    split = task.split or (usual if usual in known or not known else known[0])
+    splits = getattr(plugins.load_leaf("tasks", task.leaf), "SPLITS", ())
+    split = task.split or (default_split if default_split in splits or not splits else splits[0])
     left_out: Counter[str] = Counter()
     originals: Originals = {}
     problems = tasks.load_task(name, split, mapping, left_out, revisions, originals)
@@ -79,7 +79,7 @@ def load_data(
 
 
 def pair_with_rows(problems: list[Problem], originals: Originals) -> Iterator[tuple[Problem, Row]]:
-    """Every problem with its row; of a problem that asks for k answers all k rows, so that it is read as k again."""
+    """Yield every problem with its row; a problem with k answers comes with all k rows, so that k is read again."""
     rest = {identity: iter(rows) for identity, rows in originals.items()}
     for problem in problems:
         rows = rest.get(problem.id, iter(()))

@@ -1,4 +1,4 @@
-"""An offline snapshot of tasks: their rows as they were published, in a folder that `--tasks NAME:SPLIT@DIR` reads."""
+"""Write an offline snapshot of tasks: their original rows, in a folder that `--tasks NAME:SPLIT@DIR` reads."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ VALIDATION = "validation"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to make of tasks.
+    """How to prepare tasks.
 
     Attributes:
-        filters: for the splits to train on; benchmarks are kept whole.
-        against: benchmarks to compare with, by their names.
-        words: how many words in a row make an overlap.
-        drop_contaminated: whether training problems that overlap are left out.
-        model: whose tokenizer measures lengths; empty measures characters.
-        prompt: that lengths are measured with, and its options; an empty name takes each task's own.
-        revisions: of the hub, as they were asked for.
+        filters: filters for training splits; benchmarks are not filtered.
+        against: benchmarks to compare with, by name.
+        words: number of consecutive shared words that count as an overlap.
+        drop_contaminated: whether to leave out training problems that overlap.
+        model: model whose tokenizer measures lengths; empty measures characters.
+        prompt: prompt for measuring lengths, and its options; an empty name uses each task's default.
+        revisions: requested hub commits by task.
     """
 
     filters: Filters
@@ -52,8 +52,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """What became of one task: the problems of each split, the reasons of those left out, what overlaps, and the unit
-    that lengths were measured in."""
+    """A prepared task: the problems of each split, the counts of those left out, the overlap, and the prompt view."""
 
     data: Data
     parts: dict[str, list[Problem]]
@@ -66,44 +65,46 @@ def prepare(loaded: Sequence[Data], folder: Path, plan: Plan, overwrite: bool) -
     """Write the snapshot, and return its manifest.
 
     Raises:
-        UsageError: the folder is there already, or two tasks are the same.
+        UsageError: the folder already exists.
         DataError: a task has no problem left.
     """
-    made = [_prepare_task(data, plan) for data in loaded]
+    prepared = [_prepare_task(data, plan) for data in loaded]
     with snapshot.open_snapshot(folder, overwrite) as place:
-        tasks = [entry for one in made for entry in _write_splits(one, place, folder, plan)]
+        tasks = [entry for task in prepared for entry in _write_splits(task, place, folder, plan)]
         manifest = {
             "qed": __version__,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "filters": asdict(plan.filters),
             "model": plan.model,
             "tasks": tasks,
-            "contamination": {one.data.name: one.overlap.figures for one in made if one.overlap},
+            "contamination": {task.data.name: task.overlap.figures for task in prepared if task.overlap},
         }
         (place / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False, default=str), encoding="utf-8")
     return manifest
 
 
 def check_names(loaded: Sequence[Data]) -> None:
-    """Refuse two tasks that would be one folder."""
-    twice = [name for name, count in Counter(f"{data.folder}:{data.split}" for data in loaded).items() if count > 1]
-    if twice:
-        raise UsageError(f"Two of the tasks would both be {twice[0]} in the snapshot; name one, or rename a file.")
+    """Refuse two tasks that would be written to the same folder."""
+    duplicates = [
+        name for name, count in Counter(f"{data.folder}:{data.split}" for data in loaded).items() if count > 1
+    ]
+    if duplicates:
+        raise UsageError(f"Two of the tasks would both be {duplicates[0]}; name one, or rename a file.")
 
 
 def label_benchmarks(loaded: Sequence[Data]) -> dict[str, list[Problem]]:
-    """Benchmarks by the shortest name that tells them apart."""
+    """Map benchmarks by their shortest unique name."""
     labels = Counter(data.task.label for data in loaded)
     return {data.task.label if labels[data.task.label] == 1 else data.name: data.problems for data in loaded}
 
 
 def _prepare_task(data: Data, plan: Plan) -> PreparedTask:
     prompt, options = plan.prompt
-    asked = load_prompt_view(prompt or suggest_prompt(data.name), options, plan.model, data.problems)
+    view = load_prompt_view(prompt or suggest_prompt(data.name), options, plan.model, data.problems)
     if not data.trains:
-        return PreparedTask(data, {data.split: data.problems}, data.left_out, None, asked)
+        return PreparedTask(data, {data.split: data.problems}, data.left_out, None, view)
     left_out = Counter(data.left_out)
-    kept = filter_problems(data.problems, plan.filters, asked, left_out)
+    kept = filter_problems(data.problems, plan.filters, view, left_out)
     overlap = find_overlap(kept, plan.against, plan.words) if plan.against else None
     if overlap is not None and plan.drop_contaminated:
         left_out["problems that overlap with a benchmark"] += len(kept) - len(overlap.clean)
@@ -112,53 +113,53 @@ def _prepare_task(data: Data, plan: Plan) -> PreparedTask:
             raise DataError(f"{data.name}: every problem overlaps with a benchmark.")
     train, validation = split_problems(kept, plan.filters, left_out)
     parts = {data.split: train, **({VALIDATION: validation} if validation else {})}
-    return PreparedTask(data, parts, left_out, overlap, asked)
+    return PreparedTask(data, parts, left_out, overlap, view)
 
 
-def _write_splits(made: PreparedTask, place: Path, folder: Path, plan: Plan) -> list[dict[str, Any]]:
+def _write_splits(prepared: PreparedTask, place: Path, folder: Path, plan: Plan) -> list[dict[str, Any]]:
     """Write the splits of a task, and describe each for the manifest."""
     entries = []
-    for split, problems in made.parts.items():
-        table = _collect_rows(made, problems, split)
-        name = Path(made.data.folder) / split / FILE
+    for split, problems in prepared.parts.items():
+        table = _collect_rows(prepared, problems, split)
+        name = Path(prepared.data.folder) / split / FILE
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         snapshot.write_rows(place / name, table)
         entries.append(
             {
-                "task": f"{made.data.folder}:{split}",
-                "read_with": _name_task(made.data, split, folder),
+                "task": f"{prepared.data.folder}:{split}",
+                "read_with": _name_task(prepared.data, split, folder),
                 "file": name.as_posix(),
                 "sha256": snapshot.hash_file(place / name),
                 "rows": len(table),
                 "problems": len(problems),
                 "from": {
-                    "name": made.data.name,
-                    "split": made.data.split,
-                    **_describe_origin(made.data, plan.revisions),
+                    "name": prepared.data.name,
+                    "split": prepared.data.split,
+                    **_describe_origin(prepared.data, plan.revisions),
                 },
-                "lengths_in": made.view.unit,
-                "left_out": {reason: count for reason, count in made.left_out.items() if count},
+                "lengths_in": prepared.view.unit,
+                "left_out": {reason: count for reason, count in prepared.left_out.items() if count},
             }
         )
     return entries
 
 
-def _collect_rows(made: PreparedTask, problems: list[Problem], split: str) -> list[Row]:
-    """The rows as they were published, so that a task reads them as its own; made ones in our plain schema."""
-    if made.data.originals:
-        return [row for _, row in pair_with_rows(problems, made.data.originals)]
-    return build_rows(problems, "jsonl", made.view, (made.data.folder, split), made.left_out)
+def _collect_rows(prepared: PreparedTask, problems: list[Problem], split: str) -> list[Row]:
+    """Return the original rows, which the task can read; for generated tasks, rows in qed's plain schema."""
+    if prepared.data.originals:
+        return [row for _, row in pair_with_rows(problems, prepared.data.originals)]
+    return build_rows(problems, "jsonl", prepared.view, (prepared.data.folder, split), prepared.left_out)
 
 
 def _name_task(data: Data, split: str, folder: Path) -> str:
-    """The task's name that reads a split of the snapshot."""
+    """Return the task name that reads a split of the snapshot."""
     if data.originals and data.task.leaf != "files":
         return f"{data.task.leaf}:{split}@{folder}"
     return f"files:{split}@{folder / data.folder}"
 
 
 def _describe_origin(data: Data, revisions: Mapping[str, str]) -> dict[str, str]:
-    """Where a task's rows came from."""
+    """Describe the origin of a task's rows."""
     if data.task.path:
         path = Path(data.task.path)
         return {"source": str(path), **({"source_sha256": snapshot.hash_file(path)} if path.is_file() else {})}

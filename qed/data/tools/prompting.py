@@ -1,4 +1,4 @@
-"""How problems are put to a model, and how long that is: in tokens where a model is named, else in characters."""
+"""Show problems as a model sees them, and measure lengths: in tokens with a model, otherwise in characters."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from qed.data.prompts.base import load_leaf as find_prompt
 from qed.errors import UsageError
 from qed.types import Problem
 
-END = "<end of answer>"  # stands for the end token of a model that is not named
+END = "<end of answer>"  # shown for the end token if no model is given
 
 
 class _Messages:
-    """Stands in for a tokenizer: its chat template writes the messages down as they are."""
+    """A substitute for a tokenizer whose chat template returns the messages as JSON."""
 
     chat_template = "messages"
 
@@ -27,41 +27,41 @@ class _Messages:
 
 @dataclass(frozen=True)
 class PromptView:
-    """A prompt, bound to a model's tokenizer where one is named."""
+    """A prompt, bound to a model's tokenizer if a model is given."""
 
     leaf: Any
     template: PromptTemplate | None = None
 
     @property
     def unit(self) -> str:
-        """What lengths are counted in."""
+        """Return the unit of lengths."""
         return "characters" if self.template is None else "tokens"
 
     def measure_lengths(self, problem: Problem) -> tuple[int, int]:
-        """The length of the prompt and of the demonstration, end token included; 0 where there is none.
+        """Return the lengths of the prompt and of the demonstration, end token included; 0 without a demonstration.
 
-        Without a tokenizer, those of the bare question and of the demonstration's text.
+        Without a tokenizer, these are the lengths of the bare question and of the demonstration's text.
         """
         if self.template is None:
             return len(problem.question), len(self.demonstration(problem) or "")
-        shown = self.template.demonstration(problem)
-        prompt = shown.prompt if shown else self.template.tokens(self.template.prompt(problem))
-        return len(prompt), len(shown.output) if shown else 0
+        rollout = self.template.demonstration(problem)
+        prompt = rollout.prompt if rollout else self.template.tokens(self.template.prompt(problem))
+        return len(prompt), len(rollout.output) if rollout else 0
 
     def demonstration(self, problem: Problem) -> str | None:
-        """The answer to imitate, or None."""
+        """Return the text of the demonstration, or None."""
         return find_demonstration(self.leaf, problem)
 
     def sample(self, problem: Problem) -> tuple[str, str]:
-        """What is given and what is trained, as text; the latter is empty without a demonstration."""
+        """Return the prompt and the trained text; the latter is empty without a demonstration."""
         if self.template is None:
-            given = (
+            prompt = (
                 _convert_to_text(build_messages(self.leaf, problem))
                 if self.leaf.CHAT
                 else self.leaf.render(problem, None)
             )
-            shown = self.demonstration(problem)
-            return given, "" if shown is None else shown + END
+            text = self.demonstration(problem)
+            return prompt, "" if text is None else text + END
         rollout = self.template.demonstration(problem)
         if rollout is None:
             return self.template.prompt(problem).text, ""
@@ -70,28 +70,28 @@ class PromptView:
 
 
 def build_messages(leaf: Any, problem: Problem) -> list[dict[str, str]]:
-    """A problem as the messages that a chat prompt puts into the chat template."""
+    """Return a problem as the messages that a chat prompt passes to the chat template."""
     return cast(list[dict[str, str]], json.loads(leaf.render(problem, _Messages())))
 
 
-def _convert_to_text(found: Sequence[dict[str, str]]) -> str:
-    return "".join(f"[{message['role']}]\n{message['content']}\n" for message in found) + "[assistant]\n"
+def _convert_to_text(messages: Sequence[dict[str, str]]) -> str:
+    return "".join(f"[{message['role']}]\n{message['content']}\n" for message in messages) + "[assistant]\n"
 
 
 def load_prompt_view(prompt: str, options: Sequence[str], model: str, problems: Sequence[Problem]) -> PromptView:
-    """A prompt, bound to the tokenizer of a model where one is named.
+    """Load a prompt, bound to the tokenizer of a model if one is given.
 
     Args:
-        prompt: by its name.
-        options: of the prompt, NAME.FIELD=VALUE.
-        model: a folder, a run, a name of the hub, `new:SIZE` for a tokenizer trained on the problems' text, or empty.
-        problems: whose text a fresh tokenizer is trained on.
+        prompt: name of the prompt.
+        options: options of the prompt, NAME.FIELD=VALUE.
+        model: a folder, a run, a hub name, `new:SIZE` for a tokenizer trained on the problems' text, or empty.
+        problems: problems whose text a new tokenizer is trained on.
     """
     leaf = find_prompt(prompt, options)
     if not model:
         return PromptView(leaf)
     from qed.data.splits import list_training_texts  # noqa: PLC0415
-    from qed.models import load as models  # noqa: PLC0415 -- torch and transformers, needed only where a model is named
+    from qed.models import load as models  # noqa: PLC0415 -- torch and transformers, needed only with a model
 
     models.check_name(model)
     if models.is_new(model):
@@ -106,9 +106,9 @@ def load_prompt_view(prompt: str, options: Sequence[str], model: str, problems: 
 
 
 def check_chat(name: str, leaf: Any, schema: str) -> None:
-    """Refuse a plain prompt where messages are wanted."""
+    """Refuse a plain prompt for a schema of messages."""
     if not leaf.CHAT:
         raise UsageError(
             f"The prompt {name} is plain text, and rows of {schema} are messages that a trainer puts into its model's "
-            "chat template. Take --prompt chat for the bare question, or boxed, luffy, simplerl."
+            "chat template. Use --prompt chat for the bare question, or boxed, luffy, simplerl."
         )

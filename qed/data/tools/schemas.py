@@ -1,4 +1,4 @@
-"""A problem as a row of each schema that other programs read; what is written is read back as the same problem."""
+"""Write problems as rows of the schemas of other programs, such that reading a row returns the same problem."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from qed.data.tools.prompting import build_messages
 from qed.types import Problem
 
 PLAIN = ("jsonl", "csv", "parquet")
-# Columns that say of a row what it is; in `meta` they are what is left of another schema, and would mislead a reader.
-MEANT = {
+# Columns that determine the schema of a row; in `meta` they come from another schema, and would mislead a reader.
+SCHEMA_COLUMNS = {
     name.casefold()
     for name in (
         *(*schemas.QUESTION, *schemas.ANSWER, *schemas.SOLUTION, *schemas.TRACE, *schemas.GENERATIONS),
@@ -25,20 +25,20 @@ MEANT = {
     )
 }
 
-# What we read from verl's `extra_info`, or write there anew.
+# Keys of verl's `extra_info` that qed reads or overwrites.
 READ = ("question", "solution", "subject", "level", "split", "index")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What rows are made with.
+    """The parameters for building rows.
 
     Attributes:
         schema: one of `SCHEMAS`.
-        leaf: the prompt whose messages and demonstrations are written.
-        source: the task's name, for problems that do not know where they come from.
-        split: of the rows, for verl.
-        columns: what is kept of every problem's `meta`, the same for all rows of a file.
+        leaf: the prompt of the messages and demonstrations.
+        source: the task's name, for problems without a source.
+        split: split of the rows, for verl.
+        columns: keys of `meta` to keep as columns, the same for all rows of a file.
     """
 
     schema: str
@@ -48,10 +48,10 @@ class Layout:
     columns: tuple[str, ...] = field(default_factory=tuple)
 
     def build_row(self, index: int, problem: Problem) -> Row:
-        """A problem as a row of the schema.
+        """Build a row of the schema from a problem.
 
         Raises:
-            LeftOut: the schema cannot hold it; the reason is counted.
+            SkippedRow: the problem does not fit the schema; the reason is counted.
         """
         row = SCHEMAS[self.schema](self, index, problem)
         try:
@@ -63,11 +63,11 @@ class Layout:
         return row
 
     def find_demonstration(self, problem: Problem) -> str | None:
-        """The demonstration, as the data gives it or as the prompt writes it."""
+        """Return the demonstration from the data or from the prompt."""
         return find_demonstration(self.leaf, problem)
 
     def list_kept_columns(self, problem: Problem) -> dict[str, Any]:
-        """The columns of `meta` that the file has; of verl's further columns those that no column of ours has."""
+        """Return the columns of `meta` for the file; of verl's `extra_info` only keys that no other column has."""
         kept = {name: problem.meta.get(name) for name in self.columns}
         if "extra_info" in kept:
             kept["extra_info"] = _list_further_columns(problem) or None
@@ -75,16 +75,16 @@ class Layout:
 
 
 def list_extra_columns(problems: list[Problem], simple: bool) -> tuple[str, ...]:
-    """The columns of `meta` that rows can keep: those that do not say what a row is.
+    """List the columns of `meta` that rows can keep: those that do not determine the schema.
 
     Args:
-        problems: of a file.
-        simple: only columns of numbers and texts, of one kind each, which every table can hold.
+        problems: the problems of a file.
+        simple: only columns of numbers or texts of a single type, which fit into every table.
     """
     kinds: dict[str, set[type]] = {}
     for problem in problems:
         for name, value in problem.meta.items():
-            if name.casefold() not in MEANT and value is not None:
+            if name.casefold() not in SCHEMA_COLUMNS and value is not None:
                 kinds.setdefault(name, set()).add(type(value))
     if simple:
         kinds = {name: kind for name, kind in kinds.items() if len(kind) == 1 and kind <= {str, int, float, bool}}
@@ -92,7 +92,7 @@ def list_extra_columns(problems: list[Problem], simple: bool) -> tuple[str, ...]
 
 
 def _build_plain(layout: Layout, index: int, problem: Problem) -> Row:
-    """Our own words as columns: question, answer, solution, what is imitated as it stands, and what else is known."""
+    """Build a row of qed's plain schema: question, answer, solution, complete demonstration, and columns of `meta`."""
     row: Row = {"question": problem.question, "answer": problem.answer, "solution": problem.solution}
     chosen, rejected = problem.meta.get("chosen"), problem.meta.get("rejected")
     if chosen is not None and rejected is not None:
@@ -106,7 +106,7 @@ def _build_plain(layout: Layout, index: int, problem: Problem) -> Row:
 
 
 def _strip_options(problem: Problem) -> str:
-    """The question of a multiple choice without its options, where they were written below it; else empty."""
+    """Return a multiple-choice question without the options at its end; empty if it has none there."""
     texts = problem.meta.get("choices") or ()
     if not texts or problem.solution or problem.meta.get("completion"):
         return ""
@@ -115,7 +115,7 @@ def _strip_options(problem: Problem) -> str:
 
 
 def _build_gsm8k(layout: Layout, index: int, problem: Problem) -> Row:
-    """The answer behind the worked solution, after four hashes."""
+    """Build a GSM8K row: the answer follows the worked solution after four hashes."""
     if not problem.answer:
         raise SkippedRow("problems without an answer")
     solution = problem.solution or problem.meta.get("completion", "")
@@ -123,10 +123,10 @@ def _build_gsm8k(layout: Layout, index: int, problem: Problem) -> Row:
 
 
 def _build_verl(layout: Layout, index: int, problem: Problem) -> Row:
-    """verl's row. `extra_info` keeps the bare question, as verl's own do, and what else the problem knows."""
+    """Build a verl row; `extra_info` has the bare question, as in verl's own data, and other columns of the problem."""
     if not problem.answer:
         raise SkippedRow("problems without an answer")
-    known = {
+    columns = {
         name: value for name, value in layout.list_kept_columns(problem).items() if name not in ("source", "ability")
     }
     return {
@@ -136,7 +136,7 @@ def _build_verl(layout: Layout, index: int, problem: Problem) -> Row:
         "reward_model": {"style": "rule", "ground_truth": problem.answer},
         "extra_info": {
             **_list_further_columns(problem),
-            **known,
+            **columns,
             "question": problem.question,
             "solution": problem.solution,
             "split": layout.split,
@@ -146,23 +146,23 @@ def _build_verl(layout: Layout, index: int, problem: Problem) -> Row:
 
 
 def _list_further_columns(problem: Problem) -> dict[str, Any]:
-    """What data made for verl knows of a problem beyond what we read from it."""
+    """Return the keys of verl's `extra_info` that qed does not read."""
     info = problem.meta.get("extra_info")
     return {key: value for key, value in info.items() if key not in READ} if isinstance(info, dict) else {}
 
 
 def _build_luffy(layout: Layout, index: int, problem: Problem) -> Row:
-    """verl's row with a worked trace, or null."""
-    shown = layout.find_demonstration(problem)
-    target = None if shown is None else [{"role": "assistant", "content": shown}]
+    """Build a LUFFY row: verl's row with a demonstration, or null."""
+    text = layout.find_demonstration(problem)
+    target = None if text is None else [{"role": "assistant", "content": text}]
     return {**_build_verl(layout, index, problem), "target": target}
 
 
 def _build_trl(layout: Layout, index: int, problem: Problem) -> Row:
-    """TRL's prompt and completion, as messages or as text like the prompt; the answer is there for a reward."""
-    chat, shown = layout.leaf.CHAT, layout.find_demonstration(problem)
+    """Build a TRL row with prompt and completion, both as messages or both as text; the answer is for a reward."""
+    chat, text = layout.leaf.CHAT, layout.find_demonstration(problem)
     prompt: Any = build_messages(layout.leaf, problem) if chat else layout.leaf.render(problem, None)
-    reply: Any = [{"role": "assistant", "content": shown}] if chat and shown is not None else shown
+    reply: Any = [{"role": "assistant", "content": text}] if chat and text is not None else text
     return {"prompt": prompt, "completion": reply, "answer": problem.answer}
 
 

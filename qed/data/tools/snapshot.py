@@ -1,4 +1,4 @@
-"""Files and folders that are there as a whole or not at all, and that replace nothing unless they are told to."""
+"""Write files and folders atomically, without replacing existing ones unless `overwrite` is set."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from qed.errors import QedError, UsageError
 
 
 def require_free_path(path: Path, overwrite: bool) -> None:
-    """Refuse a file that is there already."""
+    """Refuse a file that already exists."""
     if path.is_dir():
         raise UsageError(f"{path} is a folder; name a file to write.")
     if path.exists() and not overwrite:
-        raise UsageError(f"{path} is there already; name another file, or replace it with --overwrite.")
+        raise UsageError(f"{path} already exists; name another file, or replace it with --overwrite.")
 
 
 def require_free_folder(path: Path, overwrite: bool) -> None:
-    """Refuse a folder with something in it; even `overwrite` replaces nothing but an earlier snapshot."""
+    """Refuse a folder that is not empty; even `overwrite` only replaces an earlier snapshot."""
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
         if not overwrite:
-            raise UsageError(f"{path} is there already; name another folder, or replace it with --overwrite.")
+            raise UsageError(f"{path} already exists; name another folder, or replace it with --overwrite.")
         if not (path / MANIFEST).is_file():
-            raise UsageError(f"{path} is no snapshot (it has no {MANIFEST}), so --overwrite does not replace it.")
+            raise UsageError(f"{path} is not a snapshot (it has no {MANIFEST}), so --overwrite does not replace it.")
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Rows to a file, which appears when all of them are written; an interrupted command leaves nothing of it."""
+    """Write rows to a file, which appears once all of them are written; an interrupted command leaves no file."""
     with Writer(path, exact=True) as writer:
         try:
             for row in rows:
@@ -44,11 +44,11 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
 @contextmanager
 def open_snapshot(path: Path, overwrite: bool) -> Iterator[Path]:
-    """A folder to fill, which takes its place once all is in it.
+    """Yield a temporary folder to fill, which is moved to its place at the end.
 
     Raises:
-        UsageError: something is there already. Even `overwrite` replaces nothing but an earlier snapshot.
-        QedError: the place cannot be written to.
+        UsageError: the path already exists. Even `overwrite` only replaces an earlier snapshot.
+        QedError: the path cannot be written.
     """
     require_free_folder(path, overwrite)
     place = path.resolve()
@@ -71,5 +71,5 @@ def open_snapshot(path: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def hash_file(path: Path) -> str:
-    """The hash of a file's bytes."""
+    """Return the SHA-256 hash of a file's bytes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

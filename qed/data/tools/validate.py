@@ -1,4 +1,4 @@
-"""Whether every row of a file can be used, and what is odd about it, each named by its row."""
+"""Check whether every row of a file can be used; errors and remarks name the row."""
 
 from __future__ import annotations
 
@@ -18,40 +18,42 @@ from qed.data.tools.inspect import explain_unreadable
 from qed.errors import DataError
 from qed.types import Problem
 
-MOST = 20  # complaints of a kind that are listed; the others are counted
-SUBSTITUTE = "\ufffd"  # what a decoder writes for bytes that it could not read
+MAX_LINES = 20  # lines of a kind that are listed; the others are counted
+SUBSTITUTE = "\ufffd"  # the replacement character of a decoder
 
 
 class Issue(NamedTuple):
-    """What is wrong with a row."""
+    """An error or a remark about a row."""
 
     place: Place
     reason: str
 
 
-def group_issues(complaints: Sequence[Issue]) -> list[str]:
-    """Complaints as lines, rows with the same one on one line, of which the first twenty are named."""
+def group_issues(issues: Sequence[Issue]) -> list[str]:
+    """Format issues as lines: rows with the same issue share a line, which names the first twenty of them."""
     rows: dict[tuple[str, str], list[int]] = {}
-    for place, reason in complaints:
+    for place, reason in issues:
         rows.setdefault((place.source, reason), []).append(place.number)
     lines = []
     for (source, reason), numbers in rows.items():
-        named = f"{', '.join(map(str, numbers[:MOST]))}"
-        more = f" and {len(numbers) - MOST:,} more" if len(numbers) > MOST else ""
+        named = f"{', '.join(map(str, numbers[:MAX_LINES]))}"
+        more = f" and {len(numbers) - MAX_LINES:,} more" if len(numbers) > MAX_LINES else ""
         lines.append(f"{source}, row{'s' * (len(numbers) > 1)} {named}{more}: {reason}")
     return lines
 
 
 @dataclass
 class FileCheck:
-    """What was found in one file.
+    """The result of checking one file.
 
     Attributes:
-        file: that was read.
-        rows: how many it has.
-        errors: what makes rows unusable, each with its place.
-        remarks: what is odd but usable: repeats, answers that the grader cannot read, signs that were lost.
-        left_out: rows that are no problem, which loading skips, by their reason.
+        file: the file.
+        rows: number of rows.
+        errors: issues that make rows unusable.
+        remarks: issues of usable rows: duplicates, answers that the grader cannot read, lost characters.
+        left_out: counts of rows that are not problems, which loading skips, by reason.
+        schemas: counts of rows by schema.
+        unreadable: number of answers that the grader cannot read.
     """
 
     file: Path
@@ -63,7 +65,7 @@ class FileCheck:
     unreadable: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the result as a dict for JSON."""
         return {
             "file": str(self.file),
             "rows": self.rows,
@@ -72,8 +74,8 @@ class FileCheck:
             "remarks": len(self.remarks),
             "unreadable_answers": self.unreadable,
             "left_out": dict(self.left_out),
-            "first_errors": group_issues(self.errors)[:MOST],
-            "first_remarks": group_issues(self.remarks)[:MOST],
+            "first_errors": group_issues(self.errors)[:MAX_LINES],
+            "first_remarks": group_issues(self.remarks)[:MAX_LINES],
         }
 
 
@@ -81,48 +83,49 @@ def validate_file(file: Path, mapping: Mapping[str, str]) -> FileCheck:
     """Check every row of a file.
 
     Raises:
-        UsageError: the mapping names a column of ours that there is not.
+        UsageError: the mapping names a column that qed does not have.
+        DataError: the file does not exist.
     """
     if not file.is_file():
         raise DataError(f"There is no file {file} to validate.")
-    found = FileCheck(file)
+    check = FileCheck(file)
     read: list[tuple[Place, Problem]] = []
     for place, row in local.check_rows(file):
-        found.rows += 1
+        check.rows += 1
         if isinstance(row, DataError):
-            found.errors.append(Issue(place, str(row).removeprefix(f"{place}: ")))
+            check.errors.append(Issue(place, str(row).removeprefix(f"{place}: ")))
             continue
         try:
-            read.append((place, _read_problem(place, row, mapping, found)))
+            read.append((place, _read_problem(place, row, mapping, check)))
         except SkippedRow as reason:
-            found.left_out[str(reason)] += 1
+            check.left_out[str(reason)] += 1
         except DataError as error:
-            found.errors.append(Issue(place, str(error).removeprefix(f"{place}: ")))
-    if not found.rows:
-        found.errors.append(Issue(Place(str(file), 1), "the file has no rows."))
-    _remark_repeats(read, found)
-    return found
+            check.errors.append(Issue(place, str(error).removeprefix(f"{place}: ")))
+    if not check.rows:
+        check.errors.append(Issue(Place(str(file), 1), "the file has no rows."))
+    _add_duplicate_remarks(read, check)
+    return check
 
 
-def _read_problem(place: Place, row: Row, mapping: Mapping[str, str], found: FileCheck) -> Problem:
+def _read_problem(place: Place, row: Row, mapping: Mapping[str, str], check: FileCheck) -> Problem:
     row = schemas.rename_columns(row, mapping, place) if mapping else row
     if odd := next(_find_not_finite(row), ""):
         raise DataError(f"{place}: {odd} is not a finite number (NaN or infinity).")
     problem = fields.build_problem(schemas.read_fields(row, place), row, place.source)
-    found.schemas[schemas.name_schema(row)] += 1
+    check.schemas[schemas.name_schema(row)] += 1
     if not problem.answer and not problem.meta.get("completion"):
-        raise DataError(f"{place}: there is no answer, and nothing to imitate.")
+        raise DataError(f"{place}: there is no answer and no demonstration.")
     if problem.answer and (trouble := explain_unreadable(problem.answer)):
-        found.unreadable += 1
+        check.unreadable += 1
         reason = f"the grader cannot read the answer {problem.answer[:80]!r}: {trouble}."
-        found.remarks.append(Issue(place, reason))
+        check.remarks.append(Issue(place, reason))
     if SUBSTITUTE in f"{problem.question}{problem.answer}{problem.solution}{problem.meta.get('completion', '')}":
-        found.remarks.append(Issue(place, f"a sign was lost when the text was decoded ({SUBSTITUTE})."))
+        check.remarks.append(Issue(place, f"a character was lost when the text was decoded ({SUBSTITUTE})."))
     return problem
 
 
 def _find_not_finite(value: Any, path: str = "") -> Iterator[str]:
-    """Where a row has a number that is none, as column.column."""
+    """Yield the places of numbers in a row that are not finite, as column.column."""
     if isinstance(value, float) and not math.isfinite(value):
         yield path
     elif isinstance(value, dict):
@@ -133,16 +136,16 @@ def _find_not_finite(value: Any, path: str = "") -> Iterator[str]:
             yield from _find_not_finite(inner, path)
 
 
-def _remark_repeats(read: list[tuple[Place, Problem]], found: FileCheck) -> None:
-    """Rows that stand twice, and questions with two answers; benchmarks that repeat every row mean k answers by it."""
+def _add_duplicate_remarks(read: list[tuple[Place, Problem]], check: FileCheck) -> None:
+    """Add remarks for duplicate rows and questions with two answers, but not for benchmarks that repeat every row."""
     repeated = {problem.id for problem in fold_repeats([problem for _, problem in read]) if "k" in problem.meta}
     first: dict[str, Place] = {}
-    asked: dict[str, tuple[Place, str]] = {}
+    questions: dict[str, tuple[Place, str]] = {}
     for place, problem in read:
         if (before := first.setdefault(problem.id, place)) is not place:
             if problem.id not in repeated:
-                found.remarks.append(Issue(place, f"the same as row {before.number}."))
+                check.remarks.append(Issue(place, f"the same as row {before.number}."))
             continue
-        where, answer = asked.setdefault(normalize_question(problem.question), (place, problem.answer))
+        where, answer = questions.setdefault(normalize_question(problem.question), (place, problem.answer))
         if answer != problem.answer:
-            found.remarks.append(Issue(place, f"the question of row {where.number} with another answer."))
+            check.remarks.append(Issue(place, f"the same question as row {where.number}, with another answer."))
