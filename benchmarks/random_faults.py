@@ -22,7 +22,6 @@ from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-import qed.gathering
 from kills import attempt, everything
 
 from qed.cli.main import main as main_of_qed
@@ -30,6 +29,7 @@ from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.guards import faults
 from qed.randomness import derive_seed
+from qed.rollout import collector
 from qed.types import Grade, Groups
 
 STEPS, PROBLEMS, FAULTS = 4, 14, 5
@@ -70,7 +70,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
     asked = parser.parse_args()
-    qed.rollout.collector.grade = by_chance  # in the copies of this process that make the runs, too
+    collector.grade = by_chance  # in the copies of this process that make the runs, too
     with tempfile.TemporaryDirectory() as folder:
         warm(Path(folder))
         source = random.Random(asked.seed)

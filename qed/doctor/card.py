@@ -64,7 +64,7 @@ def run_checks() -> Card:
 def _run_check(name: str, module: str) -> Finding:
     try:
         # Imported here, because what is broken on this machine may be torch itself.
-        found: Finding = getattr(import_module(f"qed.doctor.{module}"), name)()
+        found: Finding = getattr(import_module(f"qed.doctor.{module}"), f"check_{name}")()
     except Exception as error:  # noqa: BLE001 -- whatever it is, the other checks go on
         told = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         return Finding((f"this check failed: {told}",), {"failed": told})

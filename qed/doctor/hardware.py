@@ -66,7 +66,7 @@ def check_attention() -> Finding:
     return Finding(tuple(lines), {"device": choose_device(), "sdpa": tried, **others})
 
 
-def products() -> Finding:
+def check_products() -> Finding:
     """What multiplies matrices on the processor, and whether the bits depend on where the operands lie in memory."""
     library, mode = "MKL" if alignment.has_mkl() else "no MKL", alignment.read_mkl_mode()
     matters = alignment.depends_on_alignment()

@@ -51,7 +51,6 @@ class Seconds:
 class TuneResult:
     """What was timed, and which way is proposed."""
 
-    usual: ComputeMode
     chosen: ComputeMode
     rounds: dict[ComputeMode, list[Seconds]]
     device: str
@@ -143,7 +142,7 @@ def tune(settings: Settings, lengths: Lengths, say: Callable[[str], None]) -> Tu
         if number == 0:
             least = min(one.step for (one,) in rounds.values())
             tried = [way for way in tried if way == usual or rounds[way][0].step <= HOPELESS * least]
-    return TuneResult(usual, choose_mode(rounds, usual), dict(rounds), device)
+    return TuneResult(choose_mode(rounds, usual), dict(rounds), device)
 
 
 def _time_round(work: Work, tried: Sequence[ComputeMode]) -> dict[ComputeMode, Seconds]:

@@ -29,8 +29,6 @@ LONGEST_SENTENCE = 1_000
 NUMBER = re.compile(
     r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[/:]\d+(?!\.?\d))?(?:\s?\\?%)?", re.ASCII
 )
-NO_DIGIT = re.compile(r"[,$€£%\\\s]")
-SEPARATOR = re.compile("[/:]")
 BOLD = re.compile(r"\*\*([^*\n]{1,300})\*\*")
 LETTER = re.compile(
     r"(?:option|choice|answer|correct)\b[^\n.]{0,20}?\(?\b([A-J])\b\)?|^(?:\*\*)?\(?([A-J])[).]?(?:\*\*)?$"
@@ -81,13 +79,6 @@ def _find_boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int
                 yield start, sign.start()
         elif found[-1] == "{" and len(found) != 2:
             opened.append(sign.end() if found[:-1].strip() in names else -1)
-
-
-def find_last_number(text: str) -> str | None:
-    """The last number of a text as digits alone: no currency, percent sign or comma between thousands, of a fraction
-    the lower part; None without one."""
-    found = _find_last(NUMBER, text)
-    return SEPARATOR.split(NO_DIGIT.sub("", found.group()))[-1].replace("−", "-") if found is not None else None
 
 
 def extract_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] = TAGS) -> Extracted | None:

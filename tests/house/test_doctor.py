@@ -57,7 +57,9 @@ def test_a_check_that_fails_is_a_line_and_the_others_go_on(
 
     for module, room in (("hardware", hardware), ("surroundings", surroundings)):
         for other in (check for check, place in card.CHECKS.items() if place == module):
-            monkeypatch.setattr(room, other, broken if other == name else lambda: Finding(("fine",), {"fine": True}))
+            monkeypatch.setattr(
+                room, f"check_{other}", broken if other == name else lambda: Finding(("fine",), {"fine": True})
+            )
     code, out, err = run("doctor")
     assert code == 0
     assert f"{name:<13}this check failed: RuntimeError: driver mismatch" in out
@@ -109,7 +111,7 @@ def test_products_that_depend_on_alignment_are_said(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("torch.backends.mkl.is_available", lambda: True)
     for matters in (False, True):
         monkeypatch.setattr("qed.models.alignment.depends_on_alignment", lambda matters=matters: matters)
-        found = hardware.products()
+        found = hardware.check_products()
         assert found.facts == {"library": "MKL", "mkl_cbwr": mode, "alignment_matters": matters}
         assert [advice in line for line in found.advice] == [True] * matters
 
@@ -182,7 +184,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, row: int) -> list[TrialRequest]:
         peaks = [Peak(rows, (100 + rows * row) * MIB) for rows in (64, 128)]
         return TrialResult("cpu", 8192 * MIB, {"sampler": peaks, "learner": peaks})
 
-    monkeypatch.setattr(fit, "measured", measured)
+    monkeypatch.setattr(fit, "run_trial", measured)
     return asked
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Divergence = Literal["k1", "k2", "k3", "abs", "k1+", "k3+", "abs+"]
-# What verl calls them.
-VERL = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 LARGEST_CHANGE = 0.2  # of a step's relative error, as the controller counts it
 
 
@@ -28,20 +26,6 @@ def estimate_kl(name: str, difference: Tensor) -> Tensor:
     if name == "k2":
         return difference**2 / 2
     return difference.abs() if name == "abs" else (-difference).exp() + difference - 1
-
-
-def estimate_kl_as_verl(name: str, logps: Tensor, ref_logps: Tensor) -> Tensor:
-    """verl's estimators by verl's names, for comparisons: k3 has d cut at 20 and its value at 10, both ways.
-
-    Beyond its cuts the gradient is 0, so a policy that has gone far is no longer held; qed's own have none.
-    """
-    plain = name.removesuffix("+")
-    own, difference = VERL.get(plain, plain), logps - ref_logps
-    value = estimate_kl(own, difference.clamp(-20, 20)).clamp(-10, 10) if own == "k3" else estimate_kl(own, difference)
-    if not name.endswith("+"):
-        return value
-    half_square = estimate_kl("k2", difference)
-    return half_square - half_square.detach() + value.detach()
 
 
 def adapt_kl_weight(weight: float, measured: float, target: float, rows: float, horizon: int) -> float:

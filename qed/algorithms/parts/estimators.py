@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Estimator = Literal["group", "none", "leave_one_out", "opo", "gpg", "passk", "max_rl", "remax", "returns", "gdpo"]
-# Adding one number to all rewards of a group changes no advantage of these.
-SHIFT_INVARIANT = frozenset({"group", "leave_one_out", "opo", "passk", "remax", "gdpo"})
 # These compare the answers of a group, so that one answer alone teaches nothing.
 COMPARING = frozenset({"group", "leave_one_out", "opo", "gpg", "passk", "max_rl", "gdpo"})
 # These give every token an advantage of its own.
@@ -123,31 +121,3 @@ def whiten(values: Tensor) -> Tensor:
     if are_all_equal(values):
         return values * 0
     return (values - values.mean()) * (values.var() + WHITEN_EPSILON).rsqrt()
-
-
-def apply_verl_singleton_rule(rewards: Tensor, advantages: Tensor, epsilon: float = 0.0) -> Tensor:
-    """verl's rule for a group of one, for comparisons: its mean counts as 0 and its deviation as 1, so A = r."""
-    return rewards / (1 + epsilon) if len(rewards) == 1 else advantages
-
-
-def compute_gae(rewards: Tensor, values: Tensor, mask: Tensor, discount: float, decay: float) -> tuple[Tensor, Tensor]:
-    """Generalised advantage estimation (arXiv 1506.02438) with a critic's values, for comparisons: no leaf has one.
-
-    Args:
-        rewards, values, mask: [B, T]; what stands at masked places is skipped.
-        discount: of later rewards.
-        decay: lambda, between one step (0) and the whole return (1).
-
-    Returns:
-        the whitened advantages, 0 where masked, and the returns, [B, T].
-    """
-    advantages = rewards * 0
-    after, ahead = rewards[:, 0] * 0, rewards[:, 0] * 0
-    for place in reversed(range(rewards.shape[1])):
-        valid = mask[:, place].bool()
-        error = rewards[:, place] + discount * ahead - values[:, place]
-        after = (error + discount * decay * after).where(valid, after)
-        ahead = values[:, place].where(valid, ahead)
-        advantages[:, place] = after
-    chosen = mask.bool()
-    return (advantages * 0).masked_scatter(chosen, whiten(advantages[chosen])), advantages + values

@@ -18,7 +18,6 @@ from qed.data.sources.rows import Place, Row, Rows
 from qed.errors import DataError
 
 PLAIN = (".jsonl", ".json", ".csv", ".jsonl.gz", ".json.gz", ".csv.gz")
-SUFFIXES = (*PLAIN, ".parquet")
 BOM = b"\xef\xbb\xbf"  # what some editors write in front of UTF-8
 # MMLU's files have no header; their name begins with the subject: anatomy_test.csv.
 MMLU_HEADER = ("question", "A", "B", "C", "D", "answer")

@@ -14,7 +14,6 @@ from qed.grading.reading import read_answer
 from qed.types import Problem
 
 PERCENTILES = (50, 90, 99)
-SAMPLES = 3
 MOST_NAMED = 5  # unreadable answers that are shown
 MOST_COUNTED = 12  # subjects, levels and sources that are shown
 GROUPS = ("subject", "level", "source")

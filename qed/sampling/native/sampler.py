@@ -51,11 +51,6 @@ def explain_handover(model: Any) -> str | None:
     return None
 
 
-def is_supported(model: Any) -> bool:
-    """Whether the loop knows a model's attention: layers attend to everything before, or to a sliding window."""
-    return explain_handover(model) is None
-
-
 class NativeSampler(HFSampler):
     """The reference sampler with a loop of its own in place of `model.generate`."""
 
