@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from qed.config.field_names import replace_fields
+from qed.config.field_names import find_short_names, flatten_fields, replace_fields
 from qed.errors import UsageError
 from qed.types import Advantage, Group, Groups, Problem, Request, Rollout
 
@@ -55,15 +55,19 @@ class BuiltByAnyName(type):
 
     def __call__(cls, *parts: Any, **settings: Any) -> Any:
         own = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
-        if all(name in own and (is_dataclass(value) or not _is_part(own[name])) for name, value in settings.items()):
+        other = {name for name, value in settings.items() if name not in own or _is_part(own[name], value)}
+        if not other:
             return super().__call__(*parts, **settings)
-        return replace_fields(super().__call__(*parts), settings)
+        defaults = super().__call__(*parts)
+        paths = flatten_fields(defaults)
+        if other <= {*paths, *find_short_names(paths)}:
+            return replace_fields(defaults, settings)
+        return super().__call__(*parts, **settings)  # raises the usual TypeError
 
 
-def _is_part(field: Field[Any]) -> bool:
-    return is_dataclass(field.default) or (
-        isinstance(field.default_factory, type) and is_dataclass(field.default_factory)
-    )
+def _is_part(field: Field[Any], value: Any) -> bool:
+    """Whether a plain value is given for a field that holds a dataclass: it is the part's kind."""
+    return not is_dataclass(value) and (is_dataclass(field.default) or is_dataclass(field.default_factory))
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def list_leaves(name: str) -> dict[str, str]:
         if path.stem.startswith("_") or file.suffix != ".py" or not file.is_file():
             continue
         tree = ast.parse(file.read_text(encoding="utf-8"))
-        if wanted in _defined_names(tree) if wanted else _has_subclass(tree):
+        if wanted in _defined_names(tree) if wanted else _has_algorithm(tree):
             leaves[path.stem] = (ast.get_docstring(tree) or "").split("\n", 1)[0]
     return leaves
 
@@ -61,8 +61,9 @@ def _defined_names(tree: ast.Module) -> set[str]:
     return names
 
 
-def _has_subclass(tree: ast.Module) -> bool:
-    return any(isinstance(node, ast.ClassDef) and node.bases for node in tree.body)
+def _has_algorithm(tree: ast.Module) -> bool:
+    """Whether a module defines a dataclass that is derived from another class."""
+    return any(isinstance(node, ast.ClassDef) and node.bases and node.decorator_list for node in tree.body)
 
 
 def is_users_own(name: str) -> bool:

@@ -30,8 +30,8 @@ Role = Literal["sampler", "learner"]
 ROLES: tuple[Role, ...] = ("sampler", "learner")
 # The child finds the same packages as its parent, whatever way the parent found them, and ends with it.
 BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.guards.parents import death_bound; "
-    "death_bound(int(sys.argv[3]))(); from qed.doctor.trial import main; main(sys.argv[2])"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.guards.parents import die_with_parent; "
+    "die_with_parent(int(sys.argv[3]))(); from qed.doctor.trial import main; main(sys.argv[2])"
 )
 # Two peaks that differ by less say little about a row: allocators round, and keep what is freed.
 CLEAR = 64 << 20

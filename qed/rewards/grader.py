@@ -150,7 +150,7 @@ def make_grader(
     """
     if any(plugins.is_users_own(parse_reward(name).source) for name in names):
         judge = Judge(
-            "qed.rewards.base:served", [names, options, max_tokens, conversational], pool.workers, pool.limits, pool.log
+            "qed.rewards.base:serve_reward", [names, options, max_tokens, conversational], pool.workers, pool.limits, pool.log
         )
         try:
             judge.start()

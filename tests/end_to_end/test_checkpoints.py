@@ -123,7 +123,7 @@ def test_the_best_are_kept_beside_the_newest(
 ) -> None:
     """Of equal ones the earlier is better."""
     told = {1: 0.5, 2: 0.75, 3: 0.5, 4: 0.5, 5: 0.75, 6: 0.25}
-    monkeypatch.setattr("qed.loops.evaluator.scores", lambda _: told)
+    monkeypatch.setattr("qed.loops.evaluator.read_scores", lambda _: told)
     run = tmp_path / "run"
     arguments = ["grpo", "--out", run, *TINY, "--run.keep_last", 1, "--run.keep_best", keep, "--steps", 6]
     done = qed(*arguments, "--evaluation.every", 1, "--data.validation_split", 0.1)

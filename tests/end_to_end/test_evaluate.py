@@ -102,7 +102,7 @@ def test_an_interrupted_evaluation_equals_one_that_was_not(
 @pytest.fixture
 def answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """The problems of level 0 are answered right and the others wrong, all in the format of r1_zero."""
-    for module in (run, evaluate):
+    for module in (evaluation_run, evaluate):
         real = module.sample
 
         def write(*arguments: Any, real: Any = real, **options: Any) -> Any:

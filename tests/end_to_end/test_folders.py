@@ -18,7 +18,7 @@ from qed.runs.run import Launch, Run, read_lines
 
 TINY = ["--steps", 1, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01]
-HOLD = "import sys\nfrom pathlib import Path\nfrom qed.runs.folder import locked\nwith locked(Path(sys.argv[1])):\n"
+HOLD = "import sys\nfrom pathlib import Path\nfrom qed.runs.folder import lock_folder\nwith lock_folder(Path(sys.argv[1])):\n"
 HOLD += "    print('held', flush=True)\n    sys.stdin.read()"
 
 
@@ -127,7 +127,7 @@ def test_one_command_begins_a_run_and_goes_on_with_it(
     for every in (0, 1):  # the first time there is nothing to go on from
         with monkeypatch.context() as patch:
             patch.setattr(Phase, "record", record_and_die)
-            patch.setattr(Phase, "leave", lambda _: "")
+            patch.setattr(Phase, "save_and_describe_exit", lambda _: "")
             assert qed(*again, killed, "--run.save_every", every).code == 130
         assert list(manifest.list_checkpoints(killed)) == [1] * every
     for _ in range(2):

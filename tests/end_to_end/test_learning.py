@@ -122,7 +122,7 @@ def test_a_pipeline_cut_in_its_second_phase_goes_on(
     shared += ["--rl.algorithm.kl", 0.1, "--evaluation.problems", 4, "--evaluation.every", 0]
     assert qed(*shared, "--out", tmp_path / "whole").code == 0
     with monkeypatch.context() as patch:
-        patch.setattr("qed.loops.online.credit", _failing_at(3))
+        patch.setattr("qed.loops.online.assign_advantages", _failing_at(3))
         assert qed(*shared, "--out", tmp_path / "cut").code == 1
     log = (tmp_path / "cut" / "logs" / "attempt_1" / "main.log").read_text()
     assert "RuntimeError: the power went" in log

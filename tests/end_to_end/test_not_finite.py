@@ -129,7 +129,7 @@ def test_advantages_that_the_algorithm_makes(
         assign_advantages(groups, algorithm)
         groups[0][0].advantage = math.nan
 
-    monkeypatch.setattr("qed.loops.online.credit", crediting)
+    monkeypatch.setattr("qed.loops.online.assign_advantages", crediting)
     assert_stopped(qed(*arguments("grpo", tmp_path)), tmp_path / "run", 1, "The advantage of 1 of 4", "std_epsilon")
 
 

@@ -23,7 +23,7 @@ BROKEN = '''
 import copy
 from dataclasses import replace
 import torch
-from qed.samplers.hf import HFSampler
+from qed.sampling.hf import HFSampler
 
 KIND = "{kind}"
 

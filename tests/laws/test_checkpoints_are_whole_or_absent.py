@@ -18,7 +18,7 @@ from making import make_model
 from qed.errors import DataError, QedError
 from qed.runs import disk, manifest
 from qed.runs.run import Run, read_lines
-from qed.training import checkpoints
+from qed.training import checkpoint_size, checkpoints
 
 MODEL = make_model()
 FILES = ["hf/model.safetensors", "hf/config.json", "hf/tokenizer.json", "state.safetensors", "state.json"]
@@ -196,7 +196,7 @@ def test_pointers_are_mended(run: Run, content: bytes | None) -> None:
 def test_a_save_may_be_killed_anywhere(run: Run, monkeypatch: pytest.MonkeyPatch, point: int, again: bool) -> None:
     """Whatever was last done to the disk, the run finds a whole checkpoint, and one no older than before."""
     calls = iter(range(1000))
-    for owner, name in ((manifest, "sync"), (Path, "rename"), (Path, "replace"), (Path, "write_text")):
+    for owner, name in ((manifest, "fsync"), (Path, "rename"), (Path, "replace"), (Path, "write_text")):
         _dies_at(monkeypatch, owner, name, calls, point)
     # A killed process cleans nothing up.
     with monkeypatch.context() as patch:
@@ -283,16 +283,16 @@ def test_a_folder_that_is_gone_is_not_made_again(run: Run) -> None:
 
 def test_nothing_is_written_where_there_is_no_room(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     before = names(run)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, disk.MARGIN))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, checkpoint_size.MARGIN))
     with pytest.raises(QedError, match=r"needs 0\.03 GiB.*run\.keep_last.*--out"):
         save(run, 6)
     assert names(run) == before
     weights = sum(parameter.nbytes for parameter in MODEL.parameters())  # tied ones once
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + disk.MARGIN))
-    disk.require(run, MODEL)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + disk.MARGIN - 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + checkpoint_size.MARGIN))
+    disk.require_space(run, checkpoint_size.checkpoint_bytes(MODEL))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 0, 3 * weights + checkpoint_size.MARGIN - 1))
     with pytest.raises(QedError):
-        disk.require(run, MODEL)
+        disk.require_space(run, checkpoint_size.checkpoint_bytes(MODEL))
 
 
 def test_retention_spares_what_is_named(run: Run) -> None:

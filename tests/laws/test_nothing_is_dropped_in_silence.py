@@ -93,10 +93,10 @@ def test_the_mismatch_is_a_mean_over_the_tokens_that_a_sampler_told(budget: int)
         assert rollout.old_logps is not None
         told = [logp - offsets[place % 3] for place, logp in enumerate(rollout.old_logps)]
         if number < 2:
-            rollout.given, told[0] = 0, (0.0, math.nan)[number]
+            rollout.sampled_mask, told[0] = (), (0.0, math.nan)[number]
         rollout.logps = tuple(0.0 if place < rollout.given else value for place, value in enumerate(told))
     rollouts[2].logps = ()
-    rollouts[2].given = 0
+    rollouts[2].sampled_mask = ()
     differences = [
         logp - told
         for rollout in rollouts

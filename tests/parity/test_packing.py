@@ -144,5 +144,5 @@ def test_a_model_that_mixes_packed_rows_is_computed_with_padding(monkeypatch: py
     network = make_model()
     assert Learner(network, Sft(), LearnerSettings()).packing
     assert not supports_packing(Blind(network.model))
-    monkeypatch.setattr("qed.training.learner.packs", lambda body: supports_packing(Blind(body)))
+    monkeypatch.setattr("qed.training.learner.supports_packing", lambda body: supports_packing(Blind(body)))
     assert not Learner(network, Sft(), LearnerSettings()).packing
