@@ -18,14 +18,13 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from faults_parts import behaviour, commands, damage, resuming
-from faults_parts.card import card, line
 from faults_parts.rival import Finding, Rival
-from speed_parts.figures import machine
+from grading_parts.card import machine
 
 GROUPS: dict[str, Callable[[Rival], Iterator[Finding]]] = {
     "R1": resuming.r1,
@@ -74,6 +73,19 @@ def measured(rival: Rival, groups: list[str]) -> list[Finding]:
             print(line(finding), file=sys.stderr, flush=True)
             found.append(finding)
     return found
+
+
+def card(findings: Sequence[Finding]) -> list[str]:
+    """A table in Markdown, a line for each case."""
+    lines = ["| group | case | exit code | seconds | outcome |", "|---|---|--:|--:|---|"]
+    return lines + [line(finding) for finding in findings]
+
+
+def line(finding: Finding) -> str:
+    """A line of the table."""
+    code = "" if finding.ended.code is None else str(finding.ended.code)
+    outcome = finding.outcome.replace("|", "\\|")
+    return f"| {finding.group} | {finding.case} | {code} | {finding.ended.seconds:.0f} | {outcome} |"
 
 
 def versions(python: Path) -> dict[str, Any]:

@@ -9,16 +9,14 @@ are read and not made again.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from making_runs import build_parser, make_run
 
 from qed.evaluation.intervals import compute_wilson_interval
 from qed.report.write import write_report
@@ -38,13 +36,8 @@ ARMS = {
 def made(arm: str, seed: int, out: Path) -> dict[str, Any]:
     """One run's first and last evaluation, after making it where it is not there."""
     folder = out / f"{arm}-{seed}"
-    if not (folder / "report.html").is_file():
-        arguments = [*ARMS[arm], "--seed", str(seed), "--run.threads", "1", "--out", str(folder)]
-        arguments += ["--overwrite"] if folder.exists() else []
-        call = [sys.executable, "-c", "from qed.cli.main import main; main()", *arguments]
-        done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        if done.returncode:
-            raise SystemExit(f"{arm}, seed {seed}: {done.stderr.strip().splitlines()[-1]}")
+    if error := make_run([*ARMS[arm], "--seed", str(seed)], folder):
+        raise SystemExit(f"{arm}, seed {seed}: {error}")
     found = list(read_evaluations(folder))
     return {"arm": arm, "seed": seed, "before": found[0][1], "after": found[-1][1]}
 
@@ -76,7 +69,7 @@ def card(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     """Run the arms and print the card."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = build_parser(__doc__)
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")

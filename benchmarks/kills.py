@@ -12,8 +12,6 @@ more steps than lie between two checkpoints. The last line is JSON.
 
 from __future__ import annotations
 
-import argparse
-import io
 import json
 import os
 import random
@@ -23,10 +21,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
+
+from making_runs import build_parser, build_problems, run_here, write_rows
 
 from qed.cli.main import main as qed
 from qed.runs import manifest
@@ -50,7 +49,7 @@ TIMES = ("time/", "perf/", "mem/")
 
 def main() -> None:
     """Kill until it is enough, print the card, then one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = build_parser(__doc__)
     parser.add_argument("--kills", type=int, default=100, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--method", choices=METHODS, default="grpo", help="of the run")
@@ -65,17 +64,11 @@ def main() -> None:
 
 def measured(folder: Path, method: str, kills: int, source: random.Random) -> dict[str, Any]:
     """What so many kills did to runs of a method."""
-    data = folder / "problems.jsonl"
-    rows = [
-        {"question": f"What is {n} + 7?", "answer": str(n + 7), "solution": f"{n} and 7 make {n + 7}."}
-        for n in range(60)
-    ]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    data = write_rows(folder / "problems.jsonl", build_problems(60))
     command = [method, "--tasks", data, *SHARED, *METHODS[method]]
     log = folder / "log"
     # What a run imports, its copies then have.
-    with suppress(SystemExit), redirect_stdout(io.StringIO()):
-        qed([str(argument) for argument in (*command, "--steps", 1, "--out", folder / "warm")])
+    run_here([*command, "--steps", 1, "--out", folder / "warm"])
     began = time.monotonic()
     code = attempt([*command, "--out", folder / "whole"], log, None)
     if code:

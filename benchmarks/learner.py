@@ -46,15 +46,9 @@ def main() -> None:
     read = sum(len(row["prompt"]) for row in rollouts) / asked.group
     work = floor.Floor(Path(told["folder"]), len(rollouts), ours["tokens"], read)
     flops = (1 + floor.BACKWARD) * work.forward(read / asked.problems)
-    result = {
-        **figures.ratios(ours, rival),
-        "ours": ours,
-        "rival": rival,
-        "floor": floor.share(flops, ours, ceilings),
-        "sides": {side: {**one, "ratios": figures.ratios(one, rival)} for side, one in sides.items()},
-        "settings": options.plain(asked),
-        **figures.setting(),
-    }
+    compared = {side: {**one, "ratios": figures.ratios(one, rival)} for side, one in sides.items()}
+    share = floor.share(flops, ours, ceilings)
+    result = figures.result(options.plain(asked), ours, rival, floor=share, sides=compared)
     _card(result)
     print(json.dumps(result))
 
@@ -95,14 +89,7 @@ def _rollouts(told: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _card(result: dict[str, Any]) -> None:
-    told = result["settings"]
-    print(
-        f"\nUpdate on {told['problems']} x {told['group']} answers of at most {told['tokens']} tokens "
-        f"({told['lengths']} lengths), {told['model']}, {told['precision']}, {told['threads']} threads, "
-        f"{told['rounds']} rounds\n{result['machine']}, {result['versions']}"
-    )
-    figures.table(result["sides"])
-    floor.tell(result["floor"])
+    figures.show(f"Update, {figures.describe_answers(result['settings'])}", result, result["sides"])
     for side, one in result["sides"].items():
         ratios = one["ratios"]
         print(

@@ -8,16 +8,14 @@ A card for people, one JSON line last. Runs that are there already are read and 
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+from making_runs import build_parser, make_run
 
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
@@ -31,15 +29,14 @@ THREE = ("expert_iteration", "reinforce", "rloo", "grpo", "dr_grpo", "dapo", "gs
 SETTINGS = {"grpo_passk": ("--sampling.group_size", "4", "--sampling.problems_per_step", "32")}
 
 
-def command(algorithm: str, seed: int, steps: int, folder: Path) -> list[str]:
+def command(algorithm: str, seed: int, steps: int) -> list[str]:
     """The run of one algorithm with one seed."""
-    learning = ["--steps", str(steps), "--seed", str(seed), "--run.threads", "1", "--run.save_rollouts", "false"]
+    learning = ["--steps", str(steps), "--seed", str(seed), "--run.save_rollouts", "false"]
     measuring = ["--evaluation.every", "0", "--evaluation.problems", "500"]
     # The config's average would stand in the place of the algorithm's own.
     average = ["--algorithm.average", load_algorithm(algorithm)().average]
     own = [*average, *SETTINGS.get(algorithm, ())]
-    asked = [algorithm, CONFIG, "--model", START, *learning, *measuring, *own, "--out", str(folder)]
-    return ["-c", "from qed.cli.main import main; main()", *asked]
+    return [algorithm, CONFIG, "--model", START, *learning, *measuring, *own]
 
 
 def measured(folder: Path) -> dict[str, Any] | None:
@@ -52,14 +49,10 @@ def measured(folder: Path) -> dict[str, Any] | None:
 
 def made(algorithm: str, seed: int, steps: int, out: Path) -> dict[str, Any]:
     """One run's evaluations, after making it where it is not there."""
-    folder = out / f"{algorithm}-{seed}"
-    if measured(folder) is None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        arguments = [*command(algorithm, seed, steps, folder), *(["--overwrite"] if folder.exists() else [])]
-        done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment)
-        if done.returncode:
-            return {"algorithm": algorithm, "seed": seed, "error": done.stderr.strip().splitlines()[-1]}
-    return {"algorithm": algorithm, "seed": seed, **(measured(folder) or {"error": "no evaluation"})}
+    folder, row = out / f"{algorithm}-{seed}", {"algorithm": algorithm, "seed": seed}
+    if measured(folder) is None and (error := make_run(command(algorithm, seed, steps), folder)):
+        return {**row, "error": error}
+    return {**row, **(measured(folder) or {"error": "no evaluation"})}
 
 
 def card(rows: Sequence[dict[str, Any]], steps: int) -> list[str]:
@@ -95,7 +88,7 @@ def mean(rows: Sequence[dict[str, Any]], when: str, decoding: str) -> float:
 
 def main() -> None:
     """Run what is asked and print the card."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = build_parser(__doc__)
     shelf = [name for name in plugins.list_leaves("algorithms") if load_algorithm(name).online]
     parser.add_argument("--algorithms", default=",".join(sorted(shelf, key=lambda name: (name not in THREE, name))))
     parser.add_argument("--seeds", default="0,1,2", help="for those that are asked for with three; others take one")

@@ -11,25 +11,22 @@ the undisturbed run. Answers are right by chance, so that a fresh model has some
 
 from __future__ import annotations
 
-import argparse
-import io
 import json
 import random
 import shutil
 import sys
 import tempfile
-from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-import qed.gathering
 from kills import attempt, everything
+from making_runs import build_parser, build_problems, run_here, write_rows
 
-from qed.cli.main import main as main_of_qed
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.guards import faults
 from qed.randomness import derive_seed
+from qed.rollout import collector
 from qed.types import Grade, Groups
 
 STEPS, PROBLEMS, FAULTS = 4, 14, 5
@@ -66,13 +63,14 @@ OF_KL: dict[str, tuple[float, tuple[object, ...]]] = {
 
 def main() -> None:
     """Draw runs, disturb them, print the card, then one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = build_parser(__doc__)
     parser.add_argument("--runs", type=int, default=50, help="how many")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
     asked = parser.parse_args()
-    qed.rollout.collector.grade = by_chance  # in the copies of this process that make the runs, too
+    collector.grade = by_chance  # in the copies of this process that make the runs, too
     with tempfile.TemporaryDirectory() as folder:
-        warm(Path(folder))
+        # What a run imports, its copies then have.
+        run_here(["grpo", "--tasks", data(Path(folder), False), *SHARED, "--steps", 1, "--out", Path(folder) / "warm"])
         source = random.Random(asked.seed)
         found = [disturbed(Path(folder), source, number) for number in range(asked.runs)]
     same = sum(one["same"] for one in found)
@@ -81,13 +79,6 @@ def main() -> None:
     print(f"| {len(found)} | {met} | {same} |")
     print(json.dumps({"runs": len(found), "faults": met, "same": same, "others": [x for x in found if not x["same"]]}))
     sys.exit(0 if same == len(found) else 1)
-
-
-def warm(folder: Path) -> None:
-    """Let this process import whatever a run does, so that its copies have it."""
-    command = ["grpo", "--tasks", data(folder, False), *SHARED, "--steps", 1, "--out", folder / "warm"]
-    with suppress(SystemExit), redirect_stdout(io.StringIO()):
-        main_of_qed([str(argument) for argument in command])
 
 
 def by_chance(groups: Groups, _: Any) -> None:
@@ -146,14 +137,14 @@ def drawn(folder: Path, source: random.Random) -> list[Any]:
 
 def data(folder: Path, pairs: bool) -> Path:
     """Problems with worked solutions, or pairs of a better and a worse reply."""
-    rows: list[dict[str, str]] = []
-    for number in range(PROBLEMS):
-        asked, told = f"What is {number} + 7?", f"{number} and 7 make {number + 7}."
-        worse = {"prompt": asked, "chosen": told, "rejected": f"I do not know {number}."}
-        rows.append(worse if pairs else {"question": asked, "answer": str(number + 7), "solution": told})
-    file = folder / ("pairs.jsonl" if pairs else "problems.jsonl")
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return file
+    rows = build_problems(PROBLEMS)
+    if pairs:
+        worse = [f"I do not know {number}." for number in range(PROBLEMS)]
+        rows = [
+            {"prompt": row["question"], "chosen": row["solution"], "rejected": text}
+            for row, text in zip(rows, worse, strict=True)
+        ]
+    return write_rows(folder / ("pairs.jsonl" if pairs else "problems.jsonl"), rows)
 
 
 if __name__ == "__main__":

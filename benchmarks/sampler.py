@@ -47,15 +47,7 @@ def main() -> None:
     work = floor.Floor(folder, ours["rows"], ours["tokens"], read)
     moved = work.moved(ours["longest"], 2 if asked.precision == "bfloat16" else 4)
     least = floor.share(work.forward(read / len(prompts)), ours, ceilings, moved)
-    result = {
-        **figures.ratios(ours, rival),
-        "ours": ours,
-        "rival": rival,
-        "floor": least,
-        "ceiling_share": least["share"],
-        "settings": options.plain(asked),
-        **figures.setting(),
-    }
+    result = figures.result(options.plain(asked), ours, rival, floor=least, ceiling_share=least["share"])
     _card(result, sides)
     print(json.dumps(result))
 
@@ -76,16 +68,9 @@ def _prompts(folder: Path, count: int) -> list[list[int]]:
 
 
 def _card(result: dict[str, Any], sides: dict[str, Figures]) -> None:
-    told = result["settings"]
-    print(
-        f"\nSampler, {told['model']}, {told['problems']} x {told['group']} answers of at most {told['tokens']} tokens "
-        f"({told['lengths']} lengths), {told['precision']}, {told['threads']} threads, {told['rounds']} rounds\n"
-        f"{result['machine']}, {result['versions']}"
-    )
-    figures.table(sides)
+    figures.show(f"Sampler, {figures.describe_answers(result['settings'])}", result, sides)
     for side, one in sides.items():
         print(f"{side}: {one['tokens_per_cpu_s']:,.0f} useful tokens / CPU second, {one['tokens_per_s']:,.0f} / second")
-    floor.tell(result["floor"])
     if result["rival"]:
         print(
             f"generate needs {result['ratio_per_token']:.2f} times the CPU seconds for each token, "

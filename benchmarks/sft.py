@@ -47,18 +47,16 @@ def main() -> None:
     read = ours["tokens"] - ours["labels"]
     work = floor.Floor(folder, ours["rows"], ours["labels"], read)
     flops = (1 + floor.BACKWARD) * work.forward(read / ours["rows"])
-    result = {
-        **figures.ratios(ours, rival),
-        "ratio": rates["qed packed"] / rates["trl padded"] if rival else None,
-        "ratio_packed": rates["qed packed"] / rates["trl packed"] if rival else None,
-        "floor": floor.share(flops, ours, ceilings),
-        "tokens_per_cpu_s": rates,
-        "ours": ours,
-        "rival": rival,
-        "sides": sides,
-        "settings": options.plain(asked),
-        **figures.setting(),
-    }
+    result = figures.result(
+        options.plain(asked),
+        ours,
+        rival,
+        ratio=rates["qed packed"] / rates["trl padded"] if rival else None,
+        ratio_packed=rates["qed packed"] / rates["trl packed"] if rival else None,
+        floor=floor.share(flops, ours, ceilings),
+        tokens_per_cpu_s=rates,
+        sides=sides,
+    )
     _card(result)
     print(json.dumps(result))
 
@@ -110,12 +108,7 @@ def _written(file: Path, folder: Path, asked: argparse.Namespace) -> Figures:
 
 def _card(result: dict[str, Any]) -> None:
     told = result["settings"]
-    print(
-        f"\nSFT, {told['model']}, {told['rows']} demonstrations a step, {told['precision']}, "
-        f"{told['threads']} threads, {told['rounds']} rounds\n{result['machine']}, {result['versions']}"
-    )
-    figures.table(result["sides"])
-    floor.tell(result["floor"])
+    figures.show(f"SFT, {told['model']}, {told['rows']} demonstrations a step", result, result["sides"])
     for side, rate in result["tokens_per_cpu_s"].items():
         print(f"{side}: {rate:,.0f} tokens for each CPU second")
     if result["rival"]:

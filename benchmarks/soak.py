@@ -11,7 +11,6 @@ little work, the allocator's own steps weigh more than any leak. The last line i
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from making_runs import build_parser
 
 from qed.cli.main import main as qed
 from qed.rewards.base import load_reward
@@ -41,7 +41,7 @@ ANSWERS = ("<think>a</think> <answer>{n}</answer>", "\\boxed{{\\frac{{{n}}}{{3}}
 
 def main() -> None:
     """Soak, print the card, then one line of JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = build_parser(__doc__)
     for name, count in (("steps", 2000), ("gradings", 10_000), ("saves", 300)):
         parser.add_argument(f"--{name}", type=int, default=count, help="how many; 0 leaves this soak out")
     parser.add_argument("--only", choices=SOAKS, help="this soak alone, in this process")

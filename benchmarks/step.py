@@ -46,15 +46,8 @@ def main() -> None:
     work = floor.Floor(Path(told["folder"]), ours["rows"], ours["tokens"], ours["prompt_tokens"])
     passes = 1 + (1 + floor.BACKWARD) * ours["live_rows"] / ours["rows"]
     flops = passes * work.forward(ours["prompt_tokens"] / asked.problems)
-    result = {
-        **figures.ratios(ours, rival),
-        "ours": ours,
-        "rival": rival,
-        "floor": floor.share(flops, ours, ceilings),
-        "signal_share": ours["signal_share"],
-        "settings": options.plain(asked),
-        **figures.setting(),
-    }
+    share = floor.share(flops, ours, ceilings)
+    result = figures.result(options.plain(asked), ours, rival, floor=share, signal_share=ours["signal_share"])
     _card(result, sides)
     print(json.dumps(result))
 
@@ -89,19 +82,12 @@ def _check(rounds: dict[str, list[Figures]]) -> None:
 
 
 def _card(result: dict[str, Any], sides: dict[str, Figures]) -> None:
-    told = result["settings"]
-    print(
-        f"\nGRPO step, {told['model']}, {told['problems']} x {told['group']} answers of at most {told['tokens']} "
-        f"tokens ({told['lengths']} lengths), {told['precision']}, {told['threads']} threads, "
-        f"{told['rounds']} rounds\n{result['machine']}, {result['versions']}"
-    )
-    figures.table(sides)
+    figures.show(f"GRPO step, {figures.describe_answers(result['settings'])}", result, sides)
     for side, one in sides.items():
         print(
             f"{side}: {one['live_rows']:.0f} of {one['rows']:.0f} rows trained, sampling and grading "
             f"{one['cpu_sample']:.3f} CPU s of {one['cpu']:.3f}; {one['signal_share']:.0%} of groups with signal"
         )
-    floor.tell(result["floor"])
     if result["rival"]:
         print(
             f"TRL needs {result['ratio']:.2f} times the CPU seconds ({result['ratio_per_token']:.2f} for each token), "

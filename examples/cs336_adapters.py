@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -19,12 +20,11 @@ from torch.utils.data import DataLoader, Dataset
 from qed.algorithms.parts import estimators, losses, pair_losses
 from qed.data.prompts import alpaca
 from qed.data.sources import local
-from qed.grading.extract import find_last_number
+from qed.grading.extract import NUMBER
 from qed.rewards import multiple_choice
 from qed.training.batch import collate
-from qed.training.logits import compute_entropy, compute_label_logps
-from qed.training.masked import masked_mean, masked_normalize
 from qed.training.packing import cut_windows
+from qed.training.scoring import compute_label_logps
 from qed.types import Problem, Rollout
 
 LossType = Literal["no_baseline", "reinforce_with_baseline", "grpo_clip"]
@@ -62,8 +62,10 @@ def run_compute_group_normalized_rewards(
 
 
 def run_compute_entropy(logits: Tensor) -> Tensor:
-    """The entropy of each next token, (B, T) from (B, T, V)."""
-    return compute_entropy(logits)
+    """The entropy of each next token in nats, (B, T) from (B, T, V), computed in float32 at least."""
+    log_probs = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    # A p of 0 has a log-prob of -inf, and 0 times that is NaN.
+    return -(log_probs.exp() * log_probs.where(log_probs > -torch.inf, 0.0)).sum(-1)
 
 
 def run_get_response_log_probs(
@@ -72,7 +74,7 @@ def run_get_response_log_probs(
     """`log_probs` (B, T) of the labels and, if asked, `token_entropy` (B, T)."""
     logits = model(input_ids).logits
     found = {"log_probs": compute_label_logps(logits, labels)}
-    return {**found, "token_entropy": compute_entropy(logits)} if return_token_entropy else found
+    return {**found, "token_entropy": run_compute_entropy(logits)} if return_token_entropy else found
 
 
 def run_compute_naive_policy_gradient_loss(raw_rewards_or_advantages: Tensor, policy_log_probs: Tensor) -> Tensor:
@@ -114,14 +116,14 @@ def run_compute_policy_gradient_loss(
 
 def run_masked_mean(tensor: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
     """The mean over masked elements; NaN for an empty slice."""
-    return masked_mean(tensor, mask, dim, empty=math.nan)
+    return _masked_mean(tensor, mask, dim, empty=math.nan)
 
 
 def run_masked_normalize(
     tensor: Tensor, mask: Tensor, dim: int | None = None, normalize_constant: float = 1.0
 ) -> Tensor:
     """The sum over masked elements, divided by a constant."""
-    return masked_normalize(tensor, mask, dim, normalize_constant)
+    return _masked_sum(tensor, mask, dim) / normalize_constant
 
 
 def run_sft_microbatch_train_step(
@@ -132,10 +134,10 @@ def run_sft_microbatch_train_step(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The mean over rows of their negative log-likelihoods / constant, / accumulation steps; its gradient is added."""
     constant = 1.0 if normalize_constant is None else normalize_constant
-    sums = masked_normalize(-policy_log_probs, response_mask, -1, constant)
+    sums = _masked_sum(-policy_log_probs, response_mask, -1) / constant
     loss = sums.mean() / gradient_accumulation_steps
     loss.backward()
-    mean = masked_mean(-policy_log_probs.detach(), response_mask)
+    mean = _masked_mean(-policy_log_probs.detach(), response_mask)
     return loss.detach(), {"token_nll": mean, "response_tokens": response_mask.sum()}
 
 
@@ -155,10 +157,10 @@ def run_grpo_microbatch_train_step(  # noqa: PLR0913  the course's tests call it
     logps = policy_log_probs.where(kept, 0.0)
     old = None if old_log_probs is None else old_log_probs.where(kept, 0.0)
     tokens, metadata = run_compute_policy_gradient_loss(logps, loss_type, raw_rewards, advantages, old, cliprange)
-    loss = masked_mean(tokens, kept, -1).mean() / gradient_accumulation_steps
+    loss = _masked_mean(tokens, kept, -1).mean() / gradient_accumulation_steps
     loss.backward()
     if "clipped" in metadata:
-        metadata["clip_fraction"] = masked_mean(metadata["clipped"].to(tokens.dtype), kept)
+        metadata["clip_fraction"] = _masked_mean(metadata["clipped"].to(tokens.dtype), kept)
     return loss.detach(), metadata
 
 
@@ -199,8 +201,9 @@ def run_parse_mmlu_response(mmlu_example: dict[str, Any], model_output: str) -> 
 
 
 def run_parse_gsm8k_response(model_output: str) -> str | None:
-    """The last number of a response; None without one."""
-    return find_last_number(model_output)
+    """The last number of a response as digits alone, of a fraction the lower part; None without one."""
+    numbers = NUMBER.findall(model_output)
+    return re.split("[/:]", re.sub(r"[,$€£%\\\s]", "", numbers[-1]))[-1].replace("−", "-") if numbers else None
 
 
 def run_compute_per_instance_dpo_loss(
@@ -219,6 +222,18 @@ def run_compute_per_instance_dpo_loss(
         references = [_log_prob(lm_ref, ids).to(chosen.device) for ids in texts]
     margin = (chosen - references[0]) - (rejected - references[1])
     return -pair_losses.log_sigmoid(beta * margin)
+
+
+def _masked_sum(tensor: Tensor, mask: Tensor, dim: int | None = None) -> Tensor:
+    """The sum where the mask is not 0; what it leaves out, NaN included, reaches neither the value nor the gradient."""
+    kept = tensor.where(mask.bool(), 0.0)
+    return kept.sum() if dim is None else kept.sum(dim)
+
+
+def _masked_mean(tensor: Tensor, mask: Tensor, dim: int | None = None, empty: float = 0.0) -> Tensor:
+    """The mean where the mask is not 0, and `empty` for a slice of which the mask keeps nothing."""
+    count = _masked_sum(torch.ones_like(tensor), mask, dim)
+    return (_masked_sum(tensor, mask, dim) / count.clamp(min=1)).where(count > 0, empty)
 
 
 def _document(tokenizer: Any, prompt: str, response: str) -> list[int]:

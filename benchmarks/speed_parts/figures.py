@@ -44,9 +44,10 @@ def ratios(ours: Figures, rival: Figures | None) -> Figures:
     }
 
 
-def setting() -> Figures:
-    """The machine and the versions."""
-    return {"machine": machine(), "python": platform.python_version(), "versions": versions()}
+def result(settings: Figures, ours: Figures, rival: Figures | None, **more: Any) -> Figures:
+    """A benchmark's figures for JSON: ratios, both sides, whatever else there is, what was asked, where it ran."""
+    place = {"machine": machine(), "python": platform.python_version(), "versions": versions()}
+    return {**ratios(ours, rival), "ours": ours, "rival": rival, **more, "settings": settings, **place}
 
 
 def versions() -> dict[str, str]:
@@ -60,8 +61,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-def table(sides: dict[str, Figures]) -> None:
-    """Every side's figures, a column each."""
+def show(what: str, result: Figures, sides: dict[str, Figures]) -> None:
+    """The head of a card, every side's figures, a column each, and the floor."""
+    told, floor = result["settings"], result["floor"]
+    print(f"\n{what}, {told['precision']}, {told['threads']} threads, {told['rounds']} rounds")
+    print(f"{result['machine']}, {result['versions']}")
     lines = {
         "CPU seconds": lambda one: f"{one['cpu']:.3f} ({one['cpu_least']:.3f} to {one['cpu_most']:.3f})",
         "seconds": lambda one: f"{one['wall']:.3f} ({one['wall_least']:.3f} to {one['wall_most']:.3f})",
@@ -72,6 +76,19 @@ def table(sides: dict[str, Figures]) -> None:
     print(f"\n{'':<28}" + "".join(f"{side:>30}" for side in sides))
     for label, cell in lines.items():
         print(f"{label:<28}" + "".join(f"{cell(one):>30}" for one in sides.values()))
+    print(
+        f"floor: {floor['by_gemm']:.3f} CPU s at {floor['gflop_per_cpu_s']:.0f} GFLOP / CPU s, "
+        f"{floor['by_memory']:.3f} at {floor['gb_per_cpu_s']:.1f} GB / CPU s; qed reaches {floor['share']:.0%} of the "
+        "ceiling"
+    )
+
+
+def describe_answers(told: Figures) -> str:
+    """What was sampled."""
+    return (
+        f"{told['model']}, {told['problems']} x {told['group']} answers of at most {told['tokens']} tokens "
+        f"({told['lengths']} lengths)"
+    )
 
 
 def tell_tokens(ours: Figures, rival: Figures | None) -> None:

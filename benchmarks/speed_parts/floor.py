@@ -74,12 +74,3 @@ def share(flops: float, ours: Figures, ceilings: Figures, moved: float = 0.0) ->
     by = {"by_gemm": flops / ceilings["gflop_per_cpu_s"] / 1e9, "by_memory": moved / ceilings["gb_per_cpu_s"] / 1e9}
     least = max(by.values())
     return {"cpu": least, **by, "gflop": flops / 1e9, "gb": moved / 1e9, "share": least / ours["cpu"], **ceilings}
-
-
-def tell(floor: Figures) -> None:
-    """A line of a card."""
-    print(
-        f"floor: {floor['by_gemm']:.3f} CPU s at {floor['gflop_per_cpu_s']:.0f} GFLOP / CPU s, "
-        f"{floor['by_memory']:.3f} at {floor['gb_per_cpu_s']:.1f} GB / CPU s; qed reaches {floor['share']:.0%} of the "
-        "ceiling"
-    )

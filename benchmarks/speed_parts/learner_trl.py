@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
-from trl import GRPOTrainer
+from trl import GRPOConfig, GRPOTrainer
 
 from speed_parts.pace import Pace
-from speed_parts.step_trl import configuration
-
-
-class Rounds(TrainerCallback):
-    """Ends a round with what a step logs, which is the last that it does."""
-
-    def __init__(self, pace: Pace, tokens: int, rows: int) -> None:
-        self.pace, self.tokens, self.rows = pace, tokens, rows
-
-    def on_log(self, *arguments: Any, logs: dict[str, float], **_: Any) -> None:
-        """End the round."""
-        self.pace.done(tokens=self.tokens, rows=self.rows, norm=float(logs.get("grad_norm", 0.0)))
+from speed_parts.step_trl import options
+from speed_parts.trl_trainer import train
 
 
 def main() -> None:
@@ -42,21 +29,13 @@ def main() -> None:
         pace.restart()
         return [row["advantage"] for row in rows]
 
+    def figures(_: Any, logs: dict[str, float]) -> dict[str, Any]:
+        tokens = sum(len(row["output"]) for row in rows)
+        return {"tokens": tokens, "rows": len(rows), "norm": float(logs.get("grad_norm", 0.0))}
+
     problems = [{"prompt": [{"role": "user", "content": str(number)}]} for number in range(told["problems"])]
-    folder = f"{told['folder']}/hf"
-    with tempfile.TemporaryDirectory() as out:
-        trainer = GRPOTrainer(
-            model=AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
-            args=configuration(told, out, scale_rewards="none"),
-            train_dataset=Dataset.from_list(problems),
-            processing_class=AutoTokenizer.from_pretrained(folder),
-            reward_funcs=[reward],
-            rollout_func=given,
-            callbacks=[Rounds(pace, sum(len(row["output"]) for row in rows), len(rows))],
-        )
-        trainer.remove_callback(PrinterCallback)
-        pace.ready()
-        trainer.train()
+    own = options(told, scale_rewards="none")
+    train(pace, GRPOTrainer, GRPOConfig, own, problems, figures, reward_funcs=[reward], rollout_func=given)
 
 
 if __name__ == "__main__":

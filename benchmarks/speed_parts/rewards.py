@@ -22,6 +22,7 @@ class NoisyGrader:
 
     def __init__(self, grader: Grader, noise: float) -> None:
         self._grader, self._noise = grader, noise
+        self.judge, self.checks_format = grader.judge, grader.checks_format
         self._chance = random.Random(0)
         # Of the last call: the share of groups whose answers do not all earn the same, before noise.
         self.signal_share = 0.0

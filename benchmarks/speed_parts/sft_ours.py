@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from qed.config.phases import Settings
-from qed.config.resolve import resolve_settings
 from qed.loops.setup import open_run
 from qed.loops.sft import train_sft
 from qed.runs.run import Launch
 from speed_parts.floor import ceilings
 from speed_parts.pace import Pace, PacedConsole
+from speed_parts.step_ours import settings_of
 
 
 def main() -> None:
     """Open a run and make its steps when told."""
     pace = Pace()
-    told = pace.settings
-    given = {
-        "model.name": f"{told['folder']}/hf",
-        "model.device": "cpu",
-        "model.precision": told["precision"],
-        "data.tasks": told["data"],
-        "data.prompt": "think_answer",
-        "evaluation.tasks": "arithmetic",
-        "evaluation.problems": 1,
-        "sampling.max_tokens": 8,
-        "learner.steps": 1_000_000,
-        "learner.batch_size": told["rows"],
-        "learner.lr": told["lr"],
-        "run.threads": told["threads"],
-        "run.out": told["out"],
-        **told["extra"],
-    }
-    settings = resolve_settings("sft", [f"{name}={value}" for name, value in given.items()]).settings
-    assert isinstance(settings, Settings)
+    settings = settings_of(pace.settings, "sft")
 
     def figures(metrics: dict[str, float]) -> dict[str, float]:
         # What is computed of a row is all but its last token, which is a label alone.

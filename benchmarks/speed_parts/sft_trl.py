@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from speed_parts.pace import Pace
+from speed_parts.trl_trainer import train
 
 
 class Counting(SFTTrainer):
@@ -29,20 +27,6 @@ class Counting(SFTTrainer):
         return super().compute_loss(model, inputs, *arguments, **named)
 
 
-class Rounds(TrainerCallback):
-    """Ends a round with what a step logs, which is the last that it does."""
-
-    trainer: Counting | None = None
-
-    def __init__(self, pace: Pace) -> None:
-        self.pace = pace
-
-    def on_log(self, *_: Any, **__: Any) -> None:
-        """End the round."""
-        assert self.trainer is not None
-        self.pace.done(tokens=self.trainer.seen, rows=self.trainer.rows)
-
-
 def main() -> None:
     """Make a trainer and its steps when told."""
     pace = Pace()
@@ -55,35 +39,16 @@ def main() -> None:
         }
         for row in rows
     ]
-    folder, rounds = f"{told['folder']}/hf", Rounds(pace)
-    with tempfile.TemporaryDirectory() as out:
-        trainer = Counting(
-            model=AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
-            args=SFTConfig(
-                output_dir=out,
-                per_device_train_batch_size=told["bins"] if told["packing"] else told["rows"],
-                max_length=told["longest"],
-                packing=told["packing"],
-                max_steps=1_000_000,
-                learning_rate=told["lr"],
-                lr_scheduler_type="constant",
-                bf16=told["precision"] == "bfloat16",
-                gradient_checkpointing=False,
-                use_cpu=True,
-                dataloader_pin_memory=False,
-                logging_steps=1,
-                report_to=[],
-                save_strategy="no",
-                disable_tqdm=True,
-            ),
-            train_dataset=Dataset.from_list(asked),
-            processing_class=AutoTokenizer.from_pretrained(folder),
-            callbacks=[rounds],
-        )
-        trainer.remove_callback(PrinterCallback)
-        rounds.trainer = trainer
-        pace.ready()
-        trainer.train()
+    options = {
+        "per_device_train_batch_size": told["bins"] if told["packing"] else told["rows"],
+        "max_length": told["longest"],
+        "packing": told["packing"],
+    }
+
+    def figures(trainer: Counting, _: Any) -> dict[str, Any]:
+        return {"tokens": trainer.seen, "rows": trainer.rows}
+
+    train(pace, Counting, SFTConfig, options, asked, figures)
 
 
 if __name__ == "__main__":

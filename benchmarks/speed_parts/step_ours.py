@@ -34,26 +34,33 @@ class Watching(NoisyGrader):
         return grades
 
 
-def settings_of(told: dict[str, Any]) -> Settings:
-    """The settings of the run that `qed grpo` would make: its defaults, but for what both sides are told."""
+def settings_of(told: dict[str, Any], method: str = "grpo") -> Settings:
+    """The settings of the run that `qed grpo` or `qed sft` would make: its defaults, but for what both sides are
+    told."""
+    own = {
+        "grpo": {
+            "data.tasks": f"{told['folder']}/problems.jsonl",
+            "sampling.problems_per_step": told.get("problems"),
+            "sampling.group_size": told.get("group"),
+            "sampling.max_tokens": told.get("tokens"),
+        },
+        "sft": {"data.tasks": told.get("data"), "sampling.max_tokens": 8, "learner.batch_size": told.get("rows")},
+    }
     given = {
         "model.name": f"{told['folder']}/hf",
         "model.device": "cpu",
         "model.precision": told["precision"],
-        "data.tasks": f"{told['folder']}/problems.jsonl",
         "data.prompt": "think_answer",
         "evaluation.tasks": "arithmetic",
         "evaluation.problems": 1,
-        "sampling.problems_per_step": told["problems"],
-        "sampling.group_size": told["group"],
-        "sampling.max_tokens": told["tokens"],
         "learner.steps": STEPS,
         "learner.lr": told["lr"],
         "run.threads": told["threads"],
         "run.out": told["out"],
-        **told.get("extra", {}),
+        **own[method],
+        **told["extra"],
     }
-    settings = resolve_settings("grpo", [f"{name}={value}" for name, value in given.items()]).settings
+    settings = resolve_settings(method, [f"{name}={value}" for name, value in given.items()]).settings
     assert isinstance(settings, Settings)
     return settings
 

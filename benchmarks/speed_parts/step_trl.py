@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
-from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from qed.data.prompts import think_answer
@@ -16,6 +13,7 @@ from qed.rewards import grader
 from qed.types import Problem, Rollout
 from speed_parts.pace import Pace
 from speed_parts.rewards import NoisyGrader, digest
+from speed_parts.trl_trainer import train
 
 
 class Rewarding:
@@ -54,78 +52,36 @@ class Watched(GRPOTrainer):
         return super().compute_loss(model, inputs, *arguments, **named)
 
 
-class Rounds(TrainerCallback):
-    """Makes every step a round."""
-
-    def __init__(self, pace: Pace, rewarding: Rewarding) -> None:
-        self.pace, self.rewarding = pace, rewarding
-        self.trainer: Watched | None = None
-
-    def on_log(self, *_: Any, **__: Any) -> None:
-        """What a step logs is the last that it does."""
-        assert self.trainer is not None
-        self.pace.done(
-            tokens=self.rewarding.tokens,
-            rows=self.trainer.rows,
-            live_rows=self.trainer.rows,
-            signal_share=self.rewarding.grader.signal_share,
-            prompts=self.trainer.seen,
-        )
-
-
-def configuration(told: dict[str, Any], out: str, scale_rewards: str = "group") -> GRPOConfig:
-    """One update for each batch of answers, no KL, no recomputation of activations, the log written after every
-    step."""
-    return GRPOConfig(
-        output_dir=out,
-        per_device_train_batch_size=told["problems"] * told["group"],
-        gradient_accumulation_steps=1,
-        num_generations=told["group"],
-        max_completion_length=told["tokens"],
-        max_steps=1_000_000,
-        learning_rate=told["lr"],
-        lr_scheduler_type="constant",
-        beta=0.0,
-        temperature=1.0,
-        top_p=1.0,
-        top_k=0,
-        loss_type="grpo",
-        scale_rewards=scale_rewards,
-        bf16=told["precision"] == "bfloat16",
-        gradient_checkpointing=False,
-        shuffle_dataset=False,
-        use_cpu=True,
-        dataloader_pin_memory=False,
-        logging_steps=1,
-        report_to=[],
-        save_strategy="no",
-        disable_tqdm=True,
-        log_completions=False,
-    )
+def options(told: dict[str, Any], scale_rewards: str = "group") -> dict[str, Any]:
+    """One update for each batch of answers, no KL."""
+    return {
+        "per_device_train_batch_size": told["problems"] * told["group"],
+        "gradient_accumulation_steps": 1,
+        "num_generations": told["group"],
+        "max_completion_length": told["tokens"],
+        "beta": 0.0,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "loss_type": "grpo",
+        "scale_rewards": scale_rewards,
+        "shuffle_dataset": False,
+        "log_completions": False,
+    }
 
 
 def main() -> None:
     """Make a trainer and its steps when told."""
     pace = Pace()
-    told = pace.settings
-    rows = [json.loads(line) for line in Path(told["order"]).read_text(encoding="utf-8").splitlines()]
-    asked = [{"prompt": [{"role": "user", "content": row["question"]}], "answer": row["answer"]} for row in rows]
-    folder = f"{told['folder']}/hf"
     rewarding = Rewarding(pace)
-    rounds = Rounds(pace, rewarding)
-    with tempfile.TemporaryDirectory() as out:
-        trainer = Watched(
-            model=AutoModelForCausalLM.from_pretrained(folder, dtype="float32"),
-            args=configuration(told, out),
-            train_dataset=Dataset.from_list(asked),
-            processing_class=AutoTokenizer.from_pretrained(folder),
-            reward_funcs=[rewarding],
-            callbacks=[rounds],
-        )
-        trainer.remove_callback(PrinterCallback)
-        rounds.trainer = trainer
-        pace.ready()
-        trainer.train()
+    rows = [json.loads(line) for line in Path(pace.settings["order"]).read_text(encoding="utf-8").splitlines()]
+    asked = [{"prompt": [{"role": "user", "content": row["question"]}], "answer": row["answer"]} for row in rows]
+
+    def figures(trainer: Watched, _: Any) -> dict[str, Any]:
+        counts = {"tokens": rewarding.tokens, "rows": trainer.rows, "live_rows": trainer.rows}
+        return {**counts, "signal_share": rewarding.grader.signal_share, "prompts": trainer.seen}
+
+    train(pace, Watched, GRPOConfig, options(pace.settings), asked, figures, reward_funcs=[rewarding])
 
 
 if __name__ == "__main__":

@@ -51,7 +51,6 @@ class Seconds:
 class TuneResult:
     """The measured times, and the proposed mode."""
 
-    default: ComputeMode
     chosen: ComputeMode
     rounds: dict[ComputeMode, list[Seconds]]
     device: str
@@ -143,7 +142,7 @@ def tune(settings: Settings, lengths: Lengths, say: Callable[[str], None]) -> Tu
         if number == 0:
             fastest = min(seconds.step for (seconds,) in rounds.values())
             modes = [mode for mode in modes if mode == default or rounds[mode][0].step <= DROP_RATIO * fastest]
-    return TuneResult(default, choose_mode(rounds, default), dict(rounds), device)
+    return TuneResult(choose_mode(rounds, default), dict(rounds), device)
 
 
 def _time_round(work: Work, modes: Sequence[ComputeMode]) -> dict[ComputeMode, Seconds]:

@@ -29,8 +29,6 @@ MAX_SENTENCE_CHARS = 1_000
 NUMBER = re.compile(
     r"(?<![\w.])[-−]?[$€£]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:[/:]\d+(?!\.?\d))?(?:\s?\\?%)?", re.ASCII
 )
-NO_DIGIT = re.compile(r"[,$€£%\\\s]")
-SEPARATOR = re.compile("[/:]")
 BOLD = re.compile(r"\*\*([^*\n]{1,300})\*\*")
 LETTER = re.compile(
     r"(?:option|choice|answer|correct)\b[^\n.]{0,20}?\(?\b([A-J])\b\)?|^(?:\*\*)?\(?([A-J])[).]?(?:\*\*)?$"
@@ -80,15 +78,6 @@ def _find_boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int
                 yield start, match.start()
         elif brace[-1] == "{" and len(brace) != 2:
             starts.append(match.end() if brace[:-1].strip() in names else -1)
-
-
-def find_last_number(text: str) -> str | None:
-    """Return the last number of a text as plain digits; None without one.
-
-    Currency, percent signs and thousands separators are dropped; of a fraction the denominator is returned.
-    """
-    match = _find_last(NUMBER, text)
-    return SEPARATOR.split(NO_DIGIT.sub("", match.group()))[-1].replace("−", "-") if match is not None else None
 
 
 def extract_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] = TAGS) -> Extracted | None:

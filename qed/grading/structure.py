@@ -11,7 +11,6 @@ from qed.grading.units import combine_quantities, parse_currency, parse_quantity
 from qed.grading.vocabulary import RELATIONS
 
 SETTING = {"\\cup": "or", "\\cap": "and", "\\setminus": "without"}
-SEPARATORS = {",", ";"}
 LISTING = {"\\or": "or", "\\land": "and", "\\cup": "or", "\\cap": "and"}  # x < 2 \\cup x > 3
 NUMBERS = {"number", "negate", "divide", "constant"}
 REALS = Node("symbol", "\\mathbb R")

@@ -25,25 +25,6 @@ TILE_ROWS = 2048
 KEPT_ELEMENTS = 1 << 25
 
 
-def compute_linear_logps(
-    hidden: Tensor, weight: Tensor, labels: Tensor, temperature: float = 1.0, bias: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Compute log-probs of labels, and entropies, from hidden states and an output layer.
-
-    Args:
-        hidden: [N, H].
-        weight: [V, H].
-        labels: [N] int64.
-        temperature: divides the logits.
-        bias: [V] or None.
-
-    Returns:
-        two [N] tensors in float32, or float64 where the hidden states are.
-    """
-    logps, entropy, _ = compute_linear_scores(hidden, weight, labels, temperature, bias)
-    return logps, entropy
-
-
 def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bias and a transform
     hidden: Tensor,
     weight: Tensor,
@@ -54,9 +35,20 @@ def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bi
     into_grad: bool = False,
     transform: LogitTransform = IDENTITY,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute log-probs, entropies and log sum_v p_v^2; the latter has no gradient, and is empty without `squares`.
+    """Compute log-probs of labels, entropies and log sum_v p_v^2 from hidden states and an output layer.
 
-    `transform` is applied to the logits before the temperature divides them.
+    Args:
+        hidden: [N, H].
+        weight: [V, H].
+        labels: [N] int64.
+        temperature: divides the logits.
+        bias: [V] or None.
+        squares: compute the third result, which has no gradient; it is empty otherwise.
+        into_grad: add the weight's gradient to `weight.grad`, see below.
+        transform: applied to the logits before the temperature divides them.
+
+    Returns:
+        three [N] tensors in float32, or float64 where the hidden states are.
 
     With `into_grad` the backward pass adds the weight's gradient directly to `weight.grad`, so that an existing
     gradient, of an earlier micro-batch or of tied embeddings, needs no second tensor. It is for `loss.backward()` on a

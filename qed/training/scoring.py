@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from qed.errors import ModelError
 from qed.models.families import split_head
 from qed.training.batch import Batch, collate, cut_microbatches
-from qed.training.logits import compute_label_logps
 from qed.training.logps import compute_logps
 from qed.training.packing import cut_packed_microbatches, pack_batch
 from qed.types import Rollout
 
 SCORED_TOKENS = 16_384  # per forward pass, padding included
+CHUNK_ROWS = 2048  # of logits whose log-softmax is computed at once
 # Computes the log-probs of each row's output in a precision.
 Score = Callable[[Sequence[Rollout], torch.dtype], list[tuple[float, ...]]]
 
@@ -65,3 +65,17 @@ def _compute_from_logits(model: nn.Module, part: Batch, temperature: float) -> T
         logits = model(input_ids=inputs, use_cache=False, logits_to_keep=count).logits[0, -count:]
         logps[row, mask] = compute_label_logps(logits.float() / temperature, part.labels[row, mask]).to(logps.dtype)
     return logps
+
+
+def compute_label_logps(logits: Tensor, labels: Tensor) -> Tensor:
+    """Compute log softmax(logits)[label], of the shape of `labels`, in float32 where the logits are of half precision.
+
+    Args:
+        logits: [..., V].
+        labels: [...] int64.
+    """
+    flat, column = logits.reshape(-1, logits.shape[-1]), labels.reshape(-1, 1)
+    chunks = zip(torch.split(flat, CHUNK_ROWS), torch.split(column, CHUNK_ROWS), strict=True)
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    logps = [rows.to(dtype).log_softmax(-1).gather(-1, chosen) for rows, chosen in chunks]
+    return torch.cat(logps).reshape(labels.shape)

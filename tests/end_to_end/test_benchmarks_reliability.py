@@ -15,7 +15,7 @@ from typing import Any
 import faults
 import numpy as np
 import pytest
-from faults_parts import card, damage, rival
+from faults_parts import damage, rival
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
@@ -85,7 +85,7 @@ def test_how_a_run_ended_in_words() -> None:
     assert rival.ending(rival.Ended(-15, 3.0, "")) == "killed by signal 15"
     assert rival.ending(rival.Ended(None, 60.2, "")) == "still there after 60 s"
     told = rival.Finding("B1", "no column", "a | b", broken, {"said": []})
-    assert card.card([told])[-1] == "| B1 | no column | 1 | 7 | a \\| b |"
+    assert faults.card([told])[-1] == "| B1 | no column | 1 | 7 | a \\| b |"
     assert told.plain() == {
         **{"group": "B1", "case": "no column", "outcome": "a | b", "code": 1, "traceback": True},
         **{"last": "KeyError: 'prompt'", "seconds": 7.4, "said": []},

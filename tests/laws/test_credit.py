@@ -16,7 +16,7 @@ from qed.algorithms.base import Algorithm
 from qed.algorithms.expert_iteration import ExpertIteration
 from qed.algorithms.online_dpo import OnlineDpo
 from qed.algorithms.parts import estimators
-from qed.algorithms.parts.estimators import COMPARING, SHIFT_INVARIANT, Estimator
+from qed.algorithms.parts.estimators import COMPARING, Estimator
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
@@ -26,6 +26,8 @@ from qed.rollout.stages import assign_advantages, describe_groups
 from qed.runs.run import build_row
 from qed.types import Advantage, Grade, Group, Problem, Rollout
 
+# Adding one number to all rewards of a group changes no advantage of these.
+SHIFT_INVARIANT = frozenset({"group", "leave_one_out", "opo", "passk", "remax", "gdpo"})
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 FAMILY = [
     name for name in sorted(plugins.list_leaves("algorithms")) if issubclass(load_algorithm(name), PolicyGradient)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from other_libraries import apply_verl_singleton_rule, compute_gae, estimate_kl_as_verl
 from torch import Tensor
 
 from qed.algorithms.base import Average, compute_token_weights
 from qed.algorithms.parts import estimators
-from qed.algorithms.parts.divergences import estimate_kl, estimate_kl_as_verl
+from qed.algorithms.parts.divergences import estimate_kl
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.rollout.stages import assign_advantages
 from qed.types import Grade, Problem, Rollout
@@ -50,7 +51,7 @@ def by_group(rewards: Tensor, index: Tensor, function: Callable[[Tensor, Tensor]
 def group_in_verl(rewards: Tensor, index: Tensor, normalize_std: bool, epsilon: float) -> Tensor:
     def one(own: Tensor, _: Tensor) -> Tensor:
         advantages = estimators.normalize_group(own, normalize_std, epsilon)
-        return estimators.apply_verl_singleton_rule(own, advantages, epsilon if normalize_std else 0.0)
+        return apply_verl_singleton_rule(own, advantages, epsilon if normalize_std else 0.0)
 
     return by_group(rewards, index, one)
 
@@ -75,9 +76,7 @@ def of_rows(name: str, columns: dict[str, Tensor], arguments: dict[str, Any]) ->
     factor = len(rewards) / int((rewards != 0).sum()) if name == "gpg" else 1.0
 
     def one(own: Tensor, members: Tensor) -> Tensor:
-        return estimators.apply_verl_singleton_rule(
-            own * factor if len(own) == 1 else own, functions[name](own, members)
-        )
+        return apply_verl_singleton_rule(own * factor if len(own) == 1 else own, functions[name](own, members))
 
     return by_group(rewards, index, one)
 
@@ -87,7 +86,7 @@ def of_tokens(name: str, columns: dict[str, Tensor], arguments: dict[str, Any]) 
     rewards, mask = columns["token_level_rewards"], columns["response_mask"]
     chosen = mask.bool()
     if name == "gae":
-        return estimators.compute_gae(rewards, columns["values"], mask, arguments["gamma"], arguments["lam"])[0]
+        return compute_gae(rewards, columns["values"], mask, arguments["gamma"], arguments["lam"])[0]
     if name in ("reinforce_plus_plus", "remax"):
         found = to_go(rewards, mask, arguments.get("gamma", 1.0))
         return found - columns["reward_baselines"][:, None] * mask if name == "remax" else whitened(found, chosen)
@@ -104,6 +103,13 @@ def to_go(rewards: Tensor, mask: Tensor, discount: float) -> Tensor:
 
 def whitened(values: Tensor, chosen: Tensor) -> Tensor:
     return torch.zeros_like(values).masked_scatter(chosen, estimators.whiten(values[chosen]))
+
+
+def test_recorded_whitening(shared: Path) -> None:
+    vectors = np.load(shared / "vectors" / "verl_entropy_logprob.npz")
+    values, mask = (torch.tensor(vectors[f"masked_whiten::in::{name}"]) for name in ("values", "mask"))
+    found, expected = whitened(values, mask.bool()), torch.tensor(vectors["masked_whiten::out::out"])
+    torch.testing.assert_close(found * mask, expected * mask, rtol=1e-7, atol=1e-7)
 
 
 def test_every_advantage_of_verl(shared: Path) -> None:
@@ -124,7 +130,7 @@ def test_the_returns_of_verl(shared: Path) -> None:
             continue
         mask, rewards = columns["response_mask"], columns["token_level_rewards"]
         if arguments["estimator"] == "gae":
-            found = estimators.compute_gae(rewards, columns["values"], mask, arguments["gamma"], arguments["lam"])[1]
+            found = compute_gae(rewards, columns["values"], mask, arguments["gamma"], arguments["lam"])[1]
         else:
             found = to_go(rewards, mask, arguments.get("gamma", 1.0))
         torch.testing.assert_close(found * mask, expected["returns"] * mask, rtol=1e-6, atol=1e-8)

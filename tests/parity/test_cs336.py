@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerFast
 
 from qed.data.prompts import alpaca
 from qed.models.load import build_tokenizer
+from qed.training.scoring import compute_label_logps
 
 HOME = Path(__file__).resolve().parents[2]
 PLACE = importlib.util.spec_from_file_location("cs336_adapters", HOME / "examples" / "cs336_adapters.py")
@@ -135,6 +136,33 @@ def test_recorded_entropy(shared: Path) -> None:
     case.check(entropy=adapters.run_compute_entropy(**case.inputs))
 
 
+def test_masked_statistics_by_hand() -> None:
+    """1 and 3 are kept of the first row, 7 of the second, nothing of the third; a mask may broadcast."""
+    values = torch.tensor([[1.0, 100, 3], [7, 100, 100], [100, 100, 100]])
+    mask = torch.tensor([[1, 0, 1], [1, 0, 0], [0, 0, 0]])
+    assert adapters.run_masked_mean(values, mask, 1)[:2].tolist() == [2, 7]
+    assert adapters.run_masked_mean(values, mask, 1).isnan().tolist() == [False, False, True]
+    assert float(adapters.run_masked_mean(values, mask)) == pytest.approx(11 / 3)
+    assert adapters.run_masked_normalize(values, mask, 1, 2.0).tolist() == [2, 3.5, 0]
+    values = torch.arange(6.0).reshape(2, 3)
+    assert float(adapters.run_masked_mean(values, torch.tensor([[1], [0]]))) == 1
+    assert adapters.run_masked_mean(values, torch.tensor([1, 0, 1]), 1).tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("name", ["run_masked_mean", "run_masked_normalize"])
+@pytest.mark.parametrize("dim", [None, 1])
+@pytest.mark.parametrize("hidden", [math.nan, math.inf, 1e30])
+def test_nothing_leaks_from_masked_places(name: str, dim: int | None, hidden: float) -> None:
+    mask = torch.tensor([[1, 0, 1], [0, 0, 0]])
+    clean = torch.tensor([[0.5, 0, 2], [0, 0, 0]], dtype=torch.float64, requires_grad=True)
+    dirty = clean.detach().where(mask.bool(), hidden).requires_grad_()
+    one, other = (getattr(adapters, name)(values, mask, dim).nan_to_num() for values in (clean, dirty))
+    torch.testing.assert_close(one, other)
+    (one**2).sum().backward()
+    (other**2).sum().backward()
+    torch.testing.assert_close(clean.grad, dirty.grad)
+
+
 def test_entropy_neither_overflows_nor_breaks_on_what_is_ruled_out() -> None:
     logits = torch.tensor([[[1e4, 1e4, -1e4], [0.0, 0.0, -torch.inf]]], requires_grad=True)
     found = adapters.run_compute_entropy(logits)
@@ -147,12 +175,13 @@ def test_entropy_neither_overflows_nor_breaks_on_what_is_ruled_out() -> None:
 
 @pytest.mark.parametrize("rows", [1, 3, 10**6])
 def test_recorded_entropy_and_log_probs_by_chunks(shared: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qed.training.logits.CHUNK_ROWS", rows)
+    monkeypatch.setattr("qed.training.scoring.CHUNK_ROWS", rows)
     vectors = np.load(shared / "vectors" / "verl_entropy_logprob.npz")
     logits = torch.tensor(vectors["entropy::in::logits"])
-    np.testing.assert_allclose(adapters.entropy(logits).numpy(), vectors["entropy::out::entropy"], rtol=1e-9)
+    np.testing.assert_allclose(adapters.run_compute_entropy(logits), vectors["entropy::out::entropy"], rtol=1e-9)
     logits, labels = (torch.tensor(vectors[f"logprob::in::{name}"]) for name in ("logits", "labels"))
-    np.testing.assert_allclose(adapters.label_logps(logits, labels), vectors["logprob::out::logprob"], rtol=1e-9)
+    np.testing.assert_allclose(compute_label_logps(logits, labels), vectors["logprob::out::logprob"], rtol=1e-9)
+    assert compute_label_logps(logits[:0], labels[:0]).shape == (0,)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from torch import Tensor
 from qed.models.families import IDENTITY, LogitTransform
 from qed.training import fused_logps
 from qed.training.batch import collate
-from qed.training.fused_logps import compute_linear_logps, compute_linear_scores
+from qed.training.fused_logps import compute_linear_scores
 from qed.training.logps import compute_scores
 
 VOCABULARY, WIDTH, ROWS = 23, 5, 11
@@ -89,7 +89,7 @@ def test_a_probability_that_is_rounded_to_nothing_has_no_gradient_of_entropy(
     for elements in (10**6, ROWS):
         cut(monkeypatch, elements, kept=kept)
         hidden, weight, _, labels = inputs(dtype=torch.float32)
-        _, entropy = compute_linear_logps(hidden * 100, weight, labels)
+        _, entropy, _ = compute_linear_scores(hidden * 100, weight, labels)
         found = torch.autograd.grad(entropy.sum(), [hidden, weight])
         wanted = torch.autograd.grad(whole(hidden * 100, weight, labels, 1.0, None)[1].sum(), [hidden, weight])
         for one, other in zip(found, wanted, strict=True):
@@ -177,7 +177,7 @@ def test_in_half_precision_only_the_products_are_rounded(kept: bool, monkeypatch
     (d_logits,) = torch.autograd.grad(wanted.sum(), logits)
     for elements in (10**6, 64 * 7):
         cut(monkeypatch, elements, kept=kept)
-        logps, entropy = compute_linear_logps(hidden, weight, labels)
+        logps, entropy, _ = compute_linear_scores(hidden, weight, labels)
         assert logps.dtype == entropy.dtype == torch.float32
         torch.testing.assert_close(logps, wanted, rtol=1e-5, atol=1e-5)
         (gradient,) = torch.autograd.grad(logps.sum(), weight)
@@ -206,8 +206,9 @@ def test_recorded_entropy_and_log_probs(shared: Path) -> None:
     """The recordings of verl: entropy and log-probs from logits, here as a linear layer of the identity."""
     vectors = np.load(shared / "vectors" / "verl_entropy_logprob.npz")
     logits, labels = torch.tensor(vectors["logprob::in::logits"]), torch.tensor(vectors["logprob::in::labels"])
-    logps, _ = compute_linear_logps(logits, torch.eye(logits.shape[1]), labels)
+    logps, *_ = compute_linear_scores(logits, torch.eye(logits.shape[1]), labels)
     np.testing.assert_allclose(logps.numpy(), vectors["logprob::out::logprob"], rtol=1e-5, atol=1e-6)
     logits = torch.tensor(vectors["entropy::in::logits"])
-    _, entropy = compute_linear_logps(logits, torch.eye(logits.shape[1]), torch.zeros(len(logits), dtype=torch.int64))
+    labels = torch.zeros(len(logits), dtype=torch.int64)
+    _, entropy, _ = compute_linear_scores(logits, torch.eye(logits.shape[1]), labels)
     np.testing.assert_allclose(entropy.numpy(), vectors["entropy::out::entropy"], rtol=1e-5, atol=1e-6)

@@ -24,7 +24,7 @@ from qed.sampling.device_memory import count_training_bytes, count_weight_bytes
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.decoder import is_llama_like
 from qed.sampling.native.kv_cache import KVCacheLayer, _stack_rows
-from qed.sampling.native.sampler import NativeSampler, is_supported, make
+from qed.sampling.native.sampler import NativeSampler, explain_handover, make
 from qed.sampling.native.sequences import Sequences, pack_sequences
 from qed.training.learner import Learner
 from qed.types import Completion
@@ -278,8 +278,8 @@ def test_no_prompt_and_no_answer() -> None:
 
 def test_a_model_with_other_layers_goes_to_the_reference() -> None:
     model = make_model(use_sliding_window=True, sliding_window=4, max_window_layers=1)
-    assert is_supported(model)
+    assert explain_handover(model) is None
     assert isinstance(make(model, None, (1,), 8, torch.float32), NativeSampler)
     model.config.layer_types = ["full_attention", "linear_attention"]
-    assert not is_supported(model)
+    assert explain_handover(model) is not None
     assert type(make(model, None, (1,), 8, torch.float32)) is HFSampler

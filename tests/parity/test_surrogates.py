@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 from making import make_model, make_rollout, prefix_mask
+from other_libraries import average_as_trl_bnpo, average_as_verl_legacy, sum_as_luffy
 
-from qed.algorithms.parts import corrections, losses, scales
+from qed.algorithms.parts import corrections, losses
 from qed.algorithms.parts.policy_gradient import PolicyGradient
-from qed.algorithms.parts.scales import compute_factor
+from qed.algorithms.parts.scales import Scale, compute_factor
 from qed.algorithms.parts.surrogates import (
     Surrogate,
     SurrogateKind,
@@ -241,12 +242,12 @@ def test_only_what_a_sampler_wrote_is_corrected() -> None:
     corrected = settings.prepare(rows, None, None)
     weight = pytest.approx(math.exp(0.5))
     assert corrected.advantages.tolist() == [[1, weight, weight], [1, 1, 0]]
-    told = settings.measured(rows)
+    told = settings.compute_metrics(rows)
     assert told["correction/ratio_mean"] == told["correction/ratio_max"] == pytest.approx(math.exp(0.5))
     assert told["correction/dropped"] == 0
     dropped = PolicyGradient(correction="sequence_mask", correction_high=1.5)
     assert dropped.prepare(rows, None, None).advantages.tolist() == [[1, 0, 0], [1, 1, 0]]
-    assert dropped.measured(rows)["correction/dropped"] == 1
+    assert dropped.compute_metrics(rows)["correction/dropped"] == 1
 
 
 @pytest.mark.parametrize(
@@ -274,7 +275,7 @@ def test_a_token_without_a_log_prob_shares_the_verdict_of_its_row(
     method = PolicyGradient(**settings)
     assert method.prepare(rows, None, None).advantages.tolist() == [pytest.approx(expected, abs=2e-4)]
     dropped = sum(value == 0 for value in expected) / 3
-    assert method.measured(rows)["correction/dropped"] == pytest.approx(dropped)
+    assert method.compute_metrics(rows)["correction/dropped"] == pytest.approx(dropped)
 
 
 @pytest.mark.parametrize(
@@ -360,14 +361,14 @@ def test_settings_that_no_run_can_mean(wrong: dict[str, Any]) -> None:
 
 def test_scales_by_hand() -> None:
     """Dr. GRPO's constant is not divided by the rows in verl and LUFFY; every other average is the same everywhere."""
-    for scale in get_args(scales.Scale):
+    for scale in get_args(Scale):
         assert (
             compute_factor(scale, "sequence", 64)
             == compute_factor(scale, "token", 64)
             == compute_factor(scale, "sequence_sum", 64)
             == 1
         )
-    assert [compute_factor(scale, "constant", 64, ranks=8) for scale in get_args(scales.Scale)] == [1, 1, 8, 1, 8]
+    assert [compute_factor(scale, "constant", 64, ranks=8) for scale in get_args(Scale)] == [1, 1, 8, 1, 8]
     rows = batch_of(answer((-1.0,), (-1.0,)), answer((-1.0, -1.0), (-1.0, -1.0)))
     weights = PolicyGradient(average="constant", scale="luffy").weights(rows, 10)
     assert weights.tolist() == [[pytest.approx(0.1), 0], [pytest.approx(0.1)] * 2]
@@ -377,15 +378,15 @@ def test_cut_dependent_originals_by_hand() -> None:
     """Rows of 1 and 3 tokens with losses 4 and 1, 1, 1: how each library sums them in one micro-batch and in two."""
     loss, mask = column([4, 9, 9], [1, 1, 1]), column([1, 0, 0], [1, 1, 1])
     together, apart = [[0, 1]], [[0], [1]]
-    assert float(scales.average_as_verl_legacy(loss, mask, together, "token")) == pytest.approx(7 / 4)
-    assert float(scales.average_as_verl_legacy(loss, mask, apart, "token")) == pytest.approx((4 + 1) / 2)
-    assert float(scales.average_as_verl_legacy(loss, mask, apart, "sequence")) == pytest.approx((4 + 1) / 2)
-    assert float(scales.average_as_verl_legacy(loss, mask, together, "constant", 10)) == pytest.approx(7 / 10)
-    assert float(scales.average_as_verl_legacy(loss, mask, apart, "constant", 10)) == pytest.approx(7 / 10 / 2)
-    assert float(scales.average_as_trl_bnpo(loss, mask, together)) == pytest.approx(7 / 4)
-    assert float(scales.average_as_trl_bnpo(loss, mask, apart)) == pytest.approx((4 + 1) / 2)
-    assert float(scales.sum_as_luffy(loss, mask, apart, 10)) == float(scales.sum_as_luffy(loss, mask, together, 10))
-    assert float(scales.sum_as_luffy(loss, mask, apart)) == pytest.approx(4 + 1)
+    assert float(average_as_verl_legacy(loss, mask, together, "token")) == pytest.approx(7 / 4)
+    assert float(average_as_verl_legacy(loss, mask, apart, "token")) == pytest.approx((4 + 1) / 2)
+    assert float(average_as_verl_legacy(loss, mask, apart, "sequence")) == pytest.approx((4 + 1) / 2)
+    assert float(average_as_verl_legacy(loss, mask, together, "constant", 10)) == pytest.approx(7 / 10)
+    assert float(average_as_verl_legacy(loss, mask, apart, "constant", 10)) == pytest.approx(7 / 10 / 2)
+    assert float(average_as_trl_bnpo(loss, mask, together)) == pytest.approx(7 / 4)
+    assert float(average_as_trl_bnpo(loss, mask, apart)) == pytest.approx((4 + 1) / 2)
+    assert float(sum_as_luffy(loss, mask, apart, 10)) == float(sum_as_luffy(loss, mask, together, 10))
+    assert float(sum_as_luffy(loss, mask, apart)) == pytest.approx(4 + 1)
 
 
 def test_averages_are_verls(shared: Path) -> None:
@@ -400,7 +401,7 @@ def test_averages_are_verls(shared: Path) -> None:
     for name, average in names.items():
         loss, mask = (torch.from_numpy(data[f"{name}::in::{part}"]) for part in ("loss_mat", "loss_mask"))
         (expected,) = json.loads(str(data[f"{name}::scalars"])).values()
-        found = scales.average_as_verl_legacy(loss, mask.double(), [range(len(mask))], average, mask.shape[1])
+        found = average_as_verl_legacy(loss, mask.double(), [range(len(mask))], average, mask.shape[1])
         assert float(found) == pytest.approx(expected, rel=1e-6), name
 
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Divergence = Literal["k1", "k2", "k3", "abs", "k1+", "k3+", "abs+"]
-# verl's names for them.
-VERL = {"kl": "k1", "mse": "k2", "low_var_kl": "k3"}
 LARGEST_CHANGE = 0.2  # the bound on the relative error of a step in the controller
 
 
@@ -28,21 +26,6 @@ def estimate_kl(name: str, difference: Tensor) -> Tensor:
     if name == "k2":
         return difference**2 / 2
     return difference.abs() if name == "abs" else (-difference).exp() + difference - 1
-
-
-def estimate_kl_as_verl(name: str, logps: Tensor, ref_logps: Tensor) -> Tensor:
-    """Estimate the KL as verl does, by verl's names, for comparisons: k3 clamps d to ± 20 and its value to ± 10.
-
-    Beyond the clamps the gradient is 0, so nothing pulls back a policy that is far away. qed does not clamp.
-    """
-    plain = name.removesuffix("+")
-    estimator, difference = VERL.get(plain, plain), logps - ref_logps
-    value = estimate_kl(estimator, difference.clamp(-20, 20) if estimator == "k3" else difference)
-    value = value.clamp(-10, 10) if estimator == "k3" else value
-    if not name.endswith("+"):
-        return value
-    half_square = estimate_kl("k2", difference)
-    return half_square - half_square.detach() + value.detach()
 
 
 def adapt_kl_weight(weight: float, measured: float, target: float, rows: float, horizon: int) -> float:

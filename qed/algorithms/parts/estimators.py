@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Estimator = Literal["group", "none", "leave_one_out", "opo", "gpg", "passk", "max_rl", "remax", "returns", "gdpo"]
-# Adding a constant to all rewards of a group does not change their advantages.
-SHIFT_INVARIANT = frozenset({"group", "leave_one_out", "opo", "passk", "remax", "gdpo"})
 # These compare the completions of a group, so a group of one always gets 0.
 COMPARING = frozenset({"group", "leave_one_out", "opo", "gpg", "passk", "max_rl", "gdpo"})
 # These compute an advantage for every token.
@@ -122,31 +120,3 @@ def whiten(values: Tensor) -> Tensor:
     if are_all_equal(values):
         return values * 0
     return (values - values.mean()) * (values.var() + WHITEN_EPSILON).rsqrt()
-
-
-def apply_verl_singleton_rule(rewards: Tensor, advantages: Tensor, epsilon: float = 0.0) -> Tensor:
-    """Apply verl's rule for a group of one, for comparisons: mean 0 and deviation 1, so A = r."""
-    return rewards / (1 + epsilon) if len(rewards) == 1 else advantages
-
-
-def compute_gae(rewards: Tensor, values: Tensor, mask: Tensor, discount: float, decay: float) -> tuple[Tensor, Tensor]:
-    """Compute generalised advantages (arXiv 1506.02438) from a critic's values, for comparisons: no algorithm has one.
-
-    Args:
-        rewards, values, mask: [B, T]; masked positions are skipped.
-        discount: of later rewards.
-        decay: lambda, between one step (0) and the whole return (1).
-
-    Returns:
-        the whitened advantages, 0 where masked, and the returns, [B, T].
-    """
-    advantages = rewards * 0
-    after, ahead = rewards[:, 0] * 0, rewards[:, 0] * 0
-    for place in reversed(range(rewards.shape[1])):
-        valid = mask[:, place].bool()
-        error = rewards[:, place] + discount * ahead - values[:, place]
-        after = (error + discount * decay * after).where(valid, after)
-        ahead = values[:, place].where(valid, ahead)
-        advantages[:, place] = after
-    chosen = mask.bool()
-    return (advantages * 0).masked_scatter(chosen, whiten(advantages[chosen])), advantages + values

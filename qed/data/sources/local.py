@@ -17,7 +17,6 @@ from qed.data.sources.rows import Place, Row, Rows
 from qed.errors import DataError
 
 PLAIN = (".jsonl", ".json", ".csv", ".jsonl.gz", ".json.gz", ".csv.gz")
-SUFFIXES = (*PLAIN, ".parquet")
 BOM = b"\xef\xbb\xbf"  # some editors write it before UTF-8 text
 # MMLU's files have no header; their names start with the subject: anatomy_test.csv.
 MMLU_HEADER = ("question", "A", "B", "C", "D", "answer")

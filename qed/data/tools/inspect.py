@@ -14,7 +14,6 @@ from qed.grading.reading import read_answer
 from qed.types import Problem
 
 PERCENTILES = (50, 90, 99)
-SAMPLES = 3
 MAX_EXAMPLES = 5  # unreadable answers that are shown
 MAX_GROUPS = 12  # subjects, levels and sources that are shown
 GROUPS = ("subject", "level", "source")

@@ -52,11 +52,6 @@ def explain_handover(model: Any) -> str | None:
     return None
 
 
-def is_supported(model: Any) -> bool:
-    """Return whether the sampler supports a model: every layer has full causal attention or a sliding window."""
-    return explain_handover(model) is None
-
-
 class NativeSampler(HFSampler):
     """Samples with its own decoding loop in place of `model.generate`; takes the arguments of `HFSampler`."""
 
