@@ -76,7 +76,8 @@ def commands_in_tables(page: Path) -> Iterator[str]:
     """Yield the arguments of each training command in a page's tables."""
     for line in page.read_text(encoding="utf-8").splitlines():
         if line.startswith("|"):
-            yield from (match.replace("MODEL", MODEL) for match in COMMAND.findall(line))
+            for command in COMMAND.findall(line):
+                yield command.replace("MODEL", MODEL).replace("openr1.parquet", "train.jsonl")
 
 
 def links(page: Path) -> Iterator[tuple[str, str]]:
