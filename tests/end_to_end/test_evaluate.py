@@ -76,7 +76,7 @@ def test_an_interrupted_evaluation_equals_one_that_was_not(
 
     monkeypatch.setattr(evaluation_run, "grade", interrupted)
     stopped = qed(*command, "--out", out)
-    assert (stopped.code, "kept in" in stopped.err) == (130, True)
+    assert (stopped.code, "saved in" in stopped.err) == (130, True)
     (part,) = (out / "eval/step_000000").glob(".*.unfinished.jsonl")
     assert len(read_lines(part)) == 1 + 2 * 8
     # As if killed in the middle of a line, with a problem half written.
@@ -142,7 +142,7 @@ def test_a_reward_that_judges_nothing_does_not_hide_what_is_right(qed: Qed, prob
         figures = done.result["tasks"]["sums"]
         assert (figures["accuracy"], figures["reward"], figures["format"]) == (0.5, reward, format_ok), name
         assert figures["judged_by"] == "r1_zero"
-        assert ("judges no answer: r1_zero does" in done.err) == (name != "auto")
+        assert ("correctness by r1_zero" in done.err) == (name != "auto")
         rows = answers(tmp_path / name)
         assert [row["correct"] for row in rows] == [row["level"] == 0 for row in rows]
     again = qed(*command, "--reward", "format_only", "--out", tmp_path / "think")
@@ -258,7 +258,7 @@ def test_stored_answers_are_scored(qed: Qed, tmp_path: Path) -> None:
     unjudged = qed("evaluate", "--responses", file, "--reward", "format_only", "--json")
     told = unjudged.result["tasks"]["answers"]
     assert (told["accuracy"], told["reward"], told["judged_by"]) == (0.5, 0.0, "accuracy")
-    assert "format_only judges no answer" in unjudged.err
+    assert "format_only does not judge" in unjudged.err
 
 
 @pytest.mark.parametrize(

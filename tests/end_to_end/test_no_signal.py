@@ -99,7 +99,7 @@ def test_a_model_that_writes_nothing(qed: Callable[..., Any], tmp_path: Path, mo
         return [[Completion((self.ends[0],), (-1.0,), "stop") for _ in own] for own in seeds]
 
     monkeypatch.setattr("qed.sampling.native.sampler.NativeSampler.generate", generate)
-    assert "log-probs are not" in qed("grpo", "--out", tmp_path / "run", *SMALL).err, "which are made up here"
+    assert "log-probs are not" in qed("grpo", "--out", tmp_path / "refused", *SMALL).err, "which are made up here"
     done = qed("grpo", "--out", tmp_path / "run", *SMALL, "--run.preflight", "false")
     assert done.code == 5, done.err
     alarms = [event["name"] for event in read_lines(tmp_path / "run" / "events.jsonl") if event["event"] == "alarm"]

@@ -185,7 +185,7 @@ def test_overlap_is_that_of_brute_force(training: list[list[str]], bench: list[l
     made = [[Problem(f"{k}{i}", " ".join(w), "1") for i, w in enumerate(p)] for k, p in (("t", training), ("b", bench))]
     index = Index({"bench": made[1]}, n)
     for problem, words in zip(made[0], training, strict=True):
-        found = {hit.other.id for hit in index.overlapping(problem)}
+        found = {hit.other.id for hit in index.find_overlapping(problem)}
         assert found == {f"b{i}" for i, other in enumerate(bench) if words == other or runs(words) & runs(other)}
 
 

@@ -182,7 +182,7 @@ VALUES = st.recursive(
 @given(row=st.dictionaries(COLUMNS, VALUES, max_size=7), benchmark=st.sampled_from(BENCHMARKS))
 def test_no_row_ends_in_a_traceback(row: dict[str, Any], benchmark: Benchmark) -> None:
     """Whatever stands in the columns that are known: a problem, a counted reason, or an error that names the row."""
-    for prepare in (dict, benchmark._ours):
+    for prepare in (dict, benchmark._adapt_row):
         try:
             problems = base.build_problems(iter([(Place("data", 1), row)]), "data", {}, Counter(), prepare)
         except DataError as error:

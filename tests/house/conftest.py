@@ -85,13 +85,13 @@ class Recipes:
 def recipes(monkeypatch: pytest.MonkeyPatch) -> Recipes:
     """All recipes, replaced."""
     stand_in = Recipes()
-    modules = {"train": ["train", "pipeline"], "quickstart": ["quickstart"], "dry_run": ["dry_run"]}
+    modules = {"train": ["train", "run_pipeline"], "quickstart": ["run_quickstart"], "dry_run": ["run_dry"]}
     for name, functions in modules.items():
         module = ModuleType(f"qed.loops.{name}")
         for function in functions:
             setattr(module, function, stand_in.named(function))
         monkeypatch.setitem(sys.modules, module.__name__, module)
     start = ModuleType("qed.loops.warm_start")
-    start.first_taught = lambda settings, launch: settings  # type: ignore[attr-defined]
+    start.warm_start = lambda settings, launch: settings  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, start.__name__, start)
     return stand_in

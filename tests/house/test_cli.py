@@ -132,7 +132,7 @@ def test_an_algorithm_is_trained_with_its_settings_and_origins(run: Run, recipes
 def test_pipelines_have_recipes_of_their_own(run: Run, recipes: Any, command: str) -> None:
     assert run(command, "--skip-rl")[0] == 0
     [(name, settings, _)] = recipes.calls
-    assert name == command
+    assert name == f"run_{command}"
     assert isinstance(settings, PipelineSettings)
     assert settings.skip_rl
 
@@ -152,7 +152,7 @@ def test_json_is_the_last_line_of_stdout(run: Run, recipes: Any) -> None:
 
 def test_a_dry_run_trains_nothing(run: Run, recipes: Any) -> None:
     assert run("grpo", "--dry-run")[0] == 0
-    assert [name for name, _, _ in recipes.calls] == ["dry_run"]
+    assert [name for name, _, _ in recipes.calls] == ["run_dry"]
 
 
 # Errors

@@ -60,7 +60,7 @@ def test_every_convention_stands_in_the_table() -> None:
 
 def test_bounds() -> None:
     said = [int(row[1].replace(",", "")) for row in table("bound", "")]
-    names = "LONGEST_ANSWER MOST_TOKENS DEEPEST MOST_ITEMS MOST_BITS LARGEST_FACTORIAL MOST_SIGNS MOST_WORK"
+    names = "MAX_ANSWER_CHARS MAX_TOKENS MAX_DEPTH MAX_ITEMS MAX_BITS MAX_FACTORIAL MAX_SIGNS MAX_STEPS"
     assert said == [getattr(bounds, name) for name in names.split()]
 
 

@@ -112,10 +112,10 @@ def test_an_alias_that_cannot_end_is_refused(error: Refused, write: Write, text:
     ("text", "where", "what"),
     [
         ("run:\n\tseed: 1\n", "x.yaml:2: ", "tab"),
-        ("run: {seed: 1\nmodel: 2\n", "x.yaml:2: ", "not YAML"),
-        ("run: 'a\n", "x.yaml:2: ", "not YAML"),
+        ("run: {seed: 1\nmodel: 2\n", "x.yaml:2: ", "not valid YAML"),
+        ("run: 'a\n", "x.yaml:2: ", "not valid YAML"),
         ("run: *nobody\n", "x.yaml:1: ", "undefined alias"),
-        ("a: 1\n---\nb: 2\n", "x.yaml:2: ", "not YAML"),
+        ("a: 1\n---\nb: 2\n", "x.yaml:2: ", "not valid YAML"),
         ("- run\n", "x.yaml:1: ", "key: value"),
         ("just words\n", "x.yaml:1: ", "key: value"),
         ("? [run]\n: 1\n", "x.yaml:1: ", "plain word"),
@@ -151,7 +151,7 @@ def test_bytes_that_are_no_text_are_refused(error: Refused, tmp_path: Path) -> N
 def test_a_key_that_stands_twice_is_refused_with_both_lines(error: Refused, write: Write, second: str) -> None:
     message = error("grpo", write(f"learner:\n  lr: 1\n{second}\n"))
     assert "x.yaml:2" in message
-    assert f"x.yaml:{4 if second.endswith('  lr: 2') else 3}: learner.lr already stands" in message
+    assert f"x.yaml:{4 if second.endswith('  lr: 2') else 3}: learner.lr is already set" in message
 
 
 def test_reading_a_file_never_constructs_anything(error: Refused, write: Write) -> None:

@@ -131,7 +131,7 @@ def test_what_grades_has_one_thread_and_stands_behind_the_step(monkeypatch: pyte
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     zygote = ForkServer("judged:standing", sealed=sealed)
     try:
-        session = zygote.session()
+        session = zygote.open_session()
         assert [session.ask(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")] == ["1", "1"]
         assert session.ask("") > os.nice(0)
         session.close()

@@ -81,7 +81,7 @@ def test_one_failure_in_a_sweep_does_not_stop_the_others(run: Run, recipes: Any)
         (["lrr=1"], "Did you mean 'learner.lr'?"),
         (["lr"], "lacks values"),
         (["lr="], "lacks values"),
-        (["out=a,b"], "a folder of its own"),
+        (["out=a,b"], "a folder for every run"),
         (["lr=1", "learner.lr=2"], "twice"),
         (["seed=1,x"], "run.seed must be a whole number"),
         (["algorithm.clip_low=0.1,7"], "must lie in [0, 1]"),

@@ -201,7 +201,7 @@ def test_a_save_may_be_killed_anywhere(run: Run, monkeypatch: pytest.MonkeyPatch
     # A killed process cleans nothing up.
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "_remove", lambda *_: None)
-        patch.setattr(checkpoints, "_settle_replaced", lambda *_: None)
+        patch.setattr(checkpoints, "_restore_replaced", lambda *_: None)
         try:
             save(run, 4 if again else 6)
         except Killed:
@@ -241,7 +241,7 @@ def test_a_full_disk_leaves_what_was_there(run: Run, monkeypatch: pytest.MonkeyP
         return write(self, text, **more)
 
     monkeypatch.setattr(Path, "write_text", filling)
-    with pytest.raises(QedError, match=r"No space left on device.*whole.*--resume") as raised:
+    with pytest.raises(QedError, match=r"No space left on device.*complete.*--resume") as raised:
         save(run, step)
     assert raised.value.exit_code == 1
     monkeypatch.undo()

@@ -93,7 +93,7 @@ def test_torch_may_be_loaded_before_qed_as_long_as_it_has_computed_nothing() -> 
     """A Python program that imports torch first needs no variable in its environment."""
     code = (
         "import os, torch\nfrom qed import host\nfrom qed.models import alignment\nhost.make_products_reproducible()\n"
-        "print(alignment.alignment_matters(), os.environ['MKL_CBWR'])"
+        "print(alignment.depends_on_alignment(), os.environ['MKL_CBWR'])"
     )
     kept = {name: value for name, value in os.environ.items() if name != host.MKL_MODE}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=kept)

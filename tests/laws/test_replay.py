@@ -158,11 +158,11 @@ def gatherer(problems: int, pool: ReplayBuffer, wanted: int = 4) -> RolloutColle
 def test_retired_problems_are_passed_over_from_the_next_epoch_on() -> None:
     pool = ReplayBuffer(solved={"1", "2"})
     held = gatherer(6, pool)
-    assert {problem.id for problem in held._asked(6)} == {"0", "1", "2", "3", "4", "5"}
+    assert {problem.id for problem in held._next_problems(6)} == {"0", "1", "2", "3", "4", "5"}
     assert pool.retired == {"1", "2"}
-    assert {problem.id for problem in held._asked(4)} == {"0", "3", "4", "5"}
+    assert {problem.id for problem in held._next_problems(4)} == {"0", "3", "4", "5"}
     every = gatherer(3, ReplayBuffer(solved={"0", "1", "2"}))
-    assert len(every._asked(9)) == 9, "when all are solved, all are asked again"
+    assert len(every._next_problems(9)) == 9, "when all are solved, all are asked again"
 
 
 def test_replayed_problems_stand_in_for_fresh_ones() -> None:

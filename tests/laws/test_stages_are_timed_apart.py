@@ -131,7 +131,7 @@ def test_rounds_of_sampling_and_of_grading_are_told_apart() -> None:
     gatherer = RolloutCollector(stream, Sampler(), Template(), Grader(), settings, lambda some: [], timer=timer)  # type: ignore[arg-type]
     timer.begin_step(1)
     with timer("sample"):
-        gathered = gatherer.gather(Dapo(), StepContext(1, 1, 0))
+        gathered = gatherer.collect(Dapo(), StepContext(1, 1, 0))
     rounds = gathered.counts["groups/rounds"]
     assert rounds > 1
     assert timer.end_step() == {"time/sample": 10 * rounds, "time/grade": 3 * rounds, "time/step": 13 * rounds}

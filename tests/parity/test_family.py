@@ -267,7 +267,7 @@ def test_dynamic_sampling_goes_on_until_the_step_is_full_and_keeps_the_surplus()
     seen: list[int] = []
     for step in range(1, 4):
         before = len(source.surplus)
-        gathered = source.gather(method, StepContext(step, 9, 0))
+        gathered = source.collect(method, StepContext(step, 9, 0))
         assert len(gathered.groups) == 3
         assert all(int(group[0].problem.question) % 2 == 0 for group in gathered.groups)
         assert gathered.counts["groups/rounds"] > 1
@@ -278,18 +278,18 @@ def test_dynamic_sampling_goes_on_until_the_step_is_full_and_keeps_the_surplus()
 
 
 def test_dynamic_sampling_stops_at_its_cap() -> None:
-    gathered = gatherer([1, 3, 5]).gather(Dapo(max_rounds=4), StepContext(1, 9, 0))
+    gathered = gatherer([1, 3, 5]).collect(Dapo(max_rounds=4), StepContext(1, 9, 0))
     assert gathered.groups == []
     assert gathered.counts == {"groups/rounds": 4, "groups/kept": 0, "groups/dropped": 12}
-    plain = gatherer([1, 3, 5]).gather(Dapo(dynamic_sampling=False), StepContext(1, 9, 0))
+    plain = gatherer([1, 3, 5]).collect(Dapo(dynamic_sampling=False), StepContext(1, 9, 0))
     assert plain.counts == {"groups/rounds": 1, "groups/kept": 3, "groups/dropped": 0}
 
 
 def test_remax_samples_one_greedy_answer_beside_each_group() -> None:
-    gathered = gatherer(range(4), group_size=1).gather(Remax(), StepContext(1, 9, 0))
+    gathered = gatherer(range(4), group_size=1).collect(Remax(), StepContext(1, 9, 0))
     for group in gathered.groups:
         assert [rollout.source for rollout in group] == ["policy", "greedy"]
         assert [rollout.index for rollout in group] == [0, 1]
         assert group[1].output == (9,)
         assert group[1].grade is not None
-    assert all(len(group) == 1 for group in gatherer(range(4), 1).gather(Dapo(), StepContext(1, 9, 0)).groups)
+    assert all(len(group) == 1 for group in gatherer(range(4), 1).collect(Dapo(), StepContext(1, 9, 0)).groups)

@@ -223,7 +223,7 @@ def test_a_module_that_waits_is_asked_directly(taping: Taping) -> None:
         warnings.simplefilter("error")
         alike(sampler.generate(prompts, seeds, sampling), expected)
     assert sampler.without_graphs == "RuntimeError: aten::_local_scalar_dense waits for the device"
-    sampler.refuse("it is known already")
+    sampler.disable_graphs("it is known already")
     alike(sampler.generate(prompts, seeds, sampling), expected)
     assert (sampler.without_graphs, taping.tapes) == ("it is known already", [])
 
@@ -264,7 +264,7 @@ def test_on_a_device_graphs_write_what_steps_write(
     monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
     model, (prompts, seeds) = make_model(dtype=torch.float32).cuda(), asked(25, 16)
     graphs, steps = (NativeSampler(model, None, (1, 2), 24, precision) for _ in range(2))
-    steps.refuse("the other side of the comparison")
+    steps.disable_graphs("the other side of the comparison")
     captured = []
     original = Capture.__call__
     monkeypatch.setattr(Capture, "__call__", lambda *args: (captured.append(args), original(*args))[1])

@@ -193,11 +193,11 @@ def test_a_constant_for_given_tokens_and_nothing_for_what_was_cut() -> None:
 
 def test_a_wrong_trace_stays_out_unless_it_is_asked_for() -> None:
     group = [rollout(3, given=3, source="expert"), rollout(2, reward=1.0), rollout(2, given=1)]
-    assert Luffy().kept([group]) == [group[1:]]
+    assert Luffy().filter_groups([group]) == [group[1:]]
     kept = Luffy(guidance=ExpertPrefix(wrong_traces="keep"))
-    assert kept.kept([group]) == [group]
+    assert kept.filter_groups([group]) == [group]
     group[0].grade = Grade(1.0, True, True, None)
-    assert Luffy().kept([group]) == [group]
+    assert Luffy().filter_groups([group]) == [group]
 
 
 def test_the_shaped_gradient_is_the_published_one() -> None:
@@ -275,7 +275,7 @@ def test_what_could_not_be_graded_is_in_no_statistic_of_own_answers() -> None:
 
 @pytest.mark.parametrize("settings", [{"estimator": "opo"}, {"whiten": True}, {"kl": 0.1, "kl_place": "reward"}])
 def test_settings_that_own_statistics_do_not_read(settings: dict[str, Any]) -> None:
-    for make in (RlSft.from_settings, lambda **own: Luffy(mixture=OffPolicyAdvantages(statistics="split"), **own)):
+    for make in (RlSft, lambda **own: Luffy(mixture=OffPolicyAdvantages(statistics="split"), **own)):
         with pytest.raises(UsageError, match="own answers"):
             make(**settings)
 

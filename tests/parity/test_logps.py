@@ -84,7 +84,7 @@ def test_autocast_reaches_both_passes() -> None:
     assert 0 < difference < 0.15
     seen: list[torch.dtype] = []
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.MonkeyPatch.context() as patch:
-        fused = logps_module.linear_scores
+        fused = logps_module.compute_linear_scores
         patch.setattr(logps_module, "compute_linear_scores", lambda h, *rest: seen.append(h.dtype) or fused(h, *rest))
         compute_logps(model, batch, 1.0)
     assert seen == [torch.bfloat16], "a backward pass by hand sees no autocast, so it must be given the precision"

@@ -28,7 +28,7 @@ def changed(network: nn.Module) -> nn.Module:
 def test_it_goes_a_part_of_the_way(mix: float) -> None:
     reference, policy = make_model(), changed(make_model())
     begun = {name: weight.clone() for name, weight in reference.named_parameters()}
-    EMAReference(reference, policy, 1, mix).before(2)
+    EMAReference(reference, policy, 1, mix).update_if_due(2)
     new = dict(policy.named_parameters())
     assert "lm_head.weight" not in new, "two layers are tied, whose one weight must not move twice"
     for name, weight in reference.named_parameters():
@@ -38,7 +38,7 @@ def test_it_goes_a_part_of_the_way(mix: float) -> None:
 
 def test_adapters_are_merged_into_what_it_becomes() -> None:
     reference, policy = make_model(), changed(lora.add_adapters(make_model(), ModelSettings(lora_rank=2), 0))
-    EMAReference(reference, policy, 1, 1.0).before(2)
+    EMAReference(reference, policy, 1, 1.0).update_if_due(2)
     ids = torch.arange(7)[None]
     torch.testing.assert_close(reference(ids).logits, policy(ids).logits)
 
@@ -48,8 +48,8 @@ def test_it_moves_once_for_each_step_that_is_due() -> None:
     moving = EMAReference(reference, policy, 3, 0.5)
     told = []
     for step in range(1, 9):
-        moving.before(step)
-        moving.before(step)  # as when a step is begun again after a signal
+        moving.update_if_due(step)
+        moving.update_if_due(step)  # as when a step is begun again after a signal
         told.append(moving.moves)
     assert told == [0, 0, 0, 1, 1, 1, 2, 2]
 
@@ -58,13 +58,13 @@ def test_its_state_is_whole() -> None:
     reference, policy = make_model(), changed(make_model())
     moving = EMAReference(reference, policy, 1, 0.5)
     assert moving.state() == {}, "what stands as the phase began is kept elsewhere"
-    moving.before(2)
+    moving.update_if_due(2)
     again = EMAReference(make_model(), policy, 1, 0.5)
     saved = {name: weight.clone() for name, weight in moving.state().items()}
     other = {"layer/exp_avg": torch.zeros(1)}
     assert again.load({**saved, **other}, 1) == other
     for one in (moving, again):
-        one.before(3)
+        one.update_if_due(3)
     for name, weight in moving.state().items():
         assert weight.equal(again.state()[name])
 

@@ -65,7 +65,13 @@ def rows_with_shared_prompts(seed: int = 0) -> Batch:
     asked = [(0, 5), (2, 4), (0, 1), (1, 7), (0, 9), (3, 2), (1, 3), (0, 2), (2, 6)]
     return collate(
         [
-            replace(make_rollout(source, longest=length), prompt=prompts[which], output=tokens, logps=(-1.0,) * length)
+            replace(
+                make_rollout(source, longest=length),
+                prompt=prompts[which],
+                output=tokens,
+                logps=(-1.0,) * length,
+                sampled_mask=(),
+            )
             for which, length in asked
             for tokens in [tuple(source.randrange(2, 23) for _ in range(length))]
         ],

@@ -194,7 +194,7 @@ def test_the_message_names_the_way_out() -> None:
     native = NativeSampler(model, None, ends=(1,))
     with pytest.raises(UsageError, match=r"--sampler hf(.|\n)*--preflight false"):
         require_agreement(check, native, Options("--sampler", "--precision", "--preflight false"))
-    with pytest.raises(UsageError, match=r"transformers' own generation(.|\n)*--model\.precision float32") as refused:
+    with pytest.raises(UsageError, match=r"transformers' own generate(.|\n)*--model\.precision float32") as refused:
         require_agreement(check, HFSampler(model, None, ends=(1,)), Options())
     assert "hf," not in str(refused.value)
 
