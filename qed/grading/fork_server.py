@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +106,7 @@ class ForkServer:
                 origin = self._request_child(theirs)
         except OSError as error:
             raise NotLoadedError(f"the process that grades could not be started: {error}") from error
-        return Session(self, ours, origin)
+        return Session(ours, self.limits, partial(self.end_child, origin=origin))
 
     def _request_child(self, channel: socket.socket) -> socket.socket:
         """Request a child that uses the channel; return the socket of the server process that forks it."""

@@ -6,11 +6,9 @@ import json
 import signal
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from qed.grading.fork_server import ForkServer
+from typing import Any
 
 LOADING_SECONDS = 120.0  # for the imports and the preparation of the target, once per server process
 MAX_REPLY_BYTES = 64 << 20  # of one answer; a child that sends more is killed
@@ -46,11 +44,16 @@ LIMITS = Limits()
 
 
 class Session:
-    """A session with one child of a fork server, which answers one question at a time."""
+    """A session with one child of a fork server, which answers one question at a time.
 
-    def __init__(self, server: ForkServer, channel: socket.socket, origin: socket.socket) -> None:
-        self.server = server
-        self._channel, self._origin = channel, origin
+    Args:
+        channel: the socket to the child.
+        limits: of each question.
+        end_child: ends the child with a process number, and returns its exit status.
+    """
+
+    def __init__(self, channel: socket.socket, limits: Limits, end_child: Callable[[int], int]) -> None:
+        self._channel, self._limits, self._end_child = channel, limits, end_child
         self.pid = 0
         try:
             greeting = self._read_line(time.monotonic() + LOADING_SECONDS)
@@ -76,7 +79,7 @@ class Session:
             FailedError: the question is not JSON, or the child raised (then it lives on), reached its memory limit,
                 sent too much or something unreadable, or died.
         """
-        limits = self.server.limits
+        limits = self._limits
         try:
             message = json.dumps([limits.cpu * scale, question]).encode() + b"\n"
         except (TypeError, ValueError, RecursionError) as error:
@@ -153,7 +156,7 @@ class Session:
         """End the child and return its exit status."""
         self._channel.close()
         pid, self.pid = self.pid, 0
-        return self.server.end_child(pid, self._origin) if pid else 0
+        return self._end_child(pid) if pid else 0
 
     @property
     def alive(self) -> bool:
