@@ -74,7 +74,7 @@ def check_answers(figures: Answers, max_tokens: int) -> list[Finding]:
     without_reward = [] if not figures.without_reward else [_describe_missing_rewards(figures.without_reward)]
     return [
         Finding("answers cut off", f"{figures.truncated:.0%}", truncated),
-        Finding("answers with a form that can be read", f"{figures.readable:.0%}", unreadable),
+        Finding("answers in the expected format", f"{figures.readable:.0%}", unreadable),
         Finding("right answers", f"{figures.right:.0%}"),
         Finding("mean reward", "none" if figures.reward is None else f"{figures.reward:.3f}"),
         *without_reward,
