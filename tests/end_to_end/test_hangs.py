@@ -81,12 +81,12 @@ def test_a_stage_that_hangs(tmp_path: Path, stage: str) -> None:
 @pytest.mark.faults
 def test_an_evaluation_that_hangs(tmp_path: Path) -> None:
     asked = ("--model", "new:tiny", "--tasks", "arithmetic", "--limit", 2, "--max-tokens", 4, "--watchdog", 1)
-    going = begin("evaluate", *asked, "--out", tmp_path / "kept", fault=FAULTS["sample"])
+    going = begin("evaluate", *asked, "--preflight", "false", "--out", tmp_path / "kept", fault=FAULTS["sample"])
     _, err = going.communicate(timeout=100)
     assert going.returncode == 75, err
     assert "in stage 'evaluate'" in err
-    assert f"go on with the same command and --out {tmp_path / 'kept'}; if" in err
-    assert "give --watchdog more seconds" in err
+    assert f"ontinue with the same command and --out {tmp_path / 'kept'}; if" in err
+    assert "increase --watchdog" in err
     assert "most recent call first" in (tmp_path / "kept" / "hang.txt").read_text()
 
 
