@@ -38,7 +38,7 @@ def shortened(arguments: list[str]) -> list[str]:
     if command in TOGETHER:
         phases = {f"--sft.{name}": value for name, value in (PHASE | SFT_ROWS).items()}
         return replaced(arguments, SHORT | phases | {f"--rl.{name}": value for name, value in PHASE.items()})
-    if command.replace("-", "_") in plugins.shelf("algorithms"):
+    if command.replace("-", "_") in plugins.list_leaves("algorithms"):
         rows = SFT_ROWS if command in IMITATION else {}
         return replaced(arguments, SHORT | {f"--{name}": value for name, value in (PHASE | rows).items()})
     return arguments
