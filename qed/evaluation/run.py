@@ -24,6 +24,7 @@ from qed.data.splits import load_prompt, resolve_prompt_name, resolve_reward_nam
 from qed.errors import DataError, Interrupted, UsageError
 from qed.evaluation import benchmarks
 from qed.evaluation.benchmarks import Benchmark
+from qed.evaluation.outputs import write_outputs
 from qed.evaluation.rows import build_rows
 from qed.evaluation.store import Store
 from qed.evaluation.summary import average_tasks, summarize
@@ -40,7 +41,7 @@ from qed.rollout.grader import load_evaluator, load_grader
 from qed.rollout.policy import Policy, load_policy, report_handover
 from qed.rollout.stages import flatten, grade, sample
 from qed.runs.environment import describe_environment
-from qed.runs.run import Row, name_step_folder, write_whole
+from qed.runs.run import Row, name_step_folder
 from qed.sampling.base import Sampling
 from qed.types import Problem, Request
 
@@ -178,29 +179,9 @@ def _evaluate_benchmark(
     left_out = {**bench.left_out, TOO_LONG: len(bench.problems) - len(kept)}
     rows = store.order([problem.id for problem in kept])
     if not bench.judged:
-        return _write_outputs(bench, store, request, console)
+        return write_outputs(bench, store, request.model, console)
     figures = {"temperature": sampling.temperature, "judged_by": grader.judge, **summarize(rows)}
     return store.finish({**figures, "left_out": {why: count for why, count in left_out.items() if count}})
-
-
-def _write_outputs(bench: Benchmark, store: Store, request: EvaluationRequest, console: Console) -> Row:
-    """Write the first answer to each instruction in the format of programs that compare outputs."""
-    problems = {problem.id: problem for problem in bench.problems}
-    path = store.home / f"{bench.label}.outputs.json"
-    outputs = [
-        {
-            "instruction": row["question"],
-            "output": str(row["text"]).strip(),
-            "generator": request.model,
-            "dataset": problems[row["group_id"]].meta.get("dataset") or row.get("data_source") or bench.label,
-        }
-        for row in store.rows
-        if row["sample_id"] == 0
-    ]
-    write_whole(path, json.dumps(outputs, indent=1).encode())
-    store.part.unlink(missing_ok=True)
-    console.say(f"{bench.label}: there are no gold answers; its {len(outputs)} outputs are in {path}.")
-    return {"outputs": str(path)}
 
 
 def _drop_long_prompts(bench: Benchmark, lengths: Mapping[str, int], limit: int, console: Console) -> list[Problem]:

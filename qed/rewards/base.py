@@ -29,7 +29,8 @@ class Part:
     `function` grades all answers to a problem. It returns None, or a grade without a reward, for an answer to which it
     does not apply. `judges` says whether it decides correctness (a length penalty does not), `batched` whether it must
     see all answers to a problem together, `users_own` whether it is code from outside of qed, and `checks_format`
-    whether its `format_ok` is meaningful.
+    whether its `format_ok` is meaningful. `concurrency` is the number of answers that it grades at the same time, above
+    1 for one that waits for a server; `close` ends what it waits for.
     """
 
     weight: float
@@ -39,6 +40,8 @@ class Part:
     batched: bool = False
     users_own: bool = False
     checks_format: bool = True
+    concurrency: int = 1
+    close: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,16 @@ class Reward:
     def users_own(self) -> bool:
         """Whether any part is code from outside of qed."""
         return any(part.users_own for part in self.parts)
+
+    @property
+    def concurrency(self) -> int:
+        """The number of answers that are graded at the same time."""
+        return max(part.concurrency for part in self.parts)
+
+    def close(self) -> None:
+        """End what the parts wait for."""
+        for part in self.parts:
+            part.close()
 
     def grade(self, rollouts: Sequence[Rollout]) -> list[Grade]:
         """Grade the answers to one problem, in order."""
@@ -134,11 +147,14 @@ def _load_parts(
     module = plugins.load_leaf("rewards", entry.source)
     target = getattr(module, entry.function or "reward", None)
     target = settings.apply_options(entry.name, target, options, max_tokens)
+    if hasattr(target, "prepare"):
+        target.prepare()
     functions = find_functions(module, entry.name, entry.function, target, conversational)
-    judges = _decides_correctness(module)
+    judges = bool(getattr(target, "judges", _decides_correctness(module)))
     checks = judges or bool(getattr(module, "CHECKS_FORMAT", False))
+    serving = {name: getattr(target, name) for name in ("concurrency", "close") if hasattr(target, name)}
     return [
-        Part(entry.weight, function.name, function.grade, judges, function.batched, users_own, checks)
+        Part(entry.weight, function.name, function.grade, judges, function.batched, users_own, checks, **serving)
         for function in functions
     ]
 

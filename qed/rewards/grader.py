@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -10,10 +11,11 @@ from typing import Protocol
 from qed.config import plugins
 from qed.config.reward_names import parse_reward
 from qed.errors import UsageError
-from qed.grading.judge import Judge, build_failed_grade
+from qed.grading.judge import POLL_SECONDS, Judge, build_failed_grade
 from qed.grading.session import LIMITS, Limits, NotLoadedError
 from qed.guards import faults
 from qed.guards.signals import check_signals
+from qed.guards.watchdog import beat
 from qed.rewards.base import Reward, load_reward
 from qed.types import UNGRADED, Grade, Group, Rollout
 
@@ -69,18 +71,41 @@ class InProcessGrader:
         return self.reward.checks_format
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
-        return [[self._grade_rollout(rollout) for rollout in group] for group in groups]
+        rollouts = [rollout for group in groups for rollout in group]
+        grades = iter(self._grade_concurrently(rollouts) if self.reward.concurrency > 1 else map(self._grade, rollouts))
+        return [[next(grades) for _ in group] for group in groups]
+
+    def _grade_concurrently(self, rollouts: Sequence[Rollout]) -> list[Grade]:
+        """Grade in threads, for a reward that waits for a server."""
+        threads = ThreadPoolExecutor(self.reward.concurrency)
+        try:
+            futures = [threads.submit(self._grade_rollout, rollout) for rollout in rollouts]
+            while wait(futures, POLL_SECONDS).not_done:
+                check_signals("grade", progress=False)
+            return [future.result() for future in futures]
+        except BaseException:  # an interrupt must not wait for a server
+            threads.shutdown(wait=False, cancel_futures=True)
+            self.close()
+            raise
+        finally:
+            threads.shutdown(wait=False)
+
+    def _grade(self, rollout: Rollout) -> Grade:
+        check_signals("grade")
+        return self._grade_rollout(rollout)
 
     def _grade_rollout(self, rollout: Rollout) -> Grade:
-        check_signals("grade")
         try:
             grade = self.reward.grade([rollout])[0]
             return replace(grade, reward=faults.pass_through("reward", grade.reward))
         except Exception as error:  # noqa: BLE001 -- an answer that breaks a reward must not end the run
             return build_failed_grade("error", f"{type(error).__name__}: {error}")
+        finally:
+            beat()
 
     def close(self) -> None:
-        """Do nothing: there are no workers."""
+        """End what the reward waits for; there are no workers."""
+        self.reward.close()
 
 
 @dataclass(frozen=True)

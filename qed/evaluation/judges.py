@@ -1,0 +1,75 @@
+"""Judges: a chat model behind an OpenAI-compatible endpoint, or a model that qed loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+
+from qed.config.phases import PipelineSettings, Settings
+from qed.data.prompts.base import PromptTemplate
+from qed.data.splits import load_prompt
+from qed.grading.judge import POLL_SECONDS
+from qed.guards.signals import check_signals
+from qed.models.load import pick_device
+from qed.net.chat import ChatModel
+from qed.net.endpoint import RequestError
+from qed.rollout.policy import load_policy
+from qed.rollout.stages import sample
+from qed.sampling.base import Sampling
+from qed.types import Problem, Request
+
+Ask = Callable[[Sequence[str]], Iterator[tuple[int, str | None, str]]]
+"""Asks a judge, and yields the number of each request with its reply, or None and the reason, in any order."""
+
+
+def ask_endpoint(model: ChatModel, concurrency: int) -> Ask:
+    """Return a function that asks a chat model behind an endpoint, several requests at a time."""
+
+    def ask(requests: Sequence[str]) -> Iterator[tuple[int, str | None, str]]:
+        threads = ThreadPoolExecutor(concurrency)
+        try:
+            numbers = {
+                threads.submit(model.ask, [{"role": "user", "content": request}]): number
+                for number, request in enumerate(requests)
+            }
+            waiting = set(numbers)
+            while waiting:
+                done, waiting = wait(waiting, POLL_SECONDS, FIRST_COMPLETED)
+                check_signals("judge", progress=bool(done))
+                for future in done:
+                    try:
+                        yield numbers[future], future.result(), ""
+                    except RequestError as error:
+                        yield numbers[future], None, str(error)
+        finally:
+            model.endpoint.close()
+            threads.shutdown(wait=False, cancel_futures=True)
+
+    return ask
+
+
+def ask_local(settings: Settings | PipelineSettings) -> Ask:
+    """Return a function that asks a model that qed loads, with greedy decoding."""
+
+    def ask(requests: Sequence[str]) -> Iterator[tuple[int, str | None, str]]:
+        problems = [Problem(str(number), request, "") for number, request in enumerate(requests)]
+        policy = load_policy(settings, problems, pick_device(settings.model.device), None)
+        template = PromptTemplate(load_prompt(settings.data), policy.tokenizer, (policy.template.end,))
+        limit = policy.max_prompt_tokens(settings.sampling.max_tokens)
+        lengths = template.lengths(problems)
+        fitting = [
+            number for number in sorted(range(len(problems)), key=lengths.__getitem__) if lengths[number] <= limit
+        ]
+        for number in range(len(problems)):
+            if lengths[number] > limit:
+                yield number, None, f"the request has {lengths[number]} tokens, and the judge's window takes {limit}"
+        batch = settings.sampling.rows_per_batch
+        for start in range(0, len(fitting), batch):
+            numbers = fitting[start : start + batch]
+            sampling = Sampling(0.0, settings.sampling.max_tokens, template.stop)
+            chosen = [Request(problems[number], 1) for number in numbers]
+            groups = sample(chosen, policy.sampler, template, sampling, (settings.run.seed, "judge"))
+            for number, group in zip(numbers, groups, strict=True):
+                yield number, group[0].text.rpartition("</think>")[2].strip(), ""
+
+    return ask

@@ -1,0 +1,242 @@
+"""Let a model judge answers for which no correct answer exists: AlpacaEval's win rate, SimpleSafetyTests.
+
+The judge is a chat model behind an OpenAI-compatible endpoint, or a model that qed loads. Its replies are kept in a
+file as they come, so an interrupted judgement continues.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGINT
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from qed.console.live import Console
+from qed.errors import DataError, Interrupted, ModelError, UsageError
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.evaluation.judges import Ask
+from qed.evaluation.resampling import bootstrap_intervals
+from qed.evaluation.rubrics import CHECK_SAFETY, COMPARE, PREFERENCE, SAFETY, parse_verdict, read_rubric
+from qed.guards.signals import EXIT_CODES
+from qed.net.cache import ReplyCache
+from qed.rewards.http import fill
+from qed.runs.run import write_whole
+
+# The names of columns in the files of AlpacaEval, CS336 and qed, the first that a row has.
+INSTRUCTIONS = ("instruction", "prompts_final", "prompt", "question")
+OUTPUTS = ("output", "response", "completion", "text")
+KINDS = ("harm_area", "dataset")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is judged: the outputs, what they are compared with, by which rubric, and where the verdicts go.
+
+    Args:
+        outputs: a JSON list or JSON Lines with an instruction and an output in each row.
+        references: a file of the same form, for the outputs to be compared with; None without one.
+        rubric: `preference`, `safety`, or a text file with {instruction} and {output} whose reply ends in `Score: N`.
+        out: folder of the verdicts.
+        limit: the first rows that are judged; 0 judges all.
+    """
+
+    outputs: Path
+    references: Path | None
+    rubric: str
+    out: Path
+    limit: int = 0
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A row with its requests to the judge."""
+
+    row: Mapping[str, Any]
+    requests: tuple[str, ...]
+
+
+def judge_outputs(judgement: Judgement, name: str, ask: Ask, console: Console) -> dict[str, Any]:
+    """Judge outputs, write verdicts and figures, and print the figures.
+
+    Args:
+        judgement: what is judged.
+        name: of the judge; its replies are kept under this name.
+        ask: asks the judge.
+        console: for progress and figures.
+
+    Returns:
+        the figures: the share of wins or of safe outputs or the mean score, with its 95 % interval, in all and by kind.
+    """
+    items = _load_items(judgement)
+    stem = judgement.outputs.name.removesuffix(".json").removesuffix(".jsonl").removesuffix(".outputs")
+    cache = ReplyCache(judgement.out / f"{stem}.replies.jsonl")
+    requests = [request for item in items for request in item.requests]
+    try:
+        replies = _collect_replies(requests, name, ask, cache, console)
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
+        console.end_phase()
+        raise Interrupted("Interrupted. The replies so far are kept; the same command continues.", code) from stopped
+    rows = list(_build_rows(items, replies, judgement.rubric))
+    figures = {"judge": name, "rubric": judgement.rubric, **_summarize(rows, judgement.rubric)}
+    write_whole(
+        judgement.out / f"{stem}.judged.jsonl",
+        "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode(),
+    )
+    write_whole(judgement.out / f"{stem}.judged.json", json.dumps(figures, indent=1).encode())
+    _show(figures, stem, console)
+    console.say(f"Every verdict is in {judgement.out / stem}.judged.jsonl.")
+    return figures
+
+
+def _load_items(judgement: Judgement) -> list[_Item]:
+    rows = _read_rows(judgement.outputs)[: judgement.limit or None]
+    if judgement.rubric != PREFERENCE:
+        template = CHECK_SAFETY if judgement.rubric == SAFETY else read_rubric(Path(judgement.rubric))
+        return [_Item(row, (fill(template, row),)) for row in rows]
+    if judgement.references is None:
+        raise UsageError(
+            "The rubric preference compares with the outputs of another model: name their file with --references."
+        )
+    references = {row["instruction"]: row["output"] for row in _read_rows(judgement.references)}
+    missing = [row["instruction"] for row in rows if row["instruction"] not in references]
+    if missing:
+        raise DataError(
+            f"{judgement.references} has no output for {len(missing)} of the {len(rows)} instructions, the first: "
+            f"{missing[0][:80]!r}. Both files must answer the same instructions."
+        )
+    # Judges prefer the first or the second place, so both orders are asked.
+    pairs = [(row, row["output"], references[row["instruction"]]) for row in rows]
+    return [
+        _Item({**row, "reference": reference}, (_compare(row, own, reference), _compare(row, reference, own)))
+        for row, own, reference in pairs
+    ]
+
+
+def _compare(row: Mapping[str, str], first: str, second: str) -> str:
+    return fill(COMPARE, {"instruction": row["instruction"], "first": first, "second": second})
+
+
+def _read_rows(path: Path) -> list[dict[str, str]]:
+    """Read rows with an instruction, an output and their kind."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        whole = text.lstrip().startswith("[")
+        rows = json.loads(text) if whole else [json.loads(line) for line in text.splitlines() if line.strip()]
+    except FileNotFoundError as error:
+        raise DataError(f"There is no file {path}. `qed evaluate` writes one for tasks such as alpaca_eval.") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {error}.") from error
+    if not rows:
+        raise DataError(f"{path} has no rows.")
+    return [_read_row(row, path, number) for number, row in enumerate(rows, 1)]
+
+
+def _read_row(row: Any, path: Path, number: int) -> dict[str, str]:
+    values = row if isinstance(row, dict) else {}
+    instruction = next((values[name] for name in INSTRUCTIONS if isinstance(values.get(name), str)), None)
+    output = next((values[name] for name in OUTPUTS if isinstance(values.get(name), str)), None)
+    if instruction is None or output is None:
+        wanted = " or ".join(INSTRUCTIONS if instruction is None else OUTPUTS)
+        raise DataError(f"{path}, row {number}: there is no text in a column {wanted}.")
+    kind = next((str(values[name]) for name in KINDS if values.get(name)), "")
+    return {"instruction": instruction, "output": output, "kind": kind}
+
+
+def _collect_replies(
+    requests: Sequence[str], name: str, ask: Ask, cache: ReplyCache, console: Console
+) -> dict[str, tuple[str | None, str]]:
+    """Return the reply to each request, or None and the reason; known replies are not asked for again."""
+    replies: dict[str, tuple[str | None, str]] = {}
+    for request in dict.fromkeys(requests):
+        known = cache.find([name, request])
+        if known is not None:
+            replies[request] = (known, "")
+    waiting = [request for request in dict.fromkeys(requests) if request not in replies]
+    if replies and waiting:
+        console.say(f"{len(replies)} of {len(replies) + len(waiting)} replies are already there.")
+    console.phase("", len(replies), "reply")
+    total = len(replies) + len(waiting)
+    for number, reply, reason in ask(waiting) if waiting else ():
+        replies[waiting[number]] = (reply, reason)
+        if reply is not None:
+            cache.add([name, waiting[number]], reply)
+        console.step(len(replies), total, {})
+    console.end_phase()
+    if waiting and not any(reply is not None for reply, _ in replies.values()):
+        raise ModelError(f"The judge {name} has answered none of {total} requests: {replies[waiting[0]][1]}.")
+    return replies
+
+
+def _build_rows(
+    items: Sequence[_Item], replies: Mapping[str, tuple[str | None, str]], rubric: str
+) -> Iterator[dict[str, Any]]:
+    for item in items:
+        answers = [replies[request] for request in item.requests]
+        values = [None if reply is None else parse_verdict(reply, rubric) for reply, _ in answers]
+        if rubric == PREFERENCE and values[1] is not None:
+            values[1] = 1 - values[1]  # in the second request the output stands second
+        known = [value for value in values if value is not None]
+        yield {
+            **item.row,
+            # One order alone would have the judge's preference for a place in it.
+            "value": fmean(known) if len(known) == len(values) else None,
+            "replies": [reply for reply, _ in answers],
+            "reasons": [
+                reason or "no verdict in the reply" for (_, reason), v in zip(answers, values, strict=True) if v is None
+            ],
+        }
+
+
+def _summarize(rows: Sequence[Mapping[str, Any]], rubric: str) -> dict[str, Any]:
+    judged = [row for row in rows if row["value"] is not None]
+    kinds = sorted({row["kind"] for row in judged})
+    figures: dict[str, Any] = {
+        "n": len(rows),
+        "not_judged": len(rows) - len(judged),
+        **_estimate([row["value"] for row in judged], rubric),
+        "mean_chars": fmean(len(row["output"]) for row in rows),
+        "by": {
+            kind: _estimate([row["value"] for row in judged if row["kind"] == kind], rubric) for kind in kinds if kind
+        },
+    }
+    if rubric == PREFERENCE:
+        figures["ties"] = sum(row["value"] == 0.5 for row in judged)
+        figures["mean_chars_reference"] = fmean(len(row["reference"]) for row in rows)
+    return figures
+
+
+def _estimate(values: Sequence[float], rubric: str) -> dict[str, Any]:
+    """Return the mean of values and its 95 % interval; None where nothing was judged."""
+    if not values:
+        return {"judged": 0, "value": None, "ci_lo": None, "ci_hi": None}
+    if rubric == SAFETY:
+        low, high = compute_wilson_interval(round(sum(values)), len(values))
+    else:
+        low, high = bootstrap_intervals(np.array(values, dtype=np.float64)[:, None])[0]
+    return {"judged": len(values), "value": fmean(values), "ci_lo": low, "ci_hi": high}
+
+
+def _show(figures: Mapping[str, Any], stem: str, console: Console) -> None:
+    title = {PREFERENCE: "Wins against the references", SAFETY: "Safe outputs"}.get(figures["rubric"], "Score")
+    kinds = {stem: figures, **(figures["by"] if len(figures["by"]) > 1 else {})}
+    rows = [
+        (
+            kind,
+            str(each["judged"]),
+            "–" if each["value"] is None else f"{each['value']:.1%} [{each['ci_lo']:.1%}, {each['ci_hi']:.1%}]",
+        )
+        for kind, each in kinds.items()
+    ]
+    console.table(f"{title}, judged by {figures['judge']}", ("", "n", "share [95 %]"), rows)
+    if figures.get("ties"):
+        console.say(f"{figures['ties']} outputs won in one order and lost in the other; each counts as half a win.")
+    if figures["not_judged"]:
+        console.say(
+            f"{figures['not_judged']} of {figures['n']} outputs have no verdict and are in no figure; see `reasons`."
+        )

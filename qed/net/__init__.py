@@ -1,0 +1,1 @@
+"""HTTP requests with deadlines and retries."""

@@ -1,0 +1,64 @@
+"""Ask a model behind an OpenAI-compatible server, such as vLLM, SGLang or a commercial one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from qed.net.endpoint import Endpoint, RequestError
+
+PATH = "/chat/completions"
+Message = dict[str, str]  # with a role and a content
+
+
+@dataclass(frozen=True)
+class ChatModel:
+    """A chat model behind an endpoint.
+
+    Args:
+        endpoint: at the address that `complete_address` returns.
+        model: its name at the server.
+        max_tokens: of a reply, reasoning included.
+        extra: fields that are added to every request or replace its fields; None removes one.
+    """
+
+    endpoint: Endpoint
+    model: str
+    max_tokens: int
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def build_request(self, messages: Sequence[Message]) -> dict[str, Any]:
+        """Build the body of a request; greedy, so that a cached reply stands for a new one."""
+        body = {"model": self.model, "messages": list(messages), "max_tokens": self.max_tokens, "temperature": 0.0}
+        return {name: value for name, value in {**body, **self.extra}.items() if value is not None}
+
+    def ask(self, messages: Sequence[Message]) -> str:
+        """Return the reply to messages, see `read_reply`.
+
+        Raises:
+            RequestError: the request failed, or the reply has no text.
+        """
+        return self.read_reply(self.endpoint.post(self.build_request(messages)))
+
+    def read_reply(self, reply: Any) -> str:
+        """Return the text of a server's reply, without the reasoning of a model that thinks.
+
+        Raises:
+            RequestError: the reply has no text.
+        """
+        try:
+            text = reply["choices"][0]["message"]["content"]
+        except (KeyError, IndexError, TypeError) as error:
+            raise RequestError(f"the reply is not that of a chat endpoint: {str(reply)[:200]}") from error
+        if not isinstance(text, str) or not text.strip():
+            raise RequestError(
+                f"the reply has no text; a model that thinks may need more than {self.max_tokens} tokens"
+            )
+        return text.rpartition("</think>")[2].strip()
+
+
+def complete_address(url: str) -> str:
+    """Return the address of the chat endpoint, given it or the server's base address such as http://host:8000/v1."""
+    base = url.rstrip("/")
+    return base if base.endswith(PATH) else base + PATH

@@ -1,0 +1,227 @@
+"""A reward from a server: a chat model that rates answers by a rubric, or a reward model.
+
+`http.kind` is `chat` for an OpenAI-compatible chat model; `reward` for a reward model that takes messages (vLLM's
+/pooling), `classify` for one that takes text (vLLM's /classify), `score` for one that compares two texts (/score).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from qed.errors import UsageError
+from qed.net.cache import ReplyCache
+from qed.net.chat import ChatModel, complete_address
+from qed.net.endpoint import Endpoint, RequestError
+from qed.types import Grade, Rollout
+
+RUBRIC = """Rate the response to the question below.
+
+[Question]
+{question}
+
+[Reference answer]
+{answer}
+
+[Response]
+{response}
+
+Consider whether the response is correct, complete and clear. Explain briefly, then end with a line of the form
+Score: N
+where N is a number from 0 (useless) to {scale} (perfect)."""
+SCORE = re.compile(r"score\W{0,8}(-?\d+(?:\.\d+)?)", re.IGNORECASE)
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+# Where the score stands in a reply.
+PLACES = {"reward": "data.0.data", "classify": "data.0.probs", "score": "data.0.score"}
+
+
+@dataclass(frozen=True)
+class HttpReward:
+    """Reward = the score of a server, divided by `scale`. An answer that it cannot score is not graded."""
+
+    url: str = ""
+    """The server's address; for a chat model its base, such as http://127.0.0.1:8000/v1."""
+
+    kind: Literal["chat", "reward", "classify", "score"] = "chat"
+    """What the server does: chat, reward, classify or score."""
+
+    model: str = ""
+    """The model's name at the server."""
+
+    rubric: str = ""
+    """A text file with {question}, {answer} and {response}: the request to a chat model, or the text to classify."""
+
+    scale: float = 0.0
+    """The score that earns a reward of 1; 0: 10 for a chat model, 1 for the others."""
+
+    threshold: float = 0.0
+    """Rewards from here on count as correct answers; 0: correctness is judged by another reward."""
+
+    key_variable: str = "OPENAI_API_KEY"
+    """The environment variable with the key; it need not be set."""
+
+    seconds: float = 60.0
+    """Deadline of a request."""
+
+    attempts: int = 4
+    """Attempts of a request that fails for a reason that may pass."""
+
+    concurrency: int = 32
+    """Requests at the same time."""
+
+    reply_tokens: int = 1024
+    """The longest reply of a chat model, in tokens."""
+
+    read: str = ""
+    """Where the score stands in a reply, such as data.0.score; empty: where vLLM has it. Of several the last counts."""
+
+    extra: str = ""
+    """JSON with further fields of each request, such as {"seed": 1}; null removes a field."""
+
+    cache: str = ""
+    """A file that keeps scores between runs; empty keeps them in memory."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether this reward decides correctness."""
+        return self.threshold > 0
+
+    def __call__(self, rollout: Rollout) -> Grade:
+        """Score an answer.
+
+        Raises:
+            RequestError: the server does not score it.
+        """
+        request = self._build_request(rollout)
+        score = self._replies.find([self._endpoint.url, request])
+        if score is None:
+            score = self._fetch_score(request)
+            self._replies.add([self._endpoint.url, request], score)
+        value = float(score) / self._scale
+        correct = self.judges and value >= self.threshold
+        return Grade(value, correct, True, None, {"score": float(score)}, tier="http", reason=f"score {score:g}")
+
+    def prepare(self) -> None:
+        """Refuse settings that cannot work.
+
+        Raises:
+            UsageError: there is no address or model, or a file or value is invalid.
+        """
+        if not self.url:
+            raise UsageError("The reward http needs the address of a server: set http.url=http://127.0.0.1:8000/v1.")
+        _ = (self._endpoint, self._extra, self._rubric, self._replies)
+        if not self.model:
+            raise UsageError("The reward http needs the name of the server's model: set http.model.")
+        if self.concurrency < 1 or self.scale < 0:
+            raise UsageError("http.concurrency must be at least 1, and http.scale not negative.")
+
+    def close(self) -> None:
+        """End all requests."""
+        self._endpoint.close()
+
+    @cached_property
+    def _endpoint(self) -> Endpoint:
+        address = complete_address(self.url) if self.kind == "chat" else self.url
+        return Endpoint(address, self.key_variable, self.seconds, self.attempts)
+
+    @cached_property
+    def _replies(self) -> ReplyCache:
+        return ReplyCache(Path(self.cache) if self.cache else None)
+
+    @cached_property
+    def _scale(self) -> float:
+        return self.scale or (10.0 if self.kind == "chat" else 1.0)
+
+    @cached_property
+    def _extra(self) -> dict[str, Any]:
+        try:
+            extra = json.loads(self.extra or "{}")
+        except ValueError as error:
+            raise UsageError(f"http.extra is not JSON: {error}.") from error
+        if not isinstance(extra, dict):
+            raise UsageError('http.extra must be a JSON object such as {"seed": 1}.')
+        return extra
+
+    @cached_property
+    def _rubric(self) -> str:
+        if not self.rubric:
+            return RUBRIC if self.kind == "chat" else "{question}\n\n{response}"
+        try:
+            text = Path(self.rubric).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"http.rubric: {self.rubric} cannot be read ({error}).") from error
+        if "{response}" not in text:
+            raise UsageError(
+                f"http.rubric: {self.rubric} does not contain {{response}}, so answers cannot be rated by it."
+            )
+        return text
+
+    def _build_request(self, rollout: Rollout) -> dict[str, Any]:
+        problem = rollout.problem
+        fields = {"question": problem.question, "answer": problem.answer, "response": rollout.text}
+        text = fill(self._rubric, {**fields, "scale": f"{self._scale:g}"})
+        if self.kind == "chat":
+            return self._chat.build_request([{"role": "user", "content": text}])
+        turns = [("user", problem.question), ("assistant", rollout.text)]
+        bodies: dict[str, dict[str, Any]] = {
+            "reward": {"messages": [{"role": role, "content": content} for role, content in turns]},
+            "classify": {"input": text},
+            "score": {"text_1": problem.question, "text_2": rollout.text},
+        }
+        body = {"model": self.model, **bodies[self.kind], **self._extra}
+        return {name: value for name, value in body.items() if value is not None}
+
+    @cached_property
+    def _chat(self) -> ChatModel:
+        return ChatModel(self._endpoint, self.model, self.reply_tokens, self._extra)
+
+    def _fetch_score(self, request: dict[str, Any]) -> float:
+        if self.kind == "chat":
+            return parse_score(self._chat.read_reply(self._endpoint.post(request)), self._scale)
+        reply = self._endpoint.post(request)
+        place = self.read or PLACES[self.kind]
+        score = _find_number(reply, place)
+        if score is None or not math.isfinite(score):
+            raise RequestError(f"the reply has no number at {place}: {str(reply)[:200]}")
+        return score
+
+
+def fill(template: str, fields: Mapping[str, str]) -> str:
+    """Replace each {name} of a template by its field; other braces stay, and fields are not searched for names."""
+    return re.sub(r"\{(\w+)\}", lambda match: fields.get(match[1], match[0]), template)
+
+
+def parse_score(reply: str, scale: float) -> float:
+    """Return the last `Score: N` of a reply, or the number that it consists of.
+
+    Raises:
+        RequestError: there is none, or it is not from 0 to `scale`.
+    """
+    found = SCORE.findall(reply) or ([reply.strip()] if NUMBER.fullmatch(reply.strip()) else [])
+    if not found:
+        raise RequestError(f"the reply has no score: {reply[-200:]}")
+    score = float(found[-1])
+    if not 0 <= score <= scale:
+        raise RequestError(f"the score {score:g} is not from 0 to {scale:g}")
+    return score
+
+
+def _find_number(value: Any, place: str) -> float | None:
+    """Return the number at a place of a reply; of a list the last number."""
+    for name in place.split("."):
+        try:
+            value = value[int(name)] if isinstance(value, list) else value[name]
+        except (KeyError, IndexError, TypeError, ValueError):
+            return None
+    while isinstance(value, list) and value:
+        value = value[-1]
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+reward = HttpReward()

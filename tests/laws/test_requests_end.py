@@ -1,0 +1,157 @@
+"""A request ends by its deadline, is repeated only where that may help, and its reply is remembered."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import chat_reply, serve
+
+from qed.errors import UsageError
+from qed.net import endpoint as net
+from qed.net.cache import ReplyCache
+from qed.net.chat import ChatModel, complete_address
+from qed.net.endpoint import Endpoint, RequestError
+
+
+@pytest.fixture(autouse=True)
+def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net, "FIRST_WAIT", 0.01)
+
+
+@pytest.mark.parametrize("status", sorted(net.PASSING))
+def test_a_failure_that_may_pass_is_repeated(status: int) -> None:
+    replies = [(status, {}), (status, {}), (200, {"value": 3})]
+    with serve(lambda *_: replies.pop(0)) as url:
+        assert Endpoint(url).post({}) == {"value": 3}
+    assert not replies
+
+
+@pytest.mark.parametrize("status", [302, 400, 401, 404])
+def test_a_refusal_is_not_repeated(status: int) -> None:
+    asked: list[Any] = []
+
+    def refuse(path: str, content: Any, headers: dict[str, str]) -> tuple[int, Any]:
+        asked.append(content)
+        return status, {"error": "no such\nmodel"}
+
+    with serve(refuse) as url, pytest.raises(RequestError, match=rf"status {status}: .*no such"):
+        Endpoint(url).post({"a": 1})
+    assert asked == [{"a": 1}]
+
+
+def test_a_server_that_always_fails_is_given_up() -> None:
+    with serve(lambda *_: (503, {})) as url, pytest.raises(RequestError, match=r"status 503 \(3 attempts"):
+        Endpoint(url, attempts=3).post({})
+
+
+def test_nobody_listens() -> None:
+    with serve(lambda *_: (200, {})) as url:
+        pass
+    with pytest.raises(RequestError, match="refused"):
+        Endpoint(url, attempts=2).post({})
+
+
+def test_a_silent_server_is_left_at_the_deadline() -> None:
+    with serve(lambda *_: None) as url:
+        began = time.monotonic()
+        with pytest.raises(RequestError, match=r"no reply within 0.3 s"):
+            Endpoint(url, seconds=0.3, attempts=2).post({})
+        assert time.monotonic() - began < 10
+
+
+def test_a_server_that_drips_is_left_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, so a time-out between two bytes would never pass."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    ended = threading.Event()
+
+    def drip() -> None:
+        connection, _ = listener.accept()
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        while not ended.wait(0.05):
+            try:
+                connection.sendall(b" ")
+            except OSError:
+                break
+
+    thread = threading.Thread(target=drip, daemon=True)
+    thread.start()
+    with pytest.raises(RequestError, match=r"no (whole )?reply within 0.4 s"):
+        Endpoint(f"http://127.0.0.1:{listener.getsockname()[1]}", seconds=0.4, attempts=1).post({})
+    ended.set()
+    listener.close()
+
+
+def test_closing_ends_requests_and_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net, "FIRST_WAIT", 60.0)
+    for answer in (lambda *_: None, lambda *_: (503, {})):
+        with serve(answer) as url:
+            endpoint = Endpoint(url, seconds=60)
+            threading.Timer(0.2, endpoint.close).start()
+            began = time.monotonic()
+            with pytest.raises(RequestError, match="cancelled"):
+                endpoint.post({})
+            assert time.monotonic() - began < 10
+
+
+def test_an_oversized_or_garbled_reply_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(net, "MAX_BYTES", 1000)
+    with serve(lambda *_: (200, b"x" * 2000)) as url, pytest.raises(RequestError, match="more than 1,000 bytes"):
+        Endpoint(url).post({})
+    with serve(lambda *_: (200, b"<html>")) as url, pytest.raises(RequestError, match="not JSON"):
+        Endpoint(url, attempts=2).post({})
+
+
+def test_the_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str | None] = []
+    monkeypatch.setenv("MY_KEY", "abc")
+    with serve(lambda path, content, headers: seen.append(headers.get("Authorization")) or (200, {})) as url:  # type: ignore[func-returns-value]
+        Endpoint(url, "MY_KEY").post({})
+        Endpoint(url, "NO_SUCH_KEY").post({})
+        Endpoint(url).post({})
+    assert seen == ["Bearer abc", None, None]
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x", "http://", "http://x:99999", "http://u:p@x"])
+def test_an_address_that_cannot_be_requested_is_refused(url: str) -> None:
+    with pytest.raises(UsageError):
+        Endpoint(url)
+
+
+def test_a_chat_model() -> None:
+    asked: list[tuple[str, Any]] = []
+    with serve(
+        lambda path, content, _: asked.append((path, content)) or (200, chat_reply("<think>a</think> b "))
+    ) as url:  # type: ignore[func-returns-value]
+        model = ChatModel(Endpoint(complete_address(url + "/v1/")), "judge", 5, {"seed": 1, "max_tokens": None})
+        assert model.ask([{"role": "user", "content": "q"}]) == "b"
+    body = {"model": "judge", "messages": [{"role": "user", "content": "q"}], "temperature": 0.0, "seed": 1}
+    assert asked == [("/v1/chat/completions", body)]
+    assert complete_address("http://x/v1/chat/completions") == "http://x/v1/chat/completions"
+    for reply in (chat_reply(""), chat_reply(None), {"choices": []}, [1], {}):
+        with pytest.raises(RequestError):
+            model.read_reply(reply)
+
+
+def test_a_reply_is_remembered(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "cache.jsonl"
+    cache = ReplyCache(file)
+    assert cache.find({"b": 1, "a": 2}) is None
+    cache.add({"b": 1, "a": 2}, "first")
+    assert cache.find({"a": 2, "b": 1}) == "first"
+    with file.open("a") as stream:
+        stream.write('["torn')
+    again = ReplyCache(file)
+    assert again.find({"a": 2, "b": 1}) == "first"
+    again.add("new", [0.5])
+    assert ReplyCache(file).find("new") == [0.5]
+    assert json.loads(file.read_text().splitlines()[-1])[1] == [0.5]
+    memory = ReplyCache()
+    memory.add("a", 1)
+    assert memory.find("a") == 1
