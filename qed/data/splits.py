@@ -13,8 +13,9 @@ from qed.config.settings import DataSettings, EvaluationSettings
 from qed.config.task_names import parse_task
 from qed.console.live import Console
 from qed.data import tasks
-from qed.data.prompts.base import PromptTemplate, find_demonstration
+from qed.data.prompts.base import PromptTemplate, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
+from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.selection import compute_percentile_length, select_problems, split_validation
 from qed.errors import DataError, UsageError
 from qed.randomness import shuffle_indices
@@ -121,7 +122,7 @@ def load_prompt(data: DataSettings) -> Any:
 def list_training_texts(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:
     """Yield the texts to train a new tokenizer on: questions or plain prompts, and demonstrations."""
     for problem in problems:
-        yield problem.question if leaf.CHAT else leaf.render(problem, None)
+        yield problem.question if leaf.CHAT else render_prompt(leaf, problem, None)
         yield find_demonstration(leaf, problem) or problem.answer
 
 
