@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from qed.config.reward_names import AUTO, parse_reward
@@ -17,7 +16,8 @@ from qed.data.prompts.base import PromptTemplate, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.selection import compute_percentile_length, select_problems, split_validation
-from qed.errors import DataError, UsageError
+from qed.data.sources.schemas import OptionalMapping
+from qed.errors import DataError, UsageError, suggest_nearest
 from qed.randomness import shuffle_indices
 from qed.runs.run import Run
 from qed.types import Problem
@@ -42,27 +42,28 @@ def load_problems(data: DataSettings, evaluation: EvaluationSettings, seed: int)
     Raises:
         DataError: the data cannot be used, or no problem is left for training or evaluation.
     """
-    load = partial(
-        tasks.load_task,
-        mapping=parse_pairs(data.map, "data.map"),
-        revisions=parse_pairs(data.revisions, "data.revisions"),
-    )
+    _check_map(data.map, (*data.tasks, *evaluation.tasks))
     left_out: Counter[str] = Counter()
+
+    def load(name: str, split: str, evaluated: bool = False) -> list[Problem]:
+        mapping, revisions = choose_columns(data.map, name, evaluated), parse_pairs(data.revisions, "data.revisions")
+        return tasks.load_task(name, split, mapping, left_out, revisions)
+
     training: list[Problem] = []
     benches: dict[str, list[Problem]] = {}
     for name in data.tasks:
-        problems = _drop_duplicates(load(name, "train", left_out=left_out), left_out)
+        problems = _drop_duplicates(load(name, "train"), left_out)
         training += problems
         # Preferences have no answer to evaluate; their validation part is measured by the policy's preferences.
         if not evaluation.tasks and any(problem.answer or not problem.is_preference for problem in problems):
             held_out = (
-                load(name, "test", left_out=left_out)
+                load(name, "test")
                 if tasks.has_test_split(name)
                 else _hold_out(name, problems, evaluation.problems, seed)
             )
             _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
     for name in evaluation.tasks:
-        held_out = load(name, "test", left_out=left_out)
+        held_out = load(name, "test", evaluated=True)
         _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
     questions = {problem.question for problems in benches.values() for problem in problems}
     kept = [problem for problem in training if problem.question not in questions]
@@ -175,6 +176,37 @@ def drop_beyond_percentile(
         f"{percentile:g}th percentile."
     )
     return kept
+
+
+def choose_columns(entries: Sequence[str], name: str, evaluated: bool = False) -> dict[str, str]:
+    """Return the columns to rename for a task: those of `data.map` for it, or else those for all.
+
+    Args:
+        entries: OURS=THEIRS, or TASK?OURS=THEIRS&OURS=THEIRS for one task.
+        name: the task.
+        evaluated: whether it is only evaluated; columns for all tasks then need not exist in it.
+    """
+    for task in map(parse_task, filter(_names_task, entries)):
+        if task.label == parse_task(name).label:
+            return dict(task.columns)
+    pairs = parse_pairs([entry for entry in entries if not _names_task(entry)], "data.map")
+    return OptionalMapping(pairs) if evaluated else pairs
+
+
+def _names_task(entry: str) -> bool:
+    return "?" in entry.partition("=")[0]
+
+
+def _check_map(entries: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse columns of a task that the run does not have."""
+    labels = {parse_task(name).label for name in names}
+    for entry in filter(_names_task, entries):
+        if parse_task(entry).label not in labels:
+            task = entry.partition("?")[0]
+            raise UsageError(
+                f"data.map has columns of {task}, which is not a task of this run.{suggest_nearest(task, names)} "
+                f"There are: {', '.join(names)}."
+            )
 
 
 def parse_pairs(entries: Sequence[str], setting: str) -> dict[str, str]:
