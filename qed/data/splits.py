@@ -17,7 +17,7 @@ from qed.data.prompts.base import load_leaf as find_prompt
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.selection import compute_percentile_length, select_problems, split_validation
 from qed.data.sources.schemas import OptionalMapping
-from qed.errors import DataError, UsageError, suggest_nearest
+from qed.errors import DataError, UsageError
 from qed.randomness import shuffle_indices
 from qed.runs.run import Run
 from qed.types import Problem
@@ -42,7 +42,6 @@ def load_problems(data: DataSettings, evaluation: EvaluationSettings, seed: int)
     Raises:
         DataError: the data cannot be used, or no problem is left for training or evaluation.
     """
-    _check_map(data.map, (*data.tasks, *evaluation.tasks))
     left_out: Counter[str] = Counter()
 
     def load(name: str, split: str, evaluated: bool = False) -> list[Problem]:
@@ -195,18 +194,6 @@ def choose_columns(entries: Sequence[str], name: str, evaluated: bool = False) -
 
 def _names_task(entry: str) -> bool:
     return "?" in entry.partition("=")[0]
-
-
-def _check_map(entries: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse columns of a task that the run does not have."""
-    labels = {parse_task(name).label for name in names}
-    for entry in filter(_names_task, entries):
-        if parse_task(entry).label not in labels:
-            task = entry.partition("?")[0]
-            raise UsageError(
-                f"data.map has columns of {task}, which is not a task of this run.{suggest_nearest(task, names)} "
-                f"There are: {', '.join(names)}."
-            )
 
 
 def parse_pairs(entries: Sequence[str], setting: str) -> dict[str, str]:

@@ -175,11 +175,11 @@ def _load_own_grader(leaf: Any) -> InProcessGrader:
 
 def _list_shared_options(leaf: Any) -> tuple[str, ...]:
     """List the options of a prompt that its reward has too, such as tags."""
-    reward = plugins.load_leaf("rewards", leaf.REWARD).reward
-    if isinstance(leaf, type) or not (is_dataclass(leaf) and is_dataclass(reward)):
+    name, reward = leaf.REWARD, plugins.load_leaf("rewards", leaf.REWARD).reward
+    if not (is_dataclass(leaf) and is_dataclass(reward)):
         return ()
     shared = {field.name for field in fields(leaf)} & {field.name for field in fields(reward)}
-    return tuple(f"{leaf.REWARD}.{name}={getattr(leaf, name)}" for name in sorted(shared))
+    return tuple(f"{name}.{field}={getattr(leaf, field)}" for field in sorted(shared))
 
 
 def _list_tags(leaf: Any) -> tuple[str, ...]:
