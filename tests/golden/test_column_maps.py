@@ -46,7 +46,7 @@ def test_a_map_for_training_leaves_another_evaluation_file_alone(tmp_path: Path)
     loaded = load_problems(DataSettings((odd,), map=MAP), EvaluationSettings(tasks=(usual, again)), 0)
     assert [len(problems) for problems in loaded.benchmarks.values()] == [3, 2]
     assert len(loaded.problems) == 2
-    with pytest.raises(DataError, match="data.map names wo, but the columns are frage"):
+    with pytest.raises(DataError, match=r"data\.map names wo, but the columns are frage"):
         load_problems(DataSettings((odd,), map=("question=wo",)), EvaluationSettings(tasks=(usual,)), 0)
 
 

@@ -37,9 +37,7 @@ TEMPLATES = [
     f"<bos><start_of_turn>user\n{Q}<end_of_turn>\n<start_of_turn>model\n",
     f"<｜begin▁of▁sentence｜><｜User｜>{Q}<｜Assistant｜><think>\n",
     f"<|user|>\n{Q}<|end|>\n<|assistant|>\n",
-    f"A chat of a user and an assistant.\nUser: {Q}\nAssistant: Let me think.\n<think>".replace(
-        " Let me think.\n", " "
-    ),
+    f"A chat of a user and an assistant.\nUser: {Q}\nAssistant: <think>",
     f"### Instruction:\n{Q}\n\n### Response:\n",
 ]
 
@@ -140,7 +138,6 @@ def test_a_chat_template_brings_its_own_special_tokens() -> None:
         (" 2+3=5 </think> <answer> 5 </answer>", True),
         (" 2+3=6 </think> <answer> 6 </answer>", False),
         ("So the number of pens is 6.", False),
-        (" 5 or so, but then", False),
     ],
 )
 def test_correct_only_judges_the_reply_itself(reply: str, right: bool) -> None:
