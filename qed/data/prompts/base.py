@@ -114,8 +114,8 @@ class PromptTemplate:
         opened = prompt.opened
         added = text.removeprefix(opened if text.startswith(opened) else opened.strip())
         # Some data has the end of the turn as text, and it is trained on once.
-        written_end = self.tokenizer.decode([self.end])
-        if written_end and added.rstrip().endswith(written_end):
+        written_end = self.tokenizer.decode([self.end], skip_special_tokens=False)
+        if len(written_end) > 1 and added.rstrip().endswith(written_end):
             added = added.rstrip().removesuffix(written_end)
         output = (*self.tokenizer(added, add_special_tokens=False)["input_ids"], self.end)
         return Rollout(
