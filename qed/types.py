@@ -26,8 +26,10 @@ class Problem:
     `solution` is the worked reasoning without its final answer, or empty. `meta` holds optional fields of the data:
 
     - `subject`, `level`, `source`: for grouping and reports;
-    - `completion`: the complete demonstration, verbatim; `traces`: several of them; `trace_probabilities`: the
-      probability of each token of the first one under the model that wrote it;
+    - `completion`: the complete demonstration, verbatim unless `adapt` lets the prompt write it in its own form;
+      `traces`: several of them; `trace_probabilities`: the probability of each token of the first one under the model
+      that wrote it;
+    - `rendered`: the prompt, if the data has it as the model reads it;
     - `chosen` and `rejected`: a preference pair;
     - `choices` and `options`: the texts and the letters of a multiple-choice question;
     - `k`: the number of answers to sample, where the data asks for k answers by repeating the problem.

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlencode
 
 import yaml
 
@@ -17,6 +18,7 @@ from qed.config.values import Raw, read_node
 from qed.errors import UsageError, suggest_nearest
 
 SUFFIXES = (".yaml", ".yml")
+COLUMN_MAP = "data.map"  # the setting that may be a mapping
 MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -150,13 +152,31 @@ def _walk_mapping(node: yaml.MappingNode, file: str, prefix: str, above: tuple[y
     for key, value in _list_pairs(node, file, above):
         line = key.start_mark.line + 1
         shown = prefix + key.value
-        if isinstance(value, yaml.MappingNode) and value.value:
+        if isinstance(value, yaml.MappingNode) and value.value and shown.endswith(COLUMN_MAP):
+            items = tuple(_list_columns(value, file, (*above, node)))
+            yield Entry(_convert_to_snake(shown), Raw(items=items, origin=f"{file}:{line}"), shown)
+        elif isinstance(value, yaml.MappingNode) and value.value:
             yield from _walk_mapping(value, file, f"{shown}.", (*above, node))
         elif isinstance(value, yaml.MappingNode):
             # An empty section is the same as one whose lines are all commented out.
             yield Entry(_convert_to_snake(shown), Raw(missing=True, origin=f"{file}:{line}"), shown)
         else:
             yield Entry(_convert_to_snake(shown), read_node(value, file, line), shown)
+
+
+def _list_columns(node: yaml.MappingNode, file: str, above: tuple[yaml.Node, ...]) -> Iterator[Raw]:
+    """Yield the entries of a mapping of columns: OURS=THEIRS, or TASK?OURS=THEIRS&… for a mapping by task."""
+    for key, value in _list_pairs(node, file, above):
+        raw = (
+            read_node(value, file)
+            if isinstance(value, yaml.ScalarNode)
+            else Raw(origin=f"{file}:{key.start_mark.line + 1}")
+        )
+        if isinstance(value, yaml.MappingNode):
+            columns = {ours.value: read_node(theirs, file).text for ours, theirs in _list_pairs(value, file, above)}
+            yield replace(raw, text=f"{key.value}?{urlencode(columns)}")
+        else:
+            yield replace(raw, text=f"{key.value}={raw.text}")
 
 
 def _convert_to_snake(key: str) -> str:

@@ -58,9 +58,9 @@ class DataSettings:
     """The training problems, their prompt and their reward."""
 
     tasks: tuple[str, ...] = ("arithmetic",)
-    """Training tasks: NAME[:split][@PATH], or a data file; several are concatenated."""
+    """Training tasks: NAME[:split][@PATH], or a data file; several are concatenated. ?OURS=THEIRS renames columns."""
     map: tuple[str, ...] = ()
-    """Columns of data files to rename, for example question=problem."""
+    """Columns of data files to rename, for example question=problem; of one file: FILE?question=problem&answer=gold."""
     revisions: tuple[str, ...] = ()
     """Hub commits to load tasks from, for example gsm8k=740312a; other tasks use their pinned commit."""
     unique_examples: int = 0

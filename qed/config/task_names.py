@@ -1,20 +1,28 @@
-"""Parse names of tasks: NAME[:split][@PATH], or the path of a data file or folder."""
+"""Parse names of tasks: NAME[:split][@PATH], or the path of a data file or folder; ?OURS=THEIRS renames columns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import parse_qsl
+
+from qed.errors import UsageError
 
 DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
 
 
 @dataclass(frozen=True)
 class TaskName:
-    """A parsed task name: the leaf, the split, and the file to read instead of the task's source."""
+    """A parsed task name: the leaf, the split, the file to read instead of the task's source, and its columns.
+
+    `columns` maps qed's column names to those of this task, and replaces `data.map` for it.
+    """
 
     leaf: str
     split: str = ""
     path: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -28,7 +36,14 @@ class TaskName:
 
 
 def parse_task(name: str) -> TaskName:
-    """Parse NAME[:split][@PATH], or the path of a data file or folder."""
+    """Parse NAME[:split][@PATH], or the path of a data file or folder, and columns: FILE?question=frage&answer=antwort.
+
+    Raises:
+        UsageError: what follows the question mark is not OURS=THEIRS.
+    """
+    whole, mark, query = name.partition("?")
+    if mark and not Path(name).exists():
+        return replace(parse_task(whole), columns=_parse_columns(name, query))
     is_file = name.lower().endswith(DATA_SUFFIXES) and ("@" not in name or Path(name).is_file())
     # A slash distinguishes a folder from a task of the same name: ./gsm8k.
     is_folder = "/" in name and Path(name).is_dir()
@@ -37,3 +52,16 @@ def parse_task(name: str) -> TaskName:
     front, _, path = name.partition("@")
     leaf, _, split = front.partition(":")
     return TaskName(leaf, split, path)
+
+
+def _parse_columns(name: str, query: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
+    except ValueError:
+        pairs = []
+    if not pairs or not all(ours and theirs for ours, theirs in pairs):
+        raise UsageError(
+            f"{name}: after the question mark come columns, OURS=THEIRS joined by &, such as "
+            f"{name.partition('?')[0]}?question=frage&answer=antwort."
+        )
+    return dict(pairs)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from qed.config.settings import DataSettings
+from qed.data.prompts.demonstrations import has_markers
 from qed.errors import DataError
 from qed.grading.equal import equal
 from qed.grading.extract import extract_final_answer
@@ -43,11 +44,12 @@ def select_problems(
 def has_right_solution(problem: Problem) -> bool:
     """Return whether a problem's demonstration ends in the correct answer.
 
-    A solution that states no answer counts as correct: the prompt appends the gold answer to it.
+    A complete reply is judged itself. A solution that states no answer counts as correct: the prompt appends the gold
+    answer to it.
     """
-    completion = problem.meta.get("completion") or ""
-    if completion:
-        return grade_by_final_answer(Rollout(problem, (), (), (), completion, "stop")).correct
+    reply = problem.meta.get("completion") or (problem.solution if has_markers(problem.solution) else "")
+    if reply:
+        return grade_by_final_answer(Rollout(problem, (), (), (), reply, "stop")).correct
     stated = extract_final_answer(problem.solution, "strict")
     return bool(problem.solution) and (stated is None or equal(problem.answer, stated.answer).correct)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from qed.config.reward_names import AUTO, parse_reward
@@ -13,9 +12,11 @@ from qed.config.settings import DataSettings, EvaluationSettings
 from qed.config.task_names import parse_task
 from qed.console.live import Console
 from qed.data import tasks
-from qed.data.prompts.base import PromptTemplate, find_demonstration
+from qed.data.prompts.base import PromptTemplate, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
+from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.selection import compute_percentile_length, select_problems, split_validation
+from qed.data.sources.schemas import OptionalMapping
 from qed.errors import DataError, UsageError
 from qed.randomness import shuffle_indices
 from qed.runs.run import Run
@@ -41,27 +42,27 @@ def load_problems(data: DataSettings, evaluation: EvaluationSettings, seed: int)
     Raises:
         DataError: the data cannot be used, or no problem is left for training or evaluation.
     """
-    load = partial(
-        tasks.load_task,
-        mapping=parse_pairs(data.map, "data.map"),
-        revisions=parse_pairs(data.revisions, "data.revisions"),
-    )
     left_out: Counter[str] = Counter()
+
+    def load(name: str, split: str, evaluated: bool = False) -> list[Problem]:
+        mapping, revisions = choose_columns(data.map, name, evaluated), parse_pairs(data.revisions, "data.revisions")
+        return tasks.load_task(name, split, mapping, left_out, revisions)
+
     training: list[Problem] = []
     benches: dict[str, list[Problem]] = {}
     for name in data.tasks:
-        problems = _drop_duplicates(load(name, "train", left_out=left_out), left_out)
+        problems = _drop_duplicates(load(name, "train"), left_out)
         training += problems
         # Preferences have no answer to evaluate; their validation part is measured by the policy's preferences.
         if not evaluation.tasks and any(problem.answer or not problem.is_preference for problem in problems):
             held_out = (
-                load(name, "test", left_out=left_out)
+                load(name, "test")
                 if tasks.has_test_split(name)
                 else _hold_out(name, problems, evaluation.problems, seed)
             )
             _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
     for name in evaluation.tasks:
-        held_out = load(name, "test", left_out=left_out)
+        held_out = load(name, "test", evaluated=True)
         _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
     questions = {problem.question for problems in benches.values() for problem in problems}
     kept = [problem for problem in training if problem.question not in questions]
@@ -121,7 +122,7 @@ def load_prompt(data: DataSettings) -> Any:
 def list_training_texts(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:
     """Yield the texts to train a new tokenizer on: questions or plain prompts, and demonstrations."""
     for problem in problems:
-        yield problem.question if leaf.CHAT else leaf.render(problem, None)
+        yield problem.question if leaf.CHAT else render_prompt(leaf, problem, None)
         yield find_demonstration(leaf, problem) or problem.answer
 
 
@@ -174,6 +175,25 @@ def drop_beyond_percentile(
         f"{percentile:g}th percentile."
     )
     return kept
+
+
+def choose_columns(entries: Sequence[str], name: str, evaluated: bool = False) -> dict[str, str]:
+    """Return the columns to rename for a task: those of `data.map` for it, or else those for all.
+
+    Args:
+        entries: OURS=THEIRS, or TASK?OURS=THEIRS&OURS=THEIRS for one task.
+        name: the task.
+        evaluated: whether it is only evaluated; columns for all tasks then need not exist in it.
+    """
+    for task in map(parse_task, filter(_names_task, entries)):
+        if task.label == parse_task(name).label:
+            return dict(task.columns)
+    pairs = parse_pairs([entry for entry in entries if not _names_task(entry)], "data.map")
+    return OptionalMapping(pairs) if evaluated else pairs
+
+
+def _names_task(entry: str) -> bool:
+    return "?" in entry.partition("=")[0]
 
 
 def parse_pairs(entries: Sequence[str], setting: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from qed.config.settings import DataSettings
 from qed.config.task_names import parse_task
 from qed.console.live import Console
 from qed.data import tasks
-from qed.data.splits import load_problems, parse_pairs, resolve_prompt_name, resolve_reward_names
+from qed.data.splits import choose_columns, load_problems, parse_pairs, resolve_prompt_name, resolve_reward_names
 from qed.errors import DataError, UsageError
 from qed.grading.equal import read_gold
 from qed.sampling.base import Sampling
@@ -105,9 +105,10 @@ def _list_tasks(settings: Settings, names: Sequence[str]) -> Iterator[tuple[str,
         loaded = load_problems(data, settings.evaluation, settings.run.seed)
         for name, bench in zip(settings.evaluation.tasks or data.tasks, loaded.benchmarks.items(), strict=True):
             yield name, *bench, Counter()
-    mapping, revisions = parse_pairs(data.map, "--map"), parse_pairs(data.revisions, "data.revisions")
+    revisions = parse_pairs(data.revisions, "data.revisions")
     for name in names:
         left_out: Counter[str] = Counter()
+        mapping = choose_columns(data.map, name, evaluated=True)
         yield name, parse_task(name).label, tasks.load_task(name, "test", mapping, left_out, revisions), left_out
 
 

@@ -133,6 +133,31 @@ def check_prefixes(same: int, count: int) -> list[Finding]:
     return [Finding("prompt is a prefix of prompt + answer", f"{same} of {count}", advice)]
 
 
+def check_demonstrations(troubles: Sequence[str]) -> list[Finding]:
+    """Check the demonstrations that an answer can judge.
+
+    Args:
+        troubles: why each does not earn the full reward of its prompt; "" if it does.
+    """
+    if not troubles:
+        return []
+    bad = [trouble for trouble in troubles if trouble]
+    advice = ""
+    if len(bad) > MANY * len(troubles):
+        reasons = "; ".join(f"{bad.count(reason)}: {reason}" for reason in dict.fromkeys(bad))
+        advice = (
+            f"{len(bad)} of {len(troubles)} demonstrations do not teach the right answer in the prompt's form "
+            f"({reasons}). data.correct_only leaves wrong ones out; qed data inspect counts them."
+        )
+    return [
+        Finding(
+            "demonstrations that earn the prompt's full reward",
+            f"{len(troubles) - len(bad)} of {len(troubles)}",
+            advice,
+        )
+    ]
+
+
 def check_window(longer: int, count: int, max_tokens: int) -> list[Finding]:
     """Check whether answers as long as the written ones fit into `sampling.max_tokens`."""
     if not count:

@@ -6,7 +6,7 @@ from statistics import quantiles
 from typing import Any
 
 from qed.config.phases import PipelineSettings, Settings
-from qed.data.prompts.base import find_demonstration
+from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.splits import load_problems, load_prompt, resolve_prompt_name, resolve_reward_names
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
 from qed.models.load import SIZES, check_name, is_new

@@ -11,6 +11,7 @@ import torch
 
 from qed import host
 from qed.config.reward_names import parse_reward
+from qed.data.prompts.demonstrations import find_trouble
 from qed.data.splits import resolve_reward_names
 from qed.guards import preflight_rules as rules
 from qed.guards.preflight_rules import Answers, Finding, Shape
@@ -56,12 +57,14 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
     groups = (
         _sample_probe(phase, [problems[number] for number in order[:PROBLEMS]]) if settings.algorithm.online else []
     )
-    demonstrations = [setup.template.demonstration(problems[number]) for number in order[:WRITTEN]]
+    probed = [problems[number] for number in order[:WRITTEN]]
+    demonstrations = [setup.template.demonstration(problem) for problem in probed]
     written = [rollout for rollout in demonstrations if rollout is not None]
     max_tokens = settings.sampling.max_tokens
     findings = [
         *_check_loss(phase, groups, rows),
         *rules.check_prefixes(*_count_prefixes(phase, written or flatten(groups))),
+        *(rules.check_demonstrations(_judge_demonstrations(phase, probed)) if rows else []),
         *rules.check_window(sum(len(rollout.output) > max_tokens for rollout in written), len(written), max_tokens),
         *rules.check_schedule(settings.learner.lr, settings.learner.warmup_steps, settings.learner.steps),
         *_check_memory(phase, [*rows, *flatten(groups)]),
@@ -146,6 +149,15 @@ def _check_loss(phase: Phase, groups: Groups, rows: Sequence[Rollout]) -> list[F
         *(rules.check_weights(weights) if algorithm.by_advantage else []),
         *rules.check_ends(trained, len(ended), "answers that ended", imitated=False),
     ]
+
+
+def _judge_demonstrations(phase: Phase, problems: Sequence[Problem]) -> list[str]:
+    """Return why each demonstration does not earn the prompt's full reward, "" if it does; of problems with an answer.
+
+    Demonstrations that the prompt writes from the answer alone are left out.
+    """
+    written = [each for each in problems if each.answer and (each.meta.get("completion") or each.solution)]
+    return [find_trouble(phase.setup.template.leaf, each) for each in written]
 
 
 def _count_prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from qed.data import tasks
 from qed.data.prompts.base import load_leaf
+from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.sources import local
 from qed.data.sources.rows import Place
 from qed.data.tasks.base import build_problems
@@ -87,7 +88,7 @@ def test_luffy_keeps_the_demonstration(tmp_path: Path, prompt: str, some: list[d
     write_rows(tmp_path / "x.parquet", build_rows(before, "luffy", asked(prompt), ("x", "train"), Counter()))
     for one, other in zip(before, again(tmp_path / "x.parquet"), strict=True):
         assert (one.question, one.answer, one.solution) == (other.question, other.answer, other.solution)
-        shown = one.meta.get("completion") or leaf.demonstration(one) or ""
+        shown = find_demonstration(leaf, one) or ""
         assert other.meta.get("completion", "") == shown
 
 

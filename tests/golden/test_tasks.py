@@ -20,7 +20,7 @@ from qed.config.settings import DataSettings, EvaluationSettings
 from qed.config.task_names import TaskName, parse_task
 from qed.data import tasks
 from qed.data.prompts import think_answer as think_answer_prompt
-from qed.data.prompts.base import find_demonstration
+from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.splits import load_problems
 from qed.data.tasks import arithmetic, withheld
 from qed.errors import DataError, UsageError

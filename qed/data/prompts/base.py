@@ -2,8 +2,9 @@
 
 A leaf has `render(problem, tokenizer) -> str`, `demonstration(problem) -> str | None`, the stop strings `STOP`, its
 default reward `REWARD`, and `CHAT`, whether the tokenizer's chat template renders it. The optional `OPENS` are tags at
-the end of the prompt's text that belong to the answer. A leaf with options has a frozen dataclass instance with the
-same members in `LEAF`; the options are its fields.
+the end of the prompt's text that belong to the answer, and the optional `TAGS` all tags of an answer, in order: two
+around the reasoning, then two around the result if it has some. A leaf with options has a frozen dataclass instance
+with the same members in `LEAF`; the options are its fields.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from dataclasses import fields, replace
 from typing import Any
 
 from qed.config import plugins
+from qed.data.prompts.demonstrations import cut_at_stop, find_demonstration, is_same_answer, list_demonstrations
+from qed.data.sources.finished import is_chat_text
 from qed.errors import ModelError, UsageError, suggest_nearest
+from qed.grading.extract import find_last_boxed
 from qed.models.chat_template import render_chat
 from qed.types import Problem, Prompt, Rollout
 
@@ -44,8 +48,8 @@ class PromptTemplate:
         self.stop: tuple[str, ...] = leaf.STOP
 
     def prompt(self, problem: Problem) -> Prompt:
-        """Render a problem as the model reads it."""
-        text: str = self.leaf.render(problem, self.tokenizer)
+        """Render a problem as the model reads it; a prompt that the data has rendered stays as it is."""
+        text = render_prompt(self.leaf, problem, self.tokenizer)
         bare = text.rstrip()
         tags = (THINK, *getattr(self.leaf, "OPENS", ()))
         opened = next((tag for tag in tags if bare.endswith(tag)), "")
@@ -61,7 +65,12 @@ class PromptTemplate:
         return [len(ids) for part in parts for ids in self._ids([self.prompt(problem).text for problem in part])]
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
-        plain = not self.leaf.CHAT
+        if not self.leaf.CHAT and any(map(is_chat_text, texts)):
+            # Data with both kinds: a text of a chat template has its special tokens.
+            return [ids for text in texts for ids in self._tokenize([text], not is_chat_text(text))]
+        return self._tokenize(texts, not self.leaf.CHAT)
+
+    def _tokenize(self, texts: list[str], plain: bool) -> list[list[int]]:
         rows = self.tokenizer(texts, add_special_tokens=plain, return_attention_mask=False)["input_ids"]
         # Some tokenizers append EOS to every text, but a prompt is continued.
         return [ids[:-1] if plain and ids and ids[-1] == self.tokenizer.eos_token_id else ids for ids in rows]
@@ -69,8 +78,7 @@ class PromptTemplate:
     def read(self, prompt: Prompt, output: tuple[int, ...]) -> str:
         """Return the text of an answer: the tag that the prompt opened, then the sampled text up to a stop string."""
         text: str = self.tokenizer.decode(output, skip_special_tokens=True)
-        ends = [start + len(stop) for stop in self.stop if (start := text.find(stop)) >= 0]
-        return prompt.opened + text[: min(ends, default=len(text))]
+        return prompt.opened + cut_at_stop(text, self.stop)
 
     def stops(self, output: tuple[int, ...]) -> bool:
         """Return whether an answer contains a stop string."""
@@ -88,14 +96,14 @@ class PromptTemplate:
     def demonstrations(self, problem: Problem) -> list[Rollout]:
         """Return all distinct demonstrations of a problem as rollouts, in the order of the data.
 
-        The first one gets the data's token probabilities under the model that wrote it, but only if there is one per
-        token; with a different tokenizer their number differs.
+        The first one gets the data's token probabilities under the model that wrote it, but only if it is verbatim and
+        there is one per token; with a different tokenizer their number differs.
         """
-        first = find_demonstration(self.leaf, problem)
-        texts = dict.fromkeys(text for text in (first, *problem.meta.get("traces", ())) if text)
+        texts = list_demonstrations(self.leaf, problem)
         rollouts = [self.build_rollout(problem, text) for text in texts]
         logps = tuple(_log_probability(probability) for probability in problem.meta.get("trace_probabilities", ()))
-        if rollouts and len(logps) == len(rollouts[0].output):
+        verbatim = texts[:1] == [problem.meta.get("completion")]
+        if verbatim and len(logps) == len(rollouts[0].output):
             rollouts[0] = replace(rollouts[0], behaviour=logps)
         return rollouts
 
@@ -105,6 +113,10 @@ class PromptTemplate:
         # The tag that the prompt opened is not part of the output tokens, and not trained on.
         opened = prompt.opened
         added = text.removeprefix(opened if text.startswith(opened) else opened.strip())
+        # Some data has the end of the turn as text, and it is trained on once.
+        written_end = self.tokenizer.decode([self.end], skip_special_tokens=False)
+        if len(written_end) > 1 and added.rstrip().endswith(written_end):
+            added = added.rstrip().removesuffix(written_end)
         output = (*self.tokenizer(added, add_special_tokens=False)["input_ids"], self.end)
         return Rollout(
             problem, self.tokens(prompt), output, (), opened + added, "stop", "demonstration", prompt_text=prompt.text
@@ -146,22 +158,18 @@ def load_leaf(name: str, options: Sequence[str] = ()) -> Any:
     return replace(module.LEAF, **given) if given else module
 
 
-def find_demonstration(leaf: Any, problem: Problem) -> str | None:
-    """Return a problem's demonstration: the data's completion, or the prompt's from solution and answer.
-
-    A completion that is None means that the problem has no demonstration, even if the prompt could build one.
-    """
-    completion: str | None = problem.meta.get("completion", "")
-    if completion is None:
-        return None
-    return completion or leaf.demonstration(problem)
+def render_prompt(leaf: Any, problem: Problem, tokenizer: Any) -> str:
+    """Return the text of a problem's prompt: as the data has rendered it, or by the leaf."""
+    text: str = problem.meta.get("rendered") or leaf.render(problem, tokenizer)
+    return text
 
 
 def build_boxed_solution(problem: Problem) -> str | None:
     """Return the solution with its answer in a box, which MATH's solutions already have; None without a solution."""
     if not problem.solution:
         return None
-    if "\\boxed{" in problem.solution:
+    boxed = find_last_boxed(problem.solution)
+    if boxed is not None and (not problem.answer or is_same_answer(problem.answer, boxed)):
         return problem.solution
     return f"{problem.solution}\n\nThe answer is \\boxed{{{problem.answer}}}."
 

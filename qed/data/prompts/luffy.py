@@ -10,6 +10,7 @@ from qed.types import Problem
 CHAT = True
 STOP: tuple[str, ...] = ()
 REWARD = "luffy_think"
+TAGS = ("<think>", "</think>")
 
 # LUFFY's checkpoints were trained on exactly this text, which its data files contain, so it must not change.
 SYSTEM = (

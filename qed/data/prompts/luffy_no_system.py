@@ -10,7 +10,7 @@ from qed.types import Problem
 
 CHAT = True
 STOP: tuple[str, ...] = ()
-REWARD = luffy.REWARD
+REWARD, TAGS = luffy.REWARD, luffy.TAGS
 demonstration = luffy.demonstration
 
 

@@ -9,6 +9,7 @@ from qed.types import Problem
 CHAT = False
 STOP: tuple[str, ...] = ()
 REWARD = "boxed"
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 # A published checkpoint was trained on exactly this text, including the full stop after the question.
 TEXT = (

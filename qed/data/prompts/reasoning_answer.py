@@ -11,6 +11,7 @@ CHAT = True
 STOP: tuple[str, ...] = ()
 REWARD = "gsm8k_xml"
 OPENS = ("<reasoning>",)
+TAGS = ("<reasoning>", "</reasoning>", "<answer>", "</answer>")
 SYSTEM = (
     "Work the problem out first, then give the result and nothing else. Write each tag on a line of its own:\n"
     "<reasoning>\nyour steps\n</reasoning>\n<answer>\nthe result\n</answer>\n"

@@ -10,6 +10,7 @@ from qed.types import Problem
 CHAT = True
 STOP: tuple[str, ...] = ()
 REWARD = "think_answer"
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
 def render(problem: Problem, tokenizer: Any) -> str:

@@ -36,6 +36,11 @@ class WorkingOut:
         return (self.reasoning_start,)
 
     @property
+    def TAGS(self) -> tuple[str, ...]:
+        """Return the tags of an answer."""
+        return (self.reasoning_start, self.reasoning_end, self.solution_start, self.solution_end)
+
+    @property
     def instruction(self) -> str:
         """Return the instruction at the start of the prompt."""
         return (
@@ -68,5 +73,5 @@ class WorkingOut:
 
 
 LEAF = WorkingOut()
-CHAT, STOP, OPENS, REWARD = LEAF.CHAT, LEAF.STOP, LEAF.OPENS, LEAF.REWARD
+CHAT, STOP, OPENS, TAGS, REWARD = LEAF.CHAT, LEAF.STOP, LEAF.OPENS, LEAF.TAGS, LEAF.REWARD
 render, demonstration = LEAF.render, LEAF.demonstration

@@ -45,13 +45,21 @@ def build_problem(values: Fields, row: Row, prefix: str) -> Problem:
     meta.update(values.extra)
     if values.completion:
         meta["completion"] = values.completion
+        # Preferences are compared as they are; of any other reply the prompt may change the form.
+        meta |= {} if "chosen" in values.extra else {"adapt": True}
     solution = values.solution.strip()
-    answer = (values.answer or find_last_boxed(solution) or "").strip()
+    answer = _unbox(values.answer.strip()) or (find_last_boxed(solution) or "").strip()
     # Several solutions of a question are several demonstrations, and several rejected replies several preferences;
     # only duplicate rows have the same id.
     worse = [values.extra["rejected"]] if "rejected" in values.extra else []
     address = derive_seed(values.question.strip(), answer, solution, values.completion, *worse)
     return Problem(f"{prefix}-{address:016x}", values.question.strip(), answer, solution, meta)
+
+
+def _unbox(answer: str) -> str:
+    """Return the content of an answer that is nothing but a box."""
+    boxed = find_last_boxed(answer)
+    return boxed if boxed and answer.strip("$ .") == f"\\boxed{{{boxed}}}" else answer
 
 
 def _rename(meta: dict[str, Any], ours: str, names: tuple[str, ...]) -> None:

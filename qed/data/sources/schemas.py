@@ -5,8 +5,11 @@ The schema is recognised by the columns of a row, not by the file's name; the fi
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from qed.data.sources import choices, conversations
 from qed.data.sources.fields import (
@@ -17,16 +20,22 @@ from qed.data.sources.fields import (
     find_column,
     find_filled_column,
 )
+from qed.data.sources.finished import recognize_prompt
 from qed.data.sources.rows import Place, Row
 from qed.errors import DataError, UsageError, suggest_nearest
 
 QUESTION = ("question", "problem", "prompt")
 ANSWER = ("answer", "final_answer", "expected_answer", "gold", "ground_truth")
 SOLUTION = ("solution", "completion", "response")
-TRACE = ("r1_solution_1", "generated_solution")  # complete answers of a model, used as demonstrations unchanged
+# Complete answers of a model, from which the prompt writes a demonstration.
+TRACE = ("r1_solution_1", "r1_solution_2", "r1_solution_3", "generated_solution")
 # OpenR1 has several answers of a model per problem, and checks of each.
 GENERATIONS = ("generations", "correctness_math_verify", "is_reasoning_complete")
-COLUMNS = (*QUESTION, *ANSWER, *SOLUTION, "subject", "type", "level", "source")
+COLUMNS = (
+    *(*QUESTION, *ANSWER, *SOLUTION, *TRACE, "subject", "type", "level", "source", "target", "chosen", "rejected"),
+    *("messages", "conversations", "instruction", "input", "output", "choices", "options", "reward_model"),
+)
+TYPO = 0.85  # a name this similar to one of qed's columns is a typing error, and no column of the user's own
 OTHER_SCHEMAS = (
     "prompt and completion, messages, conversations, chosen and rejected, instruction and output, question and "
     "choices, prompt and reward_model"
@@ -38,27 +47,46 @@ GSM8K_MARKS = {"answer": "####", "ground_truth": "\nA: "}
 Reader = Callable[[Row, Place], Fields]
 
 
+class OptionalMapping(dict[str, str]):
+    """A mapping of columns that leaves a row without all of them as it is: meant for another file."""
+
+
 def rename_columns(row: Row, mapping: Mapping[str, str], place: Place) -> Row:
     """Rename the columns of a row as the user's mapping (qed's name to the file's name) says.
 
+    A name with points may lead into nested columns: reward_model.ground_truth. Names that qed does not read are
+    columns for the user's own reward.
+
     Raises:
-        UsageError: the mapping names a column that qed does not read.
+        UsageError: the mapping misspells one of qed's columns.
         DataError: the row lacks a column of the mapping.
     """
-    unknown = [ours for ours in mapping if ours not in COLUMNS]
-    if unknown:
-        raise UsageError(
-            f"data.map names {', '.join(unknown)}, which is not one of qed's columns: {', '.join(COLUMNS)}."
-        )
-    missing = [theirs for theirs in mapping.values() if theirs not in row]
+    for ours in mapping:
+        if ours not in COLUMNS and (near := difflib.get_close_matches(ours, COLUMNS, 1, TYPO)):
+            raise UsageError(
+                f"data.map names {ours}, which is not one of qed's columns. Did you mean '{near[0]}'? "
+                f"There are: {', '.join(COLUMNS)}."
+            )
+    found = {ours: _find_nested(row, theirs) for ours, theirs in mapping.items()}
+    missing = [mapping[ours] for ours, value in found.items() if value is None]
+    if missing and isinstance(mapping, OptionalMapping):
+        return row
     if missing:
         raise DataError(f"{place}: data.map names {missing[0]}, but the columns are {', '.join(row)}.")
     rest = {key: value for key, value in row.items() if key not in mapping.values()}
-    return {**rest, **{ours: row[theirs] for ours, theirs in mapping.items()}}
+    return {**rest, **{ours: value[0] for ours, value in found.items() if value is not None}}
+
+
+def _find_nested(row: Row, name: str) -> tuple[Any] | None:
+    """Return a column's value in a tuple, or None if there is no such column."""
+    if name in row:
+        return (row[name],)
+    outer, point, inner = name.partition(".")
+    return _find_nested(row[outer], inner) if point and isinstance(row.get(outer), dict) else None
 
 
 def read_fields(row: Row, place: Place) -> Fields:
-    """Read the fields of a row.
+    """Read the fields of a row. Of a rendered prompt, the question is the one in it, and `rendered` the whole text.
 
     Raises:
         SkippedRow: the row is not a problem; the reason is counted.
@@ -68,7 +96,17 @@ def read_fields(row: Row, place: Place) -> Fields:
     if not values.question.strip():
         name = next((key for key in values.used if key.casefold() in QUESTION), "question")
         raise DataError(f"{place}: the {name} is empty.")
-    return values
+    finished = None if "chosen" in values.extra else recognize_prompt(values.question)
+    if finished is None or not finished.question.strip():
+        return values
+    # What follows a rendered prompt is the whole reply, not the reasoning before an answer.
+    return replace(
+        values,
+        question=finished.question,
+        solution="",
+        completion=values.completion or values.solution,
+        extra={**values.extra, "rendered": values.question},
+    )
 
 
 def _choose_reader(row: Row) -> Reader:
@@ -132,9 +170,9 @@ def _join_story(story: str, question: str) -> str:
 
 
 def _read_prompt(row: Row, place: Place) -> Fields:
-    """Read a TRL prompt with a completion, with an answer, or alone; its other columns are then for a reward."""
+    """Read a TRL prompt with a completion (LUFFY: target), with an answer, or alone; the rest is for a reward."""
     question = conversations.read_question(row["prompt"], place, "prompt")
-    answer_key, solution_key = find_filled_column(row, ANSWER), find_filled_column(row, SOLUTION)
+    answer_key, solution_key = find_filled_column(row, ANSWER), find_filled_column(row, (*SOLUTION, "target"))
     answer = convert_answer(row[answer_key], place, answer_key) if answer_key else ""
     used = ("prompt", answer_key or "", solution_key or "")
     if not (answer_key or solution_key) and ("chosen" in row) != ("rejected" in row):
@@ -144,7 +182,7 @@ def _read_prompt(row: Row, place: Place) -> Fields:
             f"A preference has both: add a column {missing} with the other reply."
         )
     # A reply without a separate answer is the complete demonstration, not the reasoning before an answer.
-    if solution_key == "completion" or (solution_key == "response" and not answer_key):
+    if solution_key in ("completion", "target") or (solution_key == "response" and not answer_key):
         completion = conversations.read_reply(row[solution_key], place, solution_key)
         return Fields(question, answer, completion=completion, used=used)
     solution = convert_solution(row[solution_key], place, solution_key) if solution_key else ""

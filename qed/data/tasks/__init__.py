@@ -31,7 +31,7 @@ def load_task(
     Args:
         name: NAME[:split][@PATH].
         split: used if the name has none.
-        mapping: qed's column names to those of a file.
+        mapping: qed's column names to those of a file; the name's own columns replace it.
         left_out: counts rows that are not problems, by reason.
         revisions: hub commits by task, instead of the pinned ones.
         originals: filled with the rows that were read, by problem id; generated tasks have none.
@@ -54,9 +54,12 @@ def load_task(
         revision = (revisions or {}).get(task.leaf, "")
         # A user's task may not have the parameter `originals`.
         extra = {} if originals is None else {"originals": originals}
-        problems: list[Problem] = module.read(task.split or split, path, mapping, left_out, revision, **extra)
-    elif task.path:
-        raise UsageError(f"The task {task.leaf} generates its problems and cannot read {task.path}; leave '@' out.")
+        columns = task.columns or mapping
+        problems: list[Problem] = module.read(task.split or split, path, columns, left_out, revision, **extra)
+    elif task.path or task.columns:
+        raise UsageError(
+            f"The task {task.leaf} generates its problems and reads no file: leave out '@', '?' and the rest."
+        )
     else:
         problems = module.load(task.split or split)
     if not problems:

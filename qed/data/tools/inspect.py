@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from qed.data.prompts.demonstrations import find_trouble, write_demonstration
 from qed.data.selection import compute_percentile_length
 from qed.data.sources import schemas
+from qed.data.sources.finished import recognize_prompt
 from qed.data.tools.load import Data
 from qed.data.tools.prompting import PromptView
 from qed.grading.reading import read_answer
@@ -48,7 +50,7 @@ def inspect_data(data: Data, view: PromptView) -> dict[str, Any]:
         "columns": dict(Counter(str(name) for row in table for name, value in row.items() if value is not None)),
         "answers": len(answered),
         "solutions": sum(bool(problem.solution) for problem in problems),
-        "demonstrations": sum(view.demonstration(problem) is not None for problem in problems),
+        **_count_demonstrations(problems, view),
         "unreadable_answers": sum(problem.answer in broken for problem in answered),
         "unreadable_examples": dict(list(broken.items())[:MAX_EXAMPLES]),
         "unit": view.unit,
@@ -60,6 +62,22 @@ def inspect_data(data: Data, view: PromptView) -> dict[str, Any]:
             **_describe_lengths(lengths, shown, view.unit),
         },
         **{f"{name}s": _count_values(problems, name) for name in GROUPS},
+    }
+
+
+def _count_demonstrations(problems: Sequence[Problem], view: PromptView) -> dict[str, Any]:
+    """Count the demonstrations, those that the prompt wrote from their parts, and those that do not teach its form.
+
+    Also the prompts that the data has rendered already, by what rendered them.
+    """
+    made = [write_demonstration(view.leaf, problem) for problem in problems]
+    troubles = Counter(find_trouble(view.leaf, problem) for problem in problems)
+    rendered = [recognize_prompt(text) for problem in problems if (text := problem.meta.get("rendered"))]
+    return {
+        "demonstrations": sum(each.text is not None for each in made),
+        "demonstrations_verbatim": sum(each.text is not None and not each.built for each in made),
+        "demonstrations_in_trouble": {reason: count for reason, count in troubles.most_common() if reason},
+        "rendered_prompts": dict(Counter(each.rendered_by for each in rendered if each).most_common()),
     }
 
 

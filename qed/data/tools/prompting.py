@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from qed.data.prompts.base import PromptTemplate, find_demonstration
+from qed.data.prompts.base import PromptTemplate, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
+from qed.data.prompts.demonstrations import find_demonstration
 from qed.errors import UsageError
 from qed.types import Problem
 
@@ -57,8 +58,8 @@ class PromptView:
         if self.template is None:
             prompt = (
                 _convert_to_text(build_messages(self.leaf, problem))
-                if self.leaf.CHAT
-                else self.leaf.render(problem, None)
+                if self.leaf.CHAT and "rendered" not in problem.meta
+                else render_prompt(self.leaf, problem, None)
             )
             text = self.demonstration(problem)
             return prompt, "" if text is None else text + END

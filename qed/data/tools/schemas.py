@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from qed.data.prompts.base import find_demonstration
+from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.sources import choices, fields, schemas
 from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Place, Row
@@ -21,7 +21,7 @@ SCHEMA_COLUMNS = {
         *(*schemas.QUESTION, *schemas.ANSWER, *schemas.SOLUTION, *schemas.TRACE, *schemas.GENERATIONS),
         *("messages", "conversations", "instruction", "input", "output", "choices", "options", "chosen", "rejected"),
         *("reward_model", "target", "body", "context", "Correct Answer", "A", "B", "C", "D", "answerKey", "text"),
-        *("completion", "k"),
+        *("completion", "adapt", "rendered", "k"),
     )
 }
 

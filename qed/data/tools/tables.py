@@ -27,6 +27,9 @@ def show_figures(console: Console, figures: Mapping[str, Any]) -> None:
         ("with an answer", figures["answers"]),
         ("with a worked solution", figures["solutions"]),
         ("with a demonstration", figures["demonstrations"]),
+        ("  of these imitated verbatim", figures["demonstrations_verbatim"]),
+        *((f"demonstration: {reason}", count) for reason, count in figures["demonstrations_in_trouble"].items()),
+        *((f"prompt rendered by {name}, used verbatim", count) for name, count in figures["rendered_prompts"].items()),
         ("with an answer that the grader cannot read", figures["unreadable_answers"]),
         *((f"left out: {reason}", count) for reason, count in figures["left_out"].items() if count),
     ]

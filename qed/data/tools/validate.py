@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from qed.config.task_names import parse_task
 from qed.data.sources import fields, local, schemas
 from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Place, Row
@@ -86,6 +87,8 @@ def validate_file(file: Path, mapping: Mapping[str, str]) -> FileCheck:
         UsageError: the mapping names a column that qed does not have.
         DataError: the file does not exist.
     """
+    task = parse_task(str(file))
+    file, mapping = Path(task.path or file), task.columns or mapping
     if not file.is_file():
         raise DataError(f"There is no file {file} to validate.")
     check = FileCheck(file)

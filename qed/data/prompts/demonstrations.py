@@ -1,0 +1,216 @@
+"""Write a problem's demonstration in the form of the prompt in use.
+
+Data has complete replies in forms of its own: a thought in <think>, an answer in a box, the tags of another prompt. A
+reply that has the prompt's form already is imitated verbatim. Any other is taken apart, and the prompt writes a
+demonstration from its reasoning and its answer. The prompt's own reward says which is which.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from qed.config import plugins
+from qed.grading.equal import equal
+from qed.grading.extract import TAGS as ANSWER_TAGS
+from qed.grading.extract import TURNS, extract_final_answer
+from qed.rewards.base import load_reward
+from qed.rewards.grader import InProcessGrader
+from qed.types import Problem, Rollout
+
+# Tags that replies of published data and of the shelf's prompts use around reasoning and answer.
+MARKERS = re.compile(
+    r"</?(?:think|thinking|thoughts?|reasoning|working_out|scratchpad|answer|solution)>|<(?:start|end)_working_out>"
+    r"|<\|(?:begin|end)_of_(?:thought|solution)\|>|\[/?THINK\]|◁/?think▷",
+    re.IGNORECASE,
+)
+OPENED = re.compile(
+    r"<(?:think|thinking|thought|reasoning|start_working_out|\|begin_of_thought\|)>|\[THINK\]", re.IGNORECASE
+)
+CLOSED = re.compile(
+    r"</(?:think|thinking|thought|reasoning)>|<end_working_out>|<\|end_of_thought\|>|\[/THINK\]", re.IGNORECASE
+)
+ANSWERS = (ANSWER_TAGS, ("<SOLUTION>", "</SOLUTION>"), ("<solution>", "</solution>"))
+HASHES = re.compile(r"\n\s*####[^\n]*\s*\Z")
+BLANK = re.compile(r"\n{3,}")
+SAMPLE = "So it is."  # reasoning that no reward objects to
+CUT_OFF = "the reasoning is cut off before any answer"
+OTHER_ANSWER = "the worked solution ends in another answer"
+OTHER_PROMPT = "the prompt is rendered already, by another prompt"
+OTHER_FORM = "the text has another form than the prompt asks for, and is imitated verbatim"
+
+
+class Demonstration(NamedTuple):
+    """A demonstration; `text` is None if there is none, `built` says whether the prompt wrote it from its parts."""
+
+    text: str | None
+    built: bool = False
+
+
+def find_demonstration(leaf: Any, problem: Problem) -> str | None:
+    """Return the text of a problem's demonstration, None if it has none; see `write_demonstration`."""
+    return write_demonstration(leaf, problem).text
+
+
+def write_demonstration(leaf: Any, problem: Problem) -> Demonstration:
+    """Write a problem's demonstration.
+
+    The completion of a task is imitated verbatim; None means that the problem has no demonstration. A reply of a data
+    file (`meta["adapt"]`, or a worked solution with tags) gets the prompt's form. Otherwise the prompt writes one from
+    solution and answer.
+    """
+    completion = problem.meta.get("completion", "")
+    if completion is None:
+        return Demonstration(None)
+    reply = completion or (problem.solution if has_markers(problem.solution) else "")
+    if not reply:
+        return Demonstration(leaf.demonstration(problem), built=True)
+    if (completion and not problem.meta.get("adapt")) or is_rendered_otherwise(leaf, problem):
+        return Demonstration(reply)
+    return _adapt(leaf, problem, reply)
+
+
+def list_demonstrations(leaf: Any, problem: Problem) -> list[str]:
+    """List the distinct demonstrations of a problem: its own, then those of its traces."""
+    texts = [find_demonstration(leaf, problem)]
+    for trace in problem.meta.get("traces", ()):
+        texts.append(find_demonstration(leaf, replace(problem, meta={**problem.meta, "completion": trace})))
+    return list(dict.fromkeys(text for text in texts if text))
+
+
+def has_markers(text: str) -> bool:
+    """Return whether a text has a tag of reasoning or answer: it is a complete reply, not only a worked solution."""
+    return MARKERS.search(text) is not None
+
+
+def is_rendered_otherwise(leaf: Any, problem: Problem) -> bool:
+    """Return whether the data gives a rendered prompt that is not the text of this prompt."""
+    rendered = problem.meta.get("rendered")
+    return bool(rendered) and (leaf.CHAT or leaf.render(problem, None) != rendered)
+
+
+def _adapt(leaf: Any, problem: Problem, reply: str) -> Demonstration:
+    """Return a reply in the form of the prompt: as it is, or built from its parts; None if its reasoning is cut off."""
+    stated = find_stated_answer(reply, leaf)
+    if plugins.is_users_own(leaf.REWARD) or not (stated or problem.answer):
+        return Demonstration(reply)
+    if stated is None and OPENED.search(reply) and not CLOSED.search(reply):
+        return Demonstration(None)
+    goal = replace(problem, answer=_choose_answer(problem.answer, stated))
+    tags = _list_tags(leaf)
+    # A reply may begin behind the tag that its prompt has opened.
+    text = f"{tags[0]}{reply}" if tags and tags[0] not in reply and tags[1] in reply else reply
+    most = measure_most(leaf, goal)
+    if _has_form(text, tags, leaf.STOP) and measure_reward(leaf, goal, text) >= most:
+        return Demonstration(text)
+    reasoning = _strip_markers(reply, leaf)
+    bare = reasoning in (goal.answer, stated)
+    built = leaf.demonstration(replace(goal, solution="" if bare else reasoning))
+    if built is None or measure_reward(leaf, goal, built) < most:
+        return Demonstration(reply)
+    return Demonstration(built, built=True)
+
+
+def find_stated_answer(reply: str, leaf: Any = None) -> str | None:
+    """Return the answer that a reply states in a tag, a box or a `####` line; None if it does not."""
+    pair = next((pair for pair in _list_answer_tags(leaf) if all(tag in reply for tag in pair)), ANSWER_TAGS)
+    found = extract_final_answer(reply, "strict", pair)
+    return found.answer if found else None
+
+
+def _choose_answer(gold: str, stated: str | None) -> str:
+    """Return the gold answer, or the stated one if there is no gold or the two differ: a wrong reply stays wrong."""
+    return gold if gold and (stated is None or is_same_answer(gold, stated)) else stated or gold
+
+
+def is_same_answer(gold: str, answer: str) -> bool:
+    """Return whether an answer equals the gold answer."""
+    return gold == answer or equal(gold, answer).correct
+
+
+def measure_reward(leaf: Any, problem: Problem, text: str) -> float:
+    """Return what a text earns from the prompt's own reward, read up to a stop string as a sampled answer is."""
+    rollout = Rollout(problem, (), (), (), cut_at_stop(text, leaf.STOP), "stop")
+    return round(_load_own_grader(leaf)([[rollout]])[0][0].reward, 6)
+
+
+def measure_most(leaf: Any, problem: Problem) -> float:
+    """Return what a demonstration of the problem's answer can earn from the prompt's own reward."""
+    text = leaf.demonstration(replace(problem, solution=SAMPLE))
+    return measure_reward(leaf, problem, text) if text else 0.0
+
+
+def find_trouble(leaf: Any, problem: Problem) -> str:
+    """Return why a problem's demonstration does not teach the right answer in the prompt's form; empty if it does.
+
+    Empty also without a demonstration, and where nothing can judge it: no answer is known, or the reward is user code.
+    """
+    made = write_demonstration(leaf, problem)
+    reply = problem.meta.get("completion") or problem.solution
+    if made.text is None:
+        return CUT_OFF if reply and problem.meta.get("completion", "") is not None else ""
+    if not problem.answer or plugins.is_users_own(leaf.REWARD):
+        return ""
+    stated = find_stated_answer(reply, leaf) if reply else None
+    if stated is not None and not is_same_answer(problem.answer, stated):
+        return OTHER_ANSWER
+    if measure_reward(leaf, problem, made.text) >= measure_most(leaf, problem):
+        return ""
+    return OTHER_PROMPT if is_rendered_otherwise(leaf, problem) else OTHER_FORM
+
+
+def cut_at_stop(text: str, stops: Sequence[str]) -> str:
+    """Return a text up to the end of the first stop string."""
+    ends = [start + len(stop) for stop in stops if (start := text.find(stop)) >= 0]
+    return text[: min(ends, default=len(text))]
+
+
+@lru_cache
+def _load_own_grader(leaf: Any) -> InProcessGrader:
+    return InProcessGrader(load_reward((leaf.REWARD,), _list_shared_options(leaf)))
+
+
+def _list_shared_options(leaf: Any) -> tuple[str, ...]:
+    """List the options of a prompt that its reward has too, such as tags."""
+    name, reward = leaf.REWARD, plugins.load_leaf("rewards", leaf.REWARD).reward
+    if not (is_dataclass(leaf) and is_dataclass(reward)):
+        return ()
+    shared = {field.name for field in fields(leaf)} & {field.name for field in fields(reward)}
+    return tuple(f"{name}.{field}={getattr(leaf, field)}" for field in sorted(shared))
+
+
+def _list_tags(leaf: Any) -> tuple[str, ...]:
+    return getattr(leaf, "TAGS", ())
+
+
+def _list_answer_tags(leaf: Any) -> list[tuple[str, str]]:
+    """List the pairs of tags that may enclose an answer, the prompt's own first."""
+    tags = _list_tags(leaf)
+    return [*([(tags[2], tags[3])] if len(tags) == 4 else []), *ANSWERS]
+
+
+def _has_form(text: str, tags: Sequence[str], stops: Sequence[str]) -> bool:
+    """Return whether a text begins with the first tag, and has each tag once, in order."""
+    text = cut_at_stop(text, stops).lstrip()
+    places = [text.find(tag) for tag in tags]
+    once = all(text.count(tag) == 1 for tag in tags)
+    return once and places == sorted(places) and places[:1] in ([], [0])
+
+
+def _strip_markers(reply: str, leaf: Any) -> str:
+    """Return the reasoning of a reply: without tags, an answer in tags, a `####` line, and what ends a turn."""
+    text = reply.rstrip()
+    for turn in TURNS:
+        text = text.removesuffix(turn).rstrip()
+    for opening, closing in _list_answer_tags(leaf):
+        start = text.rfind(opening)
+        end = text.find(closing, start)
+        # A longer answer is a solution, which belongs to the reasoning.
+        if 0 <= start < end and "\n" not in text[start + len(opening) : end].strip():
+            text = text[:start] + text[end + len(closing) :]
+    for tag in _list_tags(leaf):
+        text = text.replace(tag, "")
+    return BLANK.sub("\n\n", HASHES.sub("", MARKERS.sub("", text))).strip()

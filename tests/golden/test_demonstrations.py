@@ -1,0 +1,208 @@
+"""A demonstration has the form of the prompt in use, whatever form the data has; what has it already stays verbatim."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qed.config import plugins
+from qed.config.task_names import parse_task
+from qed.data.prompts.base import PromptTemplate, load_leaf
+from qed.data.prompts.demonstrations import (
+    CUT_OFF,
+    OTHER_ANSWER,
+    OTHER_FORM,
+    OTHER_PROMPT,
+    find_demonstration,
+    find_trouble,
+    measure_most,
+    measure_reward,
+    write_demonstration,
+)
+from qed.data.selection import has_right_solution
+from qed.data.sources.rows import Place
+from qed.data.tasks.base import build_problems
+from qed.data.tools.inspect import inspect_data
+from qed.data.tools.load import Data
+from qed.data.tools.prompting import PromptView
+from qed.models import load
+from qed.rewards.base import load_reward
+from qed.types import Problem
+
+PROMPTS = list(plugins.list_leaves("prompts"))
+Q, A = "Ada has 2 pens and buys 3. How many pens?", "5"
+STEPS = "She has 2 pens.\n\n2+3=5"
+TRACE = f"<think>\n{STEPS}\n</think>\n\nAda has $\\boxed{{5}}$ pens."
+USER = {"role": "user", "content": Q}
+
+
+def say(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+def read(row: dict[str, Any]) -> Problem:
+    (problem,) = build_problems(iter([(Place("x", 1), row)]), "x", {}, Counter())
+    return problem
+
+
+# A correct row of every schema with a worked solution.
+VERL = {"data_source": "m", "prompt": [USER], "reward_model": {"style": "rule", "ground_truth": A}}
+OPENMATH = {"expected_answer": A, "problem": Q}
+CHECKED = {"correctness_math_verify": [True], "is_reasoning_complete": [True]}
+SKY = f"<|begin_of_thought|>{STEPS}<|end_of_thought|>\n<|begin_of_solution|>So:\n\\boxed{{5}}<|end_of_solution|>"
+TAGGED = f"<think>{STEPS}</think> <answer> \\boxed{{5}} </answer>"
+XML = f"<reasoning>\n{STEPS}\n</reasoning>\n<answer>\n5\n</answer>\n"
+SPOKEN = f"<think>I must close </think> and <answer>.\n{STEPS}</think>\\boxed{{5}}"
+ROWS: dict[str, dict[str, Any]] = {
+    "GSM8K": {"question": Q, "answer": f"{STEPS}\n#### 5"},
+    "MATH": {"problem": Q, "solution": f"{STEPS}, so $\\boxed{{5}}$."},
+    "NuminaMath": {"problem": Q, "solution": "We box \\boxed{2+3} first. $\\boxed{5}$", "answer": A},
+    "OpenMathReasoning": {**OPENMATH, "generated_solution": TRACE},
+    "OpenMathReasoning with a boxed gold": {**OPENMATH, "expected_answer": "\\boxed{5}", "generated_solution": TRACE},
+    "OpenMathReasoning without a box": {**OPENMATH, "generated_solution": f"<think>{STEPS}</think>"},
+    "DeepMath": {"question": Q, "final_answer": A, "r1_solution_1": "", "r1_solution_2": TRACE},
+    "OpenR1": {"problem": Q, "answer": A, "generations": [TRACE], **CHECKED},
+    "LUFFY": {**VERL, "target": [say(TRACE)]},
+    "prepare_sft": {"prompt": [USER], "target": f"{STEPS}\n</think>\nSo \\boxed{{5}}."},
+    "TRL completion": {"prompt": Q, "completion": TRACE, "answer": A},
+    "TRL messages": {"messages": [USER, say(TRACE)]},
+    "ShareGPT": {"conversations": [{"from": "human", "value": Q}, {"from": "gpt", "value": SKY}]},
+    "Alpaca": {"instruction": Q, "input": "", "output": TRACE},
+    "a solution with tags": {"question": Q, "answer": A, "solution": TAGGED},
+    "a reply of another prompt": {"prompt": Q, "response": XML, "answer": A},
+    "tags spoken about": {**OPENMATH, "generated_solution": SPOKEN},
+}
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("schema", ROWS)
+def test_a_correct_row_earns_the_prompts_full_reward(schema: str, prompt: str) -> None:
+    problem, leaf = read(ROWS[schema]), load_leaf(prompt)
+    text, built = write_demonstration(leaf, problem)
+    assert text is not None
+    judged = replace(problem, answer=A)
+    assert measure_reward(leaf, judged, text) == measure_most(leaf, judged), text
+    assert find_trouble(leaf, judged) == ""
+    # Between the prompt's tags is the answer alone, never its box; prime asks for the box.
+    tags = getattr(leaf, "TAGS", ())
+    if built and len(tags) == 4 and prompt != "prime":
+        assert "boxed" not in text.partition(tags[2])[2]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@settings(max_examples=25, deadline=None)
+@given(
+    steps=st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from("\n<>/\\{}$#"), min_size=1).filter(
+        str.strip
+    ),
+    answer=st.sampled_from(["5", "-3", "1/2", "\\frac{1}{2}", "x+1", "12.5", "(1, 2)"]),
+    tag=st.sampled_from(["think", "thinking", "reasoning"]),
+)
+def test_any_reasoning_earns_it_or_is_counted(prompt: str, steps: str, answer: str, tag: str) -> None:
+    row = {"problem": Q, "expected_answer": answer, "generated_solution": f"<{tag}>{steps}</{tag}> \\boxed{{{answer}}}"}
+    problem, leaf = read(row), load_leaf(prompt)
+    text = find_demonstration(leaf, problem)
+    assert text is not None
+    full = measure_reward(leaf, problem, text) == measure_most(leaf, problem)
+    assert full == (find_trouble(leaf, problem) == "")
+    assert full or any(stop in steps for stop in leaf.STOP) or "{" in steps or "}" in steps or "\\" in steps
+
+
+def test_the_most_is_what_the_reward_names() -> None:
+    best = {"working_out": 12.5, "think_answer": 1.1, "reasoning_answer": 4.0, "r1_zero": 1.0, "luffy": 1.0}
+    assert {name: measure_most(load_leaf(name), read(ROWS["GSM8K"])) for name in best} == best
+
+
+def test_the_tags_are_those_of_the_options() -> None:
+    options = [
+        "working_out.reasoning_start=<how>",
+        "working_out.solution_end=</what>",
+        "working_out.solution_start=<what>",
+    ]
+    leaf = load_leaf("working_out", options)
+    made = write_demonstration(leaf, read(ROWS["OpenMathReasoning"]))
+    assert made.text == f"<how>{STEPS}\n\nAda has $\\boxed{{5}}$ pens.<end_working_out><what>5</what>"
+    finished = {"problem": Q, "answer": A, "generated_solution": f"<how>{STEPS}<end_working_out> <what>5</what>"}
+    assert write_demonstration(leaf, read(finished)) == (finished["generated_solution"], False)
+    assert find_trouble(leaf, read(finished)) == ""
+
+
+FINISHED = {
+    "r1_zero": f" {STEPS}  </think> <answer> \\boxed{{5}} </answer>",
+    "think_answer": f"<think>{STEPS}</think>\n<answer>5</answer>",
+    "working_out": f"{STEPS}<end_working_out>\n<SOLUTION>5</SOLUTION>",
+    "luffy": f"<think>\n{STEPS} </think>\n So \\boxed{{5}}",
+    "boxed": TRACE,
+    "chat": TRACE,
+}
+
+
+@pytest.mark.parametrize("prompt", FINISHED)
+def test_what_has_the_form_stays_verbatim(prompt: str) -> None:
+    """Right or wrong; a tag that the prompt opens may be missing."""
+    for reply in (FINISHED[prompt], FINISHED[prompt].replace("=5", "=6").replace("5", "6")):
+        leaf = load_leaf(prompt)
+        text = find_demonstration(leaf, read({"prompt": Q, "completion": reply, "answer": A}))
+        assert text is not None
+        assert (text if text == reply else text.removeprefix(leaf.TAGS[0])) == reply
+
+
+def test_a_task_of_ones_own_says_what_is_imitated() -> None:
+    made = write_demonstration(load_leaf("r1_zero"), Problem("p", Q, A, meta={"completion": TRACE}))
+    assert made == (TRACE, False)
+    assert find_demonstration(load_leaf("r1_zero"), Problem("p", Q, A, STEPS, {"completion": None})) is None
+
+
+def test_a_conversation_without_a_final_answer_stays_verbatim() -> None:
+    reply = "Red, green and blue are three colors.\n\n## More\nAsk 7 painters."
+    for prompt in PROMPTS:
+        problem = read({"instruction": "Name three colors.", "input": "", "output": reply})
+        assert write_demonstration(load_leaf(prompt), problem) == (reply, False)
+        assert find_trouble(load_leaf(prompt), problem) == ""
+
+
+CHATML = f"<|im_start|>user\n{Q}<|im_end|>\n<|im_start|>assistant\n"
+TROUBLES: dict[str, dict[str, Any]] = {
+    CUT_OFF: {"problem": Q, "expected_answer": A, "generated_solution": "<think>\nShe has"},
+    OTHER_ANSWER: {"problem": Q, "expected_answer": "6", "generated_solution": TRACE},
+    OTHER_FORM: {"problem": Q, "expected_answer": A, "generated_solution": "5"},
+    OTHER_PROMPT: {"prompt": CHATML, "response": TRACE, "answer": A},
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_what_cannot_be_made_is_counted(trouble: str) -> None:
+    problem, leaf = read(TROUBLES[trouble]), load_leaf("r1_zero")
+    assert find_trouble(leaf, problem) == trouble
+    data = Data("x", parse_task("x.jsonl"), "train", [problem, read(ROWS["GSM8K"])], {})
+    figures = inspect_data(data, PromptView(leaf))
+    assert figures["demonstrations_in_trouble"] == {trouble: 1}
+    assert figures["demonstrations"] == 2 - (trouble == CUT_OFF)
+
+
+def test_a_wrong_reply_keeps_its_wrong_answer() -> None:
+    """In the form of the prompt, so that data with and without wrong replies can be compared."""
+    text = find_demonstration(load_leaf("r1_zero"), read(TROUBLES[OTHER_ANSWER]))
+    assert text is not None
+    assert text.endswith("</think> <answer> 5 </answer>")
+    assert not has_right_solution(read(TROUBLES[OTHER_ANSWER]))
+
+
+def test_traces_get_the_form_too_and_keep_their_probabilities_only_verbatim() -> None:
+    tokenizer = load.build_tokenizer([Q, TRACE], 300)
+    tokenizer.chat_template = load.CHAT_TEMPLATE
+    ids = tokenizer(TRACE, add_special_tokens=False)["input_ids"]
+    row = {**VERL, "target": [say(TRACE)], "target_lst": [TRACE, TRACE.replace("She", "Ada")]}
+    problem = read({**row, "target_ds_qwen_7b_probs": [0.5] * (len(ids) + 1)})
+    kept = PromptTemplate(load_leaf("luffy"), tokenizer, (1,)).demonstrations(problem)
+    assert [bool(rollout.behaviour) for rollout in kept] == [True, False]
+    built = PromptTemplate(load_leaf("think_answer"), tokenizer, (1,)).demonstrations(problem)
+    assert [rollout.text.endswith("</think><answer>5</answer>") for rollout in built] == [True, True]
+    assert not built[0].behaviour
+    reward = load_reward(("think_answer",))
+    assert [grade.reward for grade in reward.grade(built)] == [1.1, 1.1]
