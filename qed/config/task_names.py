@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+TEXT_SUFFIXES = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".csv", ".tsv") for end in ("", *COMPRESSIONS))
+DATA_SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
 
 
 @dataclass(frozen=True)
