@@ -44,6 +44,7 @@ def load_task(
     module = plugins.load_leaf("tasks", task.leaf)
     splits = getattr(module, "SPLITS", ())
     path = _find_in_snapshot(task)
+    counts: Counter[str] = Counter()
     has_split = bool(task.split) and (Path(path) / task.split).is_dir()
     if path and task.split and splits and task.split not in splits and not has_split:
         raise UsageError(
@@ -54,13 +55,16 @@ def load_task(
         revision = (revisions or {}).get(task.leaf, "")
         # A user's task may not have the parameter `originals`.
         extra = {} if originals is None else {"originals": originals}
-        problems: list[Problem] = module.read(task.split or split, path, mapping, left_out, revision, **extra)
+        problems: list[Problem] = module.read(task.split or split, path, mapping, counts, revision, **extra)
     elif task.path:
         raise UsageError(f"The task {task.leaf} generates its problems and cannot read {task.path}; leave '@' out.")
     else:
         problems = module.load(task.split or split)
     if not problems:
-        raise DataError(f"{name} has no problems.")
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
+        raise DataError(f"{name} has no problems: {f'left out are {reasons}' if reasons else 'there are no rows'}.")
+    if left_out is not None:
+        left_out.update(counts)
     return problems
 
 
