@@ -1,4 +1,4 @@
-"""Parse names of tasks: NAME[:split][@PATH], or the path of a data file or folder."""
+"""Parse names of tasks: NAME[:split][@PATH], hub:DATASET[:split][@PATH], or the path of a data file or folder."""
 
 from __future__ import annotations
 
@@ -12,11 +12,24 @@ DATA_SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
 
 @dataclass(frozen=True)
 class TaskName:
-    """A parsed task name: the leaf, the split, and the file to read instead of the task's source."""
+    """A parsed task name.
+
+    Attributes:
+        leaf: the task on the shelf.
+        split: the split, or empty.
+        path: the file or folder to read instead of the task's source.
+        source: the hub data set of the task `hub`, OWNER/NAME[/CONFIG].
+    """
 
     leaf: str
     split: str = ""
     path: str = ""
+    source: str = ""
+
+    @property
+    def dataset(self) -> str:
+        """Return the name that a revision belongs to: OWNER/NAME of a hub data set, otherwise the leaf."""
+        return "/".join(self.source.split("/")[:2]) or self.leaf
 
     @property
     def label(self) -> str:
@@ -24,13 +37,16 @@ class TaskName:
         if self.leaf == "files":
             name = Path(self.path).name
             return next((name[: -len(suffix)] for suffix in DATA_SUFFIXES if name.lower().endswith(suffix)), name)
+        if self.source:
+            name = "-".join(self.source.split("/")[1:]) or self.source
+            return name if self.split in ("", "test") else f"{name}-{self.split}"
         # The label of a user's task is the last part of its path or dotted name.
         name = Path(self.leaf).stem if self.leaf.endswith(".py") else self.leaf.rpartition(".")[2]
         return name if self.split in ("", "test") else f"{name}-{self.split}"
 
 
 def parse_task(name: str) -> TaskName:
-    """Parse NAME[:split][@PATH], or the path of a data file or folder."""
+    """Parse NAME[:split][@PATH], hub:DATASET[:split][@PATH], or the path of a data file or folder."""
     is_file = name.lower().endswith(DATA_SUFFIXES) and ("@" not in name or Path(name).is_file())
     # A slash distinguishes a folder from a task of the same name: ./gsm8k.
     is_folder = "/" in name and Path(name).is_dir()
@@ -38,4 +54,7 @@ def parse_task(name: str) -> TaskName:
         return TaskName("files", "", name)
     front, _, path = name.partition("@")
     leaf, _, split = front.partition(":")
+    if leaf == "hub":
+        source, _, split = split.partition(":")
+        return TaskName(leaf, split, path, source.strip("/"))
     return TaskName(leaf, split, path)

@@ -1,6 +1,6 @@
 """The shelf of tasks: one file per task or benchmark, with `load(split) -> list[Problem]`.
 
-A task is named NAME[:split][@PATH]; a path to a data file or folder is the task `files`.
+A task is named NAME[:split][@PATH] or hub:DATASET[:split][@PATH]; a path to a data file or folder is the task `files`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def load_task(
     """Load the problems of a task by its name.
 
     Args:
-        name: NAME[:split][@PATH].
+        name: NAME[:split][@PATH], or hub:DATASET[:split][@PATH].
         split: used if the name has none.
         mapping: qed's column names to those of a file.
         left_out: counts rows that are not problems, by reason.
-        revisions: hub commits by task, instead of the pinned ones.
+        revisions: hub commits by task or data set, instead of the pinned ones.
         originals: filled with the rows that were read, by problem id; generated tasks have none.
 
     Raises:
@@ -52,9 +52,12 @@ def load_task(
             f"{', '.join(splits)}."
         )
     if hasattr(module, "read"):
-        revision = (revisions or {}).get(task.leaf, "")
-        # A user's task may not have the parameter `originals`.
-        extra = {} if originals is None else {"originals": originals}
+        revision = (revisions or {}).get(task.dataset, "")
+        # A user's task may not have these parameters.
+        extra = {
+            **({} if originals is None else {"originals": originals}),
+            **({"source": task.source} if task.source else {}),
+        }
         problems: list[Problem] = module.read(task.split or split, path, mapping, counts, revision, **extra)
     elif task.path:
         raise UsageError(f"The task {task.leaf} generates its problems and cannot read {task.path}; leave '@' out.")
