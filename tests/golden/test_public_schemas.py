@@ -54,6 +54,7 @@ DEMONSTRATIONS: dict[str, Row] = {
     },
     "axolotl gpteacher": {"instruction": "Name a prime.", "input": "", "response": "Two is."},
     "OpenRLHF input and output": {"input": "Name a prime.", "output": "Two is."},
+    "Llama-Nemotron post-training": {"input": [USER], "output": "Two is.", "category": "math", "reasoning": "off"},
     "OpenOrca": {"id": "flan.1", "system_prompt": "", "question": "Name a prime.", "response": "Two is."},
     "MetaMathQA": {"type": "GSM_AnsAug", "query": "Name a prime.", "original_question": "…", "response": "Two is."},
     "Dolly": {"instruction": "Name a prime.", "context": "", "response": "Two is.", "category": "open_qa"},
@@ -234,6 +235,10 @@ SKIPPED: dict[str, tuple[Row, str]] = {
     "segments of two turns": (
         {"segments": [{"label": value, "text": "a"} for value in (False, True, False, True)]},
         "conversations that are not one question and one answer",
+    ),
+    "tool calls": (
+        {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, GOOD]},
+        "conversations with tool calls",
     ),
     "tools": (
         {"conversations": [HUMAN, {"from": "function_call", "value": "f"}, {"from": "observation", "value": "3"}, GPT]},

@@ -15,7 +15,7 @@ KNOWN = {
     "messages": ("messages",),
     "ShareGPT": ("conversations",),
     "Alpaca": ("instruction", "output|response"),
-    "preferences": ("prompt|question|instruction|conversations", "chosen", "rejected"),
+    "preferences": ("chosen", "rejected"),
     "labelled replies (KTO)": ("prompt", "completion", "label"),
     "verl": ("prompt", "reward_model"),
     "multiple choice": ("question", "choices|options", "answer|answerKey"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from qed.data.sources import conversations
 from qed.data.sources.fields import Fields, SkippedRow, convert_to_text, find_filled_column
 from qed.data.sources.labels import GOLDS
 from qed.data.sources.rows import Place, Row
@@ -52,11 +53,10 @@ def has_question_and_reply(row: Row) -> bool:
 
 
 def read_question_and_reply(row: Row, place: Place) -> Fields:
-    """Read a question and its reply, as in OpenOrca, MetaMathQA and OpenRLHF (input and output)."""
-    question, reply = find_filled_column(row, QUESTIONS) or "input", "response" if "response" in row else "output"
-    texts = (convert_to_text(row[key], place, key) for key in (question, reply))
-    asked, completion = texts
-    return Fields(asked, completion=completion, used=(question, reply))
+    """Read a question and its reply, as in OpenOrca, MetaMathQA and OpenRLHF (input and output, also as messages)."""
+    asked, replied = find_filled_column(row, QUESTIONS) or "input", "response" if "response" in row else "output"
+    question = conversations.read_question(row[asked], place, asked)
+    return Fields(question, completion=conversations.read_reply(row[replied], place, replied), used=(asked, replied))
 
 
 def has_segments(row: Row) -> bool:
