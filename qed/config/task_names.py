@@ -1,4 +1,7 @@
-"""Parse names of tasks: NAME[:split][@PATH], or the path of a data file or folder; ?OURS=THEIRS renames columns."""
+"""Parse names of tasks: NAME[:split][@PATH], hub:DATASET[:split][@PATH], or a data file or folder, and their columns.
+
+`?OURS=THEIRS` behind any of them renames columns.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +12,33 @@ from urllib.parse import parse_qsl
 
 from qed.errors import UsageError
 
-DATA_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".jsonl.gz", ".json.gz", ".csv.gz")
+COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
+TEXT_SUFFIXES = tuple(f"{kind}{end}" for kind in (".jsonl", ".json", ".csv", ".tsv") for end in ("", *COMPRESSIONS))
+DATA_SUFFIXES = (*TEXT_SUFFIXES, ".parquet")
 
 
 @dataclass(frozen=True)
 class TaskName:
-    """A parsed task name: the leaf, the split, the file to read instead of the task's source, and its columns.
+    """A parsed task name.
 
-    `columns` maps qed's column names to those of this task, and replaces `data.map` for it.
+    Attributes:
+        leaf: the task on the shelf.
+        split: the split, or empty.
+        path: the file or folder to read instead of the task's source.
+        source: the hub data set of the task `hub`, OWNER/NAME[/CONFIG].
+        columns: qed's column names to those of this task, instead of `data.map`.
     """
 
     leaf: str
     split: str = ""
     path: str = ""
+    source: str = ""
     columns: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def dataset(self) -> str:
+        """Return the name that a revision belongs to: OWNER/NAME of a hub data set, otherwise the leaf."""
+        return "/".join(self.source.split("/")[:2]) or self.leaf
 
     @property
     def label(self) -> str:
@@ -30,13 +46,18 @@ class TaskName:
         if self.leaf == "files":
             name = Path(self.path).name
             return next((name[: -len(suffix)] for suffix in DATA_SUFFIXES if name.lower().endswith(suffix)), name)
+        if self.source:
+            name = "-".join(self.source.split("/")[1:]) or self.source
+            return name if self.split in ("", "test") else f"{name}-{self.split}"
         # The label of a user's task is the last part of its path or dotted name.
         name = Path(self.leaf).stem if self.leaf.endswith(".py") else self.leaf.rpartition(".")[2]
         return name if self.split in ("", "test") else f"{name}-{self.split}"
 
 
 def parse_task(name: str) -> TaskName:
-    """Parse NAME[:split][@PATH], or the path of a data file or folder, and columns: FILE?question=frage&answer=antwort.
+    """Parse NAME[:split][@PATH], hub:DATASET[:split][@PATH], or the path of a data file or folder, and its columns.
+
+    Columns follow a question mark: FILE?question=frage&answer=antwort.
 
     Raises:
         UsageError: what follows the question mark is not OURS=THEIRS.
@@ -51,6 +72,9 @@ def parse_task(name: str) -> TaskName:
         return TaskName("files", "", name)
     front, _, path = name.partition("@")
     leaf, _, split = front.partition(":")
+    if leaf == "hub":
+        source, _, split = split.partition(":")
+        return TaskName(leaf, split, path, source.strip("/"))
     return TaskName(leaf, split, path)
 
 

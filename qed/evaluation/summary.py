@@ -43,6 +43,8 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     counts = [len(group) for group in groups]
     measured = _compute_measures(groups, min(counts))
     value = measured["accuracy"]
+    by = {name: _break_down(groups, column) for name, column in BREAKDOWNS.items() if _has(groups, column)}
+    sources = list(by.get("source", {}).values())
     return {
         "n": len(groups),
         "k": max(counts),
@@ -54,7 +56,8 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
         **{name: _pick(measured, f"{name}@") for name in ("pass", "maj")},
         "accuracy_by": {way: measured[way] for way in WAYS if way in measured},
         **_compute_averages(rows),
-        "by": {name: _break_down(groups, column) for name, column in BREAKDOWNS.items() if _has(groups, column)},
+        "by": by,
+        **({"mean_of_sources": {"sources": len(sources), **_average(sources)}} if len(sources) > 1 else {}),
     }
 
 
@@ -125,17 +128,21 @@ def _compute_accuracy(groups: Sequence[Sequence[Row]]) -> dict[str, Any]:
 
 
 def average_tasks(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compute the unweighted mean of the accuracies of several tasks.
+    """Compute the unweighted mean of the accuracies of several tasks, with its interval."""
+    return {"tasks": len(summaries), **_average(summaries)}
 
-    Its interval combines the distances of the tasks' lower and upper bounds separately (MOVER: Zou and Donner 2008,
+
+def _average(parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Compute the unweighted mean of the accuracies of tasks or sources.
+
+    Its interval combines the distances of their lower and upper bounds separately (MOVER: Zou and Donner 2008,
     "Construction of confidence limits about effect measures"), so that it is as asymmetric as theirs.
     """
-    count = len(summaries)
-    mean = fmean(each["accuracy"] for each in summaries)
+    mean = fmean(each["accuracy"] for each in parts)
     down, up = (
-        sum((each["accuracy"] - each[bound]) ** 2 for each in summaries) ** 0.5 / count for bound in ("ci_lo", "ci_hi")
+        sum((each["accuracy"] - each[bound]) ** 2 for each in parts) ** 0.5 / len(parts) for bound in ("ci_lo", "ci_hi")
     )
-    return {"tasks": count, "accuracy": mean, "ci_lo": max(0.0, mean - down), "ci_hi": min(1.0, mean + up)}
+    return {"accuracy": mean, "ci_lo": max(0.0, mean - down), "ci_hi": min(1.0, mean + up)}
 
 
 def _pick(measured: Mapping[str, dict[str, float]], prefix: str) -> dict[str, dict[str, float]]:

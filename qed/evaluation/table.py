@@ -10,7 +10,7 @@ from qed.evaluation.summary import average_tasks
 
 Figures = Mapping[str, Any]
 MAX_KINDS = 12  # rows of a breakdown that is printed; larger ones are only in summary.json
-ALL = "mean of tasks"
+ALL, ALL_SOURCES = "mean of tasks", "mean of sources"
 
 
 def show_summary(console: Console, summaries: Mapping[str, Figures]) -> None:
@@ -42,6 +42,8 @@ def _show_kinds(console: Console, name: str, figures: Figures) -> None:
     for key, kinds in figures["by"].items():
         if 1 < len(kinds) <= MAX_KINDS:
             rows = [(kind, f"{each['n']:,}", _format_interval(each)) for kind, each in kinds.items()]
+            if key == "source" and "mean_of_sources" in figures:
+                rows.append((ALL_SOURCES, "", _format_interval(figures["mean_of_sources"])))
             console.table(f"{name}, by {key}", (key, "n", "avg@k [95 %]"), rows)
 
 

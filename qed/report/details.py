@@ -166,6 +166,9 @@ def _render_kinds(columns: Sequence[Column], decoding: str) -> Iterator[Html]:
                 (_format_kind_name(kind, name), [_format_kind(table.get(name)) for table in tables])
                 for name in names[:MAX_KINDS]
             ]
+            if kind == "source":
+                means = [column.figures.get("mean_of_sources") for column in columns]
+                rows += [("mean of sources", [format_interval(mean) if mean else NO_VALUE for mean in means])]
             heads = ("", *(column.title for column in columns))
             yield build_table(
                 heads,

@@ -102,10 +102,14 @@ REFUSED: dict[str, tuple[str, bytes, list[str]]] = {
     "a list that is too deep": ("x.json", b"[" * 200_000 + b"]" * 200_000, ["deep"]),
     "no bytes of parquet": ("x.parquet", b"", ["parquet"]),
     "half a parquet": ("x.parquet", parquet(GOOD)[:200], ["parquet"]),
-    "two bytes a sign": ("x.jsonl", lines(GOOD).encode("utf-16"), ["UTF-8"]),
-    "another code page": (
+    "half a sign of two bytes": (
         "x.jsonl",
-        lines(GOOD).encode() + b'{"question": "caf\xe9", "answer": "1"}\n',
+        lines(GOOD).encode("utf-16")[:-1],
+        ["line", "utf-16", "Save the file as UTF-8"],
+    ),
+    "two encodings in a file": (
+        "x.jsonl",
+        lines(GOOD).encode() + b'{"question": "caf\xe9 \xc3\xa9", "answer": "1"}\n',
         ["line 31", "UTF-8"],
     ),
     "half a gzip": ("x.jsonl.gz", gzip.compress(lines(GOOD * 50).encode())[:-40], ["x.jsonl.gz"]),

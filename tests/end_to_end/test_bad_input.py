@@ -66,7 +66,7 @@ def test_broken_data(qed: Callable[..., Any], tmp_path: Path, name: str, content
 
 def test_text_that_is_not_utf8_names_the_line(qed: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "latin.jsonl").write_bytes(
-        b'{"question": "1?", "answer": "#### 1"}\n{"question": "caf\xe9", "answer": "2"}\n'
+        b'{"question": "caf\xc3\xa9?", "answer": "#### 1"}\n{"question": "caf\xe9", "answer": "2"}\n'
     )
     assert_refused(qed("sft", "--tasks", tmp_path / "latin.jsonl", "--out", tmp_path / "run"), 3, "line 2", "UTF-8")
 

@@ -96,6 +96,39 @@ SNAPSHOTS = [
         " <think> 2+3=5 </think> <answer> \\boxed{5} </answer>",
     ),
     (
+        "prime_sft",
+        f"<|im_start|>user\n{QUESTION}\n\nPresent the answer in LaTex format: \\boxed{{Your answer}}<|im_end|>\n"
+        "<|im_start|>assistant\n",
+        BOXED,
+    ),
+    (
+        "prime_code",
+        "A conversation between User and Assistant. The user asks a question, and the Assistant solves it. The "
+        "assistant first thinks about the reasoning process in the mind and then provides the user with the answer. "
+        "The reasoning process and answer are enclosed within <think> </think> and <answer> </answer> tags, "
+        "respectively, i.e., <think> reasoning process here </think> <answer> answer here </answer>. "
+        f"User: {QUESTION}\n\nWrite Python code to solve the problem. Present the code in \n```python\nYour code\n```\n"
+        "at the end.. Assistant:",
+        " <think> 2+3=5 </think> <answer>\n```python\n5\n```\n</answer>",
+    ),
+    (
+        "open_reasoner",
+        "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The "
+        "Assistant first thinks about the reasoning process in the mind and then provides the User with the answer. "
+        "The reasoning process is enclosed within <think> </think> and answer is enclosed within <answer> </answer> "
+        "tags, respectively, i.e., <think> reasoning process here </think> <answer> answer here </answer>. User: You "
+        "must put your answer inside <answer> </answer> tags, i.e., <answer> answer here </answer>. And your final "
+        f"answer will be extracted automatically by the \\boxed{{}} tag.\nThis is the problem:\n{QUESTION}\n"
+        "Assistant: <think>",
+        " 2+3=5 </think> <answer> \\boxed{5} </answer>",
+    ),
+    (
+        "chatml",
+        "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{}.<|im_end|>\n"
+        f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n",
+        BOXED,
+    ),
+    (
         "luffy_no_system",
         f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n",
         "<think>\n2+3=5\n</think>\n\nThe answer is \\boxed{5}.",
@@ -142,6 +175,14 @@ def test_a_prompt_byte_for_byte(name: str, text: str, demonstration: str) -> Non
 def test_a_long_prompt_byte_for_byte(name: str) -> None:
     text = template(name, CHATML).prompt(PROBLEM).text
     assert hashlib.sha256(text.encode()).hexdigest() == DIGESTS[name], text
+
+
+@pytest.mark.parametrize("name", ["prime_sft", "prime_code", "open_reasoner", "chatml"])
+def test_a_demonstration_of_luffys_templates_earns_the_whole_reward(name: str) -> None:
+    """With a tokenizer of any chat template."""
+    shown = template(name).demonstration(PROBLEM)
+    assert shown is not None
+    assert plugins.load_leaf("rewards", plugins.load_leaf("prompts", name).REWARD).reward(shown).reward == 1.0
 
 
 def test_every_prompt_has_a_snapshot() -> None:

@@ -69,7 +69,7 @@ ROOMS = {
     "transformers": ["training/attention.py", "models/", "sampling/"],
     "tokenizers": ["models/"],
     "safetensors": ["training/checkpoints.py", "models/"],
-    "zstandard": ["runs/run.py"],
+    "zstandard": ["runs/run.py", "data/sources/texts.py"],
     "rich": ["console/"],
 }
 

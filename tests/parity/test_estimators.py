@@ -153,6 +153,19 @@ def test_problems_weigh_the_same_however_many_answers_they_have() -> None:
     assert figures["pass"]["1"]["value"] == pytest.approx(figures["accuracy"])
 
 
+def test_the_mean_of_sources_does_not_weigh_them() -> None:
+    """As LUFFY reports a file of several benchmarks; the accuracy beside it weighs problems."""
+    answers = rows(("a", "1111"), ("b", "1100"), ("c", "0000"), ("d", "0010"))
+    named = [{**row, "data_source": "aime" if row["group_id"] == "a" else "math"} for row in answers]
+    figures = summarize(named)
+    assert figures["accuracy"] == pytest.approx((1 + 0.5 + 0 + 0.25) / 4)
+    mean = figures["mean_of_sources"]
+    assert (mean["sources"], mean["accuracy"]) == (2, pytest.approx((1 + 0.25) / 2))
+    assert mean["ci_lo"] <= mean["accuracy"] <= mean["ci_hi"]
+    assert "mean_of_sources" not in summarize(answers)
+    assert "mean_of_sources" not in summarize([{**row, "data_source": "aime"} for row in answers])
+
+
 def test_the_mean_of_tasks_does_not_weigh_them() -> None:
     small, large = ({"accuracy": 0.5, "ci_lo": 0.3, "ci_hi": 0.7}, {"accuracy": 0.1, "ci_lo": 0.09, "ci_hi": 0.13})
     mean = average_tasks([small, large])

@@ -118,7 +118,9 @@ def _build_validate_parser() -> Parser:
     parser = _build_parser(
         "validate", about, "example:\n  qed data validate train.jsonl --map question=problem --strict"
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="jsonl, json, csv (also .gz) or parquet")
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="jsonl, json, csv, tsv (also compressed) or parquet"
+    )
     parser.add_argument("--strict", action="store_true", help="treat remarks as errors")
     return parser
 

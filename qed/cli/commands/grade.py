@@ -51,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
 def _build_parser() -> Parser:
     parser = Parser("grade", ABOUT, EPILOG)
     add = parser.add_argument
-    add("files", nargs="*", type=Path, metavar="FILE", help="jsonl, json, csv (also .gz) or parquet")
+    add("files", nargs="*", type=Path, metavar="FILE", help="jsonl, json, csv, tsv (also compressed) or parquet")
     add("--gold-key", default="", metavar="COLUMN", help="correct answer (default: gold, or the first known column)")
     add("--response-key", default="", metavar="COLUMN", help="response (default: prediction, response, text, …)")
     add("--extract", choices=MODES, default="flexible", help="how the final answer is extracted (default: flexible)")

@@ -26,10 +26,26 @@ def read_turns(value: Any, place: Place, key: str) -> list[tuple[str, str]]:
     for turn in value:
         role = turn.get("role", turn.get("from"))
         content = turn.get("content", turn.get("value"))
+        if content is None and turn.get("tool_calls"):
+            raise SkippedRow("conversations with tool calls")
         if role is None or content is None:
             raise DataError(f"{place}: a message of {key} has no role or no content: {str(turn)[:80]}")
-        turns.append((ROLES.get(role, role), convert_to_text(content, place, key)))
+        turns.append((ROLES.get(role, role), read_content(content, place, key)))
     return [(role, text) for role, text in turns if role != "system"]
+
+
+def read_content(content: Any, place: Place, key: str) -> str:
+    """Return the text of a message: a text, or a list of parts of which all are text.
+
+    Raises:
+        SkippedRow: a part is an image or another kind.
+    """
+    if not isinstance(content, list):
+        return convert_to_text(content, place, key)
+    texts = [part.get("text") if isinstance(part, dict) else part for part in content]
+    if any(text is None for text in texts):
+        raise SkippedRow("conversations with images or other parts that are not text")
+    return "".join(convert_to_text(text, place, key) for text in texts)
 
 
 def read_question(value: Any, place: Place, key: str) -> str:
@@ -43,7 +59,10 @@ def read_question(value: Any, place: Place, key: str) -> str:
 
 
 def read_reply(value: Any, place: Place, key: str) -> str:
-    """Return the reply, given as text or as messages."""
+    """Return the reply, given as text, as a message or as messages."""
+    if isinstance(value, dict):
+        content = next((value[name] for name in ("content", "value", "text") if name in value), None)
+        return read_content(content, place, key)
     if not is_conversation(value):
         return convert_to_text(value, place, key)
     texts = [text for role, text in read_turns(value, place, key) if role == "assistant"]
@@ -99,32 +118,4 @@ def read_verl(row: Row, place: Place) -> Fields:
         {key: info[key] for key in ("subject", "level") if info.get(key) is not None}
         | ({"traces": traces} if traces else {})
         | ({"trace_probabilities": probabilities} if probabilities else {}),
-    )
-
-
-def read_preference(row: Row, place: Place) -> Fields:
-    """Read a TRL preference: both replies go into `meta`, and the chosen one is the demonstration.
-
-    Without a prompt, the prompt is the common prefix of both replies.
-    """
-    chosen, rejected = row["chosen"], row["rejected"]
-    if "prompt" in row:
-        question = read_question(row["prompt"], place, "prompt")
-        better, worse = read_reply(chosen, place, "chosen"), read_reply(rejected, place, "rejected")
-    elif is_conversation(chosen):
-        question = read_question(chosen, place, "chosen")
-        better, worse = read_reply(chosen, place, "chosen"), read_reply(rejected, place, "rejected")
-    else:
-        better, worse = convert_to_text(chosen, place, "chosen"), convert_to_text(rejected, place, "rejected")
-        differs = next(
-            (at for at, pair in enumerate(zip(better, worse, strict=False)) if len(set(pair)) > 1), len(worse)
-        )
-        # The replies may start with the same letters: the prompt ends with the last complete word of the prefix.
-        length = max(better.rfind(" ", 0, differs), better.rfind("\n", 0, differs)) + 1
-        question, better, worse = better[:length], better[length:], worse[length:]
-    return Fields(
-        question,
-        completion=better,
-        used=("prompt", "chosen", "rejected"),
-        extra={"chosen": better, "rejected": worse},
     )

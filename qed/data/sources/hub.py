@@ -67,7 +67,8 @@ def load_rows(hub: HubDataset, task: str) -> Rows:
             try:
                 table = _load(hub, config)
             except Exception as error:
-                raise DataError(_advise(hub, task, reason or f"{type(error).__name__}: {error}")) from error
+                text = " ".join(f"{type(error).__name__}: {error}".split())
+                raise DataError(_advise(hub, task, reason or text)) from error
             yield from _number_rows(table, hub.name)
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from qed.data.sources import choices, conversations
+from qed.data.sources import choices, conversations, instructions, labels, preferences
+from qed.data.sources.explain import describe_nearest
 from qed.data.sources.fields import (
     Fields,
     convert_answer,
@@ -192,39 +193,41 @@ def _read_prompt(row: Row, place: Place) -> Fields:
     return Fields(question, answer, solution, used=used)
 
 
-def _read_alpaca(row: Row, place: Place) -> Fields:
-    """Read an Alpaca row: an instruction, an optional input, and the reply."""
-    question = convert_to_text(row["instruction"], place, "instruction")
-    extra = convert_to_text(row.get("input") or "", place, "input")
-    if extra.strip():
-        question = f"{question.strip()}\n\n{extra.strip()}"
-    return Fields(
-        question, completion=convert_to_text(row["output"], place, "output"), used=("instruction", "input", "output")
-    )
+def _read_context(row: Row, place: Place) -> Fields:
+    """Read a row of OpenRLHF whose prompt is in `context_messages`."""
+    return _read_prompt({**row, "prompt": row["context_messages"], "context_messages": None}, place)
 
 
 # The order matters: OpenR1 rows have both messages and a problem, MMLU rows both an answer and a question.
 SCHEMAS: tuple[tuple[Callable[[Row], bool], Reader], ...] = (
     (lambda row: "prompt" in row and isinstance(row.get("reward_model"), dict), conversations.read_verl),
-    (lambda row: "chosen" in row and "rejected" in row, conversations.read_preference),
+    (preferences.has_preference, preferences.read_preference),
+    (labels.has_bad_reply, labels.skip_bad_reply),
     (lambda row: "Question" in row and "Correct Answer" in row, choices.read_gpqa),
     (_has_options, choices.read_options),
-    (lambda row: "instruction" in row and "output" in row, _read_alpaca),
+    (instructions.has_instruction, instructions.read_instruction),
+    (instructions.has_question_and_reply, instructions.read_question_and_reply),
     (lambda row: find_column(row, QUESTION[:2]) is not None, _read_worked),
     (lambda row: conversations.is_conversation(row.get("messages")), conversations.read_messages),
     (lambda row: conversations.is_conversation(row.get("conversations")), conversations.read_sharegpt),
+    (instructions.has_segments, instructions.read_segments),
     (lambda row: "prompt" in row, _read_prompt),
+    (lambda row: "context_messages" in row, _read_context),
 )
 
 
 NAMES: dict[Reader, str] = {
-    conversations.read_preference: "TRL preferences",
+    preferences.read_preference: "preferences",
+    labels.skip_bad_reply: "labelled replies",
     choices.read_gpqa: "GPQA",
     choices.read_options: "multiple choice",
-    _read_alpaca: "Alpaca",
+    instructions.read_instruction: "Alpaca",
+    instructions.read_question_and_reply: "question and reply",
+    instructions.read_segments: "axolotl segments",
     conversations.read_messages: "messages",
     conversations.read_sharegpt: "ShareGPT",
     _read_prompt: "TRL prompts",
+    _read_context: "OpenRLHF prompts",
 }
 
 
@@ -244,7 +247,7 @@ def _explain_missing(row: Row, place: Place) -> str:
     return (
         f"{place}: the columns are {', '.join(map(str, row)) or '(none)'}; expected one of {', '.join(QUESTION)} and "
         f"one of {', '.join((*ANSWER, *SOLUTION))}; or {OTHER_SCHEMAS}. Name yours with --data.map "
-        "question=YOURS,answer=YOURS, for example --data.map question=problem."
+        f"question=YOURS,answer=YOURS, for example --data.map question=problem.{describe_nearest(row)}"
         + (f" Perhaps: --data.map {','.join(hints)}" if hints else "")
     )
 

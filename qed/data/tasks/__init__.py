@@ -1,6 +1,6 @@
 """The shelf of tasks: one file per task or benchmark, with `load(split) -> list[Problem]`.
 
-A task is named NAME[:split][@PATH]; a path to a data file or folder is the task `files`.
+A task is named NAME[:split][@PATH] or hub:DATASET[:split][@PATH]; a path to a data file or folder is the task `files`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def load_task(
     """Load the problems of a task by its name.
 
     Args:
-        name: NAME[:split][@PATH].
+        name: NAME[:split][@PATH], or hub:DATASET[:split][@PATH].
         split: used if the name has none.
         mapping: qed's column names to those of a file; the name's own columns replace it.
         left_out: counts rows that are not problems, by reason.
-        revisions: hub commits by task, instead of the pinned ones.
+        revisions: hub commits by task or data set, instead of the pinned ones.
         originals: filled with the rows that were read, by problem id; generated tasks have none.
 
     Raises:
@@ -44,6 +44,7 @@ def load_task(
     module = plugins.load_leaf("tasks", task.leaf)
     splits = getattr(module, "SPLITS", ())
     path = _find_in_snapshot(task)
+    counts: Counter[str] = Counter()
     has_split = bool(task.split) and (Path(path) / task.split).is_dir()
     if path and task.split and splits and task.split not in splits and not has_split:
         raise UsageError(
@@ -51,11 +52,14 @@ def load_task(
             f"{', '.join(splits)}."
         )
     if hasattr(module, "read"):
-        revision = (revisions or {}).get(task.leaf, "")
-        # A user's task may not have the parameter `originals`.
-        extra = {} if originals is None else {"originals": originals}
+        revision = (revisions or {}).get(task.dataset, "")
+        # A user's task may not have these parameters.
+        extra = {
+            **({} if originals is None else {"originals": originals}),
+            **({"source": task.source} if task.source else {}),
+        }
         columns = task.columns or mapping
-        problems: list[Problem] = module.read(task.split or split, path, columns, left_out, revision, **extra)
+        problems: list[Problem] = module.read(task.split or split, path, columns, counts, revision, **extra)
     elif task.path or task.columns:
         raise UsageError(
             f"The task {task.leaf} generates its problems and reads no file: leave out '@', '?' and the rest."
@@ -63,7 +67,10 @@ def load_task(
     else:
         problems = module.load(task.split or split)
     if not problems:
-        raise DataError(f"{name} has no problems.")
+        reasons = "; ".join(f"{count:,} {reason}" for reason, count in counts.items() if count)
+        raise DataError(f"{name} has no problems: {f'left out are {reasons}' if reasons else 'there are no rows'}.")
+    if left_out is not None:
+        left_out.update(counts)
     return problems
 
 

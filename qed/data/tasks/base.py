@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from qed.data.sources import hub, local, schemas
+from qed.data.sources.explain import explain_no_problems
 from qed.data.sources.fields import SkippedRow, build_problem
 from qed.data.sources.hub import HubDataset
-from qed.data.sources.rows import Row, Rows
-from qed.errors import UsageError, suggest_nearest
+from qed.data.sources.rows import Place, Row, Rows
+from qed.errors import DataError, UsageError, suggest_nearest
 from qed.types import Problem
 
 Originals = dict[str, list[Row]]  # the rows that were read, by problem id
@@ -114,17 +115,26 @@ def build_problems(
         left_out: counts rows that are not problems, by reason.
         prepare: converts a row to a schema of `schemas`.
         originals: filled with the rows by problem id, with columns renamed by `mapping`.
+
+    Raises:
+        DataError: a row is broken, or there are rows and none is a problem.
     """
-    problems = []
+    problems: list[Problem] = []
+    seen: list[tuple[Place, Row]] = []
+    reasons: Counter[str] = Counter()
     for place, row in rows:
+        original = schemas.rename_columns(row, mapping, place) if mapping else row
+        seen = [*seen[:1], (place, original)]
         try:
-            original = schemas.rename_columns(row, mapping, place) if mapping else row
             prepared = prepare(original)
             problems.append(build_problem(schemas.read_fields(prepared, place), prepared, prefix))
             if originals is not None:
                 originals.setdefault(problems[-1].id, []).append(original)
         except SkippedRow as reason:
-            left_out[str(reason)] += 1
+            reasons[str(reason)] += 1
+    if seen and not problems:
+        raise DataError(explain_no_problems(seen, schemas.name_schema(seen[0][1]), reasons))
+    left_out.update(reasons)
     return fold_repeats(problems)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from qed.config import plugins
@@ -15,7 +15,7 @@ from qed.data.tasks.base import Originals
 from qed.types import Problem
 
 # Prefixes of the names of training splits; the others are benchmarks, which are not filtered.
-TRAINING = ("train", "mini", "cot", "luffy", "en")
+TRAINING = ("train", "mini", "cot", "luffy", "complement", "en")
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Data:
     @property
     def folder(self) -> str:
         """Return the name of its folder in a snapshot."""
-        if self.task.leaf == "files":
-            return TaskName("files", "", self.task.path).label
+        if self.task.leaf == "files" or self.task.source:
+            return replace(self.task, split="").label
         return Path(self.task.leaf).stem if self.task.leaf.endswith(".py") else self.task.leaf.rpartition(".")[2]
 
     @property

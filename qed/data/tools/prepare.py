@@ -12,6 +12,7 @@ from typing import Any
 
 from qed import __version__
 from qed.config import plugins
+from qed.data.sources.hub import NEWEST
 from qed.data.sources.rows import Row
 from qed.data.tasks import MANIFEST, suggest_prompt
 from qed.data.tools import snapshot
@@ -25,6 +26,7 @@ from qed.types import Problem
 
 FILE = "data.jsonl"
 VALIDATION = "validation"
+BY_COLUMNS = ("files", "hub", "memory")  # tasks whose snapshot is read as files
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,7 @@ def _collect_rows(prepared: PreparedTask, problems: list[Problem], split: str) -
 
 def _name_task(data: Data, split: str, folder: Path) -> str:
     """Return the task name that reads a split of the snapshot."""
-    if data.originals and data.task.leaf != "files":
+    if data.originals and data.task.leaf not in BY_COLUMNS:
         return f"{data.task.leaf}:{split}@{folder}"
     return f"files:{split}@{folder / data.folder}"
 
@@ -163,6 +165,8 @@ def _describe_origin(data: Data, revisions: Mapping[str, str]) -> dict[str, str]
     if data.task.path:
         path = Path(data.task.path)
         return {"source": str(path), **({"source_sha256": snapshot.hash_file(path)} if path.is_file() else {})}
+    if data.task.source:
+        return {"source": f"hub:{data.task.source}", "revision": revisions.get(data.task.dataset) or NEWEST}
     benchmark = getattr(plugins.load_leaf("tasks", data.task.leaf), "BENCHMARK", None)
     if benchmark is None:
         return {"source": f"made by qed {__version__}"}

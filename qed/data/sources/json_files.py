@@ -1,0 +1,105 @@
+"""Read JSON: lines of objects, a list of objects, or an object that has such a list, one per split."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from qed.data.sources.rows import Place, Row
+from qed.errors import DataError
+
+
+def parse_lines(file: Path, text: str) -> Iterator[tuple[int, Row]]:
+    """Yield the objects of JSON lines with the numbers of their lines.
+
+    Raises:
+        DataError: a line is not an object; the message names it.
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, parse_line(Place(str(file), number), line)
+
+
+def parse_line(place: Place, line: str) -> Row:
+    """Parse one line of JSON.
+
+    Raises:
+        DataError: the line is broken, or not an object.
+    """
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{place}: broken JSON ({error.msg} at column {error.colno}): {line[:80]}") from error
+    except RecursionError as error:
+        raise DataError(f"{place}: nested too deeply: {line[:80]}") from error
+    except ValueError as error:
+        raise DataError(f"{place}: a number with too many digits ({error}).") from error
+    if not isinstance(row, dict):
+        hint = " A list of all rows is a .json file." if isinstance(row, list) else ""
+        raise DataError(f"{place}: expected an object with columns, found {type(row).__name__}.{hint}")
+    return row
+
+
+def parse_json(file: Path, text: str, split: str) -> Iterator[tuple[int, Row]]:
+    """Yield the rows of a JSON file with their numbers from 1.
+
+    The file has a list of objects, an object with such a list (`{"data": […]}`) or with one per split
+    (`{"train": […], "test": […]}`), an object of columns (`{"question": […], "answer": […]}`), or JSON lines.
+
+    Args:
+        file: the file, for messages.
+        text: its text.
+        split: the split to read; an empty one reads all.
+
+    Raises:
+        DataError: the file is broken, has another shape, or has splits and not this one.
+    """
+    try:
+        content = json.loads(text) if text.strip() else []
+    except json.JSONDecodeError as error:
+        if error.msg == "Extra data":
+            yield from parse_lines(file, text)
+            return
+        raise DataError(f"{file}, line {error.lineno}: broken JSON ({error.msg} at column {error.colno}).") from error
+    except (RecursionError, ValueError) as error:
+        raise DataError(f"{file} is nested too deeply, or has a number with too many digits: {error}.") from error
+    yield from enumerate(_list_rows(file, content, split), 1)
+
+
+def _list_rows(file: Path, content: Any, split: str) -> list[Row]:
+    if _is_table(content):
+        return list(content)
+    if not isinstance(content, dict):
+        raise DataError(f"{file}: expected a list of objects, found {type(content).__name__}.")
+    if split and _is_table(content.get(split)):
+        return list(content[split])
+    parts = {name: list(part) for name, part in content.items() if part and _is_table(part)}
+    return _select_part(file, parts, split) if parts else _zip_columns(file, content)
+
+
+def _select_part(file: Path, parts: dict[str, list[Row]], split: str) -> list[Row]:
+    """Return the rows under `data`, or of the only part, or without a split those of all parts."""
+    if "data" in parts:
+        return parts["data"]
+    if split and len(parts) > 1:
+        raise DataError(
+            f"{file} has no split '{split}'. There are: {', '.join(parts)}. Name one as "
+            f"files:{next(iter(parts))}@{file}."
+        )
+    return [row for part in parts.values() for row in part]
+
+
+def _zip_columns(file: Path, content: dict[str, Any]) -> list[Row]:
+    columns = [column for column in content.values() if isinstance(column, list)]
+    if len(columns) == len(content) and len({len(column) for column in columns}) == 1:
+        return [dict(zip(content, cells, strict=True)) for cells in zip(*columns, strict=True)]
+    raise DataError(
+        f"{file}: expected a list of objects, or an object that has such a list under data or the names of splits; "
+        f"found an object with {', '.join(map(str, list(content)[:8])) or 'nothing'}."
+    )
+
+
+def _is_table(content: Any) -> bool:
+    return isinstance(content, list) and all(isinstance(row, dict) for row in content)

@@ -1,0 +1,68 @@
+"""Read preferences: two replies to one prompt, as TRL, LLaMA-Factory, UltraFeedback, Orca and HH-RLHF have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qed.data.sources import conversations
+from qed.data.sources.fields import Fields, SkippedRow, convert_to_text, find_filled_column
+from qed.data.sources.instructions import INPUTS, join_input, skip_history
+from qed.data.sources.rows import Place, Row
+
+CHOSEN, REJECTED = ("chosen", "chosen_response"), ("rejected", "rejected_response")
+PROMPTS = ("context_messages", "question", "instruction", "input", "conversations")
+HUMAN, ASSISTANT = "\n\nHuman:", "\n\nAssistant:"  # the turns of a transcript of HH-RLHF
+
+
+def has_preference(row: Row) -> bool:
+    """Return whether a row has a chosen and a rejected reply."""
+    return bool(set(CHOSEN) & set(row)) and bool(set(REJECTED) & set(row))
+
+
+def read_preference(row: Row, place: Place) -> Fields:
+    """Read a preference: both replies go into `meta`, and the chosen one is the demonstration.
+
+    Without a column for the prompt it is in both replies: the user's message of a conversation, a transcript up to the
+    last `Assistant:`, or else the text that both begin with.
+    """
+    keys = [next(name for name in names if name in row) for names in (CHOSEN, REJECTED)]
+    chosen, rejected = (row[key] for key in keys)
+    skip_history(row)
+    prompt_key = "prompt" if "prompt" in row else find_filled_column(row, PROMPTS)
+    if prompt_key:
+        question = conversations.read_question(row[prompt_key], place, prompt_key)
+        if prompt_key == "instruction":
+            question = join_input(question, row, place)
+    elif conversations.is_conversation(chosen):
+        question = conversations.read_question(chosen, place, keys[0])
+    else:
+        texts = [convert_to_text(reply, place, key) for key, reply in zip(keys, (chosen, rejected), strict=True)]
+        question, chosen, rejected = _split_transcripts(*texts) or _split_prefix(*texts)
+    better, worse = (
+        conversations.read_reply(reply, place, key) for key, reply in zip(keys, (chosen, rejected), strict=True)
+    )
+    used = (prompt_key or "", *(INPUTS if prompt_key == "instruction" else ()), *keys, "history")
+    return Fields(question, completion=better, used=used, extra={"chosen": better, "rejected": worse})
+
+
+def _split_transcripts(chosen: str, rejected: str) -> tuple[str, Any, Any] | None:
+    """Split two transcripts before their last reply; None if they are no transcripts.
+
+    Raises:
+        SkippedRow: the transcripts differ before their last reply.
+    """
+    if not all(ASSISTANT in text and HUMAN in f"\n\n{text}" for text in (chosen, rejected)):
+        return None
+    (asked, _, better), (other, _, worse) = (text.rpartition(ASSISTANT) for text in (chosen, rejected))
+    if asked.strip() != other.strip():
+        raise SkippedRow("preferences between replies to two different conversations")
+    return f"{asked}{ASSISTANT}", better.strip(), worse.strip()
+
+
+def _split_prefix(chosen: str, rejected: str) -> tuple[str, Any, Any]:
+    """Split two texts after the text that they have in common, at the end of a word."""
+    pairs = zip(chosen, rejected, strict=False)
+    differs = next((at for at, pair in enumerate(pairs) if len(set(pair)) > 1), len(rejected))
+    # The replies may start with the same letters: the prompt ends with the last complete word of the prefix.
+    length = max(chosen.rfind(" ", 0, differs), chosen.rfind("\n", 0, differs)) + 1
+    return chosen[:length], chosen[length:], rejected[length:]

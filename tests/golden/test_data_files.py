@@ -1,0 +1,184 @@
+"""Files of every usual format, compression and encoding give the same problems."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from qed.config.task_names import COMPRESSIONS, DATA_SUFFIXES, parse_task
+from qed.data import tasks
+from qed.data.sources import local, texts
+from qed.data.sources.rows import Row
+from qed.data.tools.validate import validate_file
+from qed.errors import DataError
+
+ROWS: list[Row] = [
+    {"question": "Zoë has 2 cafés; how many, in all?", "answer": "2"},
+    {"question": 'Say "π", twice.\nHow often?', "answer": "2"},
+]
+LATIN: list[Row] = [{"question": "Zoë has 2 cafés “open”?", "answer": "2"}]
+Said = Callable[[], str]
+
+
+@pytest.fixture
+def said(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Said:
+    """Return what was reported on stderr."""
+    monkeypatch.setattr(texts, "_told", set())
+    return lambda: capfd.readouterr().err
+
+
+def lines(rows: list[Row]) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def table(rows: list[Row], delimiter: str) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def load(file: Path, split: str = "train") -> list[Row]:
+    return [{"question": p.question, "answer": p.answer} for p in tasks.load_task(str(file), split, {})]
+
+
+TEXTS = {
+    "jsonl": ("x.jsonl", lines(ROWS)),
+    "json": ("x.json", json.dumps(ROWS)),
+    "lines in json": ("x.json", lines(ROWS)),
+    "under data": ("x.json", json.dumps({"version": 1, "data": ROWS})),
+    "one split": ("x.json", json.dumps({"train": ROWS})),
+    "another single list": ("x.json", json.dumps({"examples": ROWS, "name": "x"})),
+    "columns": ("x.json", json.dumps({key: [row[key] for row in ROWS] for key in ROWS[0]})),
+    "comma": ("x.csv", table(ROWS, ",")),
+    "semicolon": ("x.csv", table(ROWS, ";")),
+    "tab in csv": ("x.csv", table(ROWS, "\t")),
+    "tab": ("x.tsv", table(ROWS, "\t")),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_file_is_read(tmp_path: Path, name: str) -> None:
+    file, text = TEXTS[name]
+    (tmp_path / file).write_text(text, encoding="utf-8", newline="")
+    assert load(tmp_path / file) == ROWS
+    check = validate_file(tmp_path / file, {})
+    assert (check.rows, check.errors) == (2, [])
+
+
+def compress_zst(raw: bytes) -> bytes:
+    """Two frames, the first without its size, as `zstd` writes from a pipe and `cat` joins."""
+    half = len(raw) // 2
+    stream = zstandard.ZstdCompressor().compressobj()
+    return stream.compress(raw[:half]) + stream.flush() + zstandard.ZstdCompressor().compress(raw[half:])
+
+
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": compress_zst}
+
+
+@pytest.mark.parametrize("end", COMPRESSIONS)
+@pytest.mark.parametrize(("file", "text"), [TEXTS["jsonl"], TEXTS["json"], TEXTS["semicolon"], TEXTS["tab"]])
+def test_a_compressed_file_is_read(tmp_path: Path, file: str, text: str, end: str) -> None:
+    path = tmp_path / f"{file}{end}"
+    path.write_bytes(COMPRESS[end](text.encode()))
+    assert load(path) == ROWS
+    assert (parse_task(str(path)).leaf, parse_task(str(path)).label) == ("files", "x")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path.rename(folder / f"train-{path.name}")
+    assert load(folder) == ROWS
+    (folder / f"train-{path.name}").write_bytes(COMPRESS[end](text.encode() * 9)[:-9])
+    with pytest.raises(DataError, match=rf"{end} cannot be read"):
+        load(folder)
+
+
+def test_every_suffix_is_a_data_file() -> None:
+    for suffix in DATA_SUFFIXES:
+        assert parse_task(f"a/b{suffix}").path == f"a/b{suffix}"
+        assert parse_task(f"a/b{suffix}").label == "b"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "windows-1252", "latin-1"])
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv"])
+def test_an_encoding_is_recognised_and_reported(tmp_path: Path, said: Said, encoding: str, kind: str) -> None:
+    rows = LATIN if encoding != "latin-1" else [{"question": "Zoë\x81 has 2 cafés?", "answer": "2"}]
+    text = {"jsonl": lines(rows), "json": json.dumps(rows, ensure_ascii=False), "csv": table(rows, ";")}[kind]
+    file = tmp_path / f"x.{kind}"
+    file.write_bytes(text.encode(encoding))
+    assert load(file) == rows
+    assert load(file) == rows
+    assert said().count(f"x.{kind} is not UTF-8: read as {encoding}") == 1
+    check = validate_file(file, {})
+    assert (check.rows, check.errors) == (1, [])
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_utf8_is_not_reported(tmp_path: Path, said: Said, mark: bytes) -> None:
+    (tmp_path / "x.jsonl").write_bytes(mark + lines(ROWS).encode())
+    assert load(tmp_path / "x.jsonl") == ROWS
+    assert said() == ""
+
+
+def test_damaged_utf8_is_not_taken_for_another_encoding(tmp_path: Path) -> None:
+    """Else every other letter beyond ASCII would be read as two."""
+    (tmp_path / "x.jsonl").write_bytes(lines(ROWS).encode() + '{"question": "é?", "answer": "1"}'.encode("latin-1"))
+    with pytest.raises(DataError, match="line 3: not UTF-8 text"):
+        load(tmp_path / "x.jsonl")
+    assert [str(issue.place) for issue in validate_file(tmp_path / "x.jsonl", {}).errors] == [
+        f"{tmp_path / 'x.jsonl'}, row 3"
+    ]
+
+
+def test_splits_of_a_json_file(tmp_path: Path) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps({"train": ROWS[:1], "test": ROWS[1:], "info": [1]}))
+    assert load(file) == ROWS[:1]
+    assert load(file, "test") == ROWS[1:]
+    assert load(Path(f"files:test@{file}")) == ROWS[1:]
+    assert validate_file(file, {}).rows == 2
+    with pytest.raises(DataError, match=rf"has no split 'dev'. There are: train, test. Name one as files:train@{file}"):
+        load(file, "dev")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"question": "x?", "answer": "3"}, "under data or the names of splits; found an object with question, answer"),
+        ({"question": ["x?"], "answer": []}, "found an object with question, answer"),
+        ("x", "expected a list of objects, found str"),
+        ([1], "expected a list of objects, found list"),
+        ({}, "found an object with nothing"),
+    ],
+)
+def test_another_json_is_explained(tmp_path: Path, content: Any, words: str) -> None:
+    (tmp_path / "x.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=words):
+        load(tmp_path / "x.json")
+
+
+def test_a_comma_in_a_header_of_semicolons_needs_quotes(tmp_path: Path) -> None:
+    """The header decides: cells between commas are not cut at semicolons."""
+    (tmp_path / "x.csv").write_text("question,answer\na; b?,1\n")
+    assert load(tmp_path / "x.csv") == [{"question": "a; b?", "answer": "1"}]
+    (tmp_path / "y.csv").write_text('"question";"answer"\n"a, b?";"1,5"\n')
+    assert load(tmp_path / "y.csv") == [{"question": "a, b?", "answer": "1,5"}]
+    (tmp_path / "z.tsv").write_text("question\tanswer\na\tb?\t1\n")
+    with pytest.raises(DataError, match=r"row 1: 3 cells under 2 columns\. A cell with a tab"):
+        load(tmp_path / "z.tsv")
+
+
+def test_a_list_in_jsonl_is_named(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text(json.dumps(ROWS))
+    with pytest.raises(DataError, match=r"row 1: expected an object with columns, found list. .* is a .json file"):
+        list(local.read_rows(str(tmp_path / "x.jsonl"), ""))

@@ -1,0 +1,287 @@
+"""Rows of public data sets and of other programs' formats, in their real shape, and replies that are never imitated."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qed.data import tasks
+from qed.data.prompts.base import find_demonstration, load_leaf
+from qed.data.sources.rows import Place
+from qed.data.tasks.base import build_problems
+from qed.errors import DataError
+from qed.types import Problem
+
+Row = dict[str, Any]
+USER, GOOD = {"role": "user", "content": "Name a prime."}, {"role": "assistant", "content": "Two is."}
+BAD = {"role": "assistant", "content": "Nine is."}
+SYSTEM = {"role": "system", "content": "You are helpful."}
+HUMAN, GPT = {"from": "human", "value": "Name a prime."}, {"from": "gpt", "value": "Two is."}
+
+
+def read(*rows: Row, counts: Counter[str] | None = None) -> list[Problem]:
+    numbered = ((Place("data.jsonl", number), row) for number, row in enumerate(rows, 1))
+    return build_problems(numbered, "x", {}, counts if counts is not None else Counter())
+
+
+# The question and the demonstration of each are "Name a prime." and "Two is.".
+DEMONSTRATIONS: dict[str, Row] = {
+    "LLaMA-Factory alpaca": {
+        "instruction": "Name a prime.",
+        "input": "",
+        "output": "Two is.",
+        "system": "You are helpful.",
+        "history": [],
+    },
+    "LLaMA-Factory alpaca, split": {"instruction": "Name", "input": "a prime.", "output": "Two is.", "history": None},
+    "LLaMA-Factory sharegpt": {"conversations": [HUMAN, GPT], "system": "You are helpful.", "tools": "[]"},
+    "LLaMA-Factory openai": {"messages": [SYSTEM, USER, GOOD]},
+    "LLaMA-Factory KTO": {"instruction": "Name a prime.", "input": "", "output": "Two is.", "kto_tag": True},
+    "LLaMA-Factory KTO, messages": {"messages": [USER, GOOD], "label": True},
+    "axolotl chat_template": {"messages": [{**USER, "content": [{"type": "text", "text": "Name a prime."}]}, GOOD]},
+    "axolotl input_output": {
+        "segments": [
+            {"label": False, "text": "Name "},
+            {"label": False, "text": "a prime."},
+            {"label": True, "text": "Two "},
+            {"label": True, "text": "is."},
+        ]
+    },
+    "axolotl gpteacher": {"instruction": "Name a prime.", "input": "", "response": "Two is."},
+    "OpenRLHF input and output": {"input": "Name a prime.", "output": "Two is."},
+    "Llama-Nemotron post-training": {"input": [USER], "output": "Two is.", "category": "math", "reasoning": "off"},
+    "OpenOrca": {"id": "flan.1", "system_prompt": "", "question": "Name a prime.", "response": "Two is."},
+    "MetaMathQA": {"type": "GSM_AnsAug", "query": "Name a prime.", "original_question": "…", "response": "Two is."},
+    "Dolly": {"instruction": "Name a prime.", "context": "", "response": "Two is.", "category": "open_qa"},
+    "open-r1 Mixture-of-Thoughts": {"messages": [USER, GOOD], "num_tokens": 7, "source": "math"},
+    "OpenThoughts": {"system": "Think.", "conversations": [{"from": "user", "value": "Name a prime."}, GPT]},
+    "TRL KTO": {"prompt": "Name a prime.", "completion": "Two is.", "label": True},
+    "TRL KTO, messages": {"prompt": [USER], "completion": [GOOD], "label": 1},
+    "TRL conversations with parts": {
+        "prompt": [
+            {"role": "user", "content": [{"type": "text", "text": "Name "}, {"type": "text", "text": "a prime."}]}
+        ],
+        "completion": [{"role": "assistant", "content": [{"type": "text", "text": "Two is."}]}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", DEMONSTRATIONS)
+def test_a_demonstration_is_found(name: str) -> None:
+    (problem,) = read(DEMONSTRATIONS[name])
+    assert problem.question.split() == ["Name", "a", "prime."]
+    assert problem.meta["completion"] == "Two is."
+
+
+# Their question ends in "Name a prime." and their replies are "Two is." and "Nine is.".
+PREFERENCES: dict[str, Row] = {
+    "UltraFeedback binarized": {
+        "prompt": "Name a prime.",
+        "prompt_id": "0f",
+        "chosen": [USER, GOOD],
+        "rejected": [USER, BAD],
+        "messages": [USER, GOOD],
+        "score_chosen": 8.5,
+        "score_rejected": 3.0,
+    },
+    "argilla UltraFeedback": {
+        "source": "evol",
+        "instruction": "Name a prime.",
+        "chosen_response": "Two is.",
+        "rejected_response": "Nine is.",
+    },
+    "Intel orca_dpo_pairs": {"system": "", "question": "Name a prime.", "chosen": "Two is.", "rejected": "Nine is."},
+    "distilabel orca": {
+        "system": "",
+        "input": "Name a prime.",
+        "chosen": "Two is.",
+        "rejected": "Nine is.",
+        "status": "t",
+    },
+    "LLaMA-Factory alpaca": {"instruction": "Name", "input": "a prime.", "chosen": "Two is.", "rejected": "Nine is."},
+    "LLaMA-Factory sharegpt": {
+        "conversations": [HUMAN],
+        "chosen": {"from": "gpt", "value": "Two is."},
+        "rejected": {"from": "gpt", "value": "Nine is."},
+    },
+    "OpenRLHF": {"context_messages": [SYSTEM, USER], "chosen": [GOOD], "rejected": [BAD]},
+    "a message each": {"prompt": [USER], "chosen": GOOD, "rejected": BAD},
+    "a message each, prompt as text": {"prompt": "Name a prime.", "chosen": GOOD, "rejected": BAD},
+    "a dict each": {"prompt": "Name a prime.", "chosen": {"content": "Two is."}, "rejected": {"content": "Nine is."}},
+    "lists of a message": {"prompt": "Name a prime.", "chosen": [GOOD], "rejected": [BAD]},
+    "content in parts": {
+        "prompt": "Name a prime.",
+        "chosen": [{"role": "assistant", "content": [{"type": "text", "text": "Two is."}]}],
+        "rejected": [{"role": "assistant", "content": [{"type": "text", "text": "Nine is."}]}],
+    },
+    "axolotl chat_template.argilla": {"chosen": [USER, GOOD], "rejected": [USER, BAD]},
+}
+
+
+@pytest.mark.parametrize("name", PREFERENCES)
+def test_a_preference_is_found(name: str) -> None:
+    (problem,) = read(PREFERENCES[name])
+    assert problem.question.split() == ["Name", "a", "prime."]
+    assert (problem.meta["chosen"], problem.meta["rejected"]) == ("Two is.", "Nine is.")
+    assert problem.is_preference
+
+
+FIRST = "\n\nHuman: Hi there\n\nAssistant: Hello. What do you need?"
+
+
+@pytest.mark.parametrize("before", ["", FIRST])
+def test_a_transcript_is_split_at_its_last_reply(before: str) -> None:
+    """The replies begin with the same words, which belong to both of them."""
+    asked = f"{before}\n\nHuman: Can you help me?\n\nAssistant:"
+    rows = {"chosen": f"{asked} I can help you with that.", "rejected": f"{asked} I can help nobody."}
+    (problem,) = read(rows)
+    assert problem.question == asked.strip()
+    assert problem.meta["chosen"] == "I can help you with that."
+    assert problem.meta["rejected"] == "I can help nobody."
+    other = {**rows, "rejected": f"{asked} No.\n\nHuman: Why?\n\nAssistant: Because."}
+    counts: Counter[str] = Counter()
+    assert len(read(rows, other, counts=counts)) == 1
+    assert counts == {"preferences between replies to two different conversations": 1}
+
+
+RL: dict[str, tuple[Row, str, str]] = {
+    "OpenRLHF prompts": ({"dataset": "a", "context_messages": [USER], "id": "1"}, "Name a prime.", ""),
+    "open-r1 with several traces": (
+        {
+            "problem": "Name a prime.",
+            "solution": "It is 2.",
+            "answer": "2",
+            "messages": [USER, GOOD],
+            "generations": ["Nine is.", "Two is."],
+            "correctness_math_verify": [False, True],
+            "is_reasoning_complete": [True, True],
+        },
+        "Name a prime.",
+        "2",
+    ),
+    "a box in the response": ({"question": "Name a prime.", "response": r"It is \boxed{2}."}, "Name a prime.", "2"),
+    "input and output beside a question": ({"question": "Name a prime.", "answer": "2", "input": "a", "output": "b"},)
+    * 1
+    + ("Name a prime.", "2"),
+}
+
+
+@pytest.mark.parametrize("name", RL)
+def test_a_question_is_found(name: str) -> None:
+    row, question, answer = RL[name]
+    (problem,) = read(row)
+    assert (problem.question, problem.answer) == (question, answer)
+
+
+REPLIES: list[Callable[[Any], Row]] = [
+    lambda label: {"prompt": "x?", "completion": "Bad.", "label": label},
+    lambda label: {"prompt": [USER], "completion": [BAD], "label": label},
+    lambda label: {"instruction": "x?", "input": "", "output": "Bad.", "kto_tag": label},
+    lambda label: {"messages": [USER, BAD], "label": label},
+    lambda label: {"conversations": [HUMAN, GPT], "kto_tag": label},
+    lambda label: {"prompt": "x?", "response": "Bad.", "Label": label},
+]
+
+
+@pytest.mark.parametrize("build", REPLIES)
+@pytest.mark.parametrize("label", [False, 0, 0.0, -1, "false", "False", " FALSE ", "0", "0.0"])
+def test_a_bad_reply_is_never_imitated(build: Callable[[Any], Row], label: Any) -> None:
+    counts: Counter[str] = Counter()
+    (problem,) = read(build(label), build(True), counts=counts)
+    ((reason, count),) = counts.items()
+    assert count == 1
+    assert reason.startswith("replies that ")
+    assert f"calls bad ({label})" in reason
+    assert find_demonstration(load_leaf("chat"), problem)
+
+
+def test_a_checked_generation_is_never_imitated() -> None:
+    """OpenMathInstruct has right and wrong ones of every question."""
+    row = {"question": "1+1?", "expected_answer": "2", "generated_solution": "It is 3.", "is_correct": False}
+    counts: Counter[str] = Counter()
+    (problem,) = read(row, {**row, "generated_solution": "It is 2.", "is_correct": True}, counts=counts)
+    assert problem.meta["completion"] == "It is 2."
+    assert counts == {"replies that is_correct calls bad (False)": 1}
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "Which?", "choices": ["a", "b"], "answer": 0, "label": 0},
+        {"question": "1+1?", "answer": "2", "label": 0},
+        {"prompt": "x?", "chosen": "a", "rejected": "b", "label": False},
+        {"problem": "1+1?", "solution": "So.", "answer": "2", "label": "0"},
+        {"prompt": "x?", "completion": "a", "label": None},
+    ],
+)
+def test_a_class_is_no_verdict(row: Row) -> None:
+    assert len(read(row)) == 1
+
+
+SKIPPED: dict[str, tuple[Row, str]] = {
+    "history": (
+        {"instruction": "x?", "output": "y", "history": [["a", "b"]]},
+        "conversations that are not one question and one answer",
+    ),
+    "an image": (
+        {"messages": [{"role": "user", "content": [{"type": "image", "image": "a.png"}]}, GOOD]},
+        "conversations with images or other parts that are not text",
+    ),
+    "segments of two turns": (
+        {"segments": [{"label": value, "text": "a"} for value in (False, True, False, True)]},
+        "conversations that are not one question and one answer",
+    ),
+    "tool calls": (
+        {"messages": [USER, {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}, GOOD]},
+        "conversations with tool calls",
+    ),
+    "tools": (
+        {"conversations": [HUMAN, {"from": "function_call", "value": "f"}, {"from": "observation", "value": "3"}, GPT]},
+        "conversations that are not one question and one answer",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SKIPPED)
+def test_no_problems_says_why(name: str, tmp_path: Path) -> None:
+    """The rows, the columns, the schema in which they were read, and the reasons."""
+    row, reason = SKIPPED[name]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(3)))
+    with pytest.raises(DataError) as raised:
+        tasks.load_task(str(tmp_path / "data.jsonl"), "train", {})
+    said = str(raised.value)
+    for words in ("data.jsonl, rows 1 to 3: no problems", f"3 {reason}", f"The columns are {', '.join(row)}, read as "):
+        assert words in said
+
+
+def test_a_file_of_bad_replies_says_why() -> None:
+    with pytest.raises(DataError, match=r"2 replies that label calls bad \(False\). The columns are prompt, compl"):
+        read(*({"prompt": f"{n}?", "completion": "Bad.", "label": False} for n in range(2)))
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt_text": "x?", "chosen": "a", "rejekted": "b"}, "nearest known schema is preferences; it also needs"),
+        ({"conversation": [HUMAN, GPT]}, "conversations"),
+        ({"question": "x?", "reply": "y"}, "nearest known schema is question and answer; it also needs answer or"),
+        ({"text": "a b"}, "split the text into the columns prompt and completion"),
+        ({"frage": 1, "antwort": 2}, "the columns are frage, antwort; expected one of question"),
+    ],
+)
+def test_unknown_columns_are_explained(row: Row, words: str) -> None:
+    with pytest.raises(DataError) as raised:
+        read(row)
+    assert words in str(raised.value)
+    assert str(raised.value).startswith("data.jsonl, row 1: ")
+
+
+def test_no_rows_is_said(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(DataError, match=r"empty\.jsonl has no problems: there are no rows"):
+        tasks.load_task(str(tmp_path / "empty.jsonl"), "train", {})
