@@ -29,6 +29,7 @@ PATHS: dict[str, tuple[list[str], set[int]]] = {
     "evaluate": (["--model", "{}", "--tasks", "arithmetic"], {2, 3}),
     "grade": (["{}"], {2, 3}),
     "report": (["{}"], {2, 3}),
+    "track": (["{}", "--to", "tensorboard"], {2, 3}),
     **{command: (["--tasks", "{}", "--dry-run"], {2, 3}) for command in TRAINING},
 }
 
