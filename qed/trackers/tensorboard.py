@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.text.summary_v2 import text_pb
@@ -23,6 +23,8 @@ class TensorBoardTracker:
     def __init__(self, run: TrackedRun) -> None:
         self.where = f"tensorboard --logdir {run.home}"
         self.writer = EventFileWriter(str(run.home))
+        # An open TensorBoard drops the points of the attempt before.
+        self.writer.add_event(Event(step=0, wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
         values: dict[str, Any] = dict(flatten_tree(run.config))
         about = {"name": run.name, "id": run.id, "group": run.group, "tags": ", ".join(run.tags)}
         rows = [{"setting": name, "value": value} for name, value in {**about, **values}.items()]
