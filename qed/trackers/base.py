@@ -2,7 +2,8 @@
 
 A leaf defines `make(run) -> Tracker`. It is called in a process of its own, whose death, delay or lack of a network
 does not reach training. Every attempt begins with an empty folder `run.home` and is told the whole history again, so
-that a leaf needs no memory: what a resumed run has repeated replaces what the earlier attempt had said.
+that a leaf needs no memory: what a resumed run has repeated replaces what the earlier attempt had said. A leaf may
+define `clear(home)` to empty the folder in its own way.
 """
 
 from __future__ import annotations

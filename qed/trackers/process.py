@@ -85,9 +85,10 @@ def track_run(
     with _lock_home(home, patience=LAST_SECONDS + 5 if process else 0.0):
         run = _describe_run(home, config, given, process)
         _write_state(home, TrackerState(id=run.id, name=run.name, group=run.group))
-        _empty_home(home)
         try:
-            _show(run, folder, plugins.load_leaf("trackers", tracker).make, wait)
+            module = plugins.load_leaf("trackers", tracker)
+            getattr(module, "clear", _clear_home)(home)
+            _show(run, folder, module.make, wait)
         except BaseException as error:
             reason = redact(" ".join(f"{type(error).__name__}: {error}".split()))[:MAX_REASON]
             _write_state(home, replace(read_state(home), error=reason))
@@ -146,7 +147,7 @@ def _describe_run(home: Path, config: Mapping[str, Any], given: Mapping[str, Any
     )
 
 
-def _empty_home(home: Path) -> None:
+def _clear_home(home: Path) -> None:
     """Delete what an earlier attempt has left: this one begins with the first step again."""
     for path in home.iterdir():
         if path.name not in KEPT:

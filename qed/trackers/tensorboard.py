@@ -62,4 +62,16 @@ class TensorBoardTracker:
         self.writer.add_event(Event(step=step, wall_time=time.time(), summary=summary))
 
 
+def clear(home: Path) -> None:
+    """Empty the event file of the attempt before, and delete older ones.
+
+    An open TensorBoard would wait for a deleted file for ever, but goes on from an empty one to the next.
+    """
+    for path in home.glob("events.out.tfevents.*"):
+        if path.stat().st_size:
+            path.write_bytes(b"")
+        else:
+            path.unlink()
+
+
 make = TensorBoardTracker
