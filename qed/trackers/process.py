@@ -41,7 +41,6 @@ class TrackerState:
 
     id: str = ""
     name: str = ""
-    group: str = ""
     where: str = ""
     step: int = -1
     complete: bool = False
@@ -84,7 +83,7 @@ def track_run(
     # The tracker of an attempt that was killed may still be sending the rest.
     with _lock_home(home, patience=LAST_SECONDS + 5 if process else 0.0):
         run = _describe_run(home, config, given, process)
-        _write_state(home, TrackerState(id=run.id, name=run.name, group=run.group))
+        _write_state(home, TrackerState(id=run.id, name=run.name))
         try:
             module = plugins.load_leaf("trackers", tracker)
             getattr(module, "clear", _clear_home)(home)
@@ -140,7 +139,7 @@ def _describe_run(home: Path, config: Mapping[str, Any], given: Mapping[str, Any
         name=given.get("name") or state.name or home.parents[1].resolve().name,
         project=choose("project", ""),
         entity=choose("entity", ""),
-        group=choose("group", state.group),
+        group=choose("group", ""),
         tags=tuple(choose("tags", ())),
         config=config,
         process=process,

@@ -66,18 +66,20 @@ class RunTrackers:
         self.run = run
         nested = run.home.resolve() != run.folder.resolve()  # a run of a sweep, or a control
         name = f"{run.home.resolve().name}/{run.folder.name}" if nested else run.folder.resolve().name
-        given = {"name": name, "group": ""}
         for tracker in self.names:
-            request = {"folder": str(run.folder.resolve()), "tracker": tracker, "given": given}
-            # In its own session, so that Ctrl-C in the terminal reaches only training, which then decides.
-            self._processes[tracker] = subprocess.Popen(
-                [sys.executable, "-c", BOOT, json.dumps(sys.path), json.dumps(request)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-                env={**os.environ, **ONE_THREAD},
-            )
+            request = {"folder": str(run.folder.resolve()), "tracker": tracker, "given": {"name": name}}
+            try:
+                # In its own session, so that Ctrl-C in the terminal reaches only training, which then decides.
+                self._processes[tracker] = subprocess.Popen(
+                    [sys.executable, "-c", BOOT, json.dumps(sys.path), json.dumps(request)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                    env={**os.environ, **ONE_THREAD},
+                )
+            except OSError as error:
+                self._report_failure(tracker, f"its process could not be started: {error}")
 
     def check(self) -> None:
         """Say which trackers have ended before the run. It takes microseconds and never waits."""
@@ -101,6 +103,8 @@ class RunTrackers:
             if waiting := [name for name, process in self._processes.items() if process.poll() is None]:
                 self.console.say(f"Waiting at most {LAST_SECONDS:.0f} s for {', '.join(waiting)} to send the rest.")
             self._wait(deadline)
+        except KeyboardInterrupt:
+            pass  # the run is saved, and how it ended is what the user is to read
         finally:
             for tracker, process in self._processes.items():
                 process.kill()
@@ -123,7 +127,7 @@ class RunTrackers:
         if code == 0 and state is not None and state.complete:
             self.console.say(f"{tracker}: {state.where}")
         else:
-            self._report_failure(tracker, f"it had not sent everything after {LAST_SECONDS:.0f} s")
+            self._report_failure(tracker, "it had not sent everything when its time was over")
 
     def _report_failure(self, tracker: str, otherwise: str) -> None:
         """Say why a tracker has ended, how far it came, and how to send what it lacks."""
