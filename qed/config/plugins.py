@@ -25,6 +25,7 @@ SHELVES = {
     "rewards": ("rewards", "reward"),
     "samplers": ("sampling", "make"),
     "tasks": ("data/tasks", "PROMPT"),
+    "trackers": ("trackers", "make"),
 }
 
 

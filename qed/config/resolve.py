@@ -28,7 +28,7 @@ DEFAULT = "default"
 # Settings that only a pipeline has.
 OF_PIPELINES = {part.name for part in fields(PipelineSettings)} - {part.name for part in fields(Settings)}
 TASKS = ("data.tasks", "evaluation.tasks")
-REWARD = "data.reward"
+REWARD, TRACKERS = "data.reward", "run.trackers"
 
 
 @dataclass(frozen=True)
@@ -196,9 +196,9 @@ def _read_value(entry: Entry, setting: Setting, flags: Flags) -> Any:
         value = coerce_value(raw, setting.kind)
     except ValueError as error:
         raise UsageError(f"{raw.origin}: {setting.key} {error}") from error
-    if setting.shelf and setting.key != REWARD and value != setting.default:
+    if setting.shelf and setting.key not in (REWARD, TRACKERS) and value != setting.default:
         value = _read_leaf(value, setting, raw, flags)
-    check = {REWARD: _check_reward, **dict.fromkeys(TASKS, _check_task)}.get(setting.key)
+    check = {REWARD: _check_reward, TRACKERS: _check_tracker, **dict.fromkeys(TASKS, _check_task)}.get(setting.key)
     if check is not None and value != setting.default:
         origins = [item.origin for item in raw.items] if raw.items else [raw.origin] * len(value)
         for text, origin in zip(value, origins, strict=True):
@@ -233,6 +233,15 @@ def _check_reward(text: str, origin: str, key: str, flags: Flags) -> None:
             plugins.check_leaf("rewards", source)
     except UsageError as error:
         raise UsageError(str(error) if str(error).startswith(origin) else f"{origin}: {key}: {error}") from error
+
+
+def _check_tracker(text: str, origin: str, key: str, flags: Flags) -> None:
+    """Raise a UsageError unless a tracker is on the shelf, or a user's file."""
+    _check_user_code(text, origin, key, flags)
+    try:
+        plugins.check_leaf("trackers", text)
+    except UsageError as error:
+        raise UsageError(f"{origin}: {key}: {error}") from error
 
 
 def _check_task(text: str, origin: str, key: str, flags: Flags) -> None:

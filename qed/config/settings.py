@@ -224,6 +224,16 @@ class RunSettings:
     """Seconds without progress after which a run exits with code 75 and logs its stack traces; 0 never does."""
     log_every: int = 0
     """Print a line every N steps if the output is not a terminal; 0 prints about twenty lines per phase."""
+    trackers: tuple[str, ...] = shelf_field("trackers", ())
+    """Programs to show the run in while it trains: tensorboard, wandb, trackio; each needs its extra of that name."""
+    project: str = ""
+    """Project in the trackers; empty uses qed, and in W&B WANDB_PROJECT if that is set."""
+    entity: str = ""
+    """User or team that owns the project in W&B; empty uses your own."""
+    group: str = ""
+    """Group of runs in the trackers."""
+    tags: tuple[str, ...] = ()
+    """Tags of the run in the trackers."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -233,6 +243,7 @@ class RunSettings:
         require(self.keep_best >= 1, "run.keep_best must be at least 1: the best checkpoint is always kept.")
         require(self.log_every >= 0, "run.log_every must not be negative.")
         require(0 <= self.watchdog < float("inf"), "run.watchdog must be a finite number, 0 or more.")
+        require(len(set(self.trackers)) == len(self.trackers), "run.trackers names a tracker twice.")
         valid = self.on_non_finite == "stop" or self.non_finite_skips > 0
         require(valid, f"run.on_non_finite must be stop, or skip:N with N above 0, not '{self.on_non_finite}'.")
 

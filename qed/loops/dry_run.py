@@ -11,6 +11,7 @@ from qed.data.splits import load_problems, load_prompt, resolve_prompt_name, res
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
 from qed.models.load import SIZES, check_name, is_new
 from qed.rollout.grader import load_grader
+from qed.trackers.start import require_installed
 
 CHARACTERS_PER_TOKEN = 4  # a rule of thumb for English text and present vocabularies; printed as "about"
 # An id, a log-prob and the text of a token, compressed. The built-in default task needs 2, because its answers repeat
@@ -23,6 +24,7 @@ def run_dry(settings: Settings | PipelineSettings) -> None:
     if config := resolve_warm_start_config(settings):
         resolve_warm_start_settings(settings, config)
     check_name(settings.model.name)
+    require_installed(settings.run.trackers)
     load_grader(settings.data, settings.sampling.max_tokens)
     phases = [settings] if isinstance(settings, Settings) else settings.phases()
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)

@@ -118,6 +118,8 @@ class Phase:
         self.setup.step = step
         self.setup.timer.begin_step(step)
         self.ema_reference.update_if_due(step - self.offset)
+        if self.setup.trackers is not None:
+            self.setup.trackers.check()
 
     def defer_signals(self) -> None:
         """Defer stop signals until the step is complete, because the weights are between two steps."""

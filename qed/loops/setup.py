@@ -41,6 +41,7 @@ from qed.runs.folder import lock_folder, open_folder
 from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run
 from qed.sampling.base import Sampler
+from qed.trackers.start import RunTrackers, require_installed
 from qed.training import checkpoints
 from qed.training.checkpoint_size import checkpoint_bytes
 from qed.types import Problem
@@ -66,6 +67,7 @@ class Setup:
     sampler: Sampler
     resumed: Path | None  # the checkpoint that the run resumes from
     boundaries: frozenset[int]  # the first and last steps of its phases, whose checkpoints are never deleted
+    trackers: RunTrackers | None = None  # once they have been started
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the current step
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
@@ -87,6 +89,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         name: the command's name, for a fresh folder.
     """
     load.check_name(settings.model.name)
+    require_installed(settings.run.trackers)
     device = load.pick_device(settings.model.device)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)
@@ -94,6 +97,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
     with (
         watch_signals() as stop,
         lock_folder(folder),
+        RunTrackers(settings.run.trackers, console) as trackers,
         Run(folder, launch.home) as run,
         threads.restore_threads(),
         watch_run(run, settings.run.watchdog),
@@ -105,6 +109,8 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 set_compute(settings, run, launch, device, console)
                 _write_settings(settings, run, launch, device)
                 setup = _build_setup(settings, run, console, stop, launch, device, resumed)
+            trackers.start(run)
+            setup.trackers = trackers
             with closing(setup.evaluator):
                 yield setup
         finally:

@@ -20,6 +20,7 @@ from qed.errors import Interrupted, UsageError
 from qed.loops.setup import open_run
 from qed.loops.train import run_phases
 from qed.runs.run import Launch
+from qed.trackers.start import require_installed
 
 WARM_START = "sft:"
 AnySettings = TypeVar("AnySettings", Settings, PipelineSettings)
@@ -36,6 +37,7 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
     config = resolve_warm_start_config(settings)
     if not config:
         return settings
+    require_installed(settings.run.trackers)
     start = resolve_warm_start_settings(settings, config)
     key = hashlib.sha256(dump_settings(start).encode()).hexdigest()[:8]
     folder = Path(settings.run.out or "runs/run").parent / f"start--{Path(config).stem}--{key}"

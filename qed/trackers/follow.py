@@ -1,0 +1,157 @@
+"""Read a run's folder while it grows: metrics, evaluations, a sample of rollouts, alarms."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from qed.errors import DataError
+from qed.runs.run import Row, name_step_folder, read_json, read_lines
+
+SAMPLE = 32  # rollouts of a step
+MAX_CHARACTERS = 8000  # of a text in a table
+COLUMNS = (
+    *("group_id", "question", "gold", "text", "extracted", "reward", "correct", "format_ok", "advantage"),
+    *("n_tokens", "stop_reason", "source"),
+)
+ENDINGS = ("finished", "failed", "interrupted", "hung")
+# The figures of a decoding that have no interval, and those that have one for each entry of a table.
+FIGURES = ("format", "reward", "mean_tokens", "truncated_frac", "no_answer_frac")
+TABLES = {"pass": "pass@{}", "maj": "maj@{}", "accuracy_by": "accuracy ({})"}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that a run has recorded; the content is a table of an evaluation or of rollouts, otherwise a row."""
+
+    kind: Literal["metrics", "evaluation", "rollouts", "alarm"]
+    step: int
+    content: Any
+
+
+class GrowingLines:
+    """Reads the lines that are appended to a JSON lines file; an incomplete last line is left for the next time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+
+    def read(self) -> list[Row]:
+        """Return the rows since the last call.
+
+        Raises:
+            DataError: a line is damaged.
+        """
+        if not self.path.is_file():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        try:
+            rows = [json.loads(line) for line in whole.split(b"\n") if line.strip()]
+        except ValueError as error:
+            raise DataError(f"{self.path}: a line after byte {self.offset} cannot be read: {error}.") from error
+        self.offset += len(whole)
+        return rows
+
+
+class RunFollower:
+    """Reads what a run records. Rows of metrics come last of a step, so they say when its other files are complete.
+
+    Args:
+        folder: of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.rows = GrowingLines(folder / "metrics.jsonl")
+        self.events = GrowingLines(folder / "events.jsonl")
+        self.step = 0  # of the last row
+        self.ending = "killed"
+        self._alarms: dict[tuple[Any, ...], Row] = {}  # that are not told yet
+        self._told: set[tuple[Any, ...]] = set()
+
+    def read(self) -> Iterator[Item]:
+        """Yield what the run has recorded since the last call, step by step."""
+        for row in self.rows.read():
+            self.step = step = int(row["step"])
+            is_evaluation = any(name.startswith("eval/") for name in row)
+            values = {name: value for name, value in row.items() if name != "step" and value is not None}
+            yield Item("metrics", step, values)
+            table = self._read_evaluation(step) if is_evaluation else self._read_rollouts(step)
+            if table:
+                yield Item("evaluation" if is_evaluation else "rollouts", step, table)
+        for event in self.events.read():
+            self._take_event(event)
+        for key, event in sorted(self._alarms.items()):
+            # A resumed run repeats steps, and with them alarms; those of steps that it has yet to repeat wait.
+            if event["step"] <= self.step:
+                del self._alarms[key]
+                self._told.add(key)
+                yield Item("alarm", event["step"], event)
+
+    def _take_event(self, event: Row) -> None:
+        kind = event.get("event")
+        if kind == "alarm":
+            key = (event["step"], event.get("phase", ""), event["name"])
+            if key not in self._told:
+                self._alarms[key] = event
+        elif kind in ENDINGS:
+            self.ending = str(kind)
+        elif kind == "resumed":
+            self.ending = "killed"
+
+    def _read_evaluation(self, step: int) -> list[Row]:
+        return list(list_figures(read_json(self.folder / name_step_folder(step) / "summary.json", {})))
+
+    def _read_rollouts(self, step: int) -> list[Row]:
+        """Return a sample of a step's rollouts, evenly spread over its groups; none if they are not saved."""
+        rows = read_lines(self.folder / "rollouts" / f"step_{step:06d}.jsonl.zst")
+        count = min(SAMPLE, len(rows))
+        chosen = [rows[number * len(rows) // count] for number in range(count)]
+        return [{"step": step, **{name: _shorten(row.get(name)) for name in COLUMNS}} for row in chosen]
+
+
+def list_figures(summaries: Mapping[str, Mapping[str, Row]]) -> Iterator[Row]:
+    """Yield each figure of an evaluation as a row, with its interval if it has one."""
+    for task, decodings in summaries.items():
+        for decoding, figures in decodings.items():
+            entries: dict[str, Any] = {"accuracy": {**figures, "value": figures.get("accuracy")}}
+            for table, label in TABLES.items():
+                entries |= {label.format(name): entry for name, entry in figures.get(table, {}).items()}
+            for column, values in figures.get("by", {}).items():
+                entries |= {f"{column}={name}": {**e, "value": e.get("accuracy")} for name, e in values.items()}
+            entries |= {name: {"value": figures[name]} for name in FIGURES if figures.get(name) is not None}
+            for measure, entry in entries.items():
+                interval = {"low": entry.get("ci_lo"), "high": entry.get("ci_hi")}
+                count = entry.get("n", figures.get("n"))
+                yield {"task": task, "decoding": decoding, "measure": measure, "value": entry.get("value")} | (
+                    interval | {"n": count}
+                )
+
+
+def read_config(folder: Path) -> Row:
+    """Return a run's settings as nested dicts, with its environment under `environment`.
+
+    Raises:
+        DataError: there are none, or they cannot be read.
+    """
+    path = folder / "settings.yaml"
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(f"{path} cannot be read: {error}. Is {folder} the folder of a run?") from error
+    if not isinstance(settings, dict):
+        raise DataError(f"{path} contains no settings.")
+    return {**settings, "environment": read_json(folder / "env.json", {})}
+
+
+def _shorten(value: Any) -> Any:
+    is_long = isinstance(value, str) and len(value) > MAX_CHARACTERS
+    return f"{value[:MAX_CHARACTERS]}…" if is_long else value
