@@ -27,7 +27,7 @@ from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
 from qed.rollout.stages import flatten
-from qed.training.batch import Batch, collate, cut_microbatches
+from qed.training.batch import COLUMNS, Batch, collate, cut_microbatches
 from qed.training.learner import Learner
 from qed.types import Rollout
 
@@ -211,11 +211,11 @@ def test_a_micro_batch_is_computed_beside_the_live_rows_alone(monkeypatch: pytes
 
     def collating(self: Learner, rows: Sequence[Rollout]) -> Batch:
         found = collated(self, rows)
-        whole.extend(weakref.ref(getattr(found, field.name)) for field in fields(Batch))
+        whole.extend(weakref.ref(getattr(found, name)) for name in COLUMNS)
         return found
 
     def computing(self: Learner, part: Batch) -> Any:
-        columns = [getattr(part, field.name) for field in fields(Batch)]
+        columns = [getattr(part, name) for name in COLUMNS]
         seen.append(all(column.untyped_storage().nbytes() == column.nbytes for column in columns))
         seen.append(all(one() is None for one in whole))
         return backward(self, part)
