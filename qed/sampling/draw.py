@@ -7,18 +7,14 @@ sequence's seed and the token's position, so a sequence does not depend on its b
 from __future__ import annotations
 
 import math
-from array import array
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from qed.sampling.base import Sampling
-from qed.types import Support
 
 BLOCK = 256  # tokens of a block; the block is found first, then the token in it,
 BLOCKS_FROM = 4096  # in vocabularies above this size
-WIDTH = array("i").itemsize  # bytes of a token id in a support
 
 
 def keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -76,26 +72,6 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
         tokens = _invert_cumulative(logps.to(uniform.device).exp(), uniform).clamp_(max=logits.shape[-1] - 1)
         chosen = tokens.to(logits.device)
     return chosen, logps.gather(-1, chosen[:, None]).squeeze(-1)
-
-
-def append_support(supports: Sequence[Support | None], logits: Tensor) -> None:
-    """Append the tokens that can be sampled at the next position to the support of each row, in place.
-
-    Args:
-        supports: of each row; None is left out.
-        logits: [B, V], from `shape_logits`.
-    """
-    possible = logits > -torch.inf
-    only = 2 * possible.sum(1) <= logits.shape[1]  # the shorter list is stored
-    listed = possible == only[:, None]
-    sizes = listed.sum(1)
-    ids = listed.nonzero()[:, 1].int().cpu().numpy().tobytes()
-    end = 0
-    for support, size, signed in zip(supports, sizes.tolist(), sizes.where(only, -sizes).tolist(), strict=True):
-        begin, end = end, end + size * WIDTH
-        if support is not None:
-            support.counts.append(signed)
-            support.ids.frombytes(ids[begin:end])
 
 
 def _invert_cumulative(probabilities: Tensor, uniform: Tensor) -> Tensor:

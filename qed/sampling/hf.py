@@ -6,7 +6,6 @@ sampled from, in float32, at the sampling temperature. For random numbers see `d
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,8 +19,9 @@ from qed.errors import Diverged
 from qed.guards.signals import check_signals
 from qed.randomness import draw_uniforms
 from qed.sampling.base import Sampling
-from qed.sampling.draw import append_support, draw_tokens, shape_logits
-from qed.types import Completion, Support
+from qed.sampling.draw import draw_tokens, shape_logits
+from qed.sampling.recorder import SupportRecorder
+from qed.types import Completion
 
 
 class HFSampler:
@@ -113,15 +113,14 @@ class HFSampler:
             raise Diverged("The model's log-probs are not finite any more: its last update has broken it.")
         logps = token_logps.tolist()
         lengths = stopping.lengths.tolist()
-        supports: Sequence[Support | None] = token_sampling.supports or [None] * len(prompts)
         return [
             Completion(
                 tuple(t[: n or None]),
                 tuple(lp[: n or len(t)]),
                 "stop" if n else "length",
-                support and support.cut(n or len(t)),
+                token_sampling.recorder.finish(row, n or len(t)),
             )
-            for t, lp, n, support in zip(tokens, logps, lengths, supports, strict=True)
+            for row, (t, lp, n) in enumerate(zip(tokens, logps, lengths, strict=True))
         ]
 
 
@@ -129,11 +128,6 @@ def _shorten(sampling: Sampling, max_tokens: int) -> Sampling:
     """Return the parameters of a continuation: the answer's other tokens are given."""
     given = sampling.max_tokens - max_tokens
     return replace(sampling, max_tokens=max_tokens, min_tokens=max(0, sampling.min_tokens - given))
-
-
-def new_support() -> Support:
-    """Return the support of no token, for `append_support`."""
-    return Support(array("i"), array("i"))
 
 
 def find_stop_ids(tokenizer: Any, stop: Sequence[str]) -> list[int]:
@@ -172,7 +166,9 @@ class _SeededSampling(LogitsProcessor):  # type: ignore[misc]
         place = torch.device("cpu") if device.type == "mps" else device
         self.uniforms = draw_uniforms(seeds, sampling.max_tokens).to(place) if sampling.temperature > 0 else None
         self.logps: list[Tensor] = []
-        self.supports = [new_support() for _ in seeds] if sampling.record else []
+        self.recorder = SupportRecorder()
+        if sampling.record:
+            self.recorder.start(range(len(seeds)))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         check_signals("rollout")
@@ -182,8 +178,8 @@ class _SeededSampling(LogitsProcessor):  # type: ignore[misc]
         logits = shape_logits(scores, self.sampling, self.ends, early)
         chosen, logps = draw_tokens(logits, uniform)
         self.logps.append(logps)
-        if self.supports:
-            append_support(self.supports, logits)
+        if self.sampling.record:
+            self.recorder.append(range(len(logits)), logits)
         return torch.full_like(scores, -torch.inf).scatter_(-1, chosen[:, None], 0.0)
 
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from making import VOCABULARY, make_model
 from torch import Tensor
 
+from qed import host
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.parts.regularizer import Regularizer
 from qed.config.settings import LearnerSettings
@@ -266,6 +267,14 @@ def test_the_comparison_before_training_covers_the_filter() -> None:
             ]
 
     assert not check(Unfiltered(FLOAT32, Letters(), ENDS)).passed
+
+
+@pytest.mark.parametrize("name", ["native", "hf"])
+def test_records_that_would_fill_the_memory_are_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qed.sampling.recorder.SHARE", 100 * 4 / host.total_memory())
+    with pytest.raises(UsageError, match="recording them has taken"):
+        draw(make_sampler(name), Sampling(1.7, 9, top_p=0.95, record=True))
+    draw(make_sampler(name), Sampling(1.7, 9, top_p=0.95))
 
 
 class Silent(HFSampler):

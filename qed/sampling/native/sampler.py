@@ -20,15 +20,16 @@ from qed.guards.signals import check_signals
 from qed.models.layer_windows import compute_layer_windows, count_fixed_rotation_tokens, is_known_family
 from qed.sampling.base import Sampling
 from qed.sampling.device_memory import count_weight_bytes
-from qed.sampling.draw import append_support, draw_tokens, shape_logits
-from qed.sampling.hf import HFSampler, completes_stop, find_stop_ids, new_support, prepare_for_sampling
+from qed.sampling.draw import draw_tokens, shape_logits
+from qed.sampling.hf import HFSampler, completes_stop, find_stop_ids, prepare_for_sampling
 from qed.sampling.native.cuda_graphs import with_cuda_graphs
 from qed.sampling.native.decoder import choose_decoder
 from qed.sampling.native.kv_cache import count_token_bytes
 from qed.sampling.native.prefill import chunk_prompts, prefill
 from qed.sampling.native.sequences import RETURNED, SequenceId, Sequences, new_sequences, pack_sequences
 from qed.sampling.native.shared_prefix import SharedPrefix
-from qed.types import Completion, Support
+from qed.sampling.recorder import SupportRecorder
+from qed.types import Completion
 
 REFILL_SHARE = 4  # waiting sequences are scheduled when at least 1 in 4 slots is free
 # Finished rows are removed when at least 1 in so many rows has finished, by device. On CUDA this is done less often,
@@ -120,7 +121,7 @@ class _Engine:
         self.tail = max((len(text.encode()) for text in sampling.stop), default=0) + 1
         self.max_sequences = min(sampler.rows_per_batch, self._compute_max_sequences())
         self.running: Sequences | None = None
-        self.supports: dict[SequenceId, Support] = {}  # of the running sequences, if it is recorded
+        self.recorder = SupportRecorder()
         self.unfinished = 0  # sequences that had not finished at the last check
         self.steps = 0
         decode = choose_decoder(self.model, max(map(len, prompts), default=0) + sampling.max_tokens)
@@ -157,7 +158,7 @@ class _Engine:
             scores.append(first_scores)
         self.running = pack_sequences(self.model.config, parts)
         if self.sampling.record:
-            self.supports |= {sequence: new_support() for sequence in ids}
+            self.recorder.start(ids)
         self.unfinished = len(self.running)
         self._append_tokens(torch.cat(scores), len(self.running) - len(ids))
 
@@ -200,7 +201,7 @@ class _Engine:
         logits = shape_logits(scores, self.sampling, self.ends, self._find_early(rows, first))
         chosen, logps = draw_tokens(logits, uniform)
         if self.sampling.record:
-            append_support([self.supports.get(sequence) for sequence in rows.ids[first:]], logits)
+            self.recorder.append(rows.ids[first:], logits)
         rows.tokens[first:].scatter_(1, position, chosen[:, None])
         rows.logps[first:].scatter_(1, position, logps[:, None])
         lengths += ~finished
@@ -280,8 +281,7 @@ class _Engine:
             if not all(map(math.isfinite, row_logps[:length])):
                 raise Diverged("The model's log-probs are not finite any more: its last update has broken it.")
             row_tokens, row_logps = row_tokens[:length], row_logps[:length]
-            recorded = self.supports.pop(sequences.ids[row], None)
-            support = recorded and recorded.cut(length)
+            support = self.recorder.finish(sequences.ids[row], length)
             completions.append(Completion(tuple(row_tokens), tuple(row_logps), "stop" if ended else "length", support))
         return completions
 
