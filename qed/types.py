@@ -8,6 +8,7 @@ other file of qed.
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -78,12 +79,33 @@ class Prompt:
 
 
 @dataclass(frozen=True)
+class Support:
+    """The tokens that could be sampled at each position of a completion; the log-probs are of a softmax over these.
+
+    `counts` has one entry per position: n means that only the n listed tokens could be sampled, -n all but the n listed
+    ones, 0 every token. `ids` lists the tokens of all positions in order, 4 bytes each.
+    """
+
+    counts: array[int]
+    ids: array[int]
+
+    def cut(self, length: int) -> Support:
+        """Return the support of the first `length` positions."""
+        counts = self.counts[:length]
+        return Support(counts, self.ids[: sum(map(abs, counts))])
+
+
+@dataclass(frozen=True)
 class Completion:
-    """The output of a sampler: token ids, end token included, their log-probs, and why sampling stopped."""
+    """The output of a sampler: token ids, end token included, their log-probs, and why sampling stopped.
+
+    `support` is None if every token could be sampled at every position, or if it was not asked for.
+    """
 
     tokens: tuple[int, ...]
     logps: tuple[float, ...]
     stop_reason: StopReason
+    support: Support | None = None
 
 
 @dataclass(frozen=True)
@@ -126,14 +148,16 @@ class Rollout:
     behaviour: tuple[float, ...] = ()  # collect: log-probs of `output` under its author; NaN or empty if unknown
     grade: Grade | None = None  # grade
     advantage: Advantage = 0.0  # credit
+    support: Support | None = None  # collect: which tokens could be sampled at each position of `output`; None: all
     old_logps: tuple[float, ...] | None = None  # score: the learner's, before the first update of the step
     ref_logps: tuple[float, ...] | None = None  # score: the reference model's
 
     def __post_init__(self) -> None:
-        """Refuse a mask whose length is not that of `output`."""
-        for name in ("sampled_mask", "loss_mask"):
-            length = len(getattr(self, name))
-            if length not in (0, len(self.output)):
+        """Refuse a mask or a support whose length is not that of `output`."""
+        lengths = {name: len(getattr(self, name)) or None for name in ("sampled_mask", "loss_mask")}
+        lengths["support"] = None if self.support is None else len(self.support.counts)
+        for name, length in lengths.items():
+            if length not in (None, len(self.output)):
                 raise ValueError(f"{name} has {length} entries for {len(self.output)} tokens; it takes one per token.")
 
     @property
@@ -188,6 +212,7 @@ def append_tokens(
     *,
     sampled: bool = True,
     trained: bool = True,
+    support: Support | None = None,
 ) -> Rollout:
     """Return the rollout with tokens appended to its output, and its masks extended.
 
@@ -197,6 +222,7 @@ def append_tokens(
         logps: the sampler's log-probs of the tokens; empty if unknown.
         sampled: whether the policy sampled the tokens.
         trained: whether the loss includes them.
+        support: of a completion, which tokens could be sampled; None if all could.
     """
     count, before = len(tokens), len(rollout.output)
     logps_before = rollout.logps or (math.nan,) * before
@@ -207,6 +233,7 @@ def append_tokens(
         sampled_mask=_extend_mask(rollout.sampled_mask, before, count, sampled),
         loss_mask=_extend_mask(rollout.loss_mask, before, count, trained),
         behaviour=(*rollout.behaviour, *(math.nan,) * count) if rollout.behaviour else (),
+        support=_extend_support(rollout.support, before, count, support),
     )
 
 
@@ -214,6 +241,16 @@ def _extend_mask(mask: tuple[bool, ...], before: int, count: int, value: bool) -
     """Append `count` times `value` to a mask of `before` tokens; return () where all entries are True."""
     extended = (mask or (True,) * before) + (value,) * count
     return () if all(extended) else extended
+
+
+def _extend_support(support: Support | None, before: int, count: int, added: Support | None) -> Support | None:
+    """Append the support of `count` tokens to that of `before` tokens; None where every token could be sampled."""
+    if support is None and added is None:
+        return None
+    first, second = (
+        part or Support(array("i", [0]) * length, array("i")) for part, length in ((support, before), (added, count))
+    )
+    return Support(first.counts + second.counts, first.ids + second.ids)
 
 
 Group = list[Rollout]

@@ -1,8 +1,8 @@
 """ExGRPO (arXiv 2510.02245): the policy learns from its own earlier correct completions as well as from fresh ones.
 
 A = r - mean r over the whole group, including the replayed completion
-loss = - sum_t w_t A rho_t for sampled tokens, - sum_t w_t A r_t / (r_t + gamma) for replayed ones,
-r_t = exp(log pi - log pi_recorded)
+loss = - sum_t w_t A rho_t for sampled tokens, - sum_t w_t A f(r_t) for replayed ones,
+r_t = exp(log pi - log pi_recorded), f(r) = r / (r + gamma) unless `shaping` says otherwise
 
 It starts as GRPO with a clip. Once more than `mixed_above` of a step's completions are correct, a share of each step's
 problems comes from a pool of correct completions, sampled by how many completions of a problem were correct, and
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from qed.algorithms.base import Average, ScoreFn, StepContext, require, select_correct
@@ -21,6 +21,7 @@ from qed.algorithms.parts import shaping
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.losses import fill_old_logps
 from qed.algorithms.parts.policy_gradient import PolicyGradient
+from qed.algorithms.parts.shaping import TokenShaping
 from qed.algorithms.parts.surrogates import Terms, mask_off_policy
 from qed.randomness import draw_uniform
 from qed.types import Groups, Request, Rollout
@@ -53,8 +54,7 @@ class ExGrpo(PolicyGradient):
     """Replay starts once a larger share of a step's answers is correct."""
     replay_share: float = 0.5
     """The share of a step's problems that comes from the pool."""
-    gamma: float = 0.1
-    """gamma of the shaped ratio of replayed tokens, r / (r + gamma)."""
+    shaping: TokenShaping = field(default_factory=TokenShaping)
     corrected: bool = True
     """Take the ratio of a replayed token to the policy that sampled it; false: to the policy before the update."""
     bucket_weight: Literal["normal", "linear", "root", "capped"] = "normal"
@@ -78,7 +78,6 @@ class ExGrpo(PolicyGradient):
         """Refuse settings out of range."""
         super().__post_init__()
         require(0 <= self.replay_share <= 1, "algorithm.replay_share must lie in [0, 1].")
-        require(self.gamma > 0, "algorithm.gamma must be above 0.")
         for name in ("pool_per_problem", "pool_size", "max_age"):
             require(getattr(self, name) >= 0, f"algorithm.{name} must not be negative.")
 
@@ -86,6 +85,16 @@ class ExGrpo(PolicyGradient):
     def needs_old_logps(self) -> bool:
         """Only the learner can compute log-probs of replayed tokens under the policy before the update."""
         return super().needs_old_logps or not self.corrected
+
+    @property
+    def two_pass(self) -> bool:
+        """Tokens above `drop_above` must be known before the average is computed."""
+        return super().two_pass or self.shaping.drop_above > 0
+
+    @property
+    def has_ratio(self) -> bool:
+        """Shaping of sampled tokens applies to their ratio."""
+        return super().has_ratio or self.shaping.own_kind != "none"
 
     @property
     def needs_correctness(self) -> bool:
@@ -138,15 +147,24 @@ class ExGrpo(PolicyGradient):
         adapted = super().adapt(stats)
         return replace(adapted, mixed=True) if stats.get("accuracy", 0.0) > self.mixed_above else adapted
 
+    def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
+        """Mask the tokens that are more likely than `drop_above`, if it is set."""
+        batch = super().prepare(batch, logps, entropy)
+        return self.shaping.drop_likely_tokens(batch, logps, self.average) if self.shaping.drop_above else batch
+
     def terms(self, batch: Batch, logps: Tensor) -> Terms:
-        """Compute the surrogate of fresh tokens, clipped until replay starts, and - A r / (r + gamma) of the others."""
+        """Compute the surrogate of fresh tokens, clipped until replay starts, and - A f(r) of the others."""
         logps = shaping.fill_masked(logps, batch)
-        unclipped = replace(self.surrogate, clip_low=1.0, clip_high=math.inf)
-        algorithm = replace(self, surrogate=unclipped) if self.mixed else self
-        fresh = super(ExGrpo, algorithm).terms(mask_off_policy(batch), logps)
+        surrogate = replace(self.surrogate, clip_low=1.0, clip_high=math.inf) if self.mixed else self.surrogate
+        if self.shaping.own_kind == "none":
+            fresh = super(ExGrpo, replace(self, surrogate=surrogate)).terms(mask_off_policy(batch), logps)
+        else:
+            fresh = shaping.compute_own_terms(batch, logps, self.shaping, surrogate.clip_low, surrogate.clip_high)
         # Without recorded log-probs, the policy before the update stands in for the one that sampled the token. Where
         # that was not scored either, the column holds 0, and the current policy stands in.
         old = fill_old_logps(shaping.fill_masked(batch.old_logps, batch), logps)
         old = logps.detach().where((batch.expert == 1) & (old == 0), old)
         recorded = fill_old_logps(batch.behaviour_logps, old) if self.corrected else old
-        return shaping.join_terms(batch, fresh, shaping.shape_probability(logps - recorded, self.gamma), {})
+        weight, bounds = self.shaping.bound(self.shaping.shape_given(logps - recorded))
+        terms, stats = shaping.join_terms(batch, fresh, weight, bounds)
+        return terms, stats | ({"clip/dropped": batch.prepared.sum()} if self.shaping.drop_above else {})

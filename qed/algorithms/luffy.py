@@ -18,7 +18,6 @@ from qed.algorithms.base import Average, StepContext
 from qed.algorithms.parts import requirements, shaping
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.guidance import ExpertPrefix
-from qed.algorithms.parts.losses import fill_old_logps
 from qed.algorithms.parts.mixture import OffPolicyAdvantages, split_group
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.shaping import Shaping
@@ -92,8 +91,7 @@ class Luffy(PolicyGradient):
         if self.shaping.own_kind == "none":
             own = super().terms(mask_off_policy(batch), logps)
         else:
-            old = fill_old_logps(shaping.fill_masked(batch.old_logps, batch), logps)
-            ratio = self.shaping.shape_ratio(logps, old)
-            own = shaping.clip_ratio(batch, ratio, self.surrogate.clip_low, self.surrogate.clip_high)
+            low, high = self.surrogate.clip_low, self.surrogate.clip_high
+            own = shaping.compute_own_terms(batch, logps, self.shaping, low, high)
         terms, stats = shaping.join_terms(batch, own, *self.shaping.weigh_off_policy(logps, batch.behaviour_logps))
         return terms, stats | ({"clip/dropped": batch.prepared.sum()} if self.shaping.drop_above else {})

@@ -41,6 +41,7 @@ FOREIGN = {
     "max_steps": "learner.steps",
     "max_prefix_ratio": "algorithm.guidance.most",
     "micro_batch_size": "learner.tokens_per_microbatch",
+    "min_new_tokens": "sampling.min_tokens",
     "min_prefix_ratio": "algorithm.guidance.least",
     "model_name_or_path": "model.name",
     "n_prefix": "algorithm.guidance.traces",
@@ -65,6 +66,7 @@ FOREIGN = {
     "save_steps": "run.save_every",
     "save_total_limit": "run.keep_last",
     "scale_rewards": "algorithm.normalize_std",
+    "stop_strings": "sampling.stop",
     "test_freq": "evaluation.every",
     "torch_dtype": "model.precision",
     "total_epochs": "learner.steps",
@@ -80,13 +82,12 @@ FOREIGN = {
     "wandb_tags": "run.tags",
 }
 # Names that correspond to no setting, with what to do instead.
-_CUT = (
-    " In training qed samples from the full distribution: the learner computes log-probs over all tokens, and with "
-    "{name} answers would come from a different distribution. sampling.temperature applies to both. For evaluation "
-    "with truncated sampling, see qed evaluate --help."
+_PENALTY = (
+    " A repetition penalty depends on the tokens before, and the learner's log-probs would be of another distribution "
+    "than the answers. sampling.temperature, top_p, top_k and min_p apply to both."
 )
 INSTEAD = {
-    **dict.fromkeys(("top_p", "top_k", "min_p", "repetition_penalty"), _CUT),
+    **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), _PENALTY),
     "config": " A configuration is given without an option name: qed {command} FILE.yaml.",
     "resume_from_checkpoint": " Give the run's folder as --out and add --resume.",
 }

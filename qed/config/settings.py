@@ -111,8 +111,18 @@ class SamplingSettings:
     """Answers sampled per problem."""
     temperature: float = 1.0
     """Sampling temperature; it divides the logits, in sampling and in every log-prob."""
+    top_p: float = 1.0
+    """Sample from the smallest set of tokens with this total probability, and train on their renormalised log-probs."""
+    top_k: int = 0
+    """Sample from this many of the most likely tokens, and train on their renormalised log-probs; 0 or -1: from all."""
+    min_p: float = 0.0
+    """Sample from tokens with at least this share of the largest probability, and train on renormalised log-probs."""
     max_tokens: int = 256
     """Maximum length of an answer in tokens, end token included."""
+    min_tokens: int = 0
+    """Tokens that an answer has before its end token or stop string; until then these have probability 0."""
+    stop: tuple[str, ...] = ()
+    """Strings that end an answer, besides those of the prompt; they stay in the answer, also in evaluations."""
     rows_per_batch: int = 128
     """Maximum number of answers generated at the same time; limits the memory of the sampler."""
     sampler: str = shelf_field("samplers", "native")
@@ -123,7 +133,12 @@ class SamplingSettings:
         require(self.problems_per_step >= 1, "sampling.problems_per_step must be at least 1.")
         require(self.group_size >= 1, "sampling.group_size must be at least 1.")
         require(self.temperature > 0, "sampling.temperature must be above 0; evaluation is greedy by itself.")
+        require(0 < self.top_p <= 1, "sampling.top_p must lie in (0, 1]; 1 keeps all tokens.")
+        require(self.top_k >= -1, "sampling.top_k must be a number of tokens; 0 or -1 keeps all.")
+        require(0 <= self.min_p < 1, "sampling.min_p must lie in [0, 1); 0 keeps all tokens.")
         require(self.max_tokens >= 1, "sampling.max_tokens must be at least 1.")
+        require(0 <= self.min_tokens < self.max_tokens, "sampling.min_tokens must be 0 or more, below max_tokens.")
+        require(all(self.stop), "sampling.stop must not hold an empty string.")
         require(self.rows_per_batch >= 1, "sampling.rows_per_batch must be at least 1.")
 
 

@@ -15,7 +15,7 @@ from qed.loops.memory import reserve_training
 from qed.models import lora
 from qed.models.load import check_name, find_end_ids, is_new, pick_device, read_precision, read_window
 from qed.rollout.policy import Policy, load_policy
-from qed.sampling.base import Sampler, Sampling
+from qed.sampling.base import Sampler, build_sampling
 from qed.training.learner import Learner
 from qed.types import Completion, Problem, Rollout
 
@@ -95,7 +95,9 @@ class Work:
     def _generate(self, counts: Sequence[int], given: Sequence[int], rows: int, tokens: int) -> list[list[Completion]]:
         prompts = [self._draw_tokens(("prompt", number), self.lengths.prompt) for number in range(len(counts))]
         seeds = [[number * self.group + index for index in range(count)] for number, count in enumerate(counts)]
-        sampling = Sampling(self.settings.sampling.temperature, tokens or self.lengths.answer)
+        # `NEVER` is no token of the vocabulary, so it cannot be left out for `min_tokens` either.
+        length = tokens or self.lengths.answer
+        sampling = replace(build_sampling(self.settings.sampling), max_tokens=length, min_tokens=0)
         return self._build_sampler(rows).generate(prompts, seeds, sampling, given)
 
     def _build_sampler(self, rows: int) -> Sampler:

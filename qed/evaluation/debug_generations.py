@@ -18,7 +18,7 @@ from qed.rollout.grader import load_grader
 from qed.rollout.policy import load_policy, report_handover
 from qed.rollout.sampler_check import Options
 from qed.rollout.stages import flatten, grade, sample
-from qed.sampling.base import Sampling
+from qed.sampling.base import build_sampling
 from qed.types import Group, Request, Rollout
 
 TAG = re.compile(r"</?[A-Za-z_][A-Za-z0-9_]{0,39}>|\\boxed|####")
@@ -45,7 +45,7 @@ def debug_generations(settings: Settings, whole: bool, json: bool) -> dict[str, 
     policy = load_policy(settings, loaded.problems, pick_device(settings.model.device), None)
     report_handover(policy.sampler, console.say)
     problems = [problem for problem in loaded.problems if problem.answer][: settings.sampling.problems_per_step]
-    sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, policy.template.stop)
+    sampling = build_sampling(settings.sampling, policy.template.stop)
     compared = require_sampler(policy, policy.template, problems, sampling, settings, console, Options())
     address = (settings.run.seed, "debug")
     groups = sample(

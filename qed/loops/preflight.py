@@ -23,7 +23,7 @@ from qed.rollout.agreement import compare_sampler
 from qed.rollout.sampler_check import Options, require_agreement
 from qed.rollout.stages import flatten, grade, sample
 from qed.runs.run import read_lines
-from qed.sampling.base import Sampling
+from qed.sampling.base import build_sampling
 from qed.training.batch import collate
 from qed.training.checkpoint_size import checkpoint_bytes
 from qed.training.scoring import score_with
@@ -90,7 +90,7 @@ def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
         UsageError: they differ by more than rounding explains.
     """
     settings, setup = phase.settings, phase.setup
-    sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens)
+    sampling = build_sampling(settings.sampling)
     window = load.read_window(setup.model)
     score = score_with(setup.model, sampling.temperature, phase.learner.packing)
     check = compare_sampler(setup.sampler, score, setup.template, problems, window, sampling, settings)
@@ -111,7 +111,7 @@ def _sample_probe(phase: Phase, problems: Sequence[Problem]) -> Groups:
     """Sample and grade a few answers; their seeds are separate, so the run's own samples do not change."""
     settings, setup = phase.settings, phase.setup
     requests = [Request(problem, min(ANSWERS, settings.sampling.group_size)) for problem in problems]
-    sampling = Sampling(settings.sampling.temperature, settings.sampling.max_tokens, setup.template.stop)
+    sampling = build_sampling(settings.sampling, setup.template.stop)
     groups = sample(requests, setup.sampler, setup.template, sampling, (settings.run.seed, "preflight", phase.offset))
     grade(groups, setup.grader)
     return groups

@@ -17,7 +17,7 @@ from qed.guards.timer import StageTimer
 from qed.rewards.grader import Grader
 from qed.rollout.replay import ReplayBuffer, Row, decode_rollout, encode_rollout
 from qed.rollout.stages import Stream, add_greedy, grade, sample
-from qed.sampling.base import Sampler, Sampling
+from qed.sampling.base import Sampler, build_sampling
 from qed.types import Group, Problem, Rollout
 
 
@@ -77,7 +77,7 @@ class RolloutCollector:
         if requests:
             counts["replay/answers"] += sum(len(request.extra_completions) for request in requests)
         requests = [*requests, *algorithm.plan(self._next_problems(wanted - len(requests)), size, context)]
-        sampling = Sampling(self.settings.temperature, self.settings.max_tokens, self.template.stop)
+        sampling = build_sampling(self.settings, self.template.stop)
         step = self.offset + context.step
         # A problem that comes again in a later round of the same step must not get the same random numbers.
         address = (context.seed, "rollout", step, *((rounds,) if rounds else ()))

@@ -64,7 +64,7 @@ def load_policy(
         tokenizer.chat_template = prompt.chat_template
     ends = load.find_end_ids(network, tokenizer, prompt.CHAT)
     load.set_end_ids(network, ends)
-    template = PromptTemplate(prompt, tokenizer, ends)
+    template = PromptTemplate(prompt, tokenizer, ends, settings.sampling.stop)
     make = plugins.load_leaf("samplers", settings.sampling.sampler).make
     sampler = make(network, tokenizer, ends, settings.sampling.rows_per_batch, load.read_precision(settings.model))
     return Policy(network, tokenizer, template, sampler)

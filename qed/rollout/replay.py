@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import random
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from qed.errors import DataError
 from qed.randomness import derive_seed
-from qed.types import Grade, Group, Problem, Rollout
+from qed.types import Grade, Group, Problem, Rollout, Support
 
 Row = dict[str, Any]
 MASKS = ("sampled_mask", "loss_mask")  # of a rollout; in a row a list of 0 and 1
@@ -187,7 +188,8 @@ def encode_rollout(rollout: Rollout) -> Row:
     """Encode a rollout as JSON without loss; its problem is represented by the id."""
     row = {part.name: getattr(rollout, part.name) for part in fields(Rollout)}
     row |= {name: [int(value) for value in row[name]] for name in MASKS}
-    return {**row, "problem": rollout.problem.id, "grade": rollout.grade and asdict(rollout.grade)}
+    support = rollout.support and {"counts": rollout.support.counts.tolist(), "ids": rollout.support.ids.tolist()}
+    return {**row, "problem": rollout.problem.id, "grade": rollout.grade and asdict(rollout.grade), "support": support}
 
 
 def decode_rollout(row: Row, problems: Mapping[str, Problem]) -> Rollout:
@@ -211,4 +213,5 @@ def decode_rollout(row: Row, problems: Mapping[str, Problem]) -> Rollout:
         if behaviour := values.get("behaviour", ()):
             values["behaviour"] = (*behaviour, *(math.nan,) * (length - len(behaviour)))
     grade = row["grade"] and Grade(**row["grade"])
-    return Rollout(**{**values, "problem": problems[row["problem"]], "grade": grade})
+    support = row.get("support") and Support(*(array("i", row["support"][name]) for name in ("counts", "ids")))
+    return Rollout(**{**values, "problem": problems[row["problem"]], "grade": grade, "support": support})

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import cycle, islice
+from dataclasses import dataclass, replace
+from itertools import chain, cycle, islice
 from statistics import fmean
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 
 from qed.errors import UsageError
 from qed.randomness import derive_seed
-from qed.sampling.base import Sampler, Sampling
+from qed.sampling.base import Sampler, Sampling, require_support
 from qed.sampling.hf import HFSampler
 from qed.training.scoring import Score
 from qed.types import Problem, Rollout
@@ -141,13 +141,16 @@ def check_sampler(
         sampler: holds the learner's weights.
         score: computes the learner's log-probs, at the temperature of `sampling`.
         batches: prompts; those of one batch are sampled in one call, so that short ones are padded.
-        sampling: its temperature, if above 0, and `max_tokens` are used. Truncations such as top-p are not: they
-            change log-probs, and the learner's are of the full distribution.
+        sampling: its temperature, if above 0, and `max_tokens` are used. If it asks for the support, answers are
+            sampled twice: from the full distribution, where a fault shows at every token, and as in training.
         precision: of the computation.
         address: of the random numbers.
     """
-    untruncated = Sampling(sampling.temperature or 1.0, min(TOKENS, sampling.max_tokens))
-    rows = [row for batch in batches for row in _sample(sampler, batch, untruncated, address)]
+    tokens = min(TOKENS, sampling.max_tokens)
+    whole = Sampling(sampling.temperature or 1.0, tokens)
+    truncated = replace(sampling, max_tokens=tokens, min_tokens=min(sampling.min_tokens, tokens // 2), stop=())
+    kinds = [whole, truncated] if sampling.record else [whole]
+    rows = [row for kind in kinds for batch in batches for row in _sample(sampler, batch, kind, address)]
     differences = _list_differences(rows, score(rows, precision) if rows else [])
     rounding = _select_rounding(precision)
     check = _compare(rows, differences, rounding, rounding.floor)
@@ -230,8 +233,18 @@ def _sample(
         for index, prompt in enumerate(prompts)
     ]
     answers = sampler.generate(prompts, seeds, sampling)
+    for answer in chain.from_iterable(answers):
+        require_support(answer, sampling)
     return [
-        Rollout(Problem("", "", ""), tuple(prompt), answer.tokens, answer.logps, "", answer.stop_reason)
+        Rollout(
+            Problem("", "", ""),
+            tuple(prompt),
+            answer.tokens,
+            answer.logps,
+            "",
+            answer.stop_reason,
+            support=answer.support,
+        )
         for prompt, completions in zip(prompts, answers, strict=True)
         for answer in completions
     ]

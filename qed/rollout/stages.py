@@ -17,7 +17,7 @@ from qed.errors import Diverged, QedError
 from qed.guards.finite import require_finite
 from qed.randomness import derive_seed, shuffle_indices
 from qed.rewards.grader import Grader
-from qed.sampling.base import Sampler, Sampling
+from qed.sampling.base import Sampler, Sampling, require_support
 from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout, append_tokens
 
 T = TypeVar("T")
@@ -108,7 +108,9 @@ def _sample_members(
         raise Diverged(str(error), flatten(groups)) from error
     for ((group_index, _), indices), answers in zip(shared.items(), completions, strict=True):
         for index, answer in zip(indices, answers, strict=True):
-            groups[group_index][index] = _append_completion(groups[group_index][index], answer, template, version)
+            require_support(answer, sampling)
+            member = _append_completion(groups[group_index][index], answer, template, sampling)
+            groups[group_index][index] = replace(member, version=version)
 
 
 def start_group(
@@ -161,17 +163,16 @@ def _build_prefix(empty: Rollout, demonstration: Rollout, share: float, template
     )
 
 
-def _append_completion(rollout: Rollout, answer: Completion, template: PromptTemplate, version: int) -> Rollout:
+def _append_completion(rollout: Rollout, answer: Completion, template: PromptTemplate, sampling: Sampling) -> Rollout:
     """Append the sampled tokens to a prefix, and decode the text of the complete answer.
 
     Before, the rollout's text is what the prompt opened for it, such as `<think>`.
     """
-    extended = append_tokens(rollout, answer.tokens, answer.logps)
+    extended = append_tokens(rollout, answer.tokens, answer.logps, support=answer.support)
     return replace(
         extended,
-        text=template.read(Prompt(rollout.prompt_text, rollout.text), extended.output),
+        text=template.read(Prompt(rollout.prompt_text, rollout.text), extended.output, sampling.min_tokens),
         stop_reason=answer.stop_reason,
-        version=version,
     )
 
 

@@ -7,11 +7,13 @@ unchanged, including the end token.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import nn
 
+from qed.config.settings import SamplingSettings
+from qed.errors import UsageError
 from qed.types import Completion
 
 
@@ -20,8 +22,13 @@ class Sampling:
     """Sampling parameters. Temperature 0 is greedy, with the log-probs of temperature 1.
 
     After the temperature, `top_k` keeps that many of the most likely tokens, `top_p` the smallest set whose
-    probabilities reach that sum, `min_p` those with at least that share of the largest probability. Log-probs are those
-    of the truncated distribution. Training samples from the full distribution, to which its ratios refer.
+    probabilities reach that sum, `min_p` those with at least that share of the largest probability; in this order, as
+    in transformers. vLLM applies min-p first, which matters only together with top-p. Log-probs are those of the
+    truncated distribution.
+
+    The first `min_tokens` tokens of an answer cannot end it: end tokens, and single tokens that contain a stop string,
+    have probability 0, and a longer stop string that they complete is ordinary text. `record` asks for the `support` of
+    completions, without which a learner cannot compute the log-probs of a truncated distribution.
     """
 
     temperature: float
@@ -30,11 +37,41 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
+    min_tokens: int = 0
+    record: bool = False
 
     @property
     def whole(self) -> bool:
         """Return whether the distribution is not truncated, so that every token can be sampled."""
         return self.top_p >= 1 and self.top_k == 0 and self.min_p == 0
+
+
+def build_sampling(settings: SamplingSettings, stop: tuple[str, ...] = ()) -> Sampling:
+    """Build the sampling parameters of training; `stop` are those of the prompt's template, with the user's own."""
+    sampling = Sampling(
+        settings.temperature,
+        settings.max_tokens,
+        stop,
+        top_p=settings.top_p,
+        top_k=max(0, settings.top_k),
+        min_p=settings.min_p,
+        min_tokens=settings.min_tokens,
+    )
+    return replace(sampling, record=not sampling.whole or sampling.min_tokens > 0)
+
+
+def require_support(completion: Completion, sampling: Sampling) -> None:
+    """Refuse a completion without the support that was asked for.
+
+    Raises:
+        UsageError: the sampler cannot record it.
+    """
+    if sampling.record and completion.support is None:
+        raise UsageError(
+            "The sampler does not report which tokens sampling.top_p, top_k, min_p and min_tokens left at each "
+            "position, so the learner cannot compute the log-probs that the answers were sampled with. A sampler of "
+            "your own fills Completion.support where Sampling.record is set; --sampling.sampler native and hf do."
+        )
 
 
 def has_exact_logps(sampler: Sampler) -> bool:

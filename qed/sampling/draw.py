@@ -20,7 +20,7 @@ BLOCKS_FROM = 4096  # in vocabularies above this size
 def keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
     """Set the logits [B, V], after the temperature, of tokens that top-k, top-p or min-p exclude to minus infinity.
 
-    The most likely token always stays.
+    The most likely token always stays, and so do all that equal the least likely of the `top_k`, as in transformers.
     """
     if sampling.top_k:
         smallest = logits.topk(min(sampling.top_k, logits.shape[-1]), -1).values[:, -1:]
@@ -37,29 +37,40 @@ def keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
     return logits
 
 
-def draw_tokens(scores: Tensor, uniform: Tensor | None, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """Sample the next token of every row, with its log-prob under the distribution that it was sampled from.
+def shape_logits(scores: Tensor, sampling: Sampling, ends: Tensor | None = None, early: Tensor | None = None) -> Tensor:
+    """Compute the logits that are sampled from, [B, V] float32; those of tokens that cannot be are minus infinity.
 
     Args:
         scores: [B, V], the model's logits.
+        sampling: temperature and truncation; temperature 0 changes nothing.
+        ends: [E] int64, the tokens that end an answer.
+        early: [B, 1] bool, the rows that may not end yet; None if all may.
+    """
+    logits = scores.float()
+    if ends is not None and early is not None:
+        logits = logits.index_copy(1, ends, logits[:, ends].masked_fill(early, -torch.inf))
+    if sampling.temperature not in (0, 1):
+        logits = logits / sampling.temperature
+    return keep_candidates(logits, sampling) if sampling.temperature > 0 and not sampling.whole else logits
+
+
+def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Sample the next token of every row, with its log-prob under the distribution that it was sampled from.
+
+    Args:
+        logits: [B, V], from `shape_logits`.
         uniform: [B] float64 in [0, 1), the rows' random numbers for this position; None takes the most likely token.
-        sampling: temperature and truncation.
 
     Returns:
         tokens [B] int64 and log-probs [B] float32.
     """
-    logits = scores.float()
-    if sampling.temperature not in (0, 1):
-        logits = logits / sampling.temperature
-    if uniform is not None and not sampling.whole:
-        logits = keep_candidates(logits, sampling)
     logps = logits.log_softmax(-1)
     if uniform is None:
         chosen = logits.argmax(-1)
     else:
         # With NaN logits the index is out of range. Any token will do then, because its log-prob is NaN too.
-        tokens = _invert_cumulative(logps.to(uniform.device).exp(), uniform).clamp_(max=scores.shape[-1] - 1)
-        chosen = tokens.to(scores.device)
+        tokens = _invert_cumulative(logps.to(uniform.device).exp(), uniform).clamp_(max=logits.shape[-1] - 1)
+        chosen = tokens.to(logits.device)
     return chosen, logps.gather(-1, chosen[:, None]).squeeze(-1)
 
 

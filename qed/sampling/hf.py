@@ -19,7 +19,8 @@ from qed.errors import Diverged
 from qed.guards.signals import check_signals
 from qed.randomness import draw_uniforms
 from qed.sampling.base import Sampling
-from qed.sampling.draw import draw_tokens
+from qed.sampling.draw import draw_tokens, shape_logits
+from qed.sampling.recorder import SupportRecorder
 from qed.types import Completion
 
 
@@ -81,7 +82,7 @@ class HFSampler:
                 for start in range(0, len(same_length), self.rows_per_batch):
                     batch = same_length[start : start + self.rows_per_batch]
                     batch_prompts, batch_seeds = [prompts[rows[r][0]] for r in batch], [rows[r][1] for r in batch]
-                    sampled = self._generate_batch(batch_prompts, batch_seeds, replace(sampling, max_tokens=length))
+                    sampled = self._generate_batch(batch_prompts, batch_seeds, _shorten(sampling, length))
                     for row, completion in zip(batch, sampled, strict=True):
                         completions[row] = completion
         in_order = iter([completion for completion in completions if completion is not None])
@@ -95,8 +96,10 @@ class HFSampler:
         # Left padding, so that all rows continue at the same column; the attention mask gives the positions.
         ids = torch.tensor([[0] * (width - len(p)) + list(p) for p in prompts], device=device)
         attention = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
-        token_sampling = _SeededSampling(torch.tensor(seeds), sampling, device)
-        stopping = _StopCriteria(self.tokenizer, self.ends, sampling.stop, width, len(prompts), device)
+        stop_ids = find_stop_ids(self.tokenizer, sampling.stop) if sampling.min_tokens else []
+        ends = torch.tensor([*self.ends, *stop_ids], device=device)
+        token_sampling = _SeededSampling(torch.tensor(seeds), sampling, ends, device)
+        stopping = _StopCriteria(self.tokenizer, ends, sampling, width, len(prompts), device)
         sequences = self.model.generate(
             input_ids=ids,
             attention_mask=attention,
@@ -111,9 +114,33 @@ class HFSampler:
         logps = token_logps.tolist()
         lengths = stopping.lengths.tolist()
         return [
-            Completion(tuple(t[: n or None]), tuple(lp[: n or len(t)]), "stop" if n else "length")
-            for t, lp, n in zip(tokens, logps, lengths, strict=True)
+            Completion(
+                tuple(t[: n or None]),
+                tuple(lp[: n or len(t)]),
+                "stop" if n else "length",
+                token_sampling.recorder.finish(row, n or len(t)),
+            )
+            for row, (t, lp, n) in enumerate(zip(tokens, logps, lengths, strict=True))
         ]
+
+
+def _shorten(sampling: Sampling, max_tokens: int) -> Sampling:
+    """Return the parameters of a continuation: the answer's other tokens are given."""
+    given = sampling.max_tokens - max_tokens
+    return replace(sampling, max_tokens=max_tokens, min_tokens=max(0, sampling.min_tokens - given))
+
+
+def find_stop_ids(tokenizer: Any, stop: Sequence[str]) -> list[int]:
+    """Return the added tokens that contain a complete stop string, such as </answer>; they end a sequence."""
+    if not stop:
+        return []
+    return [number for text, number in tokenizer.get_added_vocab().items() if any(string in text for string in stop)]
+
+
+def completes_stop(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -> bool:
+    """Return whether the last token completes a stop string that the tokens before it do not contain yet."""
+    text, before = (tokenizer.decode(part, skip_special_tokens=False) for part in (tokens, tokens[:-1]))
+    return any(text.count(string) > before.count(string) for string in stop)
 
 
 @contextmanager
@@ -133,18 +160,26 @@ def prepare_for_sampling(model: Any, precision: torch.dtype) -> Iterator[None]:
 class _SeededSampling(LogitsProcessor):  # type: ignore[misc]
     """Samples each row's next token by its seed, keeps the log-prob, and masks all other tokens for `generate`."""
 
-    def __init__(self, seeds: Tensor, sampling: Sampling, device: torch.device) -> None:
-        self.sampling = sampling
+    def __init__(self, seeds: Tensor, sampling: Sampling, ends: Tensor, device: torch.device) -> None:
+        self.sampling, self.ends = sampling, ends
         # MPS has no float64, so there the tokens are sampled on the CPU.
         place = torch.device("cpu") if device.type == "mps" else device
         self.uniforms = draw_uniforms(seeds, sampling.max_tokens).to(place) if sampling.temperature > 0 else None
         self.logps: list[Tensor] = []
+        self.recorder = SupportRecorder()
+        if sampling.record:
+            self.recorder.start(range(len(seeds)))
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         check_signals("rollout")
-        uniform = None if self.uniforms is None else self.uniforms[:, len(self.logps)]
-        chosen, logps = draw_tokens(scores, uniform, self.sampling)
+        position = len(self.logps)
+        uniform = None if self.uniforms is None else self.uniforms[:, position]
+        early = scores.new_ones(len(scores), 1, dtype=torch.bool) if position < self.sampling.min_tokens else None
+        logits = shape_logits(scores, self.sampling, self.ends, early)
+        chosen, logps = draw_tokens(logits, uniform)
         self.logps.append(logps)
+        if self.sampling.record:
+            self.recorder.append(range(len(logits)), logits)
         return torch.full_like(scores, -torch.inf).scatter_(-1, chosen[:, None], 0.0)
 
 
@@ -152,25 +187,30 @@ class _StopCriteria(StoppingCriteria):  # type: ignore[misc]
     """Ends a row at its first end id or stop string, and records its length, so that padding is not part of it."""
 
     def __init__(
-        self, tokenizer: Any, ends: Sequence[int], stop: tuple[str, ...], width: int, rows: int, device: torch.device
+        self, tokenizer: Any, ends: Tensor, sampling: Sampling, width: int, rows: int, device: torch.device
     ) -> None:
         self.tokenizer = tokenizer
-        self.ends = torch.tensor(ends, device=device)
-        self.stop = stop
+        self.ends = ends
+        self.stop, self.min_tokens = sampling.stop, sampling.min_tokens
         self.width = width
         self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
         # A stop string spans at most as many tokens as it has bytes, plus one that begins before it.
-        self.tail = max((len(text.encode()) for text in stop), default=0) + 1
+        self.tail = max((len(text.encode()) for text in self.stop), default=0) + 1
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
         done = torch.isin(input_ids[:, -1], self.ends)
-        if self.stop:
+        length = input_ids.shape[1] - self.width
+        if self.stop and length > self.min_tokens:
             running = (self.lengths == 0).nonzero().flatten()
-            begin = max(self.width, input_ids.shape[1] - self.tail)
-            texts = self.tokenizer.batch_decode(input_ids[running, begin:], skip_special_tokens=False)
+            rows = input_ids[running, max(self.width, input_ids.shape[1] - self.tail) :]
+            texts = self.tokenizer.batch_decode(rows, skip_special_tokens=False)
             hit = [any(text in tail for text in self.stop) for tail in texts]
+            if self.min_tokens:
+                # The first tokens may hold a stop string, which does not count.
+                new = [completes_stop(self.tokenizer, row, self.stop) for row in rows.tolist()]
+                hit = [one and other for one, other in zip(hit, new, strict=True)]
             done[running] |= torch.tensor(hit, device=done.device)
-        self.lengths[done & (self.lengths == 0)] = input_ids.shape[1] - self.width
+        self.lengths[done & (self.lengths == 0)] = length
         return self.lengths > 0
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from qed.models.layer_windows import compute_layer_windows
-from qed.training.batch import Batch
+from qed.training.batch import COLUMNS, Batch
 from qed.training.packing import Layout, Span, pack_batch
 
 NAME = "qed_packed"
@@ -54,7 +53,8 @@ def supports_packing(body: nn.Module) -> bool:
     ids = torch.tensor([row + [0] * (width - len(row)) for row in PROBE], device=device)
     attention = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in PROBE], device=device)
     mask = (torch.arange(width)[None] >= torch.tensor(PROBE_PROMPTS)[:, None] - 1).to(device) * attention.float()
-    batch = Batch(ids, ids, attention, mask, *[torch.zeros_like(mask)] * (len(fields(Batch)) - 4))
+    unread: dict[str, Any] = dict.fromkeys(COLUMNS[4:], torch.zeros_like(mask))
+    batch = Batch(ids, ids, attention, mask, **unread)
     separate = body(input_ids=ids, attention_mask=attention, use_cache=False).last_hidden_state
     layout, windows = pack_batch(batch), list[int | None]()
     try:

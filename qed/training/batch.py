@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from qed.training.support import RowSupport
 from qed.types import Rollout
 
 MISMATCH = ("mismatch/logp", "mismatch/kl")  # the metrics of `measure_mismatch`
@@ -38,6 +39,8 @@ class Batch:
     weights: Tensor  # with_weights: float, the weight of each token in the step's loss; 0 until then
     prepared: Tensor  # prepare: float, values that the algorithm computed over all rows; 0 until then
     log_squares: Tensor  # learner: float, log sum_v p_v^2 of the current policy; 0 unless the algorithm reads it
+    # collate: of each row, which tokens could be sampled at its labels; empty where every token could in all rows
+    support: tuple[RowSupport | None, ...] = ()
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -48,15 +51,19 @@ class Batch:
         attention = self.attention[rows]
         width = int(attention.sum(1).max()) if len(attention) else 0
         # Cut the columns first, so that the copy of the rows does not include them.
-        return Batch(**{column.name: getattr(self, column.name)[:, :width][rows] for column in fields(self)})
+        columns = {name: getattr(self, name)[:, :width][rows] for name in COLUMNS}
+        return Batch(**columns, support=tuple(self.support[int(row)] for row in rows) if self.support else ())
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""
-        return Batch(**{column.name: getattr(self, column.name).to(device) for column in fields(self)})
+        return Batch(**{name: getattr(self, name).to(device) for name in COLUMNS}, support=self.support)
 
     def with_weights(self, weights: Tensor) -> Batch:
         """Return the batch with token weights."""
         return replace(self, weights=weights)
+
+
+COLUMNS = tuple(column.name for column in fields(Batch) if column.name != "support")  # of a batch, [B, T] each
 
 
 def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torch.float32) -> Batch:
@@ -70,7 +77,7 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
     rows, width = len(rollouts), max(len(r.prompt) + len(r.output) for r in rollouts) - 1
     ids = torch.full((rows, width + 1), pad, dtype=torch.int64)
     attention = torch.zeros(rows, width, dtype=torch.int64)
-    columns = {column.name: torch.zeros(rows, width, dtype=dtype) for column in fields(Batch)[3:]}
+    columns = {name: torch.zeros(rows, width, dtype=dtype) for name in COLUMNS[3:]}
     columns["behaviour_logps"].fill_(torch.nan)
     for row, rollout in enumerate(rollouts):
         start, end = len(rollout.prompt), len(rollout.prompt) + len(rollout.output)
@@ -87,7 +94,14 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
     not_trained = columns["mask"] == 0
     for name, column in columns.items():
         column.masked_fill_(not_trained, torch.nan if name == "behaviour_logps" else 0)
-    return Batch(inputs=ids[:, :-1], labels=ids[:, 1:], attention=attention, **columns)
+    support = tuple(RowSupport.of(rollout) for rollout in rollouts)
+    return Batch(
+        inputs=ids[:, :-1],
+        labels=ids[:, 1:],
+        attention=attention,
+        **columns,
+        support=support if any(row is not None for row in support) else (),
+    )
 
 
 def _read_columns(rollout: Rollout) -> dict[str, float | tuple[float, ...] | None]:

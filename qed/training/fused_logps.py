@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from qed.models.families import IDENTITY, LogitTransform
+from qed.training.support import LabelSupport
 
 # A tile in float32 takes 8 MiB on a CPU, whose caches are small, and 128 MiB elsewhere, where it must be large enough
 # for the cost of starting a kernel. Each pass holds at most two.
@@ -34,6 +35,7 @@ def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bi
     squares: bool = False,
     into_grad: bool = False,
     transform: LogitTransform = IDENTITY,
+    support: LabelSupport | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute log-probs of labels, entropies and log sum_v p_v^2 from hidden states and an output layer.
 
@@ -46,6 +48,7 @@ def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bi
         squares: compute the third result, which has no gradient; it is empty otherwise.
         into_grad: add the weight's gradient to `weight.grad`, see below.
         transform: applied to the logits before the temperature divides them.
+        support: the tokens that the softmax is over; None for all.
 
     Returns:
         three [N] tensors in float32, or float64 where the hidden states are.
@@ -62,6 +65,7 @@ def compute_linear_scores(  # noqa: PLR0913 -- an output layer is a weight, a bi
         # The slope of a cap needs the logit, which is lost where the exponential is rounded to 0.
         keep=graph and transform.cap is None and len(hidden) * len(weight) <= KEPT_ELEMENTS,
         into=weight if into_grad and weight.is_leaf and weight.requires_grad else None,
+        support=support,
     )
     logps, entropy, log_squares = _LinearLogps.apply(hidden, weight, bias, labels, options)
     return logps, entropy, log_squares
@@ -74,6 +78,7 @@ class _Options(NamedTuple):
     squares: bool
     keep: bool
     into: Tensor | None
+    support: LabelSupport | None
 
 
 class _Tile(NamedTuple):
@@ -122,7 +127,13 @@ class _Layer:
         return self.hidden.new_empty(shape, dtype=torch.promote_types(self.hidden.dtype, torch.float32))
 
     def compute_logits(self, tile: _Tile, memory: Tensor) -> Tensor:
-        """Compute the logits of a tile in the first elements of a buffer."""
+        """Compute the logits of a tile in the first elements of a buffer, with those outside the support hidden."""
+        logits = self._compute_all_logits(tile, memory)
+        if self.options.support is not None:
+            self.options.support.hide(logits, tile.rows, tile.columns.start)
+        return logits
+
+    def _compute_all_logits(self, tile: _Tile, memory: Tensor) -> Tensor:
         hidden, weight, logits = self.hidden[tile.rows], self.slice_weight(tile), tile.view_in(memory)
         if hidden.dtype == logits.dtype:
             torch.mm(hidden, weight.T, out=logits)
@@ -176,9 +187,9 @@ class _Softmax(NamedTuple):
 class _LinearLogps(torch.autograd.Function):
     """Computes log softmax(f(h W^T + b) / temperature)[label], its entropy and, optionally, log sum_v p_v^2.
 
-    f is the transform. With z the softmax's argument, p the softmax, H the entropy: d logp / dz_j = 1[j = y] - p_j and
-    dH / dz_j = -p_j (log p_j + H); the slope of f is scale * (1 - (f / cap)^2). The sum of squares has no gradient, and
-    is empty without `options.squares`.
+    f is the transform, and the softmax is over the support. With z the softmax's argument, p the softmax, H the
+    entropy: d logp / dz_j = 1[j = y] - p_j and dH / dz_j = -p_j (log p_j + H), both 0 outside the support; the slope of
+    f is scale * (1 - (f / cap)^2). The sum of squares has no gradient, and is empty without `options.squares`.
     """
 
     @staticmethod

@@ -13,6 +13,7 @@ from qed.training.attention import compute_packed_states
 from qed.training.batch import Batch
 from qed.training.fused_logps import compute_linear_scores
 from qed.training.packing import Layout
+from qed.training.support import build_label_support
 
 
 def compute_logps(
@@ -34,7 +35,8 @@ def compute_scores(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Compute log-probs, entropies and log sum_v p_v^2; the latter has no gradient, and is None without `squares`.
 
-    With right padding the first token of a row has position 0, so absolute and rotary embeddings need no position ids.
+    Where the batch has a support, all three are of the softmax over it. With right padding the first token of a row has
+    position 0, so absolute and rotary embeddings need no position ids.
     With a `layout` of the batch the rows are packed, which does not change the results. `into_grad` is for callers of
     `loss.backward()`, see `compute_linear_scores`.
     """
@@ -58,6 +60,7 @@ def compute_scores(
         squares,
         into_grad,
         read_logit_transform(model),
+        build_label_support(batch.support, chosen),
     )
     blank = torch.zeros(batch.labels.shape, dtype=logps.dtype, device=logps.device)
     # masked_scatter keeps the graph even without any trained label, so that a backward pass always works.

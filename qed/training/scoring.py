@@ -12,6 +12,7 @@ from qed.models.families import split_head
 from qed.training.batch import Batch, collate, cut_microbatches
 from qed.training.logps import compute_logps
 from qed.training.packing import cut_packed_microbatches, pack_batch
+from qed.training.support import build_label_support
 from qed.types import Rollout
 
 SCORED_TOKENS = 16_384  # per forward pass, padding included
@@ -63,7 +64,11 @@ def _compute_from_logits(model: nn.Module, part: Batch, temperature: float) -> T
         inputs = part.inputs[row : row + 1, : int(part.attention[row].sum())]
         count = int(mask.sum())
         logits = model(input_ids=inputs, use_cache=False, logits_to_keep=count).logits[0, -count:]
-        logps[row, mask] = compute_label_logps(logits.float() / temperature, part.labels[row, mask]).to(logps.dtype)
+        logits = logits.float() / temperature
+        support = build_label_support(part.support[row : row + 1], mask[None])
+        if support is not None:
+            support.hide(logits, slice(0, count), 0)
+        logps[row, mask] = compute_label_logps(logits, part.labels[row, mask]).to(logps.dtype)
     return logps
 
 

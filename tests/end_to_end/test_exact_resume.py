@@ -65,6 +65,7 @@ VARIANTS: dict[str, tuple[object, ...]] = {
     "expert iteration restarts": ("expert_iteration", *ONLINE, "--algorithm.restart", "true"),
     "dpo held out": ("dpo", *OFFLINE, "--evaluation.every", 1, "--data.validation_split", 0.2),
     "dpo scored beforehand": ("dpo", *OFFLINE, "--algorithm.precompute_reference", "true"),
+    "filters": (*GRPO, *SEVERAL, "--sampling.min_p", 0.05, "--sampling.min_tokens", 2),
     "gradient checkpointing": (*GRPO, "--model.gradient_checkpointing", "true"),
 }
 
@@ -102,7 +103,8 @@ def resumed(qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("name", SMOKE)
 def test_a_cut_run_goes_on_as_if_it_were_whole(resumed: Callable[..., Path], name: str) -> None:
-    more = ("--algorithm.mixed", "true") if name == "exgrpo" else ()
+    # The pool holds which tokens could be sampled too.
+    more = ("--algorithm.mixed", "true", "--sampling.top_p", 0.9) if name == "exgrpo" else ()
     rows = read_lines(resumed([SMOKE[name]], *of_shelf(name), *more) / "metrics.jsonl")
     assert sum(row.get("train/live_rows", 0) > 0 for row in rows) == STEPS, "every step had a gradient"
 

@@ -253,11 +253,34 @@ def test_config_show_says_what_an_online_step_comes_to(run: Run) -> None:
     assert "In one step of" not in run("config", "show", "sft")[1]
 
 
-def test_a_cut_distribution_in_training_is_explained(run: Run, write: Write) -> None:
-    for arguments in (["--sampling.top-p", "0.9"], [write("sampling:\n  top_k: 5\n")], ["--min-p", "0.1"]):
+def test_a_filter_is_taken_in_training_and_a_penalty_is_explained(run: Run, write: Write) -> None:
+    for arguments in (
+        ["--sampling.top-p", "0.9", "--sampling.stop", "</answer>,####"],
+        [write("sampling: {top_k: -1, min_p: 0.1, min_tokens: 4}")],
+    ):
+        assert run("config", "validate", "grpo", *arguments)[0] == 0
+    for arguments in (["--sampling.repetition-penalty", "1.1"], [write("sampling:\n  presence_penalty: 1")]):
         code, _, err = run("grpo", *arguments)
         assert code == 2
-        assert "answers would come from a different distribution" in err
+        assert "of another distribution than the answers" in err
+    assert "Did you mean 'sampling.min_tokens'" in run("grpo", write("min_new_tokens: 3"))[2]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("top_p: 0", "top_p must lie in (0, 1]"),
+        ("top_p: 1.2", "top_p must lie in (0, 1]"),
+        ("top_k: -2", "0 or -1 keeps all"),
+        ("min_p: 1", "min_p must lie in [0, 1)"),
+        ("min_tokens: 256", "below max_tokens"),
+        ("stop: [a, '']", "empty string"),
+    ],
+)
+def test_a_filter_out_of_range_is_refused(run: Run, write: Write, value: str, message: str) -> None:
+    code, _, err = run("config", "validate", "grpo", write(f"sampling: {{{value}}}"))
+    assert code == 2
+    assert message in err
 
 
 def test_config_validate_answers_by_its_exit_code(run: Run, write: Write) -> None:

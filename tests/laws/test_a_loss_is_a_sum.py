@@ -21,13 +21,13 @@ from qed.algorithms.parts.losses import CispoClip
 from qed.algorithms.parts.pair_losses import FDivergence, Preference
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import Scale
-from qed.algorithms.parts.shaping import Shaping
+from qed.algorithms.parts.shaping import Shaping, TokenShaping
 from qed.algorithms.parts.surrogates import SurrogateKind
 from qed.config import plugins
 from qed.config.plugins import load_algorithm
 from qed.config.settings import LearnerSettings
 from qed.rollout.stages import flatten
-from qed.training.batch import Batch, collate, cut_microbatches
+from qed.training.batch import COLUMNS, Batch, collate, cut_microbatches
 from qed.training.learner import Learner
 from qed.types import Rollout
 
@@ -70,9 +70,9 @@ MIXED: list[dict[str, Any]] = [
     {"correction": "geometric_mask", "ratio_clamp": 0.5, "offpolicy_limit": 0.1, **BOUNDS},
 ]
 # What an algorithm refuses, because its ratio is to the sampler's log-probs already.
-BARRED: dict[str, dict[str, Any]] = {"dppo": {"correction": "none"}}
+BARRED: dict[str, dict[str, Any]] = {name: {"correction": "none"} for name in ("dppo", "ipo")}
 # What pulls at rows without an advantage too.
-PULLED = {"dppo": {"dppo_square": 0.0}}
+PULLED = {name: {"dppo_square": 0.0} for name in ("dppo", "ipo")}
 
 
 # Settings that take other ways through an algorithm than its defaults do.
@@ -85,7 +85,16 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         },
     ],
     "rl_sft": [{"sft": 0.3, "clip_low": 0.2}],
-    "exgrpo": [{"mixed": True}, {"mixed": True, "corrected": False}],
+    "exgrpo": [
+        {"mixed": True},
+        {"mixed": True, "corrected": False},
+        {"mixed": True, "shaping": TokenShaping(drop_above=0.2)},
+        {
+            "mixed": True,
+            "shaping": TokenShaping(kind="p_logp", own_kind="regularized", most=2.0, least=0.1),
+            "clip_high": 0.2,
+        },
+    ],
 }
 
 
@@ -211,11 +220,11 @@ def test_a_micro_batch_is_computed_beside_the_live_rows_alone(monkeypatch: pytes
 
     def collating(self: Learner, rows: Sequence[Rollout]) -> Batch:
         found = collated(self, rows)
-        whole.extend(weakref.ref(getattr(found, field.name)) for field in fields(Batch))
+        whole.extend(weakref.ref(getattr(found, name)) for name in COLUMNS)
         return found
 
     def computing(self: Learner, part: Batch) -> Any:
-        columns = [getattr(part, field.name) for field in fields(Batch)]
+        columns = [getattr(part, name) for name in COLUMNS]
         seen.append(all(column.untyped_storage().nbytes() == column.nbytes for column in columns))
         seen.append(all(one() is None for one in whole))
         return backward(self, part)

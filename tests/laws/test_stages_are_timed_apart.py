@@ -122,7 +122,7 @@ def test_rounds_of_sampling_and_of_grading_are_told_apart() -> None:
         def tokens(self, prompt: Prompt) -> tuple[int, ...]:
             return (5,)
 
-        def read(self, prompt: Prompt, output: tuple[int, ...]) -> str:
+        def read(self, prompt: Prompt, output: tuple[int, ...], min_tokens: int = 0) -> str:
             return ""
 
     timer = StageTimer(clock)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from qed.algorithms.sft import Sft
 from qed.config.settings import LearnerSettings
 from qed.errors import UsageError
 from qed.evaluation.intervals import compute_wilson_interval
-from qed.training.batch import Batch
+from qed.training.batch import COLUMNS, Batch
 from qed.training.learner import Learner
 from qed.training.optim import compute_learning_rate
 from qed.types import Grade, Problem, Rollout
@@ -33,7 +32,7 @@ def batch(mask: list[list[int]], advantages: list[float], **columns: torch.Tenso
     """A batch of which the loss reads only some columns."""
     shape = torch.tensor(mask, dtype=torch.float64)
     zeros = torch.zeros_like(shape)
-    parts: dict[str, Any] = dict.fromkeys((column.name for column in fields(Batch)), zeros) | {
+    parts: dict[str, Any] = dict.fromkeys(COLUMNS, zeros) | {
         "attention": shape.long(),
         "mask": shape,
         "advantages": torch.tensor(advantages, dtype=torch.float64)[:, None] * shape,

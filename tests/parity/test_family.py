@@ -224,7 +224,7 @@ class Reads:
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
         return (int(prompt.text),)
 
-    def read(self, prompt: Prompt, tokens: Sequence[int]) -> str:
+    def read(self, prompt: Prompt, tokens: Sequence[int], min_tokens: int = 0) -> str:
         return str(tokens[0])
 
 

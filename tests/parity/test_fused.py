@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from qed.training import fused_logps
 from qed.training.batch import collate
 from qed.training.fused_logps import compute_linear_scores
 from qed.training.logps import compute_scores
+from qed.training.support import LabelSupport, RowSupport, build_label_support
+from qed.types import Problem, Rollout, Support
 
 VOCABULARY, WIDTH, ROWS = 23, 5, 11
 
@@ -79,6 +82,63 @@ def test_tiles_equal_the_whole_in_value_and_gradient(
         ]
         for one, other in zip(*gradients, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
+
+
+def random_support() -> tuple[LabelSupport, Tensor, Tensor]:
+    """Of each label at random: one token, a few, all, all but a few; the mask of the others, and the labels."""
+    source = random.Random(3)
+    hidden, counts, ids, labels = torch.zeros(ROWS, VOCABULARY, dtype=torch.bool), [], array("i"), []
+    for row in range(ROWS):
+        listed = sorted(source.sample(range(VOCABULARY), [1, 3, 0, 2][row % 4]))
+        only = row % 4 < 2
+        hidden[row] = only
+        hidden[row, listed] = not only
+        counts.append(len(listed) if only else -len(listed))
+        ids.extend(listed)
+        labels.append(source.choice((~hidden[row]).nonzero().flatten().tolist()))
+    rollout = Rollout(
+        Problem("p", "?", "1"), (1,), tuple(labels), (), "", "stop", support=Support(array("i", counts), ids)
+    )
+    chosen = torch.ones(1, ROWS, dtype=torch.bool)
+    support = build_label_support([RowSupport.of(rollout)], chosen)
+    assert support is not None
+    return support, hidden, torch.tensor(labels)
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(("elements", "rows"), [(1, 2048), (VOCABULARY * 3, 2048), (20, 4), (10**6, 2048)])
+@pytest.mark.parametrize("transform", [IDENTITY, LogitTransform(2.0, 0.8)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_tiles_with_a_support_equal_a_softmax_over_it(
+    elements: int, rows: int, kept: bool, transform: LogitTransform, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a tile has no token of the support, in value and in gradient of both; float32 stays finite."""
+    cut(monkeypatch, elements, rows, kept)
+    hidden, weight, offset, _ = inputs(dtype=dtype)
+    assert offset is not None
+    support, outside, labels = random_support()
+    found = compute_linear_scores(
+        hidden, weight, labels, 0.7, offset, squares=True, transform=transform, support=support
+    )
+    logits = transform.apply(hidden @ weight.T + offset) / 0.7
+    log_probs = logits.masked_fill(outside, -1e9).log_softmax(-1)
+    probs = log_probs.exp()
+    wanted = (
+        log_probs.gather(-1, labels[:, None]).squeeze(-1),
+        -(probs * log_probs).sum(-1),
+        probs.square().sum(-1).log(),
+    )
+    exact = {"rtol": 1e-9, "atol": 1e-11} if dtype == torch.float64 else {"rtol": 1e-4, "atol": 1e-5}
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, **exact)
+    assert not found[0][::4].any(), "a single token has probability 1"
+    factors = torch.randn(2, ROWS, dtype=dtype)
+    gradients = [
+        torch.autograd.grad((some[0] * factors[0] + some[1] * factors[1]).sum(), [hidden, weight, offset])
+        for some in (found, wanted)
+    ]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, **exact)
 
 
 @pytest.mark.parametrize("kept", [False, True])

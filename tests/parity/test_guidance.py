@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from qed.algorithms.luffy import Luffy
 from qed.algorithms.parts import mixture
 from qed.algorithms.parts.guidance import ExpertPrefix
 from qed.algorithms.parts.mixture import OffPolicyAdvantages
-from qed.algorithms.parts.shaping import Shaping
+from qed.algorithms.parts.shaping import Shaping, TokenShaping
 from qed.algorithms.rl_sft import RlSft
 from qed.errors import UsageError
 from qed.training.batch import Batch
@@ -252,6 +252,50 @@ def test_replayed_tokens_weigh_by_their_shaped_ratio() -> None:
     assert not loss_and_gradient(ExGrpo(), rows, -now)[1][1].any(), "clipped until replay begins"
     loss, gradient = loss_and_gradient(ExGrpo(mixed=True, corrected=False), replace(rows, old_logps=now.double()), now)
     assert gradient[0].tolist() == [pytest.approx(-2 * 0.1 / 1.1**2 / 8)] * 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "weight", "slope"),
+    [
+        ({"kind": "none"}, lambda r: r, lambda r: r),
+        ({"kind": "square_root"}, math.sqrt, lambda r: math.sqrt(r) / 2),
+        ({"kind": "power", "exponent": 0.3}, lambda r: r**0.3, lambda r: 0.3 * r**0.3),
+        ({"kind": "logp", "weight": 0.2}, lambda r: 0.2 * math.log(r), lambda r: 0.2),
+        ({"kind": "p_logp", "weight": 0.2}, lambda r: r + 0.2 * math.log(r), lambda r: r + 0.2),
+        ({"gamma": 0.5}, lambda r: r / (r + 0.5), lambda r: 0.5 * r / (r + 0.5) ** 2),
+        ({"kind": "none", "most": 0.5}, lambda r: min(r, 0.5), lambda r: r * (r < 0.5)),
+        ({"kind": "none", "least": 0.5}, lambda r: max(r, 0.5), lambda r: r * (r > 0.5)),
+    ],
+)
+def test_replayed_tokens_have_every_shape_of_their_ratio(
+    settings: dict[str, Any], weight: Callable[[float], float], slope: Callable[[float], float]
+) -> None:
+    """r = 2/e and 2/e^2 to what was recorded; the slope is by log pi, and 0 beyond a bound."""
+    given = torch.ones(1, 2, dtype=torch.float64)
+    rows = batch([[1, 1]], [2.0], expert=given, behaviour_logps=given * math.log(0.5))
+    algorithm = ExGrpo(mixed=True, shaping=TokenShaping(**settings))
+    loss, gradient = loss_and_gradient(algorithm, rows, torch.tensor([[-1.0, -2.0]]))
+    ratios = [2 * math.exp(value) for value in (-1, -2)]
+    assert loss == pytest.approx(-2 * sum(map(weight, ratios)) / 4)
+    assert gradient[0].tolist() == [pytest.approx(-2 * slope(ratio) / 4) for ratio in ratios]
+
+
+def test_the_ratio_of_fresh_tokens_can_be_shaped_beside_a_replay() -> None:
+    """As in LUFFY, and clipped until replay begins; likely tokens are dropped from the average too."""
+    rows = batch([[1, 1]], [1.0], old_logps=torch.tensor([[math.log(0.25), math.log(0.5)]], dtype=torch.float64))
+    now = torch.tensor([[math.log(0.64), math.log(0.5)]])
+    shaped = ExGrpo(own_kind="square_root", mixed=True)
+    assert shaped.has_ratio
+    assert loss_and_gradient(shaped, rows, now)[0] == pytest.approx(-(1.6 + 1) / 4)
+    early = ExGrpo(own_kind="square_root", clip_high=0.2)
+    assert loss_and_gradient(early, rows, now)[0] == pytest.approx(-(1.2 + 1) / 4)
+    dropping = ExGrpo(drop_above=0.6, average="token", mixed=True)
+    assert dropping.two_pass
+    weighted = rows.with_weights(dropping.weights(rows, 4))
+    kept = dropping.prepare(weighted, now.double(), None)
+    loss, stats = dropping.loss(kept, now.double(), torch.zeros(1, 2, dtype=torch.float64))
+    assert float(loss) == pytest.approx(-1.0)
+    assert float(stats["clip/dropped"]) == 1
 
 
 def test_given_tokens_add_nothing_to_the_kl_and_to_the_entropy_bonus() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,14 +18,14 @@ from qed.algorithms.online_dpo import OnlineDpo
 from qed.algorithms.parts.pair_losses import Preference, compute_score
 from qed.config.settings import LearnerSettings
 from qed.errors import UsageError
-from qed.training.batch import Batch
+from qed.training.batch import COLUMNS, Batch
 from qed.training.learner import Learner
 from qed.types import Grade, Problem, Rollout
 
 
 def batch(mask: torch.Tensor, **columns: torch.Tensor) -> Batch:
     zeros = torch.zeros_like(mask)
-    parts: dict[str, Any] = dict.fromkeys((column.name for column in fields(Batch)), zeros)
+    parts: dict[str, Any] = dict.fromkeys(COLUMNS, zeros)
     return Batch(**{**parts, "attention": torch.ones_like(mask), "mask": mask, **columns})
 
 

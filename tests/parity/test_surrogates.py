@@ -78,6 +78,14 @@ def of_token(ratio: float, advantage: float, **settings: Any) -> tuple[float, fl
         ({"surrogate": "dppo", "dppo_square": 0.0}, 0.4, -1.0, 0.0, 0.0),
         ({"surrogate": "dppo", "dppo_square": 0.0}, 0.4, 1.0, -0.4, -0.4),
         ({"surrogate": "dppo", "dppo_square": 0.5}, 2.0, 1.0, 0.5 * math.log(2) ** 2, math.log(2)),
+        # ipo leaves a token out on both sides of both advantages; the square stays.
+        ({"surrogate": "ipo", "dppo_square": 0.0}, 2.0, 1.0, 0.0, 0.0),
+        ({"surrogate": "ipo", "dppo_square": 0.0}, 2.0, -1.0, 0.0, 0.0),
+        ({"surrogate": "ipo", "dppo_square": 0.0}, 0.4, -1.0, 0.0, 0.0),
+        ({"surrogate": "ipo", "dppo_square": 0.0}, 0.4, 1.0, 0.0, 0.0),
+        ({"surrogate": "ipo", "dppo_square": 0.0}, 1.5, -2.0, 3.0, 3.0),
+        ({"surrogate": "ipo", "dppo_square": 0.0, "clip_high": 0.4}, 2.0, 1.0, -2.0, -2.0),
+        ({"surrogate": "ipo", "dppo_square": 0.5}, 2.0, 1.0, 0.5 * math.log(2) ** 2, math.log(2)),
     ],
 )
 def test_a_token_by_hand(
@@ -349,6 +357,7 @@ def test_a_bypass_takes_the_sampler_for_the_old_policy_and_weighs_nothing() -> N
         {"sapo_temperatures": (0.0, 1.0)},
         {"offpolicy_limit": -1.0},
         {"surrogate": "dppo", "correction": "token_mask"},
+        {"surrogate": "ipo", "correction": "token_mask"},
     ],
 )
 def test_settings_that_no_run_can_mean(wrong: dict[str, Any]) -> None:

@@ -138,6 +138,12 @@ def find_dppo_kept_tokens(logps: Tensor, sampled_logps: Tensor, advantages: Tens
     return (change <= high).where(advantages > 0, change >= -low)
 
 
+def find_ipo_kept_tokens(logps: Tensor, sampled_logps: Tensor, low: float, high: float) -> Tensor:
+    """Return the tokens that prime-rl's IPO keeps, [B, T] bool: -low <= pi - pi_sampled <= high, whatever A is."""
+    change = logps.detach().exp() - sampled_logps.exp()
+    return (change <= high) & (change >= -low)
+
+
 def compute_dppo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, kept: Tensor, square: float) -> Tensor:
     """Compute DPPO (arXiv 2602.04879) as prime-rl has it: -A r on kept tokens, and `square` d² on all of them.
 

@@ -81,8 +81,8 @@ class PolicyGradient(Algorithm):
 
     @property
     def has_ratio(self) -> bool:
-        """True for every surrogate except plain and dppo; dppo and a bypass compare with the sampler on purpose."""
-        return self.surrogate.kind not in ("plain", "dppo") and self.correction.kind != "bypass"
+        """False for plain, and for dppo, ipo and a bypass: they compare with the sampler on purpose."""
+        return self.surrogate.kind != "plain" and not self.surrogate.to_sampler and self.correction.kind != "bypass"
 
     @property
     def scored_before_credit(self) -> bool:

@@ -22,8 +22,9 @@ def require_compatible(
         "The estimator gdpo normalises the parts of the reward, and a KL is none: use algorithm.kl_place=loss.",
     )
     require(
-        surrogate.kind != "dppo" or correction.kind in ("none", "bypass"),
-        "algorithm.correction would count the sampler's log-probs twice: the ratio of dppo is to them already.",
+        not surrogate.to_sampler or correction.kind in ("none", "bypass"),
+        "algorithm.correction would count the sampler's log-probs twice: the ratio of "
+        f"{surrogate.kind} is to them already.",
     )
 
 

@@ -1,7 +1,8 @@
-"""Policy shaping: functions in place of the ratio, for tokens of demonstrations and optionally for sampled ones.
+"""Policy shaping: functions in place of the ratio, for given tokens and optionally for sampled ones.
 
 LUFFY (arXiv 2504.14945) shapes the probability p of a demonstration token, whose probability under its author is
-unknown: p / (p + gamma) gives unlikely tokens more weight; its gradient is gamma p / (p + gamma)^2 grad log p.
+unknown: p / (p + gamma) gives unlikely tokens more weight; its gradient is gamma p / (p + gamma)^2 grad log p. ExGRPO
+(arXiv 2510.02245) does the same to the ratio of a replayed token, of which the earlier probability is recorded.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from qed.algorithms.base import compute_token_weights, require
+from qed.algorithms.parts.losses import fill_old_logps
 from qed.algorithms.parts.surrogates import Terms, mask_off_policy
 
 if TYPE_CHECKING:
@@ -23,12 +25,13 @@ KNOWN_EPSILON = 1e-6  # added to a known behaviour probability
 
 
 @dataclass(frozen=True)
-class Shaping:
-    """The weights of demonstration tokens and of sampled ones; p is the policy's probability of a token."""
+class TokenShaping:
+    """The weights of given tokens and of sampled ones; p is the policy's probability of a demonstration's token, and
+    the ratio of a replayed one."""
 
     kind: Kind = "regularized"
-    """For demonstration tokens: none is p, logp w log p, p_logp p + w log p, square_root and power roots and powers of
-    p, regularized p / (p + gamma)."""
+    """For given tokens: none is p, logp w log p, p_logp p + w log p, square_root and power roots and powers of p,
+    regularized p / (p + gamma)."""
     own_kind: Kind = "none"
     """The same for sampled tokens, with their ratio in place of p; logp has no w here. The result is then clipped."""
     gamma: float = 0.1
@@ -37,12 +40,10 @@ class Shaping:
     """w of logp and p_logp."""
     exponent: float = 0.5
     """e of power."""
-    behaviour: bool = False
-    """Where the data has the author's probability, use p / (pi_author + 1e-6), without shaping."""
     most: float = 0.0
-    """The largest weight of a demonstration token; 0 sets no bound."""
+    """The largest weight of a given token; 0 sets no bound."""
     least: float = 0.0
-    """The smallest weight of a demonstration token; 0 sets no bound."""
+    """The smallest weight of a given token; 0 sets no bound."""
     drop_above: float = 0.0
     """Leave tokens with a probability above this out of the loss and its average; 0 drops none and saves a forward
     pass."""
@@ -55,18 +56,18 @@ class Shaping:
         require(self.least >= 0, f"{where}.least must not be negative.")
         require(0 <= self.drop_above <= 1, f"{where}.drop_above must lie in [0, 1].")
 
-    def weigh_off_policy(self, logps: Tensor, behaviour: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute the weight of demonstration tokens, and where a bound applied, both for all tokens.
+    def shape_given(self, logps: Tensor) -> Tensor:
+        """Compute f(p) by `kind` from log p."""
+        if self.kind == "logp":
+            return self.weight * logps
+        if self.kind == "p_logp":
+            return self.weight * logps + logps.exp()
+        if self.kind == "regularized":
+            return shape_probability(logps, self.gamma)
+        return (self._exponent(self.kind) * logps).exp()
 
-        Args:
-            logps: log-probs of the labels under the policy.
-            behaviour: log-probs under the author of the tokens, NaN where unknown.
-        """
-        weight = self._shape_given(logps)
-        if self.behaviour:
-            unknown = behaviour.isnan()
-            author = behaviour.masked_fill(unknown, 0.0).exp() + KNOWN_EPSILON
-            weight = weight.where(unknown, logps.exp() / author)
+    def bound(self, weight: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Bound the weight of given tokens, and return where a bound applied, both for all tokens."""
         stats = {}
         if self.most:
             stats["guidance/bound_high"] = weight > self.most
@@ -75,16 +76,6 @@ class Shaping:
             stats["guidance/bound_low"] = weight < self.least
             weight = weight.clamp(min=self.least)
         return weight, stats
-
-    def _shape_given(self, logps: Tensor) -> Tensor:
-        """Compute f(p) by `kind`."""
-        if self.kind == "logp":
-            return self.weight * logps
-        if self.kind == "p_logp":
-            return self.weight * logps + logps.exp()
-        if self.kind == "regularized":
-            return shape_probability(logps, self.gamma)
-        return (self._exponent(self.kind) * logps).exp()
 
     def shape_ratio(self, logps: Tensor, old: Tensor) -> Tensor:
         """Compute what replaces the ratio of sampled tokens, from their current and their old log-probs."""
@@ -113,6 +104,34 @@ class Shaping:
         recompute = average in ("token", "sequence")
         weights = compute_token_weights(mask, average, 1) if recompute else batch.weights.masked_fill(dropped, 0.0)
         return replace(batch, mask=mask, weights=weights, prepared=dropped.to(mask.dtype))
+
+
+@dataclass(frozen=True)
+class Shaping(TokenShaping):
+    """The weights of demonstration tokens, whose probability under their author may be known, and of sampled ones."""
+
+    behaviour: bool = False
+    """Where the data has the author's probability, use p / (pi_author + 1e-6), without shaping."""
+
+    def weigh_off_policy(self, logps: Tensor, behaviour: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the weight of demonstration tokens, and where a bound applied, both for all tokens.
+
+        Args:
+            logps: log-probs of the labels under the policy.
+            behaviour: log-probs under the author of the tokens, NaN where unknown.
+        """
+        weight = self.shape_given(logps)
+        if self.behaviour:
+            unknown = behaviour.isnan()
+            author = behaviour.masked_fill(unknown, 0.0).exp() + KNOWN_EPSILON
+            weight = weight.where(unknown, logps.exp() / author)
+        return self.bound(weight)
+
+
+def compute_own_terms(batch: Batch, logps: Tensor, settings: TokenShaping, low: float, high: float) -> Terms:
+    """Compute the loss of sampled tokens with a shaped ratio, clipped to [1 - low, 1 + high]."""
+    old = fill_old_logps(fill_masked(batch.old_logps, batch), logps)
+    return clip_ratio(batch, settings.shape_ratio(logps, old), low, high)
 
 
 def shape_probability(logps: Tensor, gamma: float) -> Tensor:

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
     from qed.training.batch import Batch
 
-SurrogateKind = Literal["clip", "plain", "unclipped", "gspo", "gspo_token", "cispo", "sapo", "gmpo", "vespo", "dppo"]
+SurrogateKind = Literal[
+    "clip", "plain", "unclipped", "gspo", "gspo_token", "cispo", "sapo", "gmpo", "vespo", "dppo", "ipo"
+]
 Terms = tuple["Tensor", dict[str, "Tensor"]]
 # Those that clip or mask a token by its ratio or its probability; the others have no clip.
-CLIPPING = ("clip", "gspo", "gspo_token", "cispo", "gmpo", "dppo")
+CLIPPING = ("clip", "gspo", "gspo_token", "cispo", "gmpo", "dppo", "ipo")
 ROW_RATIOS = ("gspo", "gspo_token")
+TO_SAMPLER = ("dppo", "ipo")  # those whose ratio is to the sampler's log-probs
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,11 @@ class Surrogate:
     kind: SurrogateKind = "clip"
     """The policy loss of a token with a given advantage."""
     clip_low: float = 0.2
-    """The ratio, in gspo that of the row, is clipped below at 1 - clip_low; gmpo bounds its logarithm, dppo the change
-    of the probability. 1 never clips a ratio."""
+    """The ratio, in gspo that of the row, is clipped below at 1 - clip_low; gmpo bounds its logarithm, dppo and ipo the
+    change of the probability. 1 never clips a ratio."""
     clip_high: float = 0.2
-    """The ratio, in gspo that of the row, is clipped above at 1 + clip_high; gmpo bounds its logarithm, dppo the change
-    of the probability. Infinity never clips."""
+    """The ratio, in gspo that of the row, is clipped above at 1 + clip_high; gmpo bounds its logarithm, dppo and ipo
+    the change of the probability. Infinity never clips."""
     clip_dual: float = 0.0
     """For a negative advantage A the loss is at most -A times this (dual clip; verl: 3); 0 does not bound it."""
     ratio_clamp: float = 0.0
@@ -44,7 +47,7 @@ class Surrogate:
     vespo_shape: tuple[float, float, float, float] = (2.0, 3.0, 3.0, 2.0)
     """vespo's k and lambda for advantages of 0 or more, then for negative ones."""
     dppo_square: float = 1e-3
-    """Weight of dppo's squared log-ratio to the sampler, on all tokens."""
+    """Weight of the squared log-ratio to the sampler in dppo and ipo, on all tokens."""
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
@@ -62,9 +65,14 @@ class Surrogate:
         return self.kind in ROW_RATIOS
 
     @property
+    def to_sampler(self) -> bool:
+        """Whether the ratio is to the sampler's log-probs, so that there is no old policy."""
+        return self.kind in TO_SAMPLER
+
+    @property
     def pulls_every_row(self) -> bool:
         """Whether rows without an advantage have a gradient."""
-        return self.kind == "dppo" and self.dppo_square > 0
+        return self.to_sampler and self.dppo_square > 0
 
 
 class Tokens(NamedTuple):
@@ -78,8 +86,8 @@ class Tokens(NamedTuple):
 
 
 def compute_terms(batch: Batch, logps: Tensor, settings: Surrogate) -> Terms:
-    """Compute the policy loss of each token of a batch, [B, T]; DPPO's ratio is to the sampler's log-probs."""
-    old = read_sampled_logps(batch) if settings.kind == "dppo" else batch.old_logps
+    """Compute the policy loss of each token of a batch, [B, T]."""
+    old = read_sampled_logps(batch) if settings.to_sampler else batch.old_logps
     return policy_loss(logps, old, batch.advantages, batch.mask, settings)
 
 
@@ -109,6 +117,7 @@ def policy_loss(logps: Tensor, old_logps: Tensor, advantages: Tensor, mask: Tens
         "gmpo": _compute_gmpo,
         "vespo": _compute_vespo,
         "dppo": _compute_dppo,
+        "ipo": _compute_dppo,
     }
     tokens = Tokens(logps, old_logps, log_ratio, advantages, mask)
     loss, stats = functions.get(settings.kind, _compute_by_ratio)(tokens, settings)
@@ -196,5 +205,9 @@ def _compute_vespo(tokens: Tokens, settings: Surrogate) -> Terms:
 
 def _compute_dppo(tokens: Tokens, settings: Surrogate) -> Terms:
     logps, sampled_logps, log_ratio, advantages, mask = tokens
-    kept = losses.find_dppo_kept_tokens(logps, sampled_logps, advantages, settings.clip_low, settings.clip_high)
+    low, high = settings.clip_low, settings.clip_high
+    if settings.kind == "ipo":
+        kept = losses.find_ipo_kept_tokens(logps, sampled_logps, low, high)
+    else:
+        kept = losses.find_dppo_kept_tokens(logps, sampled_logps, advantages, low, high)
     return losses.compute_dppo(log_ratio, advantages, mask, kept, settings.dppo_square), _count_clipped(~kept, tokens)

@@ -107,7 +107,7 @@ def _describe_token_weight(algorithm: Algorithm, rows: int, max_tokens: int) -> 
 def _describe_ratio(algorithm: PolicyGradient, updates: int) -> str:
     """Describe the probability ratio, and whether its clip can bind."""
     clip = " and its clip never binds" if algorithm.surrogate.kind in CLIPPING else ""
-    if algorithm.surrogate.kind == "dppo" or algorithm.correction.kind == "bypass":
+    if algorithm.surrogate.to_sampler or algorithm.correction.kind == "bypass":
         return "is to the sampler's log-probs: 1 except for rounding, stale weights and earlier updates of the step"
     if updates > 1:
         return (

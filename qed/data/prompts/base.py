@@ -33,9 +33,10 @@ class PromptTemplate:
         leaf: a prompt of the shelf, or the user's own module.
         tokenizer: the model's tokenizer.
         ends: the ids that end an answer; the first is appended to every demonstration and trained on.
+        stop: stop strings of the user, besides those of the leaf.
     """
 
-    def __init__(self, leaf: Any, tokenizer: Any, ends: tuple[int, ...]) -> None:
+    def __init__(self, leaf: Any, tokenizer: Any, ends: tuple[int, ...], stop: Sequence[str] = ()) -> None:
         if leaf.CHAT and not tokenizer.chat_template:
             name = getattr(leaf, "__name__", type(leaf).__module__).rpartition(".")[2]
             raise ModelError(
@@ -45,7 +46,7 @@ class PromptTemplate:
         self.leaf = leaf
         self.tokenizer = tokenizer
         self.end = ends[0]
-        self.stop: tuple[str, ...] = leaf.STOP
+        self.stop: tuple[str, ...] = tuple(dict.fromkeys((*leaf.STOP, *stop)))
 
     def prompt(self, problem: Problem) -> Prompt:
         """Render a problem as the model reads it; a prompt that the data has rendered stays as it is."""
@@ -75,10 +76,14 @@ class PromptTemplate:
         # Some tokenizers append EOS to every text, but a prompt is continued.
         return [ids[:-1] if plain and ids and ids[-1] == self.tokenizer.eos_token_id else ids for ids in rows]
 
-    def read(self, prompt: Prompt, output: tuple[int, ...]) -> str:
-        """Return the text of an answer: the tag that the prompt opened, then the sampled text up to a stop string."""
+    def read(self, prompt: Prompt, output: tuple[int, ...], min_tokens: int = 0) -> str:
+        """Return the text of an answer: the tag that the prompt opened, then the sampled text up to a stop string.
+
+        A stop string that the first `min_tokens` tokens complete does not end the answer.
+        """
         text: str = self.tokenizer.decode(output, skip_special_tokens=True)
-        return prompt.opened + cut_at_stop(text, self.stop)
+        early = len(self.tokenizer.decode(output[:min_tokens], skip_special_tokens=True)) if min_tokens else 0
+        return prompt.opened + cut_at_stop(text, self.stop, early)
 
     def stops(self, output: tuple[int, ...]) -> bool:
         """Return whether an answer contains a stop string."""

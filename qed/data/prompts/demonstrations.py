@@ -162,9 +162,10 @@ def find_trouble(leaf: Any, problem: Problem) -> str:
     return OTHER_PROMPT if is_rendered_otherwise(leaf, problem) else OTHER_FORM
 
 
-def cut_at_stop(text: str, stops: Sequence[str]) -> str:
-    """Return a text up to the end of the first stop string."""
-    ends = [start + len(stop) for stop in stops if (start := text.find(stop)) >= 0]
+def cut_at_stop(text: str, stops: Sequence[str], early: int = 0) -> str:
+    """Return a text up to the end of the first stop string that ends behind the first `early` characters."""
+    starts = ((stop, text.find(stop, max(0, early - len(stop) + 1))) for stop in stops)
+    ends = [start + len(stop) for stop, start in starts if start >= 0]
     return text[: min(ends, default=len(text))]
 
 

@@ -20,14 +20,15 @@ from qed.guards.signals import check_signals
 from qed.models.layer_windows import compute_layer_windows, count_fixed_rotation_tokens, is_known_family
 from qed.sampling.base import Sampling
 from qed.sampling.device_memory import count_weight_bytes
-from qed.sampling.draw import draw_tokens
-from qed.sampling.hf import HFSampler, prepare_for_sampling
+from qed.sampling.draw import draw_tokens, shape_logits
+from qed.sampling.hf import HFSampler, completes_stop, find_stop_ids, prepare_for_sampling
 from qed.sampling.native.cuda_graphs import with_cuda_graphs
 from qed.sampling.native.decoder import choose_decoder
 from qed.sampling.native.kv_cache import count_token_bytes
 from qed.sampling.native.prefill import chunk_prompts, prefill
 from qed.sampling.native.sequences import RETURNED, SequenceId, Sequences, new_sequences, pack_sequences
 from qed.sampling.native.shared_prefix import SharedPrefix
+from qed.sampling.recorder import SupportRecorder
 from qed.types import Completion
 
 REFILL_SHARE = 4  # waiting sequences are scheduled when at least 1 in 4 slots is free
@@ -115,11 +116,12 @@ class _Engine:
         self.device = sampler.model.device
         self.check_every = CHECK_EVERY.get(self.device.type, 1)
         self.compact_share = COMPACT_SHARE.get(self.device.type, 2)
-        self.ends = torch.tensor([*sampler.ends, *_find_stop_ids(sampler.tokenizer, sampling.stop)], device=self.device)
+        self.ends = torch.tensor([*sampler.ends, *find_stop_ids(sampler.tokenizer, sampling.stop)], device=self.device)
         # A stop string spans at most as many tokens as it has bytes, plus one that begins before it.
         self.tail = max((len(text.encode()) for text in sampling.stop), default=0) + 1
         self.max_sequences = min(sampler.rows_per_batch, self._compute_max_sequences())
         self.running: Sequences | None = None
+        self.recorder = SupportRecorder()
         self.unfinished = 0  # sequences that had not finished at the last check
         self.steps = 0
         decode = choose_decoder(self.model, max(map(len, prompts), default=0) + sampling.max_tokens)
@@ -155,6 +157,8 @@ class _Engine:
             parts.append((sequences, torch.arange(len(sequences), device=self.device), cache_rows))
             scores.append(first_scores)
         self.running = pack_sequences(self.model.config, parts)
+        if self.sampling.record:
+            self.recorder.start(ids)
         self.unfinished = len(self.running)
         self._append_tokens(torch.cat(scores), len(self.running) - len(ids))
 
@@ -194,7 +198,10 @@ class _Engine:
         uniform = None
         if rows.uniforms is not None:
             uniform = rows.uniforms[first:].gather(1, position.to(rows.uniforms.device)).squeeze(1)
-        chosen, logps = draw_tokens(scores, uniform, self.sampling)
+        logits = shape_logits(scores, self.sampling, self.ends, self._find_early(rows, first))
+        chosen, logps = draw_tokens(logits, uniform)
+        if self.sampling.record:
+            self.recorder.append(rows.ids[first:], logits)
         rows.tokens[first:].scatter_(1, position, chosen[:, None])
         rows.logps[first:].scatter_(1, position, logps[:, None])
         lengths += ~finished
@@ -202,6 +209,16 @@ class _Engine:
         self.steps += 1
         if self.sampling.stop and self.steps % STOP_EVERY == 0:
             self._check_stop_strings()
+
+    def _find_early(self, rows: Sequences, first: int) -> Tensor | None:
+        """Return which rows from `first` on may not end yet, [R, 1] bool; None if `min_tokens` is 0."""
+        if not self.sampling.min_tokens:
+            return None
+        return (rows.output_lens[first:] < self._compute_min_output_lens(rows.max_output_lens[first:]))[:, None]
+
+    def _compute_min_output_lens(self, max_output_lens: Tensor) -> Tensor:
+        """Return how many tokens must be sampled before the end: `min_tokens` without those that are given."""
+        return max_output_lens - self.sampling.max_tokens + self.sampling.min_tokens
 
     def _check_stop_strings(self) -> None:
         sequences = self.running
@@ -215,13 +232,20 @@ class _Engine:
         """Return how many tokens of a row reach the end of its first stop string; None if there is none."""
         sequences = self.running
         assert sequences is not None
+        if self.sampling.min_tokens:
+            least = int(self._compute_min_output_lens(sequences.max_output_lens[row]))
+            sequences.checked[row] = max(sequences.checked[row], min(least, output_len))
         begin = max(0, sequences.checked[row] - self.tail)
         tokens = sequences.tokens[row, :output_len].tolist()
         text = self.tokenizer.decode(tokens[begin:], skip_special_tokens=False)
         if any(stop in text for stop in self.sampling.stop):
             for length in range(sequences.checked[row] + 1, output_len + 1):
-                tail = self.tokenizer.decode(tokens[max(0, length - self.tail) : length], skip_special_tokens=False)
-                if any(stop in tail for stop in self.sampling.stop):
+                window = tokens[max(0, length - self.tail) : length]
+                tail = self.tokenizer.decode(window, skip_special_tokens=False)
+                found = any(stop in tail for stop in self.sampling.stop)
+                # The first tokens may hold a stop string, which does not count.
+                early = self.sampling.min_tokens > 0
+                if found and (not early or completes_stop(self.tokenizer, window, self.sampling.stop)):
                     return length
         sequences.checked[row] = output_len
         return None
@@ -257,15 +281,9 @@ class _Engine:
             if not all(map(math.isfinite, row_logps[:length])):
                 raise Diverged("The model's log-probs are not finite any more: its last update has broken it.")
             row_tokens, row_logps = row_tokens[:length], row_logps[:length]
-            completions.append(Completion(tuple(row_tokens), tuple(row_logps), "stop" if ended else "length"))
+            support = self.recorder.finish(sequences.ids[row], length)
+            completions.append(Completion(tuple(row_tokens), tuple(row_logps), "stop" if ended else "length", support))
         return completions
-
-
-def _find_stop_ids(tokenizer: Any, stop: Sequence[str]) -> list[int]:
-    """Return the added tokens that contain a complete stop string, such as </answer>; they end a sequence."""
-    if not stop:
-        return []
-    return [number for text, number in tokenizer.get_added_vocab().items() if any(string in text for string in stop)]
 
 
 def make(model: Any, tokenizer: Any, ends: Sequence[int], rows_per_batch: int, precision: torch.dtype) -> HFSampler:

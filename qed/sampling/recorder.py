@@ -1,0 +1,66 @@
+"""Records which tokens could be sampled at each position of the sequences that a sampler decodes."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from qed import host
+from qed.errors import UsageError
+from qed.types import Support
+
+WIDTH = array("i").itemsize  # bytes of a token id
+# The most memory that the records of one call may take, as a share of the machine's. A language model's take far less;
+# those of a flat distribution over a large vocabulary would fill the memory.
+SHARE = 0.25
+
+
+class SupportRecorder:
+    """The supports of the running sequences, by any key."""
+
+    def __init__(self) -> None:
+        self.supports: dict[Hashable, Support] = {}
+        self.ids = self.positions = 0
+        self.limit = SHARE * host.total_memory() / WIDTH
+
+    def start(self, keys: Iterable[Hashable]) -> None:
+        """Start recording sequences, which have no position yet."""
+        self.supports |= {key: Support(array("i"), array("i")) for key in keys}
+
+    def append(self, keys: Sequence[Hashable], logits: Tensor) -> None:
+        """Append a position to the sequences of some rows; a row whose key was not started is left out.
+
+        Args:
+            keys: of the rows.
+            logits: [R, V], from `shape_logits`: minus infinity where a token cannot be sampled.
+
+        Raises:
+            UsageError: the records take too much memory.
+        """
+        possible = logits > -torch.inf
+        only = 2 * possible.sum(1) <= logits.shape[1]  # the shorter list is stored
+        listed = possible == only[:, None]
+        sizes = listed.sum(1)
+        ids = listed.nonzero()[:, 1].int().cpu().numpy().tobytes()
+        end = 0
+        for key, size, signed in zip(keys, sizes.tolist(), sizes.where(only, -sizes).tolist(), strict=True):
+            begin, end = end, end + size * WIDTH
+            if key in self.supports:
+                self.supports[key].counts.append(signed)
+                self.supports[key].ids.frombytes(ids[begin:end])
+                self.ids, self.positions = self.ids + size, self.positions + 1
+        if self.ids > self.limit:
+            raise UsageError(
+                f"sampling.top_p, top_k and min_p leave about {self.ids / self.positions:,.0f} tokens at a position, "
+                f"or all but these, and recording them has taken {self.ids * WIDTH / 2**30:.1f} GiB: a quarter of "
+                "this machine's memory. Take fewer with a smaller top_p or top_k or a larger min_p, sample fewer "
+                "answers a step, or leave the filters out. A model whose distribution is that flat may have diverged."
+            )
+
+    def finish(self, key: Hashable, length: int) -> Support | None:
+        """Stop recording a sequence, and return the support of its first `length` positions."""
+        support = self.supports.pop(key, None)
+        return support and support.cut(length)
