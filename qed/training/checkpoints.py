@@ -65,6 +65,7 @@ def save_checkpoint(
             faults.hit("save")
             if lora.has_adapters(model):
                 lora.save_adapters(model, temporary / "adapter")
+                tokenizer.save_pretrained(temporary / "adapter")  # with its chat template: the adapter is a model too
             on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
             save_file(on_cpu, temporary / "state.safetensors")
             faults.hit("save")

@@ -62,7 +62,7 @@ ROOMS = {
     "datasets": ["data/"],
     "huggingface_hub": ["data/sources/hub.py"],
     "reasoning_gym": ["data/tasks/reasoning_gym.py"],
-    "peft": ["models/lora.py"],
+    "peft": ["models/lora.py", "models/adapters.py"],
     "bitsandbytes": ["training/optim.py", "models/qlora.py"],
     "yaml": ["config/", "report/"],
     "transformers": ["training/attention.py", "models/", "sampling/"],
