@@ -23,6 +23,7 @@ from qed.errors import DataError, QedError
 from qed.guards import faults
 from qed.models import lora, qlora
 from qed.runs import disk, manifest
+from qed.runs.manifest import read_pointer as read_pointer  # the writer's readers find it beside it
 from qed.runs.run import Row, Run, read_json, read_lines
 from qed.training.checkpoint_size import checkpoint_bytes
 
@@ -234,14 +235,6 @@ def set_pointer(run: Run, pointer: str, step: int) -> None:
             f"Cannot write {path}: {error}. The checkpoints themselves are complete; free some space and continue with "
             f"--resume --out {run.home}."
         ) from error
-
-
-def read_pointer(folder: Path, pointer: str) -> int | None:
-    """Read the step that LATEST or BEST points to; None if the pointer is missing or damaged."""
-    try:
-        return manifest.parse_step((folder / "checkpoints" / pointer).read_text(encoding="utf-8").strip())
-    except (OSError, ValueError):
-        return None
 
 
 def has_checkpoint(folder: Path, step: int) -> bool:
