@@ -19,7 +19,7 @@ def resolve_model_settings(
 
     Args:
         run_folder: the run that trained the model, if one did.
-        model: folder or hub name of the model.
+        model: folder or hub name of the model; empty for the one that the run began with.
         options: settings that replace those of the run, by key, such as `data.prompt`.
         allow_user_code: whether the run's settings may name code outside of qed.
 
@@ -31,7 +31,7 @@ def resolve_model_settings(
     if run_folder is None:
         return _require_single_phase(resolve_settings("grpo", ["--model", model, *given]).settings)
     saved = run_folder / "settings.yaml"
-    resolved = resolve_settings(read_method(saved), [str(saved), "--model", model, *given])
+    resolved = resolve_settings(read_method(saved), [str(saved), *(["--model", model] if model else []), *given])
     settings = _require_single_phase(resolved.settings)
     # Another task must not change the model's prompt: `auto` keeps its meaning from training.
     data = replace(settings.data, prompt=resolve_prompt_name(settings.data))

@@ -10,17 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from cutting import TINY
 from peft import LoraConfig, PeftModel, get_peft_model
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-from qed.cli.main import main
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError
 from qed.models import load
 
-TINY = ["--sampling.max_tokens", 8, "--evaluation.problems", 2, "--learner.batch_size", 4, "--learner.lr", 0.01]
-TINY += ["--run.threads", 1, "--run.preflight", "false"]
+pytestmark = pytest.mark.xdist_group("adapters")  # they share a run
 IDS = torch.arange(14).reshape(2, 7)
 
 
@@ -29,20 +28,10 @@ def logits(model: nn.Module) -> Tensor:
         return model.eval()(IDS).logits
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A complete model, as somebody publishes one."""
-    folder = tmp_path_factory.mktemp("base") / "model"
-    model, tokenizer = load.build_model("new:tiny", ["one two 1 2 3"], seed=0)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
-
-
-def write_by_peft(base: Path, folder: Path, **changes: Any) -> nn.Module:
+def write_by_peft(complete_model: Path, folder: Path, **changes: Any) -> nn.Module:
     """An adapter that peft itself has made and saved, as TRL does."""
     torch.manual_seed(1)
-    model, _ = load.load_model(ModelSettings(name=str(base)))
+    model, _ = load.load_model(ModelSettings(name=str(complete_model)))
     options = {"r": 4, "target_modules": ["q_proj", "down_proj"], "task_type": "CAUSAL_LM", **changes}
     adapted = get_peft_model(model, LoraConfig(**options))
     for name, parameter in adapted.named_parameters():
@@ -53,32 +42,23 @@ def write_by_peft(base: Path, folder: Path, **changes: Any) -> nn.Module:
 
 
 @pytest.mark.parametrize("changes", [{}, {"use_dora": True, "use_rslora": True}, {"modules_to_save": ["lm_head"]}])
-def test_an_adapter_of_peft_is_a_model(base: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
-    adapted = write_by_peft(base, tmp_path / "adapter", **changes)
+def test_an_adapter_of_peft_is_a_model(complete_model: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
+    adapted = write_by_peft(complete_model, tmp_path / "adapter", **changes)
     model, tokenizer = load.load_model(ModelSettings(name=str(tmp_path / "adapter")))
-    assert (logits(model) - logits(load.load_model(ModelSettings(name=str(base)))[0])).abs().max() > 0.1
+    assert (logits(model) - logits(load.load_model(ModelSettings(name=str(complete_model)))[0])).abs().max() > 0.1
     torch.testing.assert_close(logits(model), logits(adapted), rtol=0, atol=1e-5)
     assert all(parameter.requires_grad for parameter in model.parameters())
-    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(base).get_vocab()
+    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(complete_model).get_vocab()
 
 
-@pytest.fixture(scope="module")
-def run(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that trains adapters of a complete model."""
-    out = tmp_path_factory.mktemp("lora") / "run"
-    arguments = ["sft", "--model", base, "--model.lora_rank", 2, *TINY, "--steps", 1, "--out", out]
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    assert not left.value.code
-    return out
-
-
-def test_the_adapter_of_a_run_is_a_model(qed: Callable[..., Any], run: Path, base: Path, tmp_path: Path) -> None:
+def test_the_adapter_of_a_run_is_a_model(
+    qed: Callable[..., Any], lora_run: Path, complete_model: Path, tmp_path: Path
+) -> None:
     """It has the tokenizer and the chat template, is read by peft, evaluated, and trained further."""
-    adapter = run / "final" / "adapter"
+    adapter = lora_run / "final" / "adapter"
     assert AutoTokenizer.from_pretrained(adapter).chat_template == load.CHAT_TEMPLATE
-    plain = load.load_model(ModelSettings(name=str(base)))[0]
-    merged = load.load_model(ModelSettings(name=str(run / "final" / "hf")))[0]
+    plain = load.load_model(ModelSettings(name=str(complete_model)))[0]
+    merged = load.load_model(ModelSettings(name=str(lora_run / "final" / "hf")))[0]
     model = load.load_model(ModelSettings(name=str(adapter)))[0]
     torch.testing.assert_close(logits(model), logits(merged), rtol=0, atol=1e-6)
     torch.testing.assert_close(logits(PeftModel.from_pretrained(plain, adapter)), logits(merged), rtol=0, atol=1e-5)
@@ -97,9 +77,9 @@ def test_the_adapter_of_a_run_is_a_model(qed: Callable[..., Any], run: Path, bas
     torch.testing.assert_close(logits(chained), logits(expected), rtol=0, atol=1e-6)
 
 
-def test_what_began_at_random_is_found_beside_the_adapter(run: Path, tmp_path: Path) -> None:
+def test_what_began_at_random_is_found_beside_the_adapter(lora_run: Path, tmp_path: Path) -> None:
     """Nobody else has the base of such a run, so its merged weights stand for base and adapter."""
-    checkpoint = shutil.copytree((run / "final").resolve(), tmp_path / "checkpoint")
+    checkpoint = shutil.copytree((lora_run / "final").resolve(), tmp_path / "checkpoint")
     change(checkpoint / "adapter", base_model_name_or_path="new:tiny")
     model, _ = load.load_model(ModelSettings(name=str(checkpoint / "adapter")))
     merged = load.load_model(ModelSettings(name=str(checkpoint / "hf")))[0]
@@ -126,18 +106,18 @@ def change(folder: Path, **changes: Any) -> None:
     ],
 )
 def test_an_adapter_that_cannot_be_used_says_why(
-    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str
+    complete_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     folder = tmp_path / "adapter"
-    write_by_peft(base, folder)
+    write_by_peft(complete_model, folder)
     change(folder, **{key: str(folder) if value == "SELF" else value for key, value in changes.items()})
     with pytest.raises(ModelError, match=words):
         load.load_model(ModelSettings(name=str(folder)))
 
 
-def test_a_pickled_adapter_is_not_read(base: Path, tmp_path: Path) -> None:
-    write_by_peft(base, tmp_path / "adapter")
+def test_a_pickled_adapter_is_not_read(complete_model: Path, tmp_path: Path) -> None:
+    write_by_peft(complete_model, tmp_path / "adapter")
     (tmp_path / "adapter" / "adapter_model.safetensors").rename(tmp_path / "adapter" / "adapter_model.bin")
     with pytest.raises(ModelError, match="pickled weights"):
         load.load_model(ModelSettings(name=str(tmp_path / "adapter")))
