@@ -45,7 +45,10 @@ class PromptTemplate:
 
     def prompt(self, problem: Problem) -> Prompt:
         """Render a problem as the model reads it."""
-        text: str = self.leaf.render(problem, self.tokenizer)
+        return self.make_prompt(self.leaf.render(problem, self.tokenizer))
+
+    def make_prompt(self, text: str) -> Prompt:
+        """Make a prompt of its text, with the tag that it opens."""
         bare = text.rstrip()
         tags = (THINK, *getattr(self.leaf, "OPENS", ()))
         opened = next((tag for tag in tags if bare.endswith(tag)), "")
