@@ -65,7 +65,7 @@ def _choose_output(args: argparse.Namespace) -> Path:
     out: Path = args.out or Path(f"{args.file.name.split('.')[0]}.completions.jsonl")
     if out.suffix != ".jsonl":
         raise UsageError(f"--out must be a .jsonl file, not {out}.")
-    if out.resolve() == args.file.resolve():
+    if out.exists() and args.file.exists() and out.samefile(args.file):
         raise UsageError(f"--out {out} is the file of the prompts itself; choose another name.")
     return out
 
