@@ -125,8 +125,8 @@ class ChatSession:
         else:
             try:
                 write_whole(path, self._format_transcript(path.suffix in JSON_SUFFIXES).encode("utf-8", "replace"))
-            except QedError as error:
-                self._say(f"Cannot write {path}: {error.__cause__ or error}")
+            except (QedError, OSError) as error:
+                self._say(f"{path} cannot be written: {getattr(error.__cause__ or error, 'strerror', error)}.")
                 return
             self.saved.add(path.resolve())
             self._say(f"The conversation is in {path}.")
