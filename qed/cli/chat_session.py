@@ -184,7 +184,8 @@ class ChatSession:
         view.write(stream.read(output, last=True))
         view.finish()
         if not view.has_answer and not self.show_thinking:
-            remark = "; ".join(filter(None, ["there is nothing but reasoning, which /thinking shows", remark]))
+            option = "/thinking" if self.interactive else "--show-thinking"
+            remark = "; ".join(filter(None, [f"nothing but reasoning and tags, which {option} shows", remark]))
         return template.read(prompt, tuple(output)), remark
 
     def _say(self, text: str) -> None:

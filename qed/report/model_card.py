@@ -96,7 +96,7 @@ def build_card(folder: Path, contents: Contents) -> str:
     data = next((event for event in read_lines(folder / "events.jsonl") if event["event"] == "data"), None)
     summaries = dict(read_evaluations(folder)).get(contents.step, {})
     text = CARD.format(
-        front=yaml.safe_dump(_build_front(model, methods, summaries, contents), sort_keys=False, allow_unicode=True),
+        front=_dump(_build_front(model, methods, summaries, contents)),
         title=contents.title,
         version=environment.get("qed", ""),
         methods=" and then ".join(methods) or "no phase",
@@ -108,6 +108,11 @@ def build_card(folder: Path, contents: Contents) -> str:
         environment="\n".join(f"| {name} | {value} |" for name, value in environment.items()),
     )
     return redact(text)
+
+
+def _dump(front: Row) -> str:
+    # The large width keeps a long text on the line of its key.
+    return str(yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1_000_000_000))
 
 
 def _read_settings(folder: Path) -> Row:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from qed.errors import ModelError, UsageError
+from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.runs import manifest
 
 FINAL, LAST, BEST = "final", "last", "best"
@@ -13,6 +14,15 @@ FINAL, LAST, BEST = "final", "last", "best"
 def is_run(folder: Path) -> bool:
     """Return whether a folder is a run's."""
     return (folder / "settings.yaml").is_file()
+
+
+def suggest_run(place: Path) -> str:
+    """Return a sentence that suggests the run that a path is in, or a run beside it of a similar name; else nothing."""
+    inside = next((parent for parent in place.absolute().parents if is_run(parent)), None) if place.exists() else None
+    if inside is not None:
+        return f" Did you mean '{os.path.relpath(inside)}'?"
+    beside = sorted(place.parent.iterdir()) if place.parent.is_dir() else []
+    return suggest_nearest(str(place), [str(folder) for folder in beside if is_run(folder)])
 
 
 def choose_checkpoint(run_folder: Path, which: str) -> tuple[Path, int]:

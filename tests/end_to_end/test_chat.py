@@ -168,7 +168,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_conversation(
 
 
 def test_what_hides_everything_or_does_not_fit_is_said(talk: Callable[..., str], tokenizer: Any) -> None:
-    assert "there is nothing but reasoning, which /thinking shows" in talk(Speaker(tokenizer, "<think>1"), "1?")
+    assert "nothing but reasoning and tags, which /thinking shows" in talk(Speaker(tokenizer, "<think>1"), "1?")
     assert "window of 3 tokens is full: /reset" in talk(Speaker(tokenizer, "1"), "1 2 3 1 2 3?", window=3)
 
 
@@ -197,6 +197,7 @@ def test_a_pipe_gets_the_answers_alone(
         (["RUN", "--checkpoint", "9"], "no checkpoint of step 9"),
         (["RUN", "--prompt", "r1_zero", "--system", "x"], "needs a prompt with a chat template"),
         (["RUNN"], "Did you mean"),
+        (["/nowhere/model"], "There is no run or model /nowhere/model"),
         (["new:tiny"], "has no trained weights"),
         (["RUN/final/hf", "--checkpoint", "best"], "--checkpoint is for a run"),
     ],

@@ -187,6 +187,8 @@ def test_what_cannot_be_exported_is_refused(
         assert done.code in (2, 3)
         assert said in done.err
     assert "is no run" in qed("export", out).err
+    for mistyped in (f"{pipeline_run}n", pipeline_run / "final" / "hf"):
+        assert "Did you mean" in qed("export", mistyped).err
     monkeypatch.setattr("shutil.disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 1000))
     full = qed("export", pipeline_run, "--out", tmp_path / "full")
     assert (full.code, "0.00 GiB free. Nothing has been written" in full.err) == (1, True)

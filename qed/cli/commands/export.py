@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qed.cli.commands.base import Parser
 from qed.errors import UsageError
-from qed.runs.choose import LAST, choose_checkpoint, is_run
+from qed.runs.choose import LAST, choose_checkpoint, is_run, suggest_run
 
 if TYPE_CHECKING:
     from qed.config.phases import Settings
@@ -35,7 +35,9 @@ def run(arguments: Sequence[str]) -> int:
     """Export the model, and upload it with --push."""
     args = _build_parser().parse(arguments)
     if not is_run(args.run):
-        raise UsageError(f"{args.run} is no run: there is no settings.yaml in it. Name the folder of a run.")
+        raise UsageError(
+            f"{args.run} is no run: there is no settings.yaml in it. Name the folder of a run.{suggest_run(args.run)}"
+        )
     result = _export(args)
     if args.json:
         print(json.dumps(result))

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qed.errors import UsageError, suggest_nearest
-from qed.runs.choose import LAST, choose_checkpoint, is_run
+from qed.errors import UsageError
+from qed.runs.choose import LAST, choose_checkpoint, is_run, suggest_run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,12 +101,11 @@ def resolve_policy_settings(args: argparse.Namespace) -> tuple[Settings, str]:
 
 
 def _require_no_typo(name: str) -> None:
-    """Refuse the name of no folder that is close to that of a run beside it; the hub would be asked for minutes."""
+    """Refuse a folder that does not exist, and a name close to that of a run, for which the hub would be asked."""
     place = Path(name)
-    if not place.exists() and place.parent.is_dir():
-        runs = [str(folder) for folder in place.parent.iterdir() if is_run(folder)]
-        if suggestion := suggest_nearest(str(place), runs):
-            raise UsageError(f"There is no run or model {name}.{suggestion}")
+    suggestion = "" if place.exists() else suggest_run(place)
+    if suggestion or (not place.exists() and (place.is_absolute() or name.count("/") > 1)):
+        raise UsageError(f"There is no run or model {name}.{suggestion}")
 
 
 def load_answering_policy(settings: Settings, say: Callable[[str], None]) -> Policy:
