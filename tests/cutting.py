@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from qed.cli.main import main
+from qed.data.tasks import arithmetic
 from qed.guards import faults
 from qed.randomness import derive_seed
 from qed.runs import manifest
@@ -26,6 +29,9 @@ SHARED += ["--run.preflight", "false"]  # its answers would pass the points of a
 SMALL = [*SHARED, "--steps", STEPS, "--lr", 1e-3]
 ONLINE = ["--sampling.problems_per_step", 5, "--sampling.group_size", 4]
 OFFLINE = ["--learner.batch_size", 10]
+# The least that a run of SFT takes.
+TINY = ["--sampling.max_tokens", 8, "--evaluation.problems", 2, "--learner.batch_size", 4, "--learner.lr", 0.01]
+TINY += ["--run.threads", 1, "--run.preflight", "false"]
 # What only a log says of a run: when and where, how fast, and that it was cut at all.
 ABOUT_ATTEMPTS = {"resumed", "interrupted", "failed", "checkpoint_rejected", "threads_changed", "preflight"}
 ABOUT_ATTEMPTS |= {"mkl_cbwr_changed", "alignment_matters", "sampler_check"}
@@ -53,6 +59,15 @@ def write_data(folder: Path) -> tuple[Path, Path]:
     ]
     pairs.write_text("".join(json.dumps(row) + "\n" for row in both), encoding="utf-8")
     return problems, pairs
+
+
+def run_small(arguments: Sequence[object]) -> None:
+    """Call `qed` on little training data."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(arithmetic.COUNT, "train", 40)
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+    assert not left.value.code
 
 
 def cut(run: Path, at: int, to: Path) -> Path:

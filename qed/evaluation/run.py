@@ -254,7 +254,7 @@ def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evalua
     counts = [bench.samples_of(problem) for problem in kept]
     return {
         "model": request.model,
-        "weights": _hash_weights(Path(settings.model.name)),
+        "weights": hash_weights(Path(settings.model.name)),
         "revision": settings.model.revision,
         "precision": settings.model.precision,
         "task": bench.name,
@@ -275,7 +275,7 @@ def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evalua
     }
 
 
-def _hash_weights(folder: Path) -> str:
+def hash_weights(folder: Path) -> str:
     """Hash the names, sizes and times of a folder's weights: a rewritten checkpoint counts as another model."""
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     stats = [(file.name, file.stat()) for file in files]

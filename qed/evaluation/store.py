@@ -60,7 +60,7 @@ class Store:
         if summary.get("settings") != self.asked:
             raise UsageError(
                 f"{self.home / self.task}.jsonl already contains a {self.decoding} evaluation with other settings: "
-                f"{_list_differences(summary.get('settings'), self.asked)}. Use another --out, or replace it with "
+                f"{list_differences(summary.get('settings'), self.asked)}. Use another --out, or replace it with "
                 "--overwrite."
             )
         return dict(summary)
@@ -71,7 +71,7 @@ class Store:
         if lines and not overwrite and lines[0].get("asked") != self.asked:
             raise UsageError(
                 f"{self.home} contains an unfinished {self.decoding} evaluation of {self.task} with other settings: "
-                f"{_list_differences(lines[0].get('asked'), self.asked)}. Give the same, use another --out, or "
+                f"{list_differences(lines[0].get('asked'), self.asked)}. Give the same, use another --out, or "
                 "start again with --overwrite."
             )
         rows = [] if overwrite else lines[1:]
@@ -130,7 +130,7 @@ class Store:
             ) from error
 
 
-def _list_differences(there: Any, here: Mapping[str, Any]) -> str:
+def list_differences(there: Any, here: Mapping[str, Any]) -> str:
     """Describe the differences between two requests."""
     if not isinstance(there, dict):
         return "it was made by training"

@@ -48,7 +48,7 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
         except NothingTrained as error:
             untrained = error
         last += phase.learner.steps
-    result = finish_run(setup, last, phases[0].model.name, [phase.method for phase in phases])
+    result = finish_run(setup, last)
     if untrained is not None:
         raise untrained
     return result
@@ -83,14 +83,12 @@ def name_phase(settings: Settings) -> str:
     return Path(settings.method).stem
 
 
-def finish_run(setup: Setup, last: int, model: str, methods: list[str]) -> dict[str, Any]:
+def finish_run(setup: Setup, last: int) -> dict[str, Any]:
     """Link `final` and `best` to their checkpoints, write the model card and the report, and print the paths.
 
     Args:
         setup: of the run.
         last: the number of its last step.
-        model: the name of the initial model.
-        methods: the algorithms of its phases, in order.
 
     Returns:
         the run's folder, its last step and the figures of the last evaluation.
@@ -102,7 +100,7 @@ def finish_run(setup: Setup, last: int, model: str, methods: list[str]) -> dict[
         chosen = _link_final(folder, "best", f"step_{best:06d}")
         setup.console.say(f"The best checkpoint on the validation part is {chosen.resolve().name}: {chosen / 'hf'}.")
     setup.run.event("finished", step=last)
-    write_card(folder, model, [Path(method).stem for method in methods])
+    write_card(folder, last)
     report = write_report([folder], folder / "report.html")
     setup.console.say(f"Done: {folder}; the model is {final / 'hf'}, the report {report}.")
     return {"run": str(folder), "steps": last, **collect_figures(dict(read_evaluations(folder)).get(last, {}))}

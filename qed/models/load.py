@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +30,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
-from qed.models import qlora
+from qed.models import adapters, qlora
 from qed.models.chat_template import find_turn_end
 from qed.models.families import choose_attention, read_text_config, remove_attention_kernels, require_known_layers
 from qed.randomness import derive_seed
@@ -141,11 +141,34 @@ def _remove_tags(text: str) -> str:
 def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     """Load a causal language model and its tokenizer from a Hugging Face folder or the hub, in float32 on the CPU.
 
-    A quantized model is loaded directly on the device of the settings, where it is quantized.
+    A quantized model is loaded directly on the device of the settings, where it is quantized. Of an adapter folder, the
+    base model is loaded and the adapter merged into its weights.
 
     Raises:
-        ModelError: the model is not found, has no tokenizer, or only pickled weights.
+        ModelError: the model is not found, has no tokenizer, only pickled weights, or an adapter that does not fit.
     """
+    if not adapters.is_adapter(settings.name):
+        return _load_complete(settings)
+    if settings.quantization != "none":
+        raise UsageError(
+            f"model.quantization needs complete weights, and {settings.name} is an adapter: merge it with "
+            "`qed export RUN --merge`, or take model.quantization=none."
+        )
+    folder = Path(settings.name)
+    base = adapters.find_base(folder)
+    try:
+        model, tokenizer = load_model(replace(settings, name=base.name, revision=base.revision))
+    except ModelError as error:
+        raise ModelError(
+            f"The base model of the adapter {folder} is {base.name}, as {folder / adapters.CONFIG} says. {error}"
+        ) from error
+    if adapters.has_tokenizer(folder):
+        tokenizer, _ = load_tokenizer(settings.name)
+    return model if base.merged else adapters.merge_into(model, tokenizer, folder), tokenizer
+
+
+def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
+    """Load a model with all of its weights."""
     source: dict[str, Any] = {"trust_remote_code": False}
     if Path(settings.name).is_dir():
         _check_folder(Path(settings.name))
@@ -154,9 +177,7 @@ def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     try:
         config = remove_attention_kernels(AutoConfig.from_pretrained(settings.name, **source))
         require_known_layers(settings.name, config, AutoModelForCausalLM._model_mapping.get(type(config), None))
-        tokenizer = AutoTokenizer.from_pretrained(settings.name, **source)
-        for word in ("is_local", "local_files_only"):  # must not be saved with the tokenizer
-            tokenizer.init_kwargs.pop(word, None)
+        tokenizer = _load_tokenizer(settings.name, source)
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             settings.name,
             config=config,
@@ -187,15 +208,26 @@ def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     return model, tokenizer
 
 
+def _load_tokenizer(name: str, source: dict[str, Any]) -> Any:
+    tokenizer = AutoTokenizer.from_pretrained(name, **{"trust_remote_code": False, **source})
+    for word in ("is_local", "local_files_only"):  # must not be saved with the tokenizer
+        tokenizer.init_kwargs.pop(word, None)
+    return tokenizer
+
+
 def load_tokenizer(name: str) -> tuple[Any, Any]:
     """Load a model's tokenizer without its weights, and an object with its configurations for `find_end_ids`.
 
     Raises:
         ModelError: the tokenizer is missing or cannot be read.
     """
+    complete = name
+    while adapters.is_adapter(complete):
+        complete = adapters.find_base(Path(complete)).name
+    own = name if adapters.has_tokenizer(Path(name)) else complete
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
+        tokenizer = _load_tokenizer(own, {})
+        config = AutoConfig.from_pretrained(complete, trust_remote_code=False)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().split("\n")[0]
         raise ModelError(
@@ -203,7 +235,7 @@ def load_tokenizer(name: str) -> tuple[Any, Any]:
             "a hub name that can be reached from here, or new:small for one trained on the data's text."
         ) from error
     try:
-        generation = GenerationConfig.from_pretrained(name)
+        generation = GenerationConfig.from_pretrained(complete)
     except OSError:
         generation = None
     return tokenizer, SimpleNamespace(config=config, generation_config=generation)
@@ -215,7 +247,7 @@ def _check_folder(folder: Path) -> None:
         candidates = [path.parent for path in folder.glob("**/hf/config.json")]
         hint = f" Did you mean {sorted(candidates)[-1]}?" if candidates else ""
         raise ModelError(f"{folder} is not a Hugging Face model folder: it has no config.json.{hint}")
-    if not any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json")):
+    if not adapters.has_tokenizer(folder):
         raise ModelError(
             f"{folder} has no tokenizer (tokenizer.json). Save it there with tokenizer.save_pretrained, or "
             "copy it from the base model."

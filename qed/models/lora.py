@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import qlora
+from qed.models.adapters import WEIGHTS
 from qed.models.families import split_head
 from qed.randomness import derive_seed
 
@@ -27,7 +28,6 @@ NAME = "default"  # peft's own name of a single adapter
 STACKED = "parameter_name"  # peft's attribute with the name of an adapted parameter that is not a layer's weight
 EXPERTS = "experts"  # in model.lora_targets: the stacked weights of a mixture of experts
 EXPERT_DIMENSIONS = 3
-WEIGHTS = "adapter_model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ def add_adapters(model: nn.Module, settings: ModelSettings, seed: int) -> nn.Mod
         target_modules=modules,
         target_parameters=stacks or None,
         task_type="CAUSAL_LM",
-        base_model_name_or_path=settings.name,
+        # A folder's absolute path, so that the base model is found from any current folder.
+        base_model_name_or_path=str(Path(settings.name).resolve()) if Path(settings.name).is_dir() else settings.name,
+        revision=settings.revision or None,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "adapters"))

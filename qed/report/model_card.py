@@ -1,29 +1,30 @@
-"""Model card of a run: README.md in its folder, with front matter for the Hugging Face Hub.
+"""Model card of a run or of an exported model: README.md with front matter for the Hugging Face Hub.
 
 All content comes from the run folder: base model, method, data with a fingerprint, figures with intervals, versions.
+The evaluation is that of one step: the model's.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import yaml
 
 from qed.guards.redaction import redact
 from qed.runs.run import Row, read_evaluations, read_json, read_lines
 
 CARD = """\
 ---
-library_name: transformers
-pipeline_tag: text-generation
-{base}tags:
-- qed
-{tags}---
+{front}---
 
 # {title}
 
 Trained by qed {version} with {methods}, from `{model}`.
 
-The model is in `final/hf` and loads with `transformers.AutoModelForCausalLM.from_pretrained`.
+{usage}
 
 ## Data
 
@@ -31,48 +32,158 @@ The model is in `final/hf` and loads with `transformers.AutoModelForCausalLM.fro
 
 ## Evaluation
 
-95 % intervals in brackets. Greedy answers unless another temperature is given.
-
-{table}
+{evaluation}
 
 ## How it was made
 
     {command}
 
-`settings.yaml` reproduces the run; `settings.origin.json` says where each setting came from.
+`settings.yaml` of the run reproduces it; `settings.origin.json` says where each setting came from.
 
 | | |
 |---|---|
 {environment}
 """
+HEADER = ["| task | decoding | right | in format | mean tokens | n |", "|---|---|--:|--:|--:|--:|"]
+IN_FOLDER = "The model is in `final/hf` and loads with `transformers.AutoModelForCausalLM.from_pretrained`."
+VALIDATION = "validation"  # chose the checkpoint, so it is no result of the model
+HUB_CACHE = re.compile(r"/models--([^/]+)--([^/]+)/snapshots/")
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
+MAX_ANCESTORS = 8
 
 
-def write_card(folder: Path, model: str, methods: list[str]) -> Path:
+@dataclass(frozen=True)
+class Contents:
+    """What a card says that is not in the run's folder, or differs between the run and an exported model.
+
+    `step` is that of the model. `relation` is the hub's word for how it follows from its base model, `library` the one
+    that loads it. `datasets` are the names of the training data on the hub, `benchmarks` those of evaluated tasks by
+    label.
+    """
+
+    step: int
+    title: str
+    usage: str = IN_FOLDER
+    relation: str = "finetune"
+    library: str = "transformers"
+    license: str = ""
+    datasets: tuple[str, ...] = ()
+    benchmarks: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_card(folder: Path, step: int) -> Path:
     """Write the model card of a run from the files in its folder.
 
     Args:
         folder: the run folder.
-        model: the initial model, a Hub name or a local path.
-        methods: the algorithms of the run's phases, in order.
+        step: the run's last step.
+    """
+    card = folder / "README.md"
+    card.write_text(build_card(folder, Contents(step, folder.name)), encoding="utf-8")
+    return card
+
+
+def build_card(folder: Path, contents: Contents) -> str:
+    """Build the text of a model card from the files in a run's folder.
+
+    Raises:
+        DataError: a file of the run is damaged.
     """
     environment = read_json(folder / "env.json", {})
+    settings = _read_settings(folder)
+    model = str(settings.get("model", {}).get("name", ""))
+    methods = _list_methods(settings)
     data = next((event for event in read_lines(folder / "events.jsonl") if event["event"] == "data"), None)
+    summaries = dict(read_evaluations(folder)).get(contents.step, {})
     text = CARD.format(
-        # The Hub can link to neither a randomly initialized model nor a local folder.
-        base=f"base_model: {model}\n" if "/" in model and not Path(model).exists() else "",
-        tags="".join(f"- {method}\n" for method in methods),
-        title=folder.name,
+        front=_dump(_build_front(model, methods, summaries, contents)),
+        title=contents.title,
         version=environment.get("qed", ""),
         methods=" and then ".join(methods) or "no phase",
         model=model,
+        usage=contents.usage,
         data=_describe_data(data),
-        table=_build_table(folder),
+        evaluation=_describe_evaluation(summaries, contents.step),
         command=(folder / "command.txt").read_text(encoding="utf-8").strip(),
         environment="\n".join(f"| {name} | {value} |" for name, value in environment.items()),
     )
-    card = folder / "README.md"
-    card.write_text(redact(text), encoding="utf-8")
-    return card
+    return redact(text)
+
+
+def _dump(front: Row) -> str:
+    # The large width keeps a long text on the line of its key.
+    return str(yaml.safe_dump(front, sort_keys=False, allow_unicode=True, width=1_000_000_000))
+
+
+def _read_settings(folder: Path) -> Row:
+    return dict(yaml.safe_load((folder / "settings.yaml").read_text(encoding="utf-8")) or {})
+
+
+def _list_methods(settings: Row) -> list[str]:
+    """Return the algorithms of the run's phases, in order."""
+    phases = (
+        [settings] if "method" in settings else [settings[n] for n in ("sft", "rl") if not settings.get(f"skip_{n}")]
+    )
+    return [Path(phase["method"]).stem for phase in phases]
+
+
+def _build_front(model: str, methods: list[str], summaries: Mapping[str, Row], contents: Contents) -> Row:
+    """Build the front matter; keys without a value are left out."""
+    base = find_hub_base(model)
+    results = [
+        _build_result(task, decodings, contents.benchmarks.get(task, task))
+        for task, decodings in summaries.items()
+        if task != VALIDATION
+    ]
+    front = {
+        "license": contents.license,
+        "base_model": base,
+        "base_model_relation": base and contents.relation,
+        "library_name": contents.library,
+        "pipeline_tag": "text-generation",
+        "datasets": list(contents.datasets),
+        "tags": ["qed", *dict.fromkeys(methods)],
+        "model-index": results and [{"name": contents.title, "results": results}],
+    }
+    return {key: value for key, value in front.items() if value}
+
+
+def find_hub_base(model: str) -> str:
+    """Return the hub name of an initial model, also behind earlier runs and the hub's cache; empty if it has none."""
+    for _ in range(MAX_ANCESTORS):
+        if not Path(model).exists():
+            # The hub can link to neither a new model with random weights nor a folder that is gone.
+            return model if HUB_NAME.fullmatch(model) else ""
+        if cached := HUB_CACHE.search(f"{Path(model).resolve()}/"):
+            return "/".join(cached.groups())
+        run = next((path for path in Path(model).resolve().parents if (path / "settings.yaml").is_file()), None)
+        if run is None:
+            return ""
+        model = str(_read_settings(run).get("model", {}).get("name", ""))
+    return ""
+
+
+def _build_result(task: str, decodings: Mapping[str, Row], dataset: str) -> Row:
+    """Build a task's entry of the hub's model-index: a metric for each decoding, in percent."""
+    metrics = [
+        {
+            "type": "accuracy",
+            "name": f"accuracy, {_describe_decoding(decoding, figures)} (95 % interval {figures['ci_lo']:.1%} to "
+            f"{figures['ci_hi']:.1%}, {figures['n']} problems)",
+            "value": round(100 * figures["accuracy"], 2),
+        }
+        for decoding, figures in decodings.items()
+    ]
+    return {
+        "task": {"type": "text-generation", "name": "Text Generation"},
+        "dataset": {"name": task, "type": dataset},
+        "metrics": metrics,
+    }
+
+
+def _describe_decoding(decoding: str, figures: Row) -> str:
+    temperature = figures.get("temperature")
+    return f"{decoding} at temperature {temperature:g}" if temperature else decoding
 
 
 def _describe_data(data: Row | None) -> str:
@@ -85,18 +196,22 @@ def _describe_data(data: Row | None) -> str:
     )
 
 
-def _build_table(folder: Path) -> str:
-    lines = ["| step | task | decoding | right | in format | mean tokens | n |", "|--:|---|---|--:|--:|--:|--:|"]
-    for step, summaries in read_evaluations(folder):
-        for task, decodings in summaries.items():
-            lines += [_build_line(step, task, decoding, figures) for decoding, figures in decodings.items()]
-    return "\n".join(lines)
+def _describe_evaluation(summaries: Mapping[str, Row], step: int) -> str:
+    if not summaries:
+        return f"Step {step}, which this model is of, was not evaluated."
+    rows = [
+        _build_line(task, decoding, figures)
+        for task, decodings in summaries.items()
+        for decoding, figures in decodings.items()
+    ]
+    introduction = f"After step {step}. 95 % intervals in brackets. Greedy answers unless another temperature is given."
+    return "\n".join([introduction, "", *HEADER, *rows])
 
 
-def _build_line(step: int, task: str, decoding: str, figures: dict[str, Any]) -> str:
-    at = f" at temperature {figures['temperature']:g}" if figures["temperature"] else ""
+def _build_line(task: str, decoding: str, figures: Row) -> str:
+    # The lengths of stored answers may be unknown.
+    tokens = "" if figures["mean_tokens"] is None else f"{figures['mean_tokens']:.1f}"
     return (
-        f"| {step} | {task} | {decoding}{at} | {figures['accuracy']:.1%} [{figures['ci_lo']:.1%}, "
-        f"{figures['ci_hi']:.1%}] "
-        f"| {figures['format']:.1%} | {figures['mean_tokens']:.1f} | {figures['n']} |"
+        f"| {task} | {_describe_decoding(decoding, figures)} | {figures['accuracy']:.1%} "
+        f"[{figures['ci_lo']:.1%}, {figures['ci_hi']:.1%}] | {figures['format']:.1%} | {tokens} | {figures['n']} |"
     )

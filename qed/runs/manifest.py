@@ -32,6 +32,14 @@ def list_checkpoints(run_folder: Path) -> dict[int, Path]:
     return dict(sorted(checkpoints.items(), reverse=True))
 
 
+def read_pointer(folder: Path, pointer: str) -> int | None:
+    """Read the step that LATEST or BEST points to; None if the pointer is missing or damaged."""
+    try:
+        return parse_step((folder / "checkpoints" / pointer).read_text(encoding="utf-8").strip())
+    except (OSError, ValueError):
+        return None
+
+
 def write_manifest(folder: Path, step: int, settings: Path) -> None:
     """Sync a checkpoint's files to disk, then write and sync their manifest.
 

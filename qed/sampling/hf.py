@@ -6,7 +6,7 @@ sampled from, in float32, at the sampling temperature. For random numbers see `d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -88,8 +88,29 @@ class HFSampler:
         in_order = iter([completion for completion in completions if completion is not None])
         return [[next(in_order) for _ in prompt_seeds] for prompt_seeds in seeds]
 
+    @torch.no_grad()
+    def stream(
+        self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
+    ) -> Completion:
+        """Generate the completion that `generate` returns for one prompt and seed, and show it while it grows.
+
+        Args:
+            prompt: token ids.
+            seed: of the random numbers.
+            sampling: temperature, maximum length and stop strings.
+            on_tokens: called after every token with all tokens so far; an exception of it ends the sampling. Tokens
+                after a stop string may be among them.
+        """
+        with prepare_for_sampling(self.model, self.precision):
+            (completion,) = self._generate_batch([prompt], [seed], sampling, on_tokens)
+        return completion
+
     def _generate_batch(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        sampling: Sampling,
+        on_tokens: Callable[[list[int]], None] | None = None,
     ) -> list[Completion]:
         device = self.model.device
         width = max(len(prompt) for prompt in prompts)
@@ -105,7 +126,7 @@ class HFSampler:
             attention_mask=attention,
             generation_config=GenerationConfig(max_new_tokens=sampling.max_tokens, pad_token_id=0),
             logits_processor=LogitsProcessorList([token_sampling]),
-            stopping_criteria=StoppingCriteriaList([stopping]),
+            stopping_criteria=StoppingCriteriaList([stopping, *([_Watch(on_tokens, width)] if on_tokens else [])]),
         )
         tokens = sequences[:, width:].tolist()
         token_logps = torch.stack(token_sampling.logps, 1)
@@ -212,6 +233,17 @@ class _StopCriteria(StoppingCriteria):  # type: ignore[misc]
             done[running] |= torch.tensor(hit, device=done.device)
         self.lengths[done & (self.lengths == 0)] = length
         return self.lengths > 0
+
+
+class _Watch(StoppingCriteria):  # type: ignore[misc]
+    """Passes on the tokens of the first row after every step, and stops nothing."""
+
+    def __init__(self, on_tokens: Callable[[list[int]], None], width: int) -> None:
+        self.on_tokens, self.width = on_tokens, width
+
+    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
+        self.on_tokens(input_ids[0, self.width :].tolist())
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
 make = HFSampler

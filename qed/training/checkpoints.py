@@ -23,6 +23,7 @@ from qed.errors import DataError, QedError
 from qed.guards import faults
 from qed.models import lora, qlora
 from qed.runs import disk, manifest
+from qed.runs.manifest import read_pointer as read_pointer  # the writer's readers find it beside it
 from qed.runs.run import Row, Run, read_json, read_lines
 from qed.training.checkpoint_size import checkpoint_bytes
 
@@ -65,6 +66,7 @@ def save_checkpoint(
             faults.hit("save")
             if lora.has_adapters(model):
                 lora.save_adapters(model, temporary / "adapter")
+                tokenizer.save_pretrained(temporary / "adapter")  # with its chat template: the adapter is a model too
             on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
             save_file(on_cpu, temporary / "state.safetensors")
             faults.hit("save")
@@ -233,14 +235,6 @@ def set_pointer(run: Run, pointer: str, step: int) -> None:
             f"Cannot write {path}: {error}. The checkpoints themselves are complete; free some space and continue with "
             f"--resume --out {run.home}."
         ) from error
-
-
-def read_pointer(folder: Path, pointer: str) -> int | None:
-    """Read the step that LATEST or BEST points to; None if the pointer is missing or damaged."""
-    try:
-        return manifest.parse_step((folder / "checkpoints" / pointer).read_text(encoding="utf-8").strip())
-    except (OSError, ValueError):
-        return None
 
 
 def has_checkpoint(folder: Path, step: int) -> bool:

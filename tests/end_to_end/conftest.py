@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting import SMALL, by_chance, write_data
+from cutting import SMALL, TINY, by_chance, run_small, write_data
 
 from qed.cli.main import main
+from qed.models import load
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +92,22 @@ def uncut(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list[Any]], Pat
         return made[name]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def complete_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with all of its weights, as somebody publishes one."""
+    folder = tmp_path_factory.mktemp("complete") / "model"
+    model, tokenizer = load.build_model("new:tiny", ["one two 1 2 3"], seed=0)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def lora_run(complete_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that trains adapters of a complete model."""
+    out = tmp_path_factory.mktemp("lora") / "run"
+    arguments = ["sft", "--model", complete_model, "--model.lora_rank", 2, *TINY, "--steps", 1, "--out", out]
+    run_small(arguments)
+    return out

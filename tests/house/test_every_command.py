@@ -20,6 +20,7 @@ TRAINING = ("quickstart", "pipeline", "sft", "grpo", "dr-grpo", "dpo", "luffy", 
 NOWHERE, FORBIDDEN = "nowhere/x.jsonl", "forbidden.jsonl"
 # What each command is called with where a path is wanted, and the exit codes that it may answer a bad one with.
 PATHS: dict[str, tuple[list[str], set[int]]] = {
+    "chat": (["{}"], {2, 3}),
     "checkpoint": (["verify", "{}"], {2, 3}),
     "compare": (["{}", "{}"], {2, 3}),
     "config": (["validate", "grpo", "{}"], {2, 3}),
@@ -27,6 +28,8 @@ PATHS: dict[str, tuple[list[str], set[int]]] = {
     "debug-generations": (["{}"], {2, 3}),
     "doctor": (["{}"], {2}),
     "evaluate": (["--model", "{}", "--tasks", "arithmetic"], {2, 3}),
+    "export": (["{}"], {2, 3}),
+    "generate": (["new:tiny", "{}"], {2, 3}),
     "grade": (["{}"], {2, 3}),
     "judge": (["{}", "--model", "x", "--url", "http://127.0.0.1:9"], {2, 3}),
     "report": (["{}"], {2, 3}),

@@ -8,16 +8,13 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from qed.cli.commands.base import Parser
-from qed.config.layers import read_method
-from qed.config.phases import PipelineSettings, Settings
-from qed.config.resolve import resolve_settings
-from qed.errors import DataError, ModelError, UsageError
-from qed.runs import manifest
+from qed.config.phases import Settings
+from qed.errors import DataError, UsageError
+from qed.runs.choose import FINAL, choose_checkpoint, is_run
 
 ABOUT = """Evaluate a model on benchmarks: avg@k, pass@k and maj@k with 95 % intervals, format × answer, lengths.
 
@@ -121,10 +118,11 @@ def _add_stored_options(add: Any) -> None:
 
 def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
     _check_numbers(args)
-    run_folder = Path(args.model) if (Path(args.model) / "settings.yaml").is_file() else None
-    model, step = _find_checkpoint(run_folder, args.step) if run_folder else (args.model, 0)
-    if run_folder is None and args.step is not None:
-        step = args.step
+    run_folder = Path(args.model) if is_run(Path(args.model)) else None
+    model, step = args.model, args.step or 0
+    if run_folder is not None:
+        checkpoint, step = choose_checkpoint(run_folder, FINAL if args.step is None else str(args.step))
+        model = str(checkpoint / "hf")
     settings = _resolve_settings(args, run_folder, model)
     tasks = tuple(name.strip() for name in args.tasks.split(",") if name.strip())
     if not tasks and run_folder is None:
@@ -179,44 +177,13 @@ def _check_numbers(args: argparse.Namespace) -> None:
             raise UsageError(f"qed evaluate: {message}.")
 
 
-def _find_checkpoint(run_folder: Path, step: int | None) -> tuple[str, int]:
-    """Return the path of a run's model after a step, and the number of the step."""
-    steps = sorted(step for step, folder in manifest.list_checkpoints(run_folder).items() if (folder / "hf").is_dir())
-    final = run_folder / "final"
-    if step is None and (final / "hf").is_dir():
-        return str(final / "hf"), int(final.resolve().name.split("_")[1])
-    if step is None or step not in steps:
-        missing = "no final model: it has not finished" if step is None else f"no checkpoint of step {step}"
-        hint = f"Its checkpoints are of step {', '.join(map(str, steps))}; name one with --step." if steps else ""
-        raise ModelError(f"The run {run_folder} has {missing}. {hint or 'It has no checkpoint at all.'}")
-    return str(run_folder / "checkpoints" / f"step_{step:06d}" / "hf"), step
-
-
 def _resolve_settings(args: argparse.Namespace, run_folder: Path | None, model: str) -> Settings:
-    """Return the settings of a run with its prompt and reward, or of a model with those of its tasks."""
-    given = [part for name, key in PASSED.items() if getattr(args, name) for part in (f"--{key}", getattr(args, name))]
-    given += ["--evaluation.tasks", args.tasks] if args.tasks else []
-    given += ["--allow-user-code"] if args.allow_user_code else []
-    if run_folder is None:
-        return _require_single_phase(resolve_settings("grpo", ["--model", model, *given]).settings)
-    saved = run_folder / "settings.yaml"
-    resolved = resolve_settings(read_method(saved), [str(saved), "--model", model, *given])
-    settings = _require_single_phase(resolved.settings)
-    from qed.data.splits import resolve_prompt_name, resolve_reward_names
+    """Return the settings of a run or a model with the options of the command line."""
+    from qed.rollout.trained import resolve_model_settings
 
-    # Another task must not change the model's prompt: `auto` keeps its meaning from training.
-    data = replace(settings.data, prompt=resolve_prompt_name(settings.data))
-    reward = ("auto",) if args.prompt and not args.reward else resolve_reward_names(data)
-    # The run's options belong to its own prompt and reward.
-    if (args.prompt or args.reward) and not args.reward_options:
-        data = replace(data, reward_options=())
-    if args.prompt and not args.prompt_options:
-        data = replace(data, prompt_options=())
-    return replace(settings, data=replace(data, reward=reward))
-
-
-def _require_single_phase(settings: Settings | PipelineSettings) -> Settings:
-    return settings.phase("rl") if isinstance(settings, PipelineSettings) else settings
+    options = {key: getattr(args, name) for name, key in PASSED.items() if getattr(args, name)}
+    options |= {"evaluation.tasks": args.tasks} if args.tasks else {}
+    return resolve_model_settings(run_folder, model, options, args.allow_user_code)
 
 
 def _choose_folder(args: argparse.Namespace, run_folder: Path | None) -> Path:

@@ -50,7 +50,10 @@ class PromptTemplate:
 
     def prompt(self, problem: Problem) -> Prompt:
         """Render a problem as the model reads it; a prompt that the data has rendered stays as it is."""
-        text = render_prompt(self.leaf, problem, self.tokenizer)
+        return self.make_prompt(render_prompt(self.leaf, problem, self.tokenizer))
+
+    def make_prompt(self, text: str) -> Prompt:
+        """Make a prompt of its text, with the tag that it opens."""
         bare = text.rstrip()
         tags = (THINK, *getattr(self.leaf, "OPENS", ()))
         opened = next((tag for tag in tags if bare.endswith(tag)), "")

@@ -92,3 +92,14 @@ def suggest_prompt(name: str) -> str:
     """Return the name of a task's default prompt."""
     prompt: str = plugins.load_leaf("tasks", parse_task(name).leaf).PROMPT
     return prompt
+
+
+def find_hub_name(name: str) -> str:
+    """Return the hub name of a task's dataset, `owner/name`; empty if the task is not read from the hub."""
+    task = parse_task(name)
+    if task.leaf not in plugins.list_leaves("tasks"):
+        return ""
+    benchmark = getattr(plugins.load_leaf("tasks", task.leaf), "BENCHMARK", None)
+    splits = benchmark.splits if benchmark else {}
+    dataset = splits.get(task.split) or next(iter(splits.values()), None)
+    return dataset.name if dataset else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -96,6 +96,25 @@ class NativeSampler(HFSampler):
             [completions[index, number] for number in range(len(prompt_seeds))]
             for index, prompt_seeds in enumerate(seeds)
         ]
+
+    @torch.no_grad()
+    def stream(
+        self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
+    ) -> Completion:
+        """Generate one completion, and show it while it grows; see `HFSampler.stream`."""
+        if len(prompt) + sampling.max_tokens > count_fixed_rotation_tokens(self.model.config):
+            return super().stream(prompt, seed, sampling, on_tokens)
+        finished: dict[SequenceId, Completion] = {}
+        with prepare_for_sampling(self.model, self.precision):
+            engine = _Engine(self, [prompt], [[seed]], sampling, ())
+            engine.schedule([(0, 0)])
+            while not finished:
+                check_signals("rollout")
+                on_tokens(engine.read_tokens(0))
+                finished = engine.pop_finished()
+                if not finished:
+                    engine.step()
+        return finished[0, 0]
 
 
 class _Engine:
@@ -188,6 +207,13 @@ class _Engine:
         sequences.append_slot()
         last = sequences.tokens.gather(1, (sequences.output_lens - 1)[:, None]).squeeze(1)
         self._append_tokens(self.decode(sequences, last), 0)
+
+    def read_tokens(self, row: int) -> list[int]:
+        """Return the tokens of a row so far."""
+        sequences = self.running
+        assert sequences is not None
+        tokens: list[int] = sequences.tokens[row, : int(sequences.output_lens[row])].tolist()
+        return tokens
 
     def _append_tokens(self, scores: Tensor, first: int) -> None:
         """Sample the next token of the rows from `first` on, and mark those that finish."""

@@ -1,0 +1,134 @@
+"""Answer a file of prompts with a model, one row per answer: resumable, with the run's own prompt and tags."""
+# ruff: noqa: PLC0415, T201 -- the model is loaded after the options are parsed, and this prints results
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from signal import SIGINT
+from typing import TYPE_CHECKING, Any
+
+from qed.cli.commands.base import Parser
+from qed.cli.commands.policy_options import (
+    add_policy_options,
+    build_sampling,
+    check_numbers,
+    choose_max_tokens,
+    load_answering_policy,
+    resolve_policy_settings,
+)
+from qed.errors import Interrupted, UsageError
+
+if TYPE_CHECKING:
+    from qed.config.phases import Settings
+    from qed.console.live import Console
+    from qed.sampling.base import Sampling
+
+ABOUT = """Answer the prompts of a file with a model.
+
+FILE is a text file with a prompt in each line, or any data file that qed reads. Every question is asked with the run's
+own prompt, or the model's chat template; --prompt question_only sends it as it is. Every answer is a row of OUT, with
+the columns of its prompt's row. The same command continues an interrupted one, and a larger --n adds answers."""
+EPILOG = """examples:
+  qed generate runs/first prompts.txt
+  qed generate runs/first test.jsonl --n 4 --out answers.jsonl
+  qed evaluate --responses answers.jsonl --response-key completion"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Answer the prompts, and print where the answers are."""
+    parser = Parser("generate", ABOUT, EPILOG)
+    add = parser.add_argument
+    add_policy_options(parser)
+    add("file", type=Path, metavar="FILE", help="the prompts: txt, jsonl, json, csv or parquet")
+    add("--out", type=Path, metavar="FILE", help="the answers, a .jsonl file (default: NAME.completions.jsonl, here)")
+    add("--n", type=int, default=1, metavar="N", help="answers to each prompt (default: 1)")
+    add("--question-key", default="", metavar="COLUMN", help="column of the question (default: a known one)")
+    add("--limit", type=int, default=0, metavar="N", help="only the first N prompts")
+    add("--rows-per-batch", metavar="N", help="maximum answers generated at the same time (default: 128)")
+    add("--overwrite", action="store_true", help="start again if OUT has answers")
+    add("--json", action="store_true", help="print a summary as one line of JSON, as the last line of stdout")
+    args = parser.parse(arguments)
+    check_numbers(args, "generate")
+    if args.n < 1 or args.limit < 0:
+        raise UsageError("qed generate: --n must be at least 1, and --limit must not be negative.")
+    result = _generate(args, _choose_output(args))
+    if args.json:
+        print(json.dumps(result))
+    return 0
+
+
+def _choose_output(args: argparse.Namespace) -> Path:
+    out: Path = args.out or Path(f"{args.file.name.split('.')[0]}.completions.jsonl")
+    if out.suffix != ".jsonl":
+        raise UsageError(f"--out must be a .jsonl file, not {out}.")
+    if out.exists() and args.file.exists() and out.samefile(args.file):
+        raise UsageError(f"--out {out} is the file of the prompts itself; choose another name.")
+    return out
+
+
+def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
+    left_out: Counter[str] = Counter()
+    from qed.evaluation.generate import WRITTEN, read_questions
+
+    questions = read_questions(args.file, args.question_key, left_out)
+    questions = questions[: args.limit or None]
+    settings, name = resolve_policy_settings(args)
+    from qed.console.live import Console
+    from qed.evaluation.generate import Output, generate
+    from qed.guards.signals import EXIT_CODES, watch_signals
+
+    console = Console(args.json)
+    replaced = sorted({column for question in questions for column in question.row} & {*WRITTEN} - {"prompt"})
+    if replaced:
+        console.say(f"Columns of {args.file} replaced by those of the answers: {', '.join(replaced)}.")
+    policy = load_answering_policy(settings, console.say)
+    sampling = build_sampling(args, choose_max_tokens(args, settings, policy), policy.template.stop)
+    output = Output(out, _describe(args, settings, sampling), args.overwrite)
+    _announce(console, name, settings, sampling, len(questions) * args.n)
+    try:
+        with watch_signals():
+            left_out += generate(policy, questions, output, sampling, args.n, settings.run.seed, console)
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
+        hint = f"The finished answers are in {out}; the same command continues."
+        raise Interrupted(f"Interrupted. {hint}", code) from stopped
+    finally:
+        console.end_phase()
+    for reason, count in left_out.items():
+        console.say(f"Left out {count} {reason}.")
+    console.say(f"{len(output.prompts)} answers are in {out}.")
+    return {"out": str(out), "answers": len(output.prompts), "left_out": dict(left_out)}
+
+
+def _describe(args: argparse.Namespace, settings: Settings, sampling: Sampling) -> dict[str, Any]:
+    """Describe everything that determines the answers besides the prompts."""
+    from dataclasses import asdict
+
+    from qed.data.splits import resolve_prompt_name
+    from qed.evaluation.run import hash_weights
+
+    return {
+        "model": settings.model.name,
+        "weights": hash_weights(Path(settings.model.name)),
+        "revision": settings.model.revision,
+        "precision": settings.model.precision,
+        "prompt": resolve_prompt_name(settings.data),
+        "prompt_options": list(settings.data.prompt_options),
+        **asdict(sampling),
+        "question_key": args.question_key,
+        "sampler": settings.sampling.sampler,
+        "seed": settings.run.seed,
+    }
+
+
+def _announce(console: Console, name: str, settings: Settings, sampling: Sampling, total: int) -> None:
+    from qed.data.splits import resolve_prompt_name
+
+    console.say(
+        f"{name}: {total} answers, prompt {resolve_prompt_name(settings.data)}, temperature {sampling.temperature:g}, "
+        f"top-p {sampling.top_p:g}, at most {sampling.max_tokens} tokens, seed {settings.run.seed}"
+    )

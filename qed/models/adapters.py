@@ -1,0 +1,120 @@
+"""Adapter folders as models: peft's files of adapted weights, added to the base model that adapter_config.json names.
+
+Any adapter of peft that can be merged into weights is read, whichever program wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qed.errors import ModelError
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+MERGED = "hf"  # beside a run's adapter, the same model with merged weights
+
+
+def is_adapter(name: str) -> bool:
+    """Return whether a model's name is a folder with an adapter and without complete weights."""
+    folder = Path(name)
+    return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
+
+
+@dataclass(frozen=True)
+class Base:
+    """The base model of an adapter: its folder or hub name, and hub revision.
+
+    `merged` is True where these weights already contain the adapter: what a run began with from random numbers is
+    nowhere but in the run, beside the adapter.
+    """
+
+    name: str
+    revision: str = ""
+    merged: bool = False
+
+
+def find_base(folder: Path) -> Base:
+    """Find the base model of an adapter folder.
+
+    Raises:
+        ModelError: the adapter names no base model, or a folder that does not exist.
+    """
+    base = read_base(folder)
+    if base.name.startswith("new:"):
+        merged = folder.resolve().parent / MERGED
+        if not (merged / "config.json").is_file():
+            raise ModelError(
+                f"The adapter {folder} belongs to {base.name}, a model with random weights that only its run has. Use "
+                f"the run's merged weights: the folder {MERGED} of its checkpoint, or `qed export RUN --merge`."
+            )
+        return Base(str(merged), merged=True)
+    if (Path(base.name).is_absolute() or base.name.count("/") > 1) and not Path(base.name).is_dir():
+        raise ModelError(
+            f"The base model of the adapter {folder} is the folder {base.name}, which does not exist. Restore it, or "
+            f"write its place or hub name as base_model_name_or_path into {folder / CONFIG}."
+        )
+    if Path(base.name).is_dir() and Path(base.name).resolve() == folder.resolve():
+        raise ModelError(f"The adapter {folder} names itself as its base model, in {folder / CONFIG}.")
+    return base
+
+
+def read_base(folder: Path) -> Base:
+    """Read the base model from an adapter folder as it is named there.
+
+    Raises:
+        ModelError: adapter_config.json is damaged or names none.
+    """
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        name, revision = config.get("base_model_name_or_path"), config.get("revision")
+    except (OSError, ValueError, AttributeError) as error:
+        raise ModelError(f"{folder / CONFIG} cannot be read: {error}.") from error
+    if not isinstance(name, str) or not name:
+        raise ModelError(
+            f"{folder / CONFIG} names no base model: write its folder or hub name there, as base_model_name_or_path."
+        )
+    return Base(name, revision if isinstance(revision, str) else "")
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether a folder has a tokenizer of its own."""
+    return any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "vocab.json"))
+
+
+def merge_into(model: Any, tokenizer: Any, folder: Path) -> Any:
+    """Return a model with the adapter of a folder merged into its weights.
+
+    Args:
+        model: the base model, which is changed.
+        tokenizer: the adapter's tokenizer; tokens that the base model lacks get new embeddings, as in peft.
+        folder: of the adapter.
+
+    Raises:
+        ModelError: the adapter has no safetensors weights, or does not fit the model.
+    """
+    from peft import PeftModel  # noqa: PLC0415 -- slow to import, and few models are adapters
+
+    if not (folder / WEIGHTS).is_file():
+        raise ModelError(
+            f"The adapter {folder} has no {WEIGHTS}; pickled weights (.bin, .pt) are not read, because they can run "
+            "code."
+        )
+    if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+        model.resize_token_embeddings(len(tokenizer))
+    try:
+        with warnings.catch_warnings():
+            # Weights that the file lacks would be random numbers, about which peft only warns.
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            adapted = PeftModel.from_pretrained(model, str(folder), use_safetensors=True, local_files_only=True)
+        merged = adapted.merge_and_unload(safe_merge=True)
+    except Exception as error:  # peft and safetensors raise errors of many kinds
+        reason = " ".join(str(error).split())[:300]
+        raise ModelError(f"The adapter {folder} cannot be merged into its base model: {reason}") from error
+    # Without its traces, so that the model is saved as a plain one and can get new adapters.
+    for name in ("peft_config", "_hf_peft_config_loaded"):
+        if name in vars(merged):
+            delattr(merged, name)
+    return merged.requires_grad_(True)

@@ -1,0 +1,49 @@
+"""Resolve the settings to use a model with: those of its run where it has one, and else the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from qed.config.layers import read_method
+from qed.config.phases import PipelineSettings, Settings
+from qed.config.resolve import resolve_settings
+from qed.data.splits import resolve_prompt_name, resolve_reward_names
+
+
+def resolve_model_settings(
+    run_folder: Path | None, model: str, options: Mapping[str, str], allow_user_code: bool = False
+) -> Settings:
+    """Return the settings of a run with its prompt and reward, or of a model with the default ones.
+
+    Args:
+        run_folder: the run that trained the model, if one did.
+        model: folder or hub name of the model; empty for the one that the run began with.
+        options: settings that replace those of the run, by key, such as `data.prompt`.
+        allow_user_code: whether the run's settings may name code outside of qed.
+
+    Raises:
+        UsageError: a setting is invalid.
+    """
+    given = [part for key, value in options.items() for part in (f"--{key}", value)]
+    given += ["--allow-user-code"] if allow_user_code else []
+    if run_folder is None:
+        return _require_single_phase(resolve_settings("grpo", ["--model", model, *given]).settings)
+    saved = run_folder / "settings.yaml"
+    resolved = resolve_settings(read_method(saved), [str(saved), *(["--model", model] if model else []), *given])
+    settings = _require_single_phase(resolved.settings)
+    # Another task must not change the model's prompt: `auto` keeps its meaning from training.
+    data = replace(settings.data, prompt=resolve_prompt_name(settings.data))
+    other_prompt, other_reward = "data.prompt" in options, "data.reward" in options
+    reward = ("auto",) if other_prompt and not other_reward else resolve_reward_names(data)
+    # The run's options belong to its own prompt and reward.
+    if (other_prompt or other_reward) and "data.reward_options" not in options:
+        data = replace(data, reward_options=())
+    if other_prompt and "data.prompt_options" not in options:
+        data = replace(data, prompt_options=())
+    return replace(settings, data=replace(data, reward=reward))
+
+
+def _require_single_phase(settings: Settings | PipelineSettings) -> Settings:
+    return settings.phase("rl") if isinstance(settings, PipelineSettings) else settings

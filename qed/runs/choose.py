@@ -1,0 +1,68 @@
+"""Choose a checkpoint of a run: the last, the best, or that of a step."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from qed.errors import ModelError, UsageError, suggest_nearest
+from qed.runs import manifest
+
+FINAL, LAST, BEST = "final", "last", "best"
+
+
+def is_run(folder: Path) -> bool:
+    """Return whether a folder is a run's."""
+    return (folder / "settings.yaml").is_file()
+
+
+def suggest_run(place: Path) -> str:
+    """Return a sentence that suggests the run that a path is in, or a run beside it of a similar name; else nothing."""
+    inside = next((parent for parent in place.absolute().parents if is_run(parent)), None) if place.exists() else None
+    if inside is not None:
+        return f" Did you mean '{os.path.relpath(inside)}'?"
+    beside = sorted(place.parent.iterdir()) if place.parent.is_dir() else []
+    return suggest_nearest(str(place), [str(folder) for folder in beside if is_run(folder)])
+
+
+def choose_checkpoint(run_folder: Path, which: str) -> tuple[Path, int]:
+    """Return the folder of a run's checkpoint that has a model, and its step.
+
+    Args:
+        run_folder: of the run.
+        which: `last` for the newest, `final` for that of a finished run, `best` for the best on the validation split,
+            or the number of a step.
+
+    Raises:
+        UsageError: `which` is none of these.
+        ModelError: the run has no such checkpoint.
+    """
+    if which not in (FINAL, LAST, BEST) and not (which.isdecimal() and which.isascii()):
+        raise UsageError(f"A checkpoint is {LAST}, {BEST} or the number of a step, not '{which}'.")
+    found = {step: path for step, path in manifest.list_checkpoints(run_folder).items() if (path / "hf").is_dir()}
+    final = run_folder / FINAL
+    if which == FINAL and (final / "hf").is_dir():
+        # Where it cannot be a link, it is a folder, without a step in its name.
+        return final, manifest.parse_step(final.resolve().name) or max(found, default=0)
+    wanted = {
+        FINAL: None,
+        LAST: max(found, default=None),
+        BEST: manifest.read_pointer(run_folder, "BEST"),
+    }.get(which, int(which) if which.isdecimal() else None)
+    if wanted is None or wanted not in found:
+        raise ModelError(f"The run {run_folder} has {_explain_missing(which)}. {_list_steps(sorted(found))}")
+    return found[wanted], wanted
+
+
+def _explain_missing(which: str) -> str:
+    return {
+        FINAL: "no final model: it has not finished",
+        LAST: "no checkpoint",
+        BEST: "no best checkpoint: that needs a validation split, data.validation_split, which is evaluated",
+    }.get(which, f"no checkpoint of step {which}")
+
+
+def _list_steps(steps: list[int]) -> str:
+    if not steps:
+        return "It has no checkpoint at all."
+    return f"Its checkpoints are of step {', '.join(map(str, steps))}; name one of them."

@@ -1,0 +1,158 @@
+"""Write a checkpoint as a folder for other programs: transformers, vLLM, the Hugging Face hub."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from qed.config.settings import ModelSettings
+from qed.errors import DataError, ModelError, QedError, UsageError
+from qed.models import adapters
+from qed.models.load import load_model, load_tokenizer
+from qed.runs import manifest
+from qed.training.checkpoint_size import MARGIN
+from qed.training.checkpoints import write_folder_atomically
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+SHARD_SIZE = "5GB"  # the usual largest file of weights on the hub
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class Export:
+    """What to export: a checkpoint of a run, to a folder.
+
+    `adapter` exports its adapter alone, and else the complete weights, adapters merged. `dtype` is a name in `DTYPES`,
+    or empty for that of the checkpoint. `card` is the text of the model card. `overwrite` replaces an earlier export.
+    """
+
+    checkpoint: Path
+    out: Path
+    adapter: bool = False
+    dtype: str = ""
+    card: str = ""
+    overwrite: bool = False
+
+
+def check_export(export: Export) -> None:
+    """Check that an export is possible, before anything is loaded or written.
+
+    Raises:
+        UsageError: the folder cannot be used.
+        DataError: the checkpoint is damaged; the message names the file.
+        ModelError: it has no adapter.
+        QedError: the disk has too little space.
+    """
+    _check_target(export.out, export.overwrite)
+    damage = manifest.list_damage(export.checkpoint.resolve())
+    if damage:
+        raise DataError(
+            f"The checkpoint {export.checkpoint.name} is damaged, and nothing is exported: {'; '.join(damage)}. Choose "
+            "another one with --checkpoint; `qed checkpoint verify RUN` says which are whole."
+        )
+    if export.adapter and not (export.checkpoint / "adapter" / adapters.CONFIG).is_file():
+        raise ModelError(f"The checkpoint {export.checkpoint} has no adapter; it has complete weights.")
+    needed, place = estimate_bytes(export), _find_existing(export.out)
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise QedError(
+            f"The export needs {needed / 2**30:.2f} GiB, and the disk of {export.out} has {free / 2**30:.2f} GiB free. "
+            "Nothing has been written. Free some space, take --dtype bfloat16, or write elsewhere with --out."
+        )
+
+
+def write_export(export: Export) -> None:
+    """Write the folder atomically: weights, configuration, tokenizer with its chat template, model card.
+
+    Raises:
+        QedError: it cannot be written, or a weight is too large for the dtype; nothing is left behind.
+    """
+    try:
+        with write_folder_atomically(export.out) as folder:
+            if export.adapter:
+                _write_adapter(export, folder)
+            else:
+                _write_model(export, folder)
+            (folder / CARD).write_text(export.card, encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise QedError(
+            f"Cannot write {export.out}: {error}. Nothing of it is left behind, and the run is unchanged."
+        ) from error
+
+
+def estimate_bytes(export: Export) -> int:
+    """Estimate the bytes of the exported folder from the files of the checkpoint."""
+    source = export.checkpoint / ("adapter" if export.adapter else "hf")
+    saved = sum(file.stat().st_size for file in source.glob("*.safetensors"))
+    width = DTYPES[choose_dtype(export)].itemsize / DTYPES[_read_dtype(export)].itemsize
+    return math.ceil(saved * width) + MARGIN
+
+
+def choose_dtype(export: Export) -> str:
+    """Return the dtype of the exported weights: the one asked for, or that of the checkpoint."""
+    return export.dtype or _read_dtype(export)
+
+
+def _read_dtype(export: Export) -> str:
+    """Read the dtype of a checkpoint's weights; adapters are always float32."""
+    config = {} if export.adapter else json.loads((export.checkpoint / "hf" / "config.json").read_text("utf-8"))
+    dtype = config.get("dtype")
+    return dtype if dtype in DTYPES else "float32"
+
+
+def _check_target(out: Path, overwrite: bool) -> None:
+    """Refuse a folder that has files, unless it is an earlier export that may be replaced."""
+    if not out.exists() and not out.is_symlink():
+        return
+    if out.is_dir() and not out.is_symlink() and not any(out.iterdir()):
+        return
+    names = ("config.json", adapters.CONFIG)
+    if not out.is_dir() or out.is_symlink() or not any((out / name).is_file() for name in names):
+        raise UsageError(f"{out} already exists and is no exported model; choose another folder with --out.")
+    if (out / manifest.NAME).is_file() or (out.parent / manifest.NAME).is_file():
+        raise UsageError(f"{out} belongs to a checkpoint; choose another folder with --out.")
+    if not overwrite:
+        raise UsageError(f"{out} already exists. Replace it with --overwrite, or choose another folder with --out.")
+
+
+def _find_existing(path: Path) -> Path:
+    """Return the path or its first parent that exists."""
+    return next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+
+
+def _write_model(export: Export, folder: Path) -> None:
+    model: Any
+    model, tokenizer = load_model(ModelSettings(name=str(export.checkpoint / "hf"), device="cpu"))
+    dtype = DTYPES[choose_dtype(export)]
+    for name, weight in model.named_parameters():
+        _require_range(name, weight, dtype)
+    model.to(dtype).save_pretrained(folder, max_shard_size=SHARD_SIZE)
+    tokenizer.save_pretrained(folder)
+
+
+def _write_adapter(export: Export, folder: Path) -> None:
+    source, dtype = export.checkpoint / "adapter", DTYPES[choose_dtype(export)]
+    weights = load_file(source / adapters.WEIGHTS)
+    for name, weight in weights.items():
+        _require_range(name, weight, dtype)
+    save_file({name: weight.to(dtype) for name, weight in weights.items()}, folder / adapters.WEIGHTS, {"format": "pt"})
+    shutil.copy(source / adapters.CONFIG, folder / adapters.CONFIG)
+    # The adapters of earlier versions have no tokenizer, and the checkpoint's is the same.
+    tokenizer, _ = load_tokenizer(str(export.checkpoint / "hf"))
+    tokenizer.save_pretrained(folder)
+
+
+def _require_range(name: str, weight: Tensor, dtype: torch.dtype) -> None:
+    """Refuse a weight that would become infinite."""
+    largest = float(weight.detach().abs().amax()) if weight.numel() else 0.0
+    if largest > torch.finfo(dtype).max:
+        raise UsageError(f"{name} has a weight of {largest:g}, too large for {dtype}: take --dtype bfloat16.")
