@@ -16,6 +16,8 @@ from qed.errors import UsageError
 from qed.grading.judge import serve
 from qed.rewards import options as settings
 from qed.rewards.adapters import GradeFunction, find_functions
+from qed.rewards.forms.calling import wait_for
+from qed.rewards.handed import describe_function
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Rollout
 
@@ -29,7 +31,8 @@ class Part:
     `function` grades all answers to a problem. It returns None, or a grade without a reward, for an answer to which it
     does not apply. `judges` says whether it decides correctness (a length penalty does not), `batched` whether it must
     see all answers to a problem together, `users_own` whether it is code from outside of qed, and `checks_format`
-    whether its `format_ok` is meaningful.
+    whether its `format_ok` is meaningful. `called` is the user's function, of one of the `form`s of the adapters, and
+    `source` the file or module that it was chosen from, without a function's name.
     """
 
     weight: float
@@ -39,6 +42,9 @@ class Part:
     batched: bool = False
     users_own: bool = False
     checks_format: bool = True
+    form: str = "qed"
+    called: Callable[..., Any] | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class Reward:
 
     def grade(self, rollouts: Sequence[Rollout]) -> list[Grade]:
         """Grade the answers to one problem, in order."""
-        columns = [part.function(rollouts) for part in self.parts]
+        columns = wait_for([part.function(rollouts) for part in self.parts])
         rows = zip(*columns, strict=True)
         return [self._sum(rollout, row) for rollout, row in zip(rollouts, rows, strict=True)]
 
@@ -119,7 +125,7 @@ def load_reward(
         raise UsageError("A run needs at least one reward.")
     entries = [parse_reward(name) for name in names]
     parsed = settings.parse_options(options)
-    settings.check_names(parsed, (entry.name for entry in entries))
+    settings.check_names(parsed, [name for entry in entries for name in _list_names(entry)])
     parts = [part for entry in entries for part in _load_parts(entry, parsed, max_tokens, conversational)]
     for index, part in enumerate(parts):
         if any(part.name == other.name for other in parts[:index]):
@@ -133,14 +139,30 @@ def _load_parts(
     users_own = plugins.is_users_own(entry.source)
     module = plugins.load_leaf("rewards", entry.source)
     target = getattr(module, entry.function or "reward", None)
-    target = settings.apply_options(entry.name, target, options, max_tokens)
+    target = settings.apply_options(_list_names(entry), target, options, max_tokens)
     functions = find_functions(module, entry.name, entry.function, target, conversational)
     judges = _decides_correctness(module)
     checks = judges or bool(getattr(module, "CHECKS_FORMAT", False))
     return [
-        Part(entry.weight, function.name, function.grade, judges, function.batched, users_own, checks)
+        Part(
+            entry.weight,
+            function.name,
+            function.grade,
+            judges,
+            function.batched,
+            users_own,
+            checks,
+            form=function.form,
+            called=function.called,
+            source="" if entry.function else entry.source,
+        )
         for function in functions
     ]
+
+
+def _list_names(entry: RewardEntry) -> list[str]:
+    """Return the names under which the options of a reward are given: its own, and that of its function."""
+    return [entry.name, entry.function] if entry.function else [entry.name]
 
 
 def may_judge(name: str) -> bool:
@@ -159,5 +181,14 @@ def serve_reward(
 ) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     """Load a reward in the workers of a judge; see `load_reward` for the arguments."""
     reward = load_reward(names, options, max_tokens, conversational)
-    about = {"batched": reward.batched, "judge": reward.judge, "checks_format": reward.checks_format}
+    about = {
+        "batched": reward.batched,
+        "judge": reward.judge,
+        "checks_format": reward.checks_format,
+        "functions": [
+            describe_function(part.name, part.form, part.called, part.source)
+            for part in reward.parts
+            if part.users_own and part.called is not None
+        ],
+    }
     return about, serve(reward.grade)
