@@ -1,4 +1,4 @@
-"""Print the settings of a command line (show), check it (validate), or import another system's configuration (import)."""
+"""Print settings with their origin (show), check them (validate), or import another system's (import)."""
 # ruff: noqa: PLC0415, T201 -- the sweep module is imported only for sweeps, and this is where results are printed
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ USAGE = (
     "Usage: qed config show COMMAND [CONFIG…] [--section.setting VALUE …] [--json]\n"
     "       qed config validate COMMAND [CONFIG…] [--section.setting VALUE …]\n"
     "       qed config import trl|open-r1|verl|luffy|llama-factory|axolotl FILE… [--out FILE.yaml] [-- ARGUMENT…]\n\n"
-    "`show` prints every setting with the origin of its value; `validate` only checks the command line. `import` turns\n"
-    "YAML files, shell scripts and arguments of another system into a configuration, and says on stderr what became of\n"
-    "each setting: taken over, renamed, or without an equivalent, and why. Scripts are read, never run."
+    "`show` prints every setting with the origin of its value; `validate` only checks the command line. `import`\n"
+    "turns YAML files, shell scripts and arguments of another system into a configuration, and says on stderr what\n"
+    "became of each setting: taken over, renamed, or without an equivalent, and why. Scripts are read, never run."
 )
 
 

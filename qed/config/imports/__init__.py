@@ -1,1 +1,1 @@
-"""Turn the configurations of other systems into qed's: one file of tables per system, named as `qed config import` does."""
+"""Turn the configurations of other systems into qed's: one file of tables for each system."""

@@ -12,22 +12,26 @@ from qed.errors import UsageError
 
 TITLE = "axolotl"
 SHARED = {
-    "micro_batch_size": 1,
+    "per_device_train_batch_size": 1,
     "gradient_accumulation_steps": 1,
-    "num_epochs": 1,
-    "lr_scheduler": "cosine",
+    "num_train_epochs": 1,
+    "lr_scheduler_type": "cosine",
     "max_grad_norm": 1.0,
     "seed": 42,
 }
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "sft": SHARED,
     "dpo": {**SHARED, "beta": 0.1},
-    "grpo": {**trl.DEFAULTS["grpo"], **SHARED, "per_device_train_batch_size": 1},
+    "grpo": {**trl.DEFAULTS["grpo"], **SHARED},
 }
 METHODS = {"grpo": "grpo", "dpo": "dpo", "ipo": "dpo", "none": "sft"}
-# Settings that axolotl has under `trl:` are TRL's own.
+# Settings that axolotl has under `trl:` are TRL's own, and so are these under other names.
 NESTED = "trl."
-RENAMED = {"micro_batch_size": "per_device_train_batch_size", "num_epochs": "num_train_epochs", "val_set_size": ""}
+RENAMED = {
+    "micro_batch_size": "per_device_train_batch_size",
+    "num_epochs": "num_train_epochs",
+    "lr_scheduler": "lr_scheduler_type",
+}
 RULES = (
     rename("model.name", "base_model"),
     rename("data.validation_split", "val_set_size"),
@@ -62,10 +66,9 @@ def choose_method(options: Options) -> str:
         raise UsageError(f"rl is {name}, which qed does not have. It has: {', '.join(METHODS)}.")
     for key in [key for key in options.given if key.startswith(NESTED)]:
         options.given[key.removeprefix(NESTED)] = options.given.pop(key)
-    if METHODS[name] == "grpo" and "micro_batch_size" in options.given:
-        options.given["per_device_train_batch_size"] = options.given.pop("micro_batch_size")
-    if "num_epochs" in options.given:
-        options.given["num_train_epochs"] = options.given.pop("num_epochs")
+    for own, theirs in RENAMED.items():
+        if own in options.given:
+            options.given[theirs] = options.given.pop(own)
     return METHODS[name]
 
 

@@ -66,13 +66,13 @@ def convert_options(system: Any, given: dict[str, Any]) -> Imported:
     draft = Draft(build_table(method, {"": method}), Options(options.given, defaults, options.read))
     system.derive(draft, method)
     done = {name for row in draft.rows for name in row.theirs.split(",")}
-    for name in sorted({*given, *defaults}):
+    for name in sorted({*options.given, *defaults}):
         rule = next((rule for rule in system.RULES if rule.covers(name)), None)
-        if name in done or (name in draft.options.read and rule is None):
+        if name in done:
             continue
-        if rule is not None and (name in given or rule.ours) and name not in draft.options.read:
+        if rule is not None and (name in options.given or rule.ours):
             draft.apply(rule, name)
-        elif rule is None and name in given:
+        elif options.given.get(name) is not None and name not in draft.options.read:
             draft.skip(name, f"unknown to the table of {system.TITLE}")
     return Imported(system.TITLE, method, _write(draft, system.TITLE), draft.rows, tuple(draft.arguments))
 

@@ -56,17 +56,17 @@ RULES = (
     absent("its format is the model's own", "chat_template", "chat_template_kwargs.", "eos_token", "pad_token"),
     absent(
         ONE_PROCESS,
-        *("deepspeed", "fsdp", "fsdp_config.", "ddp_timeout", "ddp_find_unused_parameters", "dataloader_num_workers"),
-        *("num_machines", "main_process_port", "config_file", "accelerator_config.", "gpu_ids", "parallelism_config."),
+        "deepspeed fsdp fsdp_config. ddp_timeout ddp_find_unused_parameters dataloader_num_workers",
+        "num_machines main_process_port config_file accelerator_config. gpu_ids parallelism_config.",
     ),
     absent(
         OF_NO_EFFECT,
-        *("logging_first_step", "logging_strategy", "log_level", "log_completions", "num_completions_to_print"),
-        *("gradient_checkpointing_kwargs.", "tf32", "torch_compile", "use_liger_kernel", "dataloader_pin_memory"),
-        *("per_device_eval_batch_size", "do_train", "do_eval", "overwrite_output_dir", "overwrite_cache", "group_by_length"),
-        *("remove_unused_columns", "preprocessing_num_workers", "dataset_num_proc", "plot_loss", "include_tokens_per_second"),
-        *("disable_tqdm", "save_safetensors", "save_only_model", "eval_on_start_batch", "log_unique_prompts", "config"),
-        *("include_num_input_tokens_seen", "dataset_prepared_path", "strict", "special_tokens.", "debug", "hub_strategy"),
+        "logging_first_step logging_strategy log_level log_completions num_completions_to_print",
+        "gradient_checkpointing_kwargs. tf32 torch_compile use_liger_kernel dataloader_pin_memory",
+        "per_device_eval_batch_size do_train do_eval overwrite_output_dir overwrite_cache group_by_length",
+        "remove_unused_columns preprocessing_num_workers dataset_num_proc plot_loss include_tokens_per_second",
+        "disable_tqdm save_safetensors save_only_model eval_on_start_batch log_unique_prompts config",
+        "include_num_input_tokens_seen dataset_prepared_path strict special_tokens. debug hub_strategy",
     ),
     absent(NO_HUB, "push_to_hub", "hub_model_id", "hub_private_repo", "hub_token", "hub_model_revision"),
     absent("the model's code is its transformers class", "trust_remote_code"),
@@ -120,10 +120,9 @@ def set_length(draft: Draft, updates_per_step: float) -> int:
         if options.has("num_train_epochs"):
             draft.skip("num_train_epochs", "max_steps comes first")
         return result
-    options.read.update(("num_train_epochs", "num_epochs"))
-    name = "num_epochs" if options.has("num_epochs") else "num_train_epochs"
+    name = "num_train_epochs,max_steps"
     if "learner.epochs" in draft.table.settings:
-        draft.set(name, "learner.epochs", options.number(name))
+        draft.set(name, "learner.epochs", options.number("num_train_epochs"))
     else:
         draft.skip(name, "set learner.steps to epochs x problems / problems of a step")
     return 0
@@ -179,17 +178,20 @@ def set_trackers(draft: Draft, *names: str) -> None:
 
 def set_tasks(draft: Draft, theirs: str, names: Any, ours: str = "data.tasks") -> None:
     """Set the tasks to those data sets that qed knows by name, and to files that exist."""
-    found, lost = [], []
+    found: list[str] = []
+    lost: list[str] = []
     for name in names if isinstance(names, list) else [names]:
         task = KNOWN_TASKS.get(str(name).lower(), str(name))
         if not _is_task(task) and task.count("/") == 1 and not task.startswith((".", "/")):
             task = f"{HUB}:{task}"
-        (found if _is_task(task) else lost).append(task.removeprefix(f"{HUB}:") if not _is_task(task) else task)
+        (found if _is_task(task) else lost).append(task)
     if found:
         draft.set(theirs, ours, found, "" if not lost else f"without {', '.join(lost)}: there is no such file or task")
     if lost and not found:
         option = f"--{ours}" if ours != "data.tasks" else "--tasks"
-        draft.skip(theirs, f"no such file or task here; give the data by {option} FILE or hub name as qed spells it")
+        draft.skip(theirs, f"there is no such file or task here: give it by {option}")
+        files = all(parse_task(name).leaf == "files" for name in lost)
+        draft.arguments += [option, ",".join(lost) if files else "FILE"]
 
 
 def _is_task(name: str) -> bool:
@@ -225,7 +227,7 @@ def count_processes(options: Any) -> int:
 
 def count_rollouts(options: Any) -> int:
     """Return the rows of an optimizer step: per device x accumulation x processes."""
-    per_device = options.number("per_device_train_batch_size", "micro_batch_size")
+    per_device = options.number("per_device_train_batch_size")
     return int(per_device * options.number("gradient_accumulation_steps") * count_processes(options))
 
 

@@ -18,7 +18,8 @@ from qed.errors import UsageError
 
 YAML_SUFFIXES = (".yaml", ".yml")
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^}]*))?\}|(\w+))")
-ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_]\w*)=(?!=)(.*)$")
+ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)=(?!=)(.*)$", re.DOTALL)
+DECLARATIONS = ("export", "declare", "local", "readonly")
 SETTING = re.compile(r"^\+{0,2}([A-Za-z_][\w-]*(?:[./][\w-]+)+)=(.*)$", re.DOTALL)
 OPTION = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
 REFERENCE = re.compile(r"^\$\{(?:oc\.select:)?([\w.]+)(?:,(.*))?\}$")
@@ -77,7 +78,7 @@ def _read_value(value: Any) -> Any:
     text = value.strip()
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
-    if text.lower() in ("null", "none", ""):
+    if text in ("null", "None", "~", ""):
         return None
     if text.startswith("[") and text.endswith("]"):
         return [_read_value(part.strip().strip("'\"")) for part in text[1:-1].split(",") if part.strip()]
@@ -95,11 +96,12 @@ def _split_script(text: str) -> list[str]:
     variables: dict[str, str] = {}
     words: list[str] = []
     for line in re.sub(r"\\[ \t]*\n", " ", "\n".join(lines)).split("\n"):
-        match = ASSIGNMENT.match(line)
-        if match and "." not in match[1] and "--" not in line:
-            variables[match[1]] = _expand(match[2].strip().strip("\"'"), variables)
-            continue
-        words += _split_line(_expand(line, variables))
+        found = _split_line(line)
+        # Assignments come first in a line, perhaps before a command.
+        while found and (found[0] in DECLARATIONS or ASSIGNMENT.match(found[0])):
+            if match := ASSIGNMENT.match(found.pop(0)):
+                variables[match[1]] = _expand(match[2], variables)
+        words += [_expand(word, variables) for word in found]
     return words
 
 

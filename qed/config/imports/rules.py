@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,16 +11,16 @@ from qed.config.fields import Table
 from qed.config.values import Raw, coerce_value, format_value, split_items
 from qed.errors import UsageError
 
-ABSENT = "none"
+UNSET = re.compile(r"\$\{?\w")  # a variable of a shell in a value
 
 
 @dataclass(frozen=True)
 class Rule:
     """What some settings of a system become.
 
-    `theirs` are their names; one that ends in a dot stands for all settings below it. `ours` is qed's key, or several of
-    which the first that exists is taken; empty: there is none, and `why` says the reason. `values` maps their values to
-    qed's; a value that it lacks has no equivalent.
+    `theirs` are their names; one that ends in a dot stands for all settings below it. `ours` is qed's key, or several
+    of which the first that exists is taken; empty: there is none, and `why` says the reason. `values` maps their values
+    to qed's; a value that it lacks has no equivalent.
     """
 
     theirs: tuple[str, ...]
@@ -33,13 +34,17 @@ class Rule:
 
 
 def rename(ours: str, *theirs: str, values: Mapping[str, Any] | None = None, why: str = "") -> Rule:
-    """Return a rule for settings that qed has, under names separated by `|`."""
-    return Rule(theirs, tuple(ours.split("|")), values, why)
+    """Return a rule for settings that qed has, under names separated by `|`; theirs may be separated by blanks."""
+    return Rule(_split(theirs), tuple(ours.split("|")), values, why)
 
 
 def absent(why: str, *theirs: str) -> Rule:
-    """Return a rule for settings that qed does not have, with the reason."""
-    return Rule(theirs, (), None, why)
+    """Return a rule for settings that qed does not have, with the reason; theirs may be separated by blanks."""
+    return Rule(_split(theirs), (), None, why)
+
+
+def _split(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for text in names for name in text.split())
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Row:
 
 @dataclass
 class Options:
-    """The settings of another system by their dotted names, over that system's own defaults; it notes which are read."""
+    """The settings of another system by their dotted names, over that system's own defaults; notes which are read."""
 
     given: dict[str, Any]
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -107,6 +112,9 @@ class Draft:
     def set(self, theirs: str, ours: str, result: Any, note: str = "") -> None:
         """Set qed's setting, or the first that exists of several names separated by `|`."""
         value = self.options.get(theirs.partition(",")[0])
+        if isinstance(result, str) and UNSET.search(result):
+            self.skip(theirs, "the script does not say what this variable is")
+            return
         keys = [key for name in ours.split("|") for key in self.table.expand_key(name)]
         if not keys:
             self.skip(theirs, f"qed {self.table.command} has no setting {ours.replace('|', ' or ')}")

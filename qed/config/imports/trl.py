@@ -59,6 +59,15 @@ SCALES: Mapping[str, Mapping[str, Any]] = {
     "none": {"algorithm.normalize_std": False},
     "false": {"algorithm.normalize_std": False},
 }
+# Settings of single surrogates, with TRL's values.
+SHAPES: tuple[tuple[str, str, Mapping[str, float]], ...] = (
+    ("sapo", "algorithm.sapo_temperatures", {"sapo_temperature_pos": 1.0, "sapo_temperature_neg": 1.05}),
+    (
+        "vespo",
+        "algorithm.vespo_shape",
+        {"vespo_k_pos": 2.0, "vespo_lambda_pos": 3.0, "vespo_k_neg": 3.0, "vespo_lambda_neg": 2.0},
+    ),
+)
 PREFERENCES = {
     **{name: name for name in ("sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard")},
     **{name: name for name in ("aot", "aot_unpaired", "apo_zero", "apo_down", "discopop", "sft", "sigmoid_norm")},
@@ -181,6 +190,8 @@ def _set_online_batches(draft: Draft) -> float:
     problems, note = hf.divide(per_generation, int(options.number("num_generations")))
     batch = "per_device_train_batch_size,gradient_accumulation_steps,num_processes,generation_batch_size"
     spelled = f"{per_generation} answers of a generation / num_generations"
+    if not options.has("num_processes", "nproc_per_node", "generation_batch_size"):
+        spelled += "; with N processes add -- --num_processes N"
     draft.set(batch, "sampling.problems_per_step", problems, ", ".join(filter(None, (spelled, note))))
     if per_generation > rollouts:
         draft.set("gradient_accumulation_steps", "learner.batch_size", rollouts, "answers of an optimizer step")
@@ -188,9 +199,9 @@ def _set_online_batches(draft: Draft) -> float:
 
 
 def _set_loss(draft: Draft) -> None:
+    """Set the surrogate, its bounds, the average, and how advantages are scaled."""
     options = draft.options
     loss = str(options.get("loss_type")).lower()
-    low, high = options.number("epsilon"), options.get("epsilon_high")
     if loss not in LOSSES:
         draft.skip("loss_type", f"qed has {', '.join(LOSSES)}")
         return
@@ -202,38 +213,42 @@ def _set_loss(draft: Draft) -> None:
     draft.set("loss_type", "algorithm.average", average, note)
     if surrogate != "clip":
         draft.set("loss_type", "algorithm.surrogate", surrogate)
+    _set_bounds(draft, surrogate)
+    for key, value in SCALES.get(str(options.get("scale_rewards")).lower(), {}).items():
+        draft.set("scale_rewards", key, value)
+    draft.set("scale_rewards", "algorithm.std_epsilon", 1e-4, "TRL adds 1e-4 to the deviation")
+    _set_reference(draft)
+    if options.is_on("use_adaptive_entropy"):
+        draft.set("entropy_target", "algorithm.entropy_target", options.number("entropy_target", default=0.2))
+
+
+def _set_bounds(draft: Draft, surrogate: str) -> None:
+    """Set the settings of a surrogate."""
+    options = draft.options
     if surrogate in ("clip", "gspo", "cispo"):
+        low, high = options.number("epsilon"), options.get("epsilon_high")
         draft.set("epsilon", "algorithm.clip_low", low)
         draft.set("epsilon,epsilon_high", "algorithm.clip_high", low if high is None else high)
     if surrogate == "cispo":
         draft.set("loss_type", "algorithm.cispo_clip", "trl", "clips at epsilon_high itself")
-    if surrogate == "sapo":
-        names = ("sapo_temperature_pos", "sapo_temperature_neg")
-        gate = [options.number(name, default=default) for name, default in zip(names, (1.0, 1.05), strict=True)]
-        draft.set(",".join(names), "algorithm.sapo_temperatures", gate)
-    if surrogate == "vespo":
-        names = ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg")
-        shape = [options.number(name, default=default) for name, default in zip(names, (2, 3, 3, 2), strict=True)]
-        draft.set(",".join(names), "algorithm.vespo_shape", shape)
-    for key, value in SCALES.get(str(options.get("scale_rewards")).lower(), {}).items():
-        draft.set("scale_rewards", key, value)
-    draft.set("scale_rewards", "algorithm.std_epsilon", 1e-4, "TRL adds 1e-4 to the deviation")
+    for kind, key, names in SHAPES:
+        if kind == surrogate:
+            values = [options.number(name, default=default) for name, default in names.items()]
+            draft.set(",".join(names), key, values)
+
+
+def _set_reference(draft: Draft) -> None:
+    """Set how the KL is weighted, and whether its reference moves."""
+    options = draft.options
     if options.number("beta") > 0:
         on = options.is_on("use_bias_correction_kl")
         draft.set("use_bias_correction_kl", "algorithm.kl_importance", on)
     elif options.has("use_bias_correction_kl"):
         draft.skip("use_bias_correction_kl", "there is no KL")
     if options.is_on("sync_ref_model"):
-        draft.set(
-            "ref_model_sync_steps",
-            "algorithm.reference_every",
-            int(options.number("ref_model_sync_steps", default=512)),
-        )
-        draft.set(
-            "ref_model_mixup_alpha", "algorithm.reference_mix", options.number("ref_model_mixup_alpha", default=0.6)
-        )
-    if options.is_on("use_adaptive_entropy"):
-        draft.set("entropy_target", "algorithm.entropy_target", options.number("entropy_target", default=0.2))
+        every, share = "ref_model_sync_steps", "ref_model_mixup_alpha"
+        draft.set(every, "algorithm.reference_every", int(options.number(every, default=512)))
+        draft.set(share, "algorithm.reference_mix", options.number(share, default=0.6))
 
 
 def _set_preferences(draft: Draft) -> None:
@@ -256,32 +271,22 @@ def _set_rewards(draft: Draft) -> None:
     names = names if isinstance(names, list) else [names]
     weights = options.get("reward_weights", default=[1.0] * len(names))
     weights = weights if isinstance(weights, list) else [weights]
-    if not names:
-        return
-    parts, own, lost = [], [], []
+    parts: list[str] = []
+    lost: list[str] = []
     for name, weight in zip(map(str, names), weights, strict=False):
-        factor = "" if weight == 1 else f"{weight:g}*"
-        if name in REWARDS:
-            parts.append(f"{factor}{REWARDS[name]}")
-        elif "." in name:
-            module, _, function = name.rpartition(".")
-            own.append(f"{factor}{module}:{function}")
-        else:
-            lost.append(name)
-    if own or lost:
-        note = (
-            ""
-            if not lost
-            else f"; without {', '.join(lost)}, which qed does not have: name its file as FILE.py:FUNCTION"
-        )
-        draft.skip("reward_funcs", f"on the command line, because it is code{note}" if own else note.removeprefix("; "))
-        draft.arguments += ["--reward", ",".join(parts + own)] if parts or own else []
-    else:
-        draft.set("reward_funcs,reward_weights", "data.reward", parts)
-    if options.has("reward_weights") and (own or lost):
-        draft.skip("reward_weights", "written before each reward, as 0.5*NAME")
-    cache, longest = options.get("soft_punish_cache"), options.get("max_completion_len")
-    given = {"cache": cache, "max_tokens": longest}
-    if any("overlong" in part for part in parts) and any(value is not None for value in given.values()):
-        written = [f"overlong.{key}={value}" for key, value in given.items() if value is not None]
+        module, _, function = name.rpartition(".")
+        file = module if "." in module else f"{module}.py"
+        ours = REWARDS.get(name) or (f"{file}:{function}" if module else "")
+        (parts if ours else lost).append(f"{'' if weight == 1 else f'{weight:g}*'}{ours or name}")
+    note = f"without {', '.join(lost)}: qed has no such reward; name its file, as FILE.py:FUNCTION" if lost else ""
+    if any(":" in part for part in parts):
+        draft.skip("reward_funcs", ", ".join(filter(None, ("on the command line, because it is code", note))))
+        draft.arguments += ["--reward", ",".join(parts)]
+    elif parts:
+        draft.set("reward_funcs,reward_weights", "data.reward", parts, note)
+    elif names:
+        draft.skip("reward_funcs", note)
+    given = {"cache": options.get("soft_punish_cache"), "max_tokens": options.get("max_completion_len")}
+    written = [f"overlong.{key}={value}" for key, value in given.items() if value is not None]
+    if written and any("overlong" in part for part in parts):
         draft.set("soft_punish_cache,max_completion_len", "data.reward_options", written)
