@@ -21,6 +21,7 @@ from qed.config.resolve import DEFAULT, Resolved, resolve_settings
 from qed.config.values import format_value
 from qed.errors import UsageError
 
+ACTIONS = ("show", "validate", "import")
 USAGE = (
     "Usage: qed config show COMMAND [CONFIG…] [--section.setting VALUE …] [--json]\n"
     "       qed config validate COMMAND [CONFIG…] [--section.setting VALUE …]\n"
@@ -33,12 +34,12 @@ USAGE = (
 
 def run(arguments: Sequence[str]) -> int:
     """Show or validate the settings of a command line."""
+    if arguments and arguments[0] == "import":
+        return _import(arguments[1:])
     if not arguments or {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0
     action = arguments[0]
-    if action == "import":
-        return _import(arguments[1:])
     if action not in ("show", "validate") or len(arguments) < 2:
         raise UsageError(f"qed config {' '.join(arguments)} is incomplete or unknown.\n{USAGE}")
     command = resolve_training_command(arguments[1])

@@ -20,22 +20,23 @@ class Rule:
 
     `theirs` are their names; one that ends in a dot stands for all settings below it. `ours` is qed's key, or several
     of which the first that exists is taken; empty: there is none, and `why` says the reason. `values` maps their values
-    to qed's; a value that it lacks has no equivalent.
+    to qed's; a value that it lacks has no equivalent, or, unless these are the `only` ones, stays as it is.
     """
 
     theirs: tuple[str, ...]
     ours: tuple[str, ...] = ()
     values: Mapping[str, Any] | None = None
     why: str = ""
+    only: bool = True
 
     def covers(self, name: str) -> bool:
         """Return whether the rule is about a setting of this name."""
         return any(name.startswith(own) if own.endswith(".") else name == own for own in self.theirs)
 
 
-def rename(ours: str, *theirs: str, values: Mapping[str, Any] | None = None, why: str = "") -> Rule:
+def rename(ours: str, *theirs: str, values: Mapping[str, Any] | None = None, why: str = "", only: bool = True) -> Rule:
     """Return a rule for settings that qed has, under names separated by `|`; theirs may be separated by blanks."""
-    return Rule(_split(theirs), tuple(ours.split("|")), values, why)
+    return Rule(_split(theirs), tuple(ours.split("|")), values, why, only)
 
 
 def absent(why: str, *theirs: str) -> Rule:
@@ -142,7 +143,7 @@ class Draft:
             self.skip(theirs, rule.why)
         elif value is None:
             self.skip(theirs, "empty")
-        elif rule.values is None:
+        elif rule.values is None or (not rule.only and str(value).lower() not in rule.values):
             self.set(theirs, "|".join(rule.ours), value, rule.why)
         elif str(value).lower() in rule.values:
             result = rule.values[str(value).lower()]

@@ -86,7 +86,7 @@ RULES = (
     rename("model.name", "model_name_or_path"),
     rename("sampling.temperature", "temperature"),
     rename("sampling.top_p", "top_p"),
-    rename("sampling.top_k", "top_k", values={"0": 0, "-1": 0, **{str(k): k for k in range(1, 1001)}}),
+    rename("sampling.top_k", "top_k", values={"-1": 0}, only=False),
     rename("sampling.min_p", "min_p"),
     rename("sampling.group_size", "num_generations"),
     rename("sampling.max_tokens", "max_completion_length"),
