@@ -99,6 +99,10 @@ def _run(arguments: Sequence[str]) -> int:
         print(format_overview())
     elif command == "--version":
         print(f"qed {qed.__version__}")
+    elif command == "--completion":
+        from qed.cli.completion import write_script
+
+        print(write_script(rest[0] if rest else ""), end="")
     elif (name := command.replace("-", "_")) in plugins.list_leaves("commands"):
         return int(importlib.import_module(f"qed.cli.commands.{name}").run(rest))
     else:

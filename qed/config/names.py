@@ -6,91 +6,9 @@ import difflib
 from collections.abc import Iterable
 
 from qed.config.fields import Table
+from qed.config.foreign_names import advise, find_rule, find_words
 
-# Names of other libraries by their last part, in snake case. They are suggested, but not accepted as aliases: aliases
-# for only some settings would be confusing.
-FOREIGN = {
-    "beta": "algorithm.kl",
-    "bf16": "model.precision",
-    "clip_ratio_high": "algorithm.clip_high",
-    "clip_ratio_low": "algorithm.clip_low",
-    "dataset": "data.tasks",
-    "dataset_name": "data.tasks",
-    "dtype": "model.precision",
-    "entropy_coeff": "algorithm.entropy",
-    "epochs": "learner.steps",
-    "epsilon": "algorithm.clip_low",
-    "epsilon_high": "algorithm.clip_high",
-    "experiment_name": "run.out",
-    "eval_steps": "evaluation.every",
-    "grad_clip": "learner.clip_norm",
-    "gradient_accumulation_steps": "learner.tokens_per_microbatch",
-    "kl_coef": "algorithm.kl",
-    "kl_loss_coef": "algorithm.kl",
-    "learning_rate": "learner.lr",
-    "limit": "evaluation.problems",
-    "logger": "run.trackers",
-    "logging_steps": "run.log_every",
-    "loss_agg_mode": "algorithm.average",
-    "loss_type": "algorithm.average",
-    "lr_scheduler_type": "learner.schedule",
-    "max_completion_length": "sampling.max_tokens",
-    "max_grad_norm": "learner.clip_norm",
-    "max_new_tokens": "sampling.max_tokens",
-    "max_response_length": "sampling.max_tokens",
-    "max_steps": "learner.steps",
-    "max_prefix_ratio": "algorithm.guidance.most",
-    "micro_batch_size": "learner.tokens_per_microbatch",
-    "min_new_tokens": "sampling.min_tokens",
-    "min_prefix_ratio": "algorithm.guidance.least",
-    "model_name_or_path": "model.name",
-    "n_prefix": "algorithm.guidance.traces",
-    "n_samples_per_prompt": "sampling.group_size",
-    "norm_adv_by_std_in_grpo": "algorithm.normalize_std",
-    "num_epochs": "learner.steps",
-    "num_generations": "sampling.group_size",
-    "num_train_epochs": "learner.steps",
-    "output_dir": "run.out",
-    "per_device_train_batch_size": "learner.batch_size",
-    "ppo_max_token_len_per_gpu": "learner.tokens_per_microbatch",
-    "ppo_mini_batch_size": "learner.batch_size",
-    "prefix_strategy": "algorithm.guidance.strategy",
-    "pretrain": "model.name",
-    "project_name": "run.project",
-    "report_to": "run.trackers",
-    "reward_funcs": "data.reward",
-    "run_name": "run.out",
-    "rollout_batch_size": "sampling.problems_per_step",
-    "rollout_n": "sampling.group_size",
-    "save_freq": "run.save_every",
-    "save_steps": "run.save_every",
-    "save_total_limit": "run.keep_last",
-    "scale_rewards": "algorithm.normalize_std",
-    "stop_strings": "sampling.stop",
-    "test_freq": "evaluation.every",
-    "torch_dtype": "model.precision",
-    "total_epochs": "learner.steps",
-    "total_training_steps": "learner.steps",
-    "train_batch_size": "sampling.problems_per_step",
-    "train_files": "data.tasks",
-    "use_wandb": "run.trackers",
-    "val_files": "evaluation.tasks",
-    "wandb_entity": "run.entity",
-    "wandb_group": "run.group",
-    "wandb_project": "run.project",
-    "wandb_run_group": "run.group",
-    "wandb_tags": "run.tags",
-}
-# Names that correspond to no setting, with what to do instead.
-_PENALTY = (
-    " A repetition penalty depends on the tokens before, and the learner's log-probs would be of another distribution "
-    "than the answers. sampling.temperature, top_p, top_k and min_p apply to both."
-)
-INSTEAD = {
-    **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), _PENALTY),
-    "config": " A configuration is given without an option name: qed {command} FILE.yaml.",
-    "resume_from_checkpoint": " Give the run's folder as --out and add --resume.",
-}
+CLOSE = 0.8  # how similar a name must be to be guessed; in its own section less is enough
 
 
 def suggest(key: str, table: Table, others: Iterable[str] = (), dashes: str = "") -> str:
@@ -99,12 +17,18 @@ def suggest(key: str, table: Table, others: Iterable[str] = (), dashes: str = ""
     `others` are names besides the settings that may be suggested; `dashes` is the prefix of names on the command line.
     """
     last = key.rpartition(".")[2]
-    if last in INSTEAD:
-        return INSTEAD[last].format(command=table.command, name=last)
+    if advice := advise(key, table.command):
+        return advice
     sections = [name for name in table.sections if name and name in (key, f"sft.{key}", f"rl.{key}")]
     if sections:
         return f" It is a section, with the settings {_explain_section(sections, table)}."
-    matches = _find_foreign(key, table) or [name for name in table.settings if name.rpartition(".")[2] == last]
+    matches = _find_existing(find_words(key), table)
+    matches = matches or [name for name in table.settings if name.rpartition(".")[2] == last]
+    rule = None if matches else find_rule(key)
+    if rule is not None:
+        matches = _find_existing(rule.ours, table)
+        if not matches:
+            return f" In {rule.title} it is a setting; qed has none: {rule.why or 'it may come with another command'}."
     matches = matches or _find_near(key, table, others)
     if matches:
         return f" Did you mean {' or '.join(repr(format_name(name, dashes)) for name in matches)}?"
@@ -127,14 +51,13 @@ def _explain_section(sections: Iterable[str], table: Table) -> str:
     )
 
 
-def _find_foreign(key: str, table: Table) -> list[str]:
-    """Return the settings that another library's name corresponds to, if this command has them."""
-    parts = key.split(".")
-    setting = FOREIGN.get(parts[-1]) or FOREIGN.get("_".join(parts[-2:]))
-    if setting is None:
-        return []
-    names = (setting, *(f"{phase}.{setting}" for phase in table.methods))
-    return [name for name in names if name in table.settings]
+def _find_existing(settings: Iterable[str], table: Table) -> list[str]:
+    """Return the first of these settings that this command has, in each of its phases."""
+    for setting in settings:
+        names = (setting, *(f"{phase}.{setting}" for phase in table.methods))
+        if found := [name for name in names if name in table.settings]:
+            return found
+    return []
 
 
 def _find_near(key: str, table: Table, others: Iterable[str]) -> list[str]:
@@ -154,5 +77,5 @@ def _find_near(key: str, table: Table, others: Iterable[str]) -> list[str]:
     return [] if section in table.sections and section else _find_like(key, table.settings)
 
 
-def _find_like(name: str, candidates: Iterable[str], cutoff: float = 0.7) -> list[str]:
+def _find_like(name: str, candidates: Iterable[str], cutoff: float = CLOSE) -> list[str]:
     return difflib.get_close_matches(name, sorted(candidates), n=1, cutoff=cutoff)

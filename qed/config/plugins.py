@@ -6,14 +6,12 @@ A shelf is a folder of plugins, its leaves. Listing one reads the first docstrin
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from qed.config.user_code import load_file, load_module
 from qed.errors import UsageError, suggest_nearest
 
 HOME = Path(__file__).parents[1]
@@ -90,32 +88,11 @@ def load_leaf(shelf_name: str, name: str) -> ModuleType:
     """Import a leaf by its name, or user code by dotted module name or path."""
     check_leaf(shelf_name, name)
     if name.endswith(".py"):
-        return _load_file(Path(name))
+        return load_file(Path(name))
     if is_users_own(name):
-        try:
-            return importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            raise UsageError(f"Cannot import {name}: {error}. Is its folder on PYTHONPATH?") from error
+        return load_module(name)
     folder, _ = SHELVES[shelf_name]
     return importlib.import_module(f"qed.{folder.replace('/', '.')}.{name.replace('-', '_')}")
-
-
-def _load_file(path: Path) -> ModuleType:
-    # Files of the same name in different folders need different module names.
-    address = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]
-    spec = importlib.util.spec_from_file_location(f"qed_user_{path.stem}_{address}", path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"{path} cannot be imported as a Python module.")
-    module = importlib.util.module_from_spec(spec)
-    # The dataclass decorator looks up the module by name in sys.modules.
-    sys.modules[module.__name__] = module
-    try:
-        spec.loader.exec_module(module)
-    except SyntaxError as error:
-        raise UsageError(f"{path}, line {error.lineno}: {error.msg}.") from error
-    except Exception as error:
-        raise UsageError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    return module
 
 
 def load_algorithm(name: str) -> type[Any]:

@@ -23,7 +23,10 @@ class RewardEntry:
     @property
     def name(self) -> str:
         """Return the name in options and records: the leaf, the file's stem, or the last part of the module."""
-        return Path(self.source).stem if self.source.endswith(".py") else self.source.rpartition(".")[2]
+        if not self.source.endswith(".py"):
+            return self.source.rpartition(".")[2]
+        path = Path(self.source)
+        return path.resolve().parent.name if path.name == "__init__.py" else path.stem
 
 
 def parse_reward(text: str) -> RewardEntry:

@@ -6,6 +6,7 @@ So `1e-6` is a number and `on` a boolean exactly where the field is one, indepen
 from __future__ import annotations
 
 import types
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -185,8 +186,13 @@ _Dumper.add_representer(str, _write_text)
 
 def dump_settings(settings: Any) -> str:
     """Format settings as the text of a YAML file; reading it returns equal settings."""
+    return dump_tree(build_tree(settings))
+
+
+def dump_tree(tree: Mapping[str, Any]) -> str:
+    """Format nested settings as the text of a YAML file."""
     # The large width keeps a long text on the line of its key.
-    return yaml.dump(build_tree(settings), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000_000)
+    return yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000_000)
 
 
 def build_tree(settings: Any) -> dict[str, Any]:

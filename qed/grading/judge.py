@@ -82,6 +82,11 @@ class Judge:
         """Whether the grades say if the format holds."""
         return bool(self.start().get("checks_format"))
 
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """What the target says of its functions; empty if it says nothing."""
+        return list(self.start().get("functions", ()))
+
     def grade(self, groups: Sequence[Group]) -> list[list[Grade]]:
         """Grade groups of answers, in order."""
         if os.getpid() != self._owner:

@@ -10,6 +10,7 @@ from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.splits import load_problems, load_prompt, resolve_prompt_name, resolve_reward_names
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
 from qed.models.load import SIZES, check_name, is_new
+from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_grader
 from qed.trackers.start import require_installed
 
@@ -25,7 +26,7 @@ def run_dry(settings: Settings | PipelineSettings) -> None:
         resolve_warm_start_settings(settings, config)
     check_name(settings.model.name)
     require_installed(settings.run.trackers)
-    load_grader(settings.data, settings.sampling.max_tokens)
+    grader = load_grader(settings.data, settings.sampling.max_tokens)
     phases = [settings] if isinstance(settings, Settings) else settings.phases()
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     problems, benchmarks = loaded.problems, loaded.benchmarks
@@ -40,6 +41,7 @@ def run_dry(settings: Settings | PipelineSettings) -> None:
         f"solutions   {demonstrations} with a demonstration",
     ]
     lines += [f"left out    {count} {reason}" for reason, count in loaded.left_out.items()]
+    lines += [f"reward      {line}" for line in explain_functions(grader.functions, problems)]
     for phase in phases:
         lines += _describe_phase(phase)
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for

@@ -33,6 +33,7 @@ from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, li
 from qed.models import load, lora, threads
 from qed.models.threads import describe_compute, restore_precision, set_compute
 from qed.rewards.grader import Grader
+from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_evaluator, load_grader
 from qed.rollout.policy import Policy, load_policy, report_handover
 from qed.runs import disk
@@ -161,6 +162,8 @@ def _build_setup(
     loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
     for reason, count in loaded.left_out.items():
         console.say(f"Left out {count} {reason}.")
+    for line in explain_functions(grader.functions, loaded.problems):
+        console.say(line)
     check_signals("load")
     policy = load_policy(settings, loaded.problems, device, resumed)
     check_signals("load")

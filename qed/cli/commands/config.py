@@ -1,17 +1,19 @@
-"""Print every setting of a command line with its origin (show), or only check the command line (validate)."""
+"""Print settings with their origin (show), check them (validate), or import another system's (import)."""
 # ruff: noqa: PLC0415, T201 -- the sweep module is imported only for sweeps, and this is where results are printed
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from qed.algorithms.base import Algorithm
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import compute_factor
 from qed.algorithms.parts.surrogates import CLIPPING
-from qed.cli.commands.base import resolve_training_command
+from qed.cli.commands.base import Parser, resolve_training_command
 from qed.config.help import format_columns
 from qed.config.keys import list_values
 from qed.config.phases import PipelineSettings, Settings
@@ -19,15 +21,21 @@ from qed.config.resolve import DEFAULT, Resolved, resolve_settings
 from qed.config.values import format_value
 from qed.errors import UsageError
 
+ACTIONS = ("show", "validate", "import")
 USAGE = (
     "Usage: qed config show COMMAND [CONFIG…] [--section.setting VALUE …] [--json]\n"
-    "       qed config validate COMMAND [CONFIG…] [--section.setting VALUE …]\n\n"
-    "`show` prints every setting with the origin of its value; `validate` only checks the command line."
+    "       qed config validate COMMAND [CONFIG…] [--section.setting VALUE …]\n"
+    "       qed config import trl|open-r1|verl|luffy|llama-factory|axolotl FILE… [--out FILE.yaml] [-- ARGUMENT…]\n\n"
+    "`show` prints every setting with the origin of its value; `validate` only checks the command line. `import`\n"
+    "turns YAML files, shell scripts and arguments of another system into a configuration, and says on stderr what\n"
+    "became of each setting: taken over, renamed, or without an equivalent, and why. Scripts are read, never run."
 )
 
 
 def run(arguments: Sequence[str]) -> int:
     """Show or validate the settings of a command line."""
+    if arguments and arguments[0] == "import":
+        return _import(arguments[1:])
     if not arguments or {"-h", "--help"} & set(arguments):
         print(USAGE)
         return 0
@@ -45,6 +53,35 @@ def run(arguments: Sequence[str]) -> int:
     else:
         given = sum(not origin.startswith(DEFAULT) for origin in resolved.origins.values())
         print(f"Valid: {given} of {len(resolved.origins)} settings are given, the others are defaults.")
+    return 0
+
+
+def _import(arguments: Sequence[str]) -> int:
+    """Convert another system's configuration, check the result, and print it or write it to a file."""
+    from qed.config.imports.convert import convert_options, list_rows, load_system, suggest_command
+    from qed.config.imports.read import read_options
+
+    words = list(arguments)
+    cut = words.index("--") if "--" in words else len(words)
+    parser = Parser("config import", "Turn another system's configuration into one of qed's.")
+    parser.add_argument("system", metavar="SYSTEM", help="trl, open-r1, verl, luffy, llama-factory or axolotl")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="YAML files or shell scripts")
+    parser.add_argument("--method", default="", help="the method, where the files do not say it: sft, grpo, dpo, …")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the YAML file to write (default: stdout)")
+    args = parser.parse(words[:cut])
+    system = load_system(args.system)
+    if not args.files and not words[cut + 1 :]:
+        raise UsageError("qed config import needs a file, or arguments after --.")
+    given = read_options(args.files, words[cut + 1 :]) | ({"method": args.method} if args.method else {})
+    imported = convert_options(system, given)
+    print(format_columns([(imported.title, "value", "qed", "note"), *list_rows(imported)]), file=sys.stderr)
+    print(f"\nRun it with: {suggest_command(imported, args.out)}", file=sys.stderr)
+    if args.out is None:
+        print(imported.text, end="")
+    elif args.out.exists():
+        raise UsageError(f"{args.out} exists. Choose another name for --out, or delete it.")
+    else:
+        args.out.write_text(imported.text, encoding="utf-8")
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, TypeGuard
 
 from qed.data.sources.fields import Fields, SkippedRow, convert_answer, convert_to_text
@@ -111,11 +112,24 @@ def read_verl(row: Row, place: Place) -> Fields:
     bare, solution = (info[key] if isinstance(info.get(key), str) else "" for key in ("question", "solution"))
     return Fields(
         bare if bare.strip() and bare in question else question,
-        convert_answer(gold, place, "reward_model.ground_truth") if gold is not None else "",
+        _convert_gold(gold, place) if gold is not None else "",
         solution,
         completion or next(iter(traces), ""),
         ("prompt", "reward_model", "target", TRACES, PROBABILITIES, "__index_level_0__"),
         {key: info[key] for key in ("subject", "level") if info.get(key) is not None}
+        # The rewards of verl's users read other values than a text as they are.
+        | ({"ground_truth": gold} if isinstance(gold, dict | list) else {})
         | ({"traces": traces} if traces else {})
         | ({"trace_probabilities": probabilities} if probabilities else {}),
     )
+
+
+def _convert_gold(gold: Any, place: Place) -> str:
+    """Convert verl's ground truth to text: of a dict its `target`, of several alternatives the first."""
+    if not isinstance(gold, dict):
+        return convert_answer(gold, place, "reward_model.ground_truth")
+    target = gold.get("target", gold.get("answer"))
+    if isinstance(target, list | tuple):
+        target = next(iter(target), None)
+    plain = isinstance(target, str | int | float)
+    return convert_answer(target, place, "reward_model.ground_truth.target") if plain else json.dumps(gold)

@@ -1,0 +1,95 @@
+"""axolotl: its YAML files, for SFT, DPO and GRPO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qed.config.imports import huggingface as hf
+from qed.config.imports import trl
+from qed.config.imports.rules import Draft, Options, absent, rename
+from qed.errors import UsageError
+
+TITLE = "axolotl"
+SHARED = {
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "num_train_epochs": 1,
+    "lr_scheduler_type": "cosine",
+    "max_grad_norm": 1.0,
+    "seed": 42,
+}
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "sft": SHARED,
+    "dpo": {**SHARED, "beta": 0.1},
+    "grpo": {**trl.DEFAULTS["grpo"], **SHARED},
+}
+METHODS = {"grpo": "grpo", "dpo": "dpo", "ipo": "dpo", "none": "sft"}
+# Settings that axolotl has under `trl:` are TRL's own, and so are these under other names.
+NESTED = "trl."
+RENAMED = {
+    "micro_batch_size": "per_device_train_batch_size",
+    "num_epochs": "num_train_epochs",
+    "lr_scheduler": "lr_scheduler_type",
+}
+RULES = (
+    rename("model.name", "base_model"),
+    rename("data.validation_split", "val_set_size"),
+    rename("learner.packing", "sample_packing"),
+    rename("learner.betas", "adam_betas"),
+    rename("model.attention", "flash_attention", values={"true": "flash_attention_2"}),
+    rename("model.attention", "sdp_attention", values={"true": "sdpa"}),
+    absent("demonstrations that do not fit the model are left out, not cut", "sequence_len", "pad_to_sequence_len"),
+    absent("only the answer is trained", "train_on_inputs"),
+    absent("the columns of a file are found by themselves, or named by --data.map", "datasets.", "test_datasets."),
+    absent("the prompt is --prompt, or the model's chat template", "chat_template", "chat_template_jinja"),
+    absent("the model's class is read from its files", "model_type", "tokenizer_type", "is_llama_derived_model"),
+    absent("use qed evaluate", "eval_table_size", "eval_max_new_tokens", "do_bench_eval"),
+    absent("all layers are trained, or their adapters", "unfrozen_parameters", "lora_fan_in_fan_out"),
+    absent(hf.ONE_PROCESS, "vllm.", "plugins", "fsdp_version", "dataset_processes", "sequence_parallel_degree"),
+    absent("adapters are kept in the run's folder", "lora_model_dir", "resume_from_checkpoint", "saves_per_epoch"),
+    absent("evaluation.every counts steps", "evals_per_epoch"),
+    absent("tokens are the model's own", "tokens", "load_in_8bit", "auto_resume_from_checkpoints", "gptq"),
+    *trl.RULES,
+)
+
+
+def choose_method(options: Options) -> str:
+    """Return the command for `rl:`, SFT without it.
+
+    Raises:
+        UsageError: qed has no such method.
+    """
+    name = str(options.get("rl", default="none")).lower()
+    options.read.update(("rl", "method"))
+    if name not in METHODS:
+        raise UsageError(f"rl is {name}, which qed does not have. It has: {', '.join(METHODS)}.")
+    for key in [key for key in options.given if key.startswith(NESTED)]:
+        options.given[key.removeprefix(NESTED)] = options.given.pop(key)
+    for own, theirs in RENAMED.items():
+        if own in options.given:
+            options.given[theirs] = options.given.pop(own)
+    return METHODS[name]
+
+
+def derive(draft: Draft, method: str) -> None:
+    """Set what depends on several settings."""
+    options = draft.options
+    adapter = options.get("adapter")
+    options.read.add("adapter")
+    if adapter == "qlora" or options.is_on("load_in_4bit"):
+        options.given.setdefault("load_in_4bit", True)
+    if adapter in ("lora", "qlora"):
+        options.given["use_peft"] = True
+    if options.is_on("lora_target_linear"):
+        options.read.add("lora_target_modules")
+    options.read.add("lora_target_linear")
+    if str(options.get("bf16")) == "auto":
+        options.given["bf16"] = True
+    trl.derive(draft, method)
+    options.read.update(("use_peft", "rl"))
+    if options.get("rl") == "ipo":
+        draft.set("rl", "algorithm.losses", ["ipo"])
+    paths = [value for key, value in options.given.items() if key.startswith("datasets.") and key.endswith(".path")]
+    if len(paths) > 1:
+        hf.set_tasks(draft, "datasets.0.path", paths)

@@ -1,0 +1,241 @@
+"""What TRL, open-r1, LLaMA-Factory and axolotl share: the trainer of transformers, its batches and its adapters."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from qed.config import plugins
+from qed.config.imports.rules import Draft, absent, rename
+from qed.config.task_names import parse_task
+from qed.errors import UsageError
+
+SCHEDULES = {
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "linear": "linear",
+    "cosine": "cosine",
+    "cosine_with_min_lr": None,
+    "cosine_with_restarts": None,
+    "polynomial": None,
+    "inverse_sqrt": None,
+}
+OPTIMIZERS = {
+    **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw", "adamw_hf"), "adamw"),
+    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit", "paged_adamw_8bit"), "adamw8bit"),
+}
+ATTENTION = {"flash_attention_2": "flash_attention_2", "sdpa": "sdpa", "eager": "eager", "auto": "auto"}
+PRECISION = {
+    **dict.fromkeys(("bfloat16", "bf16", "torch.bfloat16"), "bfloat16"),
+    **dict.fromkeys(("float32", "fp32", "torch.float32"), "float32"),
+}
+ONE_PROCESS = "qed trains in one process"
+OWN_SAMPLER = "qed samples by itself; see sampling.sampler"
+HUB = "hub"  # the task that reads any data set of the hub, where qed has it
+NO_HUB = "qed sends nothing to the hub while it trains"
+OF_NO_EFFECT = "changes no result"
+EVERY_FILE = "qed keeps every rollout and metric of a run"
+
+RULES = (
+    rename("learner.lr", "learning_rate"),
+    rename("learner.schedule", "lr_scheduler_type", "lr_scheduler", values=SCHEDULES),
+    rename("learner.weight_decay", "weight_decay"),
+    rename("learner.clip_norm", "max_grad_norm"),
+    rename("learner.optimizer", "optim", "optimizer", values=OPTIMIZERS),
+    rename("model.revision", "model_revision", values={"main": None}, why="the newest revision is the default"),
+    rename("model.attention", "attn_implementation", values=ATTENTION),
+    rename("model.precision", "torch_dtype", "dtype", values=PRECISION),
+    rename("model.gradient_checkpointing", "gradient_checkpointing"),
+    rename("run.seed", "seed"),
+    rename("run.out", "output_dir"),
+    rename("run.log_every", "logging_steps"),
+    rename("run.project", "wandb_project"),
+    rename("run.entity", "wandb_entity"),
+    absent("a run is named by its folder, run.out", "run_name", "wandb_run_name", "wandb_name", "wandb_run_id"),
+    absent("its format is the model's own", "chat_template", "chat_template_kwargs.", "eos_token", "pad_token"),
+    absent(
+        ONE_PROCESS,
+        "deepspeed fsdp fsdp_config. ddp_timeout ddp_find_unused_parameters dataloader_num_workers",
+        "num_machines main_process_port config_file accelerator_config. gpu_ids parallelism_config.",
+    ),
+    absent(
+        OF_NO_EFFECT,
+        "logging_first_step logging_strategy log_level log_completions num_completions_to_print",
+        "gradient_checkpointing_kwargs. tf32 torch_compile use_liger_kernel dataloader_pin_memory",
+        "per_device_eval_batch_size do_train do_eval overwrite_output_dir overwrite_cache group_by_length",
+        "remove_unused_columns preprocessing_num_workers dataset_num_proc plot_loss include_tokens_per_second",
+        "disable_tqdm save_safetensors save_only_model eval_on_start_batch log_unique_prompts config",
+        "include_num_input_tokens_seen dataset_prepared_path strict special_tokens. debug hub_strategy",
+    ),
+    absent(NO_HUB, "push_to_hub", "hub_model_id", "hub_private_repo", "hub_token", "hub_model_revision"),
+    absent("the model's code is its transformers class", "trust_remote_code"),
+    absent("adapters have no dropout", "lora_dropout"),
+    absent("only the adapters of linear layers are trained", "lora_modules_to_save", "additional_target"),
+    absent("adapters are plain LoRA", "use_rslora", "use_dora", "loraplus_lr_ratio", "lora_task_type"),
+)  # fmt: skip
+
+
+def set_adapters(draft: Draft, rank: str, alpha: str, targets: str, on: bool) -> None:
+    """Set the LoRA settings: without adapters, rank 0 trains all weights."""
+    options = draft.options
+    if not on:
+        for name in (rank, alpha, targets):
+            if options.has(name):
+                draft.skip(name, "adapters are not switched on")
+        return
+    draft.set(rank, "model.lora_rank", int(options.number(rank)))
+    if options.get(alpha) is not None:
+        draft.set(alpha, "model.lora_alpha", int(options.number(alpha)))
+    chosen = options.get(targets)
+    if chosen in (None, "all-linear", "all", ["all-linear"], ["all"]):
+        options.read.add(targets)
+    else:
+        draft.set(targets, "model.lora_targets", chosen)
+
+
+def set_precision(draft: Draft) -> None:
+    """Set the precision of the computation from the trainer's switches; a dtype of the model comes first."""
+    options = draft.options
+    if options.has("torch_dtype", "dtype"):
+        options.read.update(("bf16", "fp16"))
+    elif options.is_on("fp16"):
+        draft.skip("fp16", "the precisions are float32 and bfloat16")
+    elif options.get("bf16") not in (None, False):
+        draft.set("bf16", "model.precision", "bfloat16")
+
+
+def set_length(draft: Draft, updates_per_step: float) -> int:
+    """Set the steps, or the epochs; return the steps, 0 if they depend on the data.
+
+    Args:
+        draft: the configuration.
+        updates_per_step: optimizer steps of the trainer in one step of qed.
+    """
+    options = draft.options
+    steps = options.number("max_steps", default=-1)
+    if steps > 0:
+        result = max(1, round(steps / updates_per_step))
+        draft.set("max_steps", "learner.steps", result, _explain_updates(updates_per_step))
+        if options.has("num_train_epochs"):
+            draft.skip("num_train_epochs", "max_steps comes first")
+        return result
+    name = "num_train_epochs,max_steps"
+    if "learner.epochs" in draft.table.settings:
+        draft.set(name, "learner.epochs", options.number("num_train_epochs"))
+    else:
+        draft.skip(name, "set learner.steps to epochs x problems / problems of a step")
+    return 0
+
+
+def set_warmup(draft: Draft, steps: int, updates_per_step: float) -> None:
+    """Set the warm-up, by steps or by a share of them."""
+    options = draft.options
+    count, share = options.number("warmup_steps"), options.number("warmup_ratio")
+    if 0 < count < 1:
+        count, share = 0, count  # transformers takes a share below 1 here too
+    if count:
+        result = max(1, round(count / updates_per_step))
+        draft.set("warmup_steps", "learner.warmup_steps", result, _explain_updates(updates_per_step))
+    elif share and "learner.warmup_ratio" in draft.table.settings:
+        draft.set("warmup_ratio", "learner.warmup_ratio", share)
+    elif share and steps:
+        draft.set("warmup_ratio", "learner.warmup_steps", round(share * steps), f"of {steps} steps")
+    elif share:
+        draft.skip("warmup_ratio", "set learner.warmup_steps to this share of learner.steps")
+
+
+def set_cadence(draft: Draft, updates_per_step: float) -> None:
+    """Set how often a run saves and evaluates: in qed's steps, where the trainer counts optimizer steps."""
+    options = draft.options
+    strategies = {"save": ("save_strategy",), "eval": ("eval_strategy", "evaluation_strategy")}
+    for what, ours in (("save", "run.save_every"), ("eval", "evaluation.every")):
+        name, strategy = f"{what}_steps", options.get(*strategies[what])
+        if strategy in (None, "steps") and options.has(name) and options.number(name) >= 1:
+            result = max(1, round(options.number(name) / updates_per_step))
+            draft.set(name, ours, result, _explain_updates(updates_per_step))
+        elif options.has(name):
+            draft.skip(name, f"{what}_strategy is {strategy}" if strategy else "a share of all steps")
+        if strategy in ("epoch", "best"):
+            draft.skip(strategies[what][0], f"{ours} counts steps")
+    if options.has("save_total_limit"):
+        draft.set("save_total_limit", "run.keep_last", options.get("save_total_limit"))
+    if options.has("eval_on_start"):
+        draft.set("eval_on_start", "evaluation.at_start", options.get("eval_on_start"))
+
+
+def set_trackers(draft: Draft, *names: str) -> None:
+    """Set the trackers among those that qed has."""
+    theirs = next((name for name in names if draft.options.has(name)), "")
+    draft.options.read.update(names)
+    if not theirs:
+        return
+    chosen = draft.options.get(theirs)
+    chosen = [one for one in (chosen if isinstance(chosen, list) else [chosen]) if one not in ("none", "console")]
+    if chosen:
+        draft.set(theirs, "run.trackers", chosen)
+
+
+def set_tasks(draft: Draft, theirs: str, names: Any, ours: str = "data.tasks") -> None:
+    """Set the tasks to those data sets that qed knows by name, and to files that exist."""
+    found: list[str] = []
+    lost: list[str] = []
+    for name in names if isinstance(names, list) else [names]:
+        task = KNOWN_TASKS.get(str(name).lower(), str(name))
+        if not _is_task(task) and task.count("/") == 1 and not task.startswith((".", "/")):
+            task = f"{HUB}:{task}"
+        (found if _is_task(task) else lost).append(task)
+    if found:
+        draft.set(theirs, ours, found, "" if not lost else f"without {', '.join(lost)}: there is no such file or task")
+    if lost and not found:
+        option = f"--{ours}" if ours != "data.tasks" else "--tasks"
+        draft.skip(theirs, f"there is no such file or task here: give it by {option}")
+        files = all(parse_task(name).leaf == "files" for name in lost)
+        draft.arguments += [option, ",".join(lost) if files else "FILE"]
+
+
+def _is_task(name: str) -> bool:
+    task = parse_task(name)
+    try:
+        plugins.check_leaf("tasks", task.leaf)
+    except UsageError:
+        return False
+    return not task.path or Path(task.path).exists() or task.leaf == HUB
+
+
+# Data sets of the hub that are tasks of qed.
+KNOWN_TASKS = {
+    "openai/gsm8k": "gsm8k",
+    "gsm8k": "gsm8k",
+    "open-r1/openr1-math-220k": "openr1",
+    "elliott/openr1-math-46k-8192": "openr1",
+    "bytedtsinghua-sia/dapo-math-17k": "dapo17k",
+    "open-r1/dapo-math-17k-processed": "dapo17k",
+    "agentica-org/deepscaler-preview-dataset": "deepscaler",
+    "nvidia/openmathreasoning": "openmathreasoning",
+    "unsloth/openmathreasoning-mini": "openmathreasoning",
+    "huggingfaceh4/math-500": "math:test500",
+    "huggingfaceh4/aime_2024": "aime",
+    "hendrycks/competition_math": "competition_math",
+}
+
+
+def count_processes(options: Any) -> int:
+    """Return the number of processes that train."""
+    return max(1, int(options.number("num_processes", "nproc_per_node", "NPROC_PER_NODE", default=1)))
+
+
+def count_rollouts(options: Any) -> int:
+    """Return the rows of an optimizer step: per device x accumulation x processes."""
+    per_device = options.number("per_device_train_batch_size")
+    return int(per_device * options.number("gradient_accumulation_steps") * count_processes(options))
+
+
+def _explain_updates(updates_per_step: float) -> str:
+    return "" if updates_per_step == 1 else f"{updates_per_step:g} optimizer steps are one step"
+
+
+def divide(total: int, part: int) -> tuple[int, str]:
+    """Return how many parts a total has, and a note if it does not divide evenly."""
+    count = max(1, math.ceil(total / max(1, part)))
+    return count, "" if total % max(1, part) == 0 else f"{total} is not a multiple of {part}: rounded up"

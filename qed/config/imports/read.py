@@ -1,0 +1,171 @@
+"""Read the configurations of other systems: YAML files, shell scripts, and arguments of a command line.
+
+A shell script is read, never run: its assignments are put in for `$NAME` and `${NAME:-default}`, and its options are
+those of the form `--name value` or `a.b.c=value`. In YAML files `${a.b}` of Hydra is resolved.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qed.errors import UsageError
+
+YAML_SUFFIXES = (".yaml", ".yml")
+VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^}]*))?\}|(\w+))")
+ASSIGNMENT = re.compile(r"^([A-Za-z_]\w*)=(?!=)(.*)$", re.DOTALL)
+DECLARATIONS = ("export", "declare", "local", "readonly")
+SETTING = re.compile(r"^\+{0,2}([A-Za-z_][\w-]*(?:[./][\w-]+)+)=(.*)$", re.DOTALL)
+OPTION = re.compile(r"^--([A-Za-z_][\w.-]*)(?:=(.*))?$", re.DOTALL)
+REFERENCE = re.compile(r"^\$\{(?:oc\.select:)?([\w.]+)(?:,(.*))?\}$")
+# The words after which a method's name follows, and files whose name is one.
+METHOD_AFTER = ("trl", "rlhf_type")
+FILES = ("config", "config_file")
+METHOD = "method"
+
+
+def read_options(files: Sequence[Path], arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the settings of files, and of arguments over them, by dotted name.
+
+    Raises:
+        UsageError: a file cannot be read.
+    """
+    found: dict[str, Any] = {}
+    for file in files:
+        found |= _read_file(file)
+    return _resolve(found | _read_arguments(arguments, Path()))
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} cannot be read: it is not UTF-8 text.") from error
+    if file.suffix not in YAML_SUFFIXES:
+        return _read_arguments(_split_script(text), file.parent)
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(tree, dict):
+        raise UsageError(f"{file} is not a configuration: it has no `key: value` lines.")
+    return dict(_flatten(tree, ""))
+
+
+def _flatten(value: Any, prefix: str) -> Iterable[tuple[str, Any]]:
+    """Yield the settings of a tree by dotted name; entries of a list of mappings have their number as name."""
+    if isinstance(value, dict) and (value or not prefix):
+        for key, inner in value.items():
+            yield from _flatten(inner, f"{prefix}.{key}".lstrip("."))
+    elif isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        for index, inner in enumerate(value):
+            yield from _flatten(inner, f"{prefix}.{index}")
+    else:
+        yield prefix, [_read_value(one) for one in value] if isinstance(value, list) else _read_value(value)
+
+
+def _read_value(value: Any) -> Any:
+    """Return a text as the number, boolean or list that it means; YAML takes 1e-6 for a text."""
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if text in ("null", "None", "~", ""):
+        return None
+    if text.startswith("[") and text.endswith("]"):
+        return [_read_value(part.strip().strip("'\"")) for part in text[1:-1].split(",") if part.strip()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return value
+
+
+def _split_script(text: str) -> list[str]:
+    """Return the words of a shell script, with the values of its own assignments."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    variables: dict[str, str] = {}
+    words: list[str] = []
+    for line in re.sub(r"\\[ \t]*\n", " ", "\n".join(lines)).split("\n"):
+        found = _split_line(line)
+        # Assignments come first in a line, perhaps before a command.
+        while found and (found[0] in DECLARATIONS or ASSIGNMENT.match(found[0])):
+            if match := ASSIGNMENT.match(found.pop(0)):
+                variables[match[1]] = _expand(match[2], variables)
+        words += [_expand(word, variables) for word in found]
+    return words
+
+
+def _split_line(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:
+        return line.split()  # a quotation mark that is closed on another line
+
+
+def _expand(text: str, variables: Mapping[str, str]) -> str:
+    def put_in(match: re.Match[str]) -> str:
+        name = match[1] or match[3]
+        return variables.get(name, match[2] if match[2] is not None else match[0])
+
+    return VARIABLE.sub(put_in, text)
+
+
+def _read_arguments(words: Sequence[str], folder: Path) -> dict[str, Any]:
+    """Return the options among the words of a command line; files that it names with --config come first."""
+    found: dict[str, Any] = {}
+    files: dict[str, Any] = {}
+    for index, word in enumerate(words):
+        if match := SETTING.match(word):
+            found[match[1].replace("/", ".")] = _read_value(match[2])
+        elif match := OPTION.match(word):
+            name = match[1].replace("-", "_")
+            values = [match[2]] if match[2] is not None else _take_values(words[index + 1 :])
+            if name in FILES and values:
+                files |= _read_named_file(values[0], folder)
+            found[name] = _read_value(values[0]) if len(values) == 1 else [*map(_read_value, values)] or True
+        elif word in METHOD_AFTER and index + 1 < len(words):
+            found[METHOD] = words[index + 1]
+        elif word.endswith((".py", "main_ppo", "sft_trainer")):
+            found.setdefault(METHOD, re.split(r"[./]", word.removesuffix(".py"))[-1])
+    return files | found
+
+
+def _take_values(words: Sequence[str]) -> list[str]:
+    """Return the words up to the next option: the values of one that may have several."""
+    values: list[str] = []
+    for word in words:
+        if word.startswith("--") or SETTING.match(word) or word in ("|", "&&", "&", ";", "2>&1"):
+            break
+        values.append(word)
+    return values
+
+
+def _read_named_file(name: str, folder: Path) -> dict[str, Any]:
+    """Read a YAML file that a command line names, relative to the current folder or that of the script."""
+    files = [Path(name), *(parent / name for parent in (folder, *folder.absolute().parents))]
+    file = next((file for file in files if file.suffix in YAML_SUFFIXES and file.is_file()), None)
+    return _read_file(file) if file else {}
+
+
+def _resolve(options: dict[str, Any]) -> dict[str, Any]:
+    """Replace references of Hydra by what they refer to; those that cannot be resolved are left out."""
+    resolved = {}
+    for name, value in options.items():
+        for _ in range(5):
+            match = REFERENCE.match(value) if isinstance(value, str) else None
+            if match is None:
+                break
+            value = options.get(match[1], _read_value(match[2] or ""))
+        if not (isinstance(value, str) and "${" in value):
+            resolved[name] = value
+    return resolved

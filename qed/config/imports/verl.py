@@ -1,0 +1,216 @@
+"""verl: its YAML files and the Hydra overrides of its scripts; also those of LUFFY and ExGRPO, which extend it."""
+
+from __future__ import annotations
+
+from qed.config.imports import huggingface as hf
+from qed.config.imports.rules import Draft, Options
+from qed.config.imports.verl_tables import (
+    ACTOR,
+    AVERAGES,
+    DEFAULTS,
+    GUIDED,
+    KL,
+    METHODS,
+    MODEL,
+    ROLLOUT,
+    RULES,
+    SURROGATES,
+)
+from qed.errors import UsageError
+
+__all__ = ["DEFAULTS", "RULES", "TITLE", "choose_method", "derive"]
+
+TITLE = "verl"
+SWITCHES = f"{ACTOR}use_kl_loss,algorithm.use_kl_in_reward"
+
+
+def choose_method(options: Options) -> str:
+    """Return the command for verl's advantage estimator, or LUFFY's mode.
+
+    Raises:
+        UsageError: the estimator needs a critic, or is not known.
+    """
+    script = str(options.get("method", default=""))
+    if "sft" in script or options.has("model.partial_pretrain"):
+        return "sft"
+    name = str(options.get("algorithm.adv_estimator", default="gae"))
+    if name in ("grpo", "grpo_split") and options.is_on(f"{ACTOR}use_sft_multitask_loss"):
+        return "rl_sft"
+    given = (
+        options.get(f"{ROLLOUT}max_prefix_ratio", default=1.0) != 0
+        and options.get(f"{ROLLOUT}n_prefix", default=1) != 0
+    )
+    if name in ("grpo", "grpo_split") and options.is_on(f"{ACTOR}use_off_policy_loss") and given:
+        return "luffy"
+    if name not in METHODS:
+        reason = "needs a critic, which qed does not train" if name == "gae" else "is not known to qed"
+        raise UsageError(
+            f"algorithm.adv_estimator is {name}, which {reason}. Known: {', '.join(METHODS)}. To import the rest: "
+            "add -- algorithm.adv_estimator=grpo."
+        )
+    return METHODS[name]
+
+
+def derive(draft: Draft, method: str) -> None:
+    """Set what depends on several settings."""
+    options = draft.options
+    hf.set_adapters(
+        draft, f"{MODEL}lora_rank", f"{MODEL}lora_alpha", f"{MODEL}target_modules",
+        options.number(f"{MODEL}lora_rank") > 0,
+    )  # fmt: skip
+    for theirs, ours in (("data.train_files", "data.tasks"), ("data.val_files", "evaluation.tasks")):
+        if options.has(theirs):
+            hf.set_tasks(draft, theirs, options.get(theirs), ours)
+    hf.set_trackers(draft, "trainer.logger")
+    if options.has("trainer.logger") and not any(row.theirs == "trainer.logger" for row in draft.rows):
+        draft.skip("trainer.logger", "the console is always on")
+    _set_length(draft)
+    draft.set("actor_rollout_ref.actor.fsdp_config.dtype", "model.precision", "bfloat16", "mixed precision, as FSDP's")
+    if method == "sft":
+        draft.set("data.train_batch_size", "learner.batch_size", int(options.number("data.train_batch_size")))
+        return
+    _set_batches(draft)
+    _set_loss(draft, method)
+    _set_kl(draft)
+    _set_selection(draft)
+    _set_reward(draft)
+
+
+def _set_length(draft: Draft) -> None:
+    options = draft.options
+    steps = options.number("trainer.total_training_steps", default=0)
+    options.read.update(("trainer.total_epochs", "trainer.total_training_steps"))
+    if steps > 0:
+        draft.set("trainer.total_training_steps", "learner.steps", int(steps))
+    elif "learner.epochs" in draft.table.settings:
+        draft.set("trainer.total_epochs", "learner.epochs", options.number("trainer.total_epochs"))
+    else:
+        draft.skip("trainer.total_epochs", "set learner.steps to epochs x problems / data.train_batch_size")
+    for section in (ACTOR, ""):
+        count, share = f"{section}optim.lr_warmup_steps", f"{section}optim.lr_warmup_steps_ratio"
+        if options.number(count, default=-1) > 0:
+            draft.set(count, "learner.warmup_steps", int(options.number(count)))
+        elif options.number(share) > 0 and ("learner.warmup_ratio" in draft.table.settings or steps <= 0):
+            draft.set(share, "learner.warmup_ratio", options.number(share))
+        elif options.number(share) > 0:
+            draft.set(share, "learner.warmup_steps", round(options.number(share) * steps))
+
+
+def _set_batches(draft: Draft) -> None:
+    """Set the problems of a step, and the rollouts of an update: verl counts prompts in both."""
+    options = draft.options
+    problems, samples = int(options.number("data.train_batch_size")), int(options.number(f"{ROLLOUT}n"))
+    if options.has("data.gen_batch_size"):
+        draft.skip("data.gen_batch_size", "dynamic sampling draws as many problems as are missing")
+    draft.set("data.train_batch_size", "sampling.problems_per_step", problems)
+    mini = min(problems, int(options.number(f"{ACTOR}ppo_mini_batch_size")))
+    note = f"{mini} problems x {samples} answers"
+    draft.set(f"{ACTOR}ppo_mini_batch_size,{ROLLOUT}n", "learner.batch_size", mini * samples, note)
+    options.read.discard(f"{ROLLOUT}n")
+    draft.set(f"{ROLLOUT}n", "sampling.group_size", samples)
+
+
+def _set_loss(draft: Draft, method: str) -> None:
+    """Set the surrogate, its clips, the average and the scale of advantages."""
+    options = draft.options
+    mode, average = f"{ACTOR}policy_loss.loss_mode", f"{ACTOR}loss_agg_mode"
+    if method not in GUIDED:
+        _set_clips(draft)
+        if str(options.get(mode)) in SURROGATES:
+            draft.set(mode, "algorithm.surrogate", SURROGATES[str(options.get(mode))])
+        else:
+            draft.skip(mode, f"qed has {', '.join(SURROGATES)}")
+    if options.is_on(f"{ACTOR}loss_remove_token_mean"):
+        draft.set(f"{ACTOR}loss_remove_token_mean", "algorithm.average", "constant", "LUFFY divides by a length")
+    elif method in GUIDED:
+        options.read.add(average)
+    elif str(options.get(average)) in AVERAGES:
+        draft.set(average, "algorithm.average", AVERAGES[str(options.get(average))])
+    else:
+        draft.skip(average, f"qed has {', '.join(AVERAGES)}")
+    std = "algorithm.grpo_use_std" if options.has("algorithm.grpo_use_std") else "algorithm.norm_adv_by_std_in_grpo"
+    if method in ("grpo", "grpo_passk", *GUIDED):
+        draft.set(std, "algorithm.normalize_std", bool(options.get(std)))
+    options.read.add(std)
+
+
+def _set_clips(draft: Draft) -> None:
+    clip = draft.options.number(f"{ACTOR}clip_ratio")
+    for side in ("low", "high"):
+        names = f"{ACTOR}clip_ratio_{side},{ACTOR}clip_ratio"
+        value = draft.options.number(f"{ACTOR}clip_ratio_{side}", default=clip)
+        draft.set(names, f"algorithm.clip_{side}", value)
+    draft.set(f"{ACTOR}clip_ratio_c", "algorithm.clip_dual", draft.options.number(f"{ACTOR}clip_ratio_c"))
+
+
+def _set_kl(draft: Draft) -> None:
+    """Set the KL in the loss or in the reward; verl has settings for both, and a switch for each."""
+    options = draft.options
+    in_loss, in_reward = options.is_on(f"{ACTOR}use_kl_loss"), options.is_on("algorithm.use_kl_in_reward")
+    _set_one_kl(draft, in_loss, (f"{ACTOR}kl_loss_coef", f"{ACTOR}kl_loss_type"), "loss")
+    both = ("algorithm.kl_ctrl.kl_coef", "algorithm.kl_penalty")
+    _set_one_kl(draft, in_reward and not in_loss, both, "reward")
+    if not (in_loss or in_reward):
+        draft.set(SWITCHES, "algorithm.kl", 0.0)
+    if options.get("algorithm.kl_ctrl.type") == "adaptive" and in_reward:
+        target, horizon = "algorithm.kl_ctrl.target_kl", "algorithm.kl_ctrl.horizon"
+        draft.set(target, "algorithm.kl_target", options.number(target, default=0.1))
+        draft.set(horizon, "algorithm.kl_horizon", int(options.number(horizon, default=10000)))
+    elif options.has("algorithm.kl_ctrl.type"):
+        draft.skip("algorithm.kl_ctrl.type", "a fixed weight is the default")
+
+
+def _set_one_kl(draft: Draft, on: bool, names: tuple[str, str], place: str) -> None:
+    options, (weight, kind) = draft.options, names
+    if not on:
+        for name in (weight, kind):
+            if options.has(name):
+                draft.skip(name, "this KL is switched off")
+        return
+    draft.set(weight, "algorithm.kl", options.number(weight))
+    draft.set(SWITCHES, "algorithm.kl_place", place)
+    if str(options.get(kind)) in KL:
+        draft.set(kind, "algorithm.kl_estimator", KL[str(options.get(kind))])
+    else:
+        draft.skip(kind, f"qed has {', '.join(KL)}")
+
+
+def _set_selection(draft: Draft) -> None:
+    """Set DAPO's dynamic sampling."""
+    options = draft.options
+    if options.has("algorithm.filter_groups.enable"):
+        on = options.is_on("algorithm.filter_groups.enable")
+        draft.set("algorithm.filter_groups.enable", "algorithm.dynamic_sampling", on)
+        rounds = options.number("algorithm.filter_groups.max_num_gen_batches", default=10)
+        if on and rounds > 0:
+            draft.set("algorithm.filter_groups.max_num_gen_batches", "algorithm.max_rounds", int(rounds))
+    for name in ("metric", "max_num_gen_batches"):
+        if options.has(f"algorithm.filter_groups.{name}"):
+            options.read.add(f"algorithm.filter_groups.{name}")
+
+
+def _set_reward(draft: Draft) -> None:
+    """Set the reward: a user's own on the command line, LUFFY's by its number, and DAPO's overlong punishment."""
+    options = draft.options
+    prefixes = ("custom_reward_function.", "reward.custom_reward_function.")
+    prefix = next((one for one in prefixes if options.has(f"{one}path")), prefixes[0])
+    own = options.get(f"{prefix}path")
+    buffers = ("reward_model.overlong_buffer.", "reward_model.reward_kwargs.overlong_buffer_cfg.",
+               "reward.reward_kwargs.overlong_buffer_cfg.", "custom_reward_function.overlong_buffer.")  # fmt: skip
+    buffer = next((one for one in buffers if options.is_on(f"{one}enable")), "")
+    overlong = ""
+    if buffer:
+        factor = options.number(f"{buffer}penalty_factor", default=1.0)
+        overlong = "overlong" if factor == 1 else f"{factor:g}*overlong"
+        draft.set(f"{buffer}len", "data.reward_options", [f"overlong.cache={int(options.number(f'{buffer}len'))}"])
+    if own:
+        name = options.get(f"{prefix}name", default="compute_score")
+        draft.skip(f"{prefix}path", "on the command line, because it is code")
+        draft.arguments += ["--reward", ",".join(filter(None, (f"{own}:{name}", overlong)))]
+    elif options.has("data.reward_impl_version"):
+        version = int(options.number("data.reward_impl_version"))
+        draft.set("data.reward_impl_version", "data.reward", ["luffy_think"])
+        if version in (1, 3):
+            draft.set("data.reward_impl_version", "data.reward_options", [f"luffy_think.version={version}"])
+    elif overlong:
+        draft.set(f"{buffer}enable,{buffer}penalty_factor", "data.reward", ["auto", overlong])

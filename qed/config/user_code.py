@@ -1,0 +1,193 @@
+"""Load code from outside of qed: a file, also one inside a package, or a module by its dotted name.
+
+A file inside a package is loaded with that package around it, so that its relative imports work, but the `__init__.py`
+of the packages run only if something in them is asked for: those of large libraries import what a single file of them
+does not need. Folders that an author would have on the path are added at its end, where they hide nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from qed.errors import UsageError
+
+# The names under which PyPI has packages that are imported by another name.
+PACKAGES = {
+    "antlr4": "antlr4-python3-runtime",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dotenv": "python-dotenv",
+    "latex2sympy2_extended": "latex2sympy2-extended",
+    "math_verify": "math-verify",
+    "PIL": "pillow",
+    "sklearn": "scikit-learn",
+    "swift": "ms-swift",
+    "yaml": "pyyaml",
+}
+
+PREFIX = "qed_user_"  # of the names under which files and their packages are imported
+
+
+def load_file(path: Path) -> ModuleType:
+    """Import a file.
+
+    Raises:
+        UsageError: the file cannot be imported; the message says why, and which package is missing.
+    """
+    path = path.resolve()
+    packages = _list_packages(path)
+    root = path.parents[len(packages)]
+    _append_to_path(root if packages else path.parent)
+    # Files of the same name in different folders need different module names.
+    name = f"{PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if packages:
+        name = _enter_packages(root, packages) + ("" if path.name == "__init__.py" else f".{path.stem}")
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} cannot be imported as a Python module.")
+    module = importlib.util.module_from_spec(spec)
+    # The dataclass decorator looks the module up by name in sys.modules.
+    sys.modules[module.__name__] = module
+    try:
+        _import(str(path), lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    except UsageError:
+        del sys.modules[module.__name__]
+        raise
+    # A package may replace itself by an object that imports lazily.
+    return sys.modules[module.__name__]
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module by its dotted name; the current folder counts as on the path.
+
+    Raises:
+        UsageError: there is no such module, or it cannot be imported.
+    """
+    _append_to_path(Path.cwd())
+    module: ModuleType = _import(name, lambda: importlib.import_module(name))
+    return module
+
+
+def _import(shown: str, load: Callable[[], Any]) -> Any:
+    """Return what `load` returns; a UsageError explains what it raises."""
+    try:
+        return load()
+    except SyntaxError as error:
+        where = f"{error.filename or shown}, line {error.lineno}"
+        raise UsageError(f"{where}: {error.msg}.") from error
+    except ModuleNotFoundError as error:
+        raise UsageError(_explain_missing(shown, error)) from error
+    except Exception as error:
+        raise UsageError(f"{shown} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _explain_missing(shown: str, error: ModuleNotFoundError) -> str:
+    """Explain a missing module: the one that was asked for, or one that it needs."""
+    missing = error.name or ""
+    if not missing:
+        return f"{shown} cannot be imported: {error}."
+    if shown == missing or shown.startswith(f"{missing}."):
+        parent, _, last = shown.rpartition(".")
+        hint = f" If {last} is a function of {parent}, write {parent}:{last}." if parent and missing == shown else ""
+        return f"There is no module {missing}. Is its folder on PYTHONPATH, or its package installed?{hint}"
+    if missing.startswith(PREFIX):
+        return f"{shown} cannot be imported: its package has no module {missing.partition('.')[2]}."
+    package = missing.partition(".")[0]
+    return f"{shown} needs the package {package}, which is not installed: pip install {PACKAGES.get(package, package)}"
+
+
+def _append_to_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+
+def _list_packages(path: Path) -> list[str]:
+    """Return the names of the packages around a file, the outermost first."""
+    names: list[str] = []
+    for folder in path.parents:
+        if not (folder / "__init__.py").is_file() or not folder.name.isidentifier():
+            break
+        names.insert(0, folder.name)
+    return names
+
+
+def _enter_packages(root: Path, names: list[str]) -> str:
+    """Enter the packages around a file into sys.modules; return the name of the innermost.
+
+    They have their usual names, unless another package of such a name is imported already.
+    """
+    top = sys.modules.get(names[0])
+    if top is None:
+        sys.meta_path.insert(0, PackageFinder(names[0], root))
+    elif str(root / names[0]) not in list(getattr(top, "__path__", [])):
+        address = PREFIX + hashlib.sha256(str(root).encode()).hexdigest()[:8]
+        sys.modules[address] = LazyPackage(address)
+        sys.modules[address].__path__ = [str(root)]
+        sys.meta_path.insert(0, PackageFinder(names[0], root))
+        names = [address, *names]
+    full = ".".join(names)
+    importlib.import_module(full)
+    return full
+
+
+class PackageFinder(MetaPathFinder, Loader):
+    """Finds the packages around a user's file, without running their `__init__.py`.
+
+    Args:
+        name: of the outermost package.
+        root: the folder that contains it.
+    """
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.name, self.root = name, root
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        """Return the spec of a package; None leaves any other module to Python."""
+        parent, _, last = fullname.rpartition(".")
+        inside = isinstance(sys.modules.get(parent), LazyPackage) and path
+        folder = Path(path[0]) / last if inside and path else self.root / last
+        if not (inside or fullname == self.name) or not (folder / "__init__.py").is_file():
+            return None
+        spec = ModuleSpec(fullname, self, origin=str(folder / "__init__.py"), is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+        spec.has_location = True  # so that the package has its __file__
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return the package as yet empty."""
+        return LazyPackage(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run nothing: the package runs its own file when it has to."""
+
+
+class LazyPackage(ModuleType):
+    """A package whose `__init__.py` runs when something is asked for that is no module of its folder."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Import a module of the folder, or run `__init__.py` and look there."""
+        own = self.__dict__
+        if name.startswith("__"):
+            raise AttributeError(name)
+        folder = Path(own["__path__"][0])
+        if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file():
+            return importlib.import_module(f"{own['__name__']}.{name}")
+        if not own.get("_ran"):
+            own["_ran"] = True
+            SourceFileLoader(own["__name__"], str(folder / "__init__.py")).exec_module(self)
+        # Some packages replace themselves in sys.modules by an object that imports lazily.
+        module = sys.modules[own["__name__"]]
+        if module is not self:
+            return getattr(module, name)
+        if name in own:
+            return own[name]
+        raise AttributeError(f"module {own['__name__']} has no attribute {name}")

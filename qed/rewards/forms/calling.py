@@ -1,0 +1,121 @@
+"""Call a function of another system with the arguments that it takes, and await those that are coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from qed.errors import UsageError, suggest_nearest
+from qed.types import Grade, Rollout
+
+Read = TypeVar("Read")
+Grades = list[Grade | None]
+# Grades all answers to a problem: a list of grades, None where it does not apply, or an awaitable of it.
+GradeFunction = Callable[[Sequence[Rollout]], Grades | Awaitable[Grades]]
+
+
+def list_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return the parameters of a function by name; none if Python does not know them, as for some built-ins."""
+    try:
+        return inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return {}
+
+
+def list_named(function: Callable[..., Any]) -> list[str]:
+    """Return the parameters of a function that can be given by name."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [name for name, parameter in list_parameters(function).items() if parameter.kind in kinds]
+
+
+def list_needed(function: Callable[..., Any]) -> list[str]:
+    """Return the parameters of a function that must be given."""
+    parameters = list_parameters(function)
+    return [name for name in list_named(function) if parameters[name].default is inspect.Parameter.empty]
+
+
+def takes_any(function: Callable[..., Any]) -> bool:
+    """Return whether a function has **kwargs."""
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in list_parameters(function).values())
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether calling a function, or an object with `__call__`, gives a coroutine."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def filter_accepted(name: str, function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the function accepts by name; all of them if it takes **kwargs.
+
+    Raises:
+        UsageError: the function needs an argument that is not offered.
+    """
+    missing = [key for key in list_needed(function) if key not in offered]
+    if missing:
+        raise UsageError(explain_missing(name, missing[0], offered))
+    named, everything = list_named(function), takes_any(function)
+    return {key: value for key, value in offered.items() if everything or key in named}
+
+
+def explain_missing(name: str, parameter: str, offered: Mapping[str, Any]) -> str:
+    """Return the message about a parameter that nothing in the data fits."""
+    return (
+        f"The reward function {name} needs '{parameter}', which the data does not have."
+        f"{suggest_nearest(parameter, offered)} It may take: {', '.join(offered)}."
+    )
+
+
+def read_later(result: Any, read: Callable[[Any], Read]) -> Read | Awaitable[Read]:
+    """Return `read(result)`; for an awaitable result, an awaitable of it."""
+    if not inspect.isawaitable(result):
+        return read(result)
+
+    async def finish() -> Read:
+        return read(await result)
+
+    return finish()
+
+
+def join_results(results: Sequence[Any]) -> Any:
+    """Return the results as a list, or an awaitable of it if any of them is awaitable; these are awaited together."""
+    return _gather(results) if any(map(inspect.isawaitable, results)) else list(results)
+
+
+def wait_for(results: Sequence[Any]) -> list[Any]:
+    """Return the results; those that are awaitable are awaited together, whether or not an event loop runs here."""
+    joined = join_results(results)
+    if not inspect.isawaitable(joined):
+        return list(joined)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(joined)  # type: ignore[arg-type]
+    return _run_in_thread(joined)
+
+
+def _run_in_thread(joined: Any) -> list[Any]:
+    """Await in a thread of its own, because this thread runs an event loop already, as in a notebook."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append((asyncio.run(joined), None))
+        except BaseException as error:  # noqa: BLE001 -- raised again in the caller's thread
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    results, error = outcome[0]
+    if error is not None:
+        raise error
+    return list(results)
+
+
+async def _gather(results: Sequence[Any]) -> list[Any]:
+    waiting = [result for result in results if inspect.isawaitable(result)]
+    done = iter(await asyncio.gather(*waiting))
+    return [next(done) if inspect.isawaitable(result) else result for result in results]

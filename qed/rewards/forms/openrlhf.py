@@ -1,0 +1,62 @@
+"""OpenRLHF: `reward_func(queries, prompts, labels)` for many answers; a query is a prompt with its answer.
+
+It returns a number for each, or a dict with `rewards`, and `extra_logs` whose numbers become parts. As for TRL's form,
+qed's own grader decides what is correct.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from qed.errors import UsageError
+from qed.rewards.forms.calling import GradeFunction, Grades, filter_accepted, read_later
+from qed.rewards.forms.trl import grade_scores, read_scores
+from qed.types import Rollout
+
+# Characters that a prompt may open, such as <think>; shorter overlaps are chance, such as a line break.
+SHORTEST_OPENED, LONGEST_OPENED = 3, 100
+
+
+def wrap_openrlhf(name: str, function: Callable[..., Any]) -> GradeFunction:
+    """Return a function of rollouts that calls one of OpenRLHF's form; `name` is for messages."""
+
+    def grade_rollouts(rollouts: Sequence[Rollout]) -> Grades | Awaitable[Grades]:
+        prompts = [_cut_opened(rollout) for rollout in rollouts]
+        offered = {
+            "queries": [prompt + rollout.text for prompt, rollout in zip(prompts, rollouts, strict=True)],
+            "prompts": prompts,
+            "labels": [rollout.problem.answer for rollout in rollouts],
+        }
+        result = function(**filter_accepted(name, function, offered))
+        return read_later(result, lambda value: _read_result(name, value, rollouts))
+
+    return grade_rollouts
+
+
+def _cut_opened(rollout: Rollout) -> str:
+    """Return the prompt without the end that the answer's text repeats, such as `<think>`."""
+    prompt, text = rollout.prompt_text or rollout.problem.question, rollout.text
+    lengths = range(min(len(prompt), len(text), LONGEST_OPENED), SHORTEST_OPENED - 1, -1)
+    return next((prompt[:-length] for length in lengths if prompt.endswith(text[:length])), prompt)
+
+
+def _read_result(name: str, result: Any, rollouts: Sequence[Rollout]) -> Grades:
+    logs: Mapping[str, Any] = {}
+    if isinstance(result, Mapping):
+        if "rewards" not in result:
+            raise UsageError(f"The reward function {name} returned a dict without 'rewards': {', '.join(result)}.")
+        result, logs = result["rewards"], result.get("extra_logs") or {}
+    columns = {key: _spread(value, len(rollouts)) for key, value in logs.items()}
+    grades = grade_scores(rollouts, read_scores(name, result, len(rollouts)))
+    return [
+        grade and replace(grade, parts={key: column[index] for key, column in columns.items() if column})
+        for index, grade in enumerate(grades)
+    ]
+
+
+def _spread(value: Any, count: int) -> list[float]:
+    """Return a logged value as one number per answer; empty if it is no number."""
+    values = list(value) if hasattr(value, "__len__") and len(value) == count else [value] * count
+    return [float(one) for one in values] if all(hasattr(one, "__float__") for one in values) else []

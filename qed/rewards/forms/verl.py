@@ -1,0 +1,103 @@
+"""verl: `compute_score(data_source, solution_str, ground_truth, extra_info=None)` for one answer, or for many.
+
+The score is a number, a tuple that begins with it, or a dict with `score` (in EasyR1 `overall`) and further numbers,
+which become parts. The answer is correct when `acc` (in EasyR1 `accuracy`) is positive, or, without it, when the score
+is positive. `pred`, if present, is the extracted answer. verl's own files name the answer's text `solution_str`,
+`model_output` or `predict_str`, and for many answers `solution_strs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from qed.errors import UsageError
+from qed.rewards.forms.calling import (
+    GradeFunction,
+    Grades,
+    filter_accepted,
+    join_results,
+    list_named,
+    list_needed,
+    read_later,
+)
+from qed.rewards.forms.golds import name_golds, read_gold, reads_mathematics
+from qed.types import Grade, Rollout
+
+TEXTS = ("solution_str", "model_output", "predict_str", "predict", "response", "completion", "reward_input")
+SIGNS = {*TEXTS, "ground_truth", "data_source"}  # a function with one of these parameters has verl's form
+MANY = {"solution_strs", "data_sources", "ground_truths", "predicts", "reward_inputs"}  # for many answers
+
+
+def wrap_verl(name: str, score: Callable[..., Any]) -> GradeFunction:
+    """Return a function of rollouts that calls one of verl's form; `name` is for messages."""
+    many = bool(MANY.intersection(list_named(score)))
+
+    def read_all(results: Any) -> Grades:
+        if many:
+            results = _split_results(name, results)
+        return [read_result(name, result) for result in results]
+
+    def grade_rollouts(rollouts: Sequence[Rollout]) -> Grades | Awaitable[Grades]:
+        rows = [build_arguments(rollout, score) for rollout in rollouts]
+        if many:
+            columns = {key: [row[key] for row in rows] for key in rows[0]}
+            columns |= {f"{key}s": values for key, values in columns.items()}
+            named = {key: values for key, values in columns.items() if key in list_named(score)}
+            results = score(**filter_accepted(name, score, named))
+        else:
+            results = join_results([score(**filter_accepted(name, score, row)) for row in rows])
+        return read_later(results, read_all)
+
+    return grade_rollouts
+
+
+def build_arguments(rollout: Rollout, score: Callable[..., Any]) -> dict[str, Any]:
+    """Build verl's four arguments for one answer, and what else the function needs by name."""
+    problem, meta, gold = rollout.problem, rollout.problem.meta, read_gold(rollout.problem)
+    needed = [name.removesuffix("s") for name in list_needed(score)]
+    texts: dict[str, Any] = dict.fromkeys(TEXTS, rollout.text)
+    texts["reward_input"] = {"response": rollout.text, "response_length": len(rollout.output), "ground_truth": gold}
+    return {
+        **name_golds(needed, problem, reads_mathematics(score)),
+        **{name: meta[name] for name in needed if name in meta},
+        **{name: texts[name] for name in needed if name in texts},
+        "data_source": meta.get("data_source") or meta.get("source") or "",
+        "solution_str": rollout.text,
+        "ground_truth": gold,
+        "extra_info": dict(meta.get("extra_info") or {}),
+    }
+
+
+def _split_results(name: str, results: Any) -> list[Any]:
+    """Return the results of a function for many answers as a list; EasyR1's older ones return a dict of lists."""
+    if isinstance(results, Mapping):
+        keys = list(results)
+        return [dict(zip(keys, row, strict=True)) for row in zip(*results.values(), strict=True)]
+    if not hasattr(results, "__iter__") or isinstance(results, str):
+        kind = type(results).__name__
+        raise UsageError(f"compute_score of {name} returned {kind} for several answers; it must return a list.")
+    return list(results)
+
+
+def read_result(name: str, result: Any) -> Grade:
+    """Read the result for one answer.
+
+    Raises:
+        UsageError: it is neither a number, nor a tuple that begins with one, nor a dict with `score`.
+    """
+    if isinstance(result, tuple | list) and result:
+        result = result[0]
+    values = dict(result) if isinstance(result, Mapping) else {"score": result}
+    score = values.pop("score") if "score" in values else values.pop("overall", None)
+    # numpy and torch scalars count as numbers; a string has no __float__.
+    if not hasattr(score, "__float__"):
+        kind = type(result).__name__
+        raise UsageError(f"compute_score of {name} returned {kind}; it must return a number, or a dict with 'score'.")
+    key = next((key for key in ("acc", "accuracy") if key in values), "")
+    accuracy = values[key] if key else score
+    correct = hasattr(accuracy, "__float__") and float(accuracy) > 0
+    parts = {key: float(value) for key, value in values.items() if hasattr(value, "__float__")}
+    extracted = None if values.get("pred") is None else str(values["pred"])
+    reason = f"{key or 'score'} > 0"
+    return Grade(float(score), correct, True, extracted, parts, "foreign", reason if correct else f"not {reason}")

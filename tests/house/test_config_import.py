@@ -1,0 +1,301 @@
+"""The configurations of other systems become valid ones of qed, with the same meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qed.cli.main import main
+from qed.config.fields import build_table
+from qed.config.imports.convert import SYSTEMS, Imported, convert_options, load_system
+from qed.config.imports.read import read_options
+from qed.config.keys import list_values
+from qed.config.resolve import resolve_settings
+from qed.errors import UsageError
+
+OPEN_R1 = """
+model_name_or_path: Qwen/Qwen2.5-1.5B-Instruct
+torch_dtype: bfloat16
+dataset_name: open-r1/OpenR1-Math-220k
+num_processes: 7
+gradient_accumulation_steps: 16
+gradient_checkpointing_kwargs: {use_reentrant: false}
+learning_rate: 2.0e-05
+lr_scheduler_type: cosine
+max_completion_length: 1024
+max_steps: -1
+num_generations: 7
+num_train_epochs: 1
+per_device_train_batch_size: 16
+push_to_hub: true
+reward_funcs: [accuracy, format]
+reward_weights: [1.0, 0.5]
+warmup_ratio: 0.1
+"""
+VERL = r"""
+set -x
+MODEL=${MODEL:-Qwen/Qwen2.5-7B}   # a comment
+HYDRA_FULL_ERROR=1 python3 -m verl.trainer.main_ppo \
+    algorithm.adv_estimator=grpo \
+    data.train_files="$HOME/data/gsm8k/train.parquet" \
+    data.train_batch_size=1024 data.max_response_length=1024 \
+    actor_rollout_ref.model.path=$MODEL \
+    actor_rollout_ref.actor.optim.lr=1e-6 \
+    actor_rollout_ref.actor.ppo_mini_batch_size=256 \
+    actor_rollout_ref.actor.use_kl_loss=True actor_rollout_ref.actor.kl_loss_coef=0.002 \
+    actor_rollout_ref.actor.kl_loss_type=low_var_kl \
+    actor_rollout_ref.actor.clip_ratio_high=0.28 \
+    actor_rollout_ref.rollout.n=5 \
+    +trainer.val_before_train=False trainer.total_training_steps=100 \
+    trainer.n_gpus_per_node=8 custom_reward_function.path=./my_reward.py $@
+"""
+LUFFY = r"""
+export MODEL_PATH=Elliott/Qwen2.5-Math-7B-16k-think
+python3 -m verl.mix_src.main_mix_ppo algorithm.adv_estimator=grpo \
+    data.train_batch_size=128 data.max_response_length=8192 data.reward_impl_version=3 \
+    actor_rollout_ref.model.path=$MODEL_PATH actor_rollout_ref.actor.ppo_mini_batch_size=64 \
+    actor_rollout_ref.actor.use_off_policy_loss=True actor_rollout_ref.actor.loss_remove_clip=True \
+    actor_rollout_ref.actor.loss_remove_token_mean=True algorithm.grpo_use_std=False \
+    actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.n_prefix=1 \
+    actor_rollout_ref.rollout.min_prefix_ratio=1.0 actor_rollout_ref.rollout.max_prefix_ratio=1.0 \
+    actor_rollout_ref.rollout.prefix_strategy=random trainer.logger=['console','wandb'] "${@:1}"
+"""
+LLAMA_FACTORY = """
+model_name_or_path: Qwen/Qwen2.5-0.5B-Instruct
+stage: dpo
+finetuning_type: lora
+lora_rank: 8
+lora_target: all
+pref_beta: 0.2
+dataset: dpo_en_demo
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 8
+learning_rate: 5.0e-6
+num_train_epochs: 3.0
+resume_from_checkpoint: null
+"""
+AXOLOTL = """
+base_model: Qwen/Qwen2.5-0.5B
+rl: grpo
+trl: {beta: 0.001, num_generations: 4, max_completion_length: 256, reward_funcs: [rewards.rand_reward_func]}
+datasets:
+  - {path: openai/gsm8k, name: main}
+adapter: lora
+lora_r: 32
+lora_alpha: 64
+lora_target_linear: true
+gradient_accumulation_steps: 4
+micro_batch_size: 4
+max_steps: 100
+lr_scheduler: cosine
+warmup_steps: 10
+bf16: auto
+"""
+FILES = {
+    "open-r1": ("recipe.yaml", OPEN_R1),
+    "verl": ("run.sh", VERL),
+    "luffy": ("train.sh", LUFFY),
+    "llama-factory": ("dpo.yaml", LLAMA_FACTORY),
+    "axolotl": ("grpo.yaml", AXOLOTL),
+}
+
+
+def converted(
+    tmp_path: Path, system: str, text: str = "", name: str = "", *more: str
+) -> tuple[Imported, dict[str, Any]]:
+    """The import, and the values of all settings of the configuration that it gives."""
+    file = tmp_path / (name or FILES[system][0])
+    file.write_text(text or FILES[system][1])
+    imported = convert_options(load_system(system), read_options([file], more))
+    out = tmp_path / "imported.yaml"
+    out.write_text(imported.text)
+    return imported, list_values(resolve_settings(imported.command, [str(out)]).settings)
+
+
+def trl(tmp_path: Path, *arguments: str) -> tuple[Imported, dict[str, Any]]:
+    return converted(tmp_path, "trl", "num_generations: 8\n", "grpo.yaml", *arguments)
+
+
+EXPECTED: dict[str, tuple[str, dict[str, Any]]] = {
+    "open-r1": (
+        "grpo",
+        {
+            "sampling.problems_per_step": 256,  # 16 x 16 x 7 / 7
+            "sampling.group_size": 7,
+            "learner.batch_size": 0,
+            "algorithm.average": "token",
+            "algorithm.std_epsilon": 1e-4,
+            "data.tasks": ("openr1",),
+            "data.reward": ("accuracy", "0.5*format_only"),
+            "learner.schedule": "cosine",
+            "model.precision": "bfloat16",
+        },
+    ),
+    "verl": (
+        "grpo",
+        {
+            "model.name": "Qwen/Qwen2.5-7B",
+            "sampling.problems_per_step": 1024,
+            "learner.batch_size": 1280,
+            "algorithm.kl": 0.002,
+            "algorithm.kl_estimator": "k3",
+            "algorithm.clip_low": 0.2,
+            "algorithm.clip_high": 0.28,
+            "algorithm.clip_dual": 3.0,
+            "algorithm.average": "token",
+            "learner.steps": 100,
+            "learner.weight_decay": 0.01,
+        },
+    ),
+    "luffy": (
+        "luffy",
+        {
+            "model.name": "Elliott/Qwen2.5-Math-7B-16k-think",
+            "learner.batch_size": 512,
+            "algorithm.average": "constant",
+            "algorithm.normalize_std": False,
+            "algorithm.guidance.traces": 1,
+            "data.reward": ("luffy_think",),
+        },
+    ),
+    "llama-factory": (
+        "dpo",
+        {"learner.batch_size": 16, "algorithm.beta": 0.2, "model.lora_rank": 8, "model.lora_targets": ()},
+    ),
+    "axolotl": (
+        "grpo",
+        {
+            "sampling.problems_per_step": 4,
+            "learner.schedule": "cosine",
+            "learner.steps": 100,
+            "learner.warmup_steps": 10,
+            "model.lora_alpha": 64,
+            "algorithm.kl_importance": True,
+            "data.tasks": ("gsm8k",),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("system", FILES)
+def test_a_configuration_keeps_its_meaning(tmp_path: Path, system: str) -> None:
+    imported, values = converted(tmp_path, system)
+    command, expected = EXPECTED[system]
+    assert imported.command == command
+    assert {key: values[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize("system", FILES)
+def test_every_setting_stands_in_the_table(tmp_path: Path, system: str) -> None:
+    imported, _ = converted(tmp_path, system)
+    told = {name for row in imported.rows for name in row.theirs.split(",")}
+    given = read_options([tmp_path / FILES[system][0]], [])
+    silent = {
+        "num_processes",
+        "rl",
+        "adapter",
+        "stage",
+        "finetuning_type",
+        "lora_target",
+        "lora_target_linear",
+        "method",
+    }
+    silent |= {"algorithm.adv_estimator", "resume_from_checkpoint"}
+    for name in set(given) - silent:
+        assert {name.removeprefix("trl."), name} & told or name in ("micro_batch_size", "lr_scheduler"), name
+    assert all(row.note or row.ours for row in imported.rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--loss_type grpo", {"average": "sequence", "surrogate": "clip"}),
+        ("--loss_type dr_grpo --scale_rewards none", {"average": "constant", "normalize_std": False}),
+        ("--loss_type=cispo --epsilon_high=5", {"surrogate": "cispo", "cispo_clip": "trl", "clip_high": 5.0}),
+        ("--loss_type sapo", {"surrogate": "sapo", "sapo_temperatures": (1.0, 1.05)}),
+        ("--importance_sampling_level sequence --loss_type grpo", {"surrogate": "gspo", "average": "sequence"}),
+        ("--scale_rewards batch", {"std_over": "batch", "normalize_std": True}),
+        ("--beta 0.04", {"kl": 0.04, "kl_importance": True}),
+        ("--steps_per_generation 4", {"sampling.problems_per_step": 4, "learner.batch_size": 8}),
+        ("--max_steps 400 --num_iterations 2", {"learner.steps": 200, "learner.passes": 2}),
+        ("--max_steps 100 --warmup_ratio 0.1", {"learner.warmup_steps": 10}),
+        ("--use_peft --lora_target_modules q_proj v_proj", {"model.lora_targets": ("q_proj", "v_proj")}),
+        ("--reward_funcs get_soft_overlong_punishment", {"data.reward": ("overlong",)}),
+    ],
+)
+def test_what_arguments_of_trl_become(tmp_path: Path, arguments: str, expected: dict[str, Any]) -> None:
+    _, values = trl(tmp_path, *arguments.split())
+    keys = {key: key if "." in key else f"algorithm.{key}" for key in expected}
+    assert {key: values[keys[key]] for key in expected} == expected
+
+
+def test_code_goes_on_the_command_line(tmp_path: Path) -> None:
+    imported, values = trl(
+        tmp_path, "--reward_funcs", "accuracy_reward", "my_lib.rewards.custom", "--reward_weights", "1", "2"
+    )
+    assert imported.arguments == ("--reward", "accuracy,2*my_lib.rewards:custom")
+    assert values["data.reward"] == ("auto",)
+
+
+def test_the_keys_of_the_tables_exist_or_are_known_to_come() -> None:
+    """A misspelt key would be listed as missing in every import."""
+    coming = {
+        "data.max_prompt_tokens",
+        "data.system_prompt",
+        "data.truncation",
+        "data.truncation_side",
+        "model.attention",
+    }
+    coming |= {f"sampling.{name}" for name in ("top_p", "top_k", "min_p")} | {"learner.epochs", "learner.warmup_ratio"}
+    coming |= {f"evaluation.{name}" for name in ("temperature", "top_p", "at_start")} | {"run.project", "run.entity"}
+    known = {key for name in ("grpo", "dpo", "sft", "luffy") for key in build_table(name, {"": name}).settings}
+    for system in SYSTEMS:
+        for rule in load_system(system).RULES:
+            assert set(rule.ours) <= known | coming, rule
+            assert rule.ours or rule.why, rule
+
+
+@pytest.mark.parametrize(
+    ("system", "text", "words"),
+    [
+        ("verl", "algorithm:\n  adv_estimator: gae\n", "needs a critic"),
+        ("llama-factory", "stage: kto\n", "stage is kto, which qed does not have"),
+        ("trl", "a: [b\n", "is not valid YAML"),
+        ("trl", "- a\n", "is not a configuration"),
+        ("open-r1", "num_generations: ${N}x\nper_device_train_batch_size: big\n", "it must be a number"),
+    ],
+)
+def test_what_cannot_be_imported(tmp_path: Path, system: str, text: str, words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        converted(tmp_path, system, text, "broken.yaml")
+    assert words in str(refused.value)
+
+
+def test_a_system_that_qed_does_not_know() -> None:
+    with pytest.raises(UsageError, match=r"cannot import from 'ver'\. Did you mean 'verl'"):
+        load_system("ver")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = tmp_path / "run.sh", tmp_path / "mine.yaml"
+    file.write_text(VERL)
+    with pytest.raises(SystemExit) as done:
+        main(["config", "import", "verl", str(file), "--out", str(out), "--", "trainer.total_training_steps=7"])
+    shown = capsys.readouterr()
+    assert (done.value.code, shown.out) == (0, "")
+    assert "actor_rollout_ref.actor.kl_loss_type" in shown.err
+    assert f"Run it with: qed grpo {out} --tasks" in shown.err
+    assert "--reward ./my_reward.py:compute_score" in shown.err
+    with pytest.raises(SystemExit) as done:
+        main(["config", "validate", "grpo", str(out)])
+    assert done.value.code == 0
+    assert "steps: 7" in out.read_text()
+
+
+def test_references_of_hydra_are_resolved(tmp_path: Path) -> None:
+    text = "data: {train_batch_size: 8}\nalgorithm: {adv_estimator: rloo}\n"
+    text += "actor_rollout_ref: {actor: {ppo_mini_batch_size: '${data.train_batch_size}'}, rollout: {n: 2}}\n"
+    imported, values = converted(tmp_path, "verl", text, "run.yaml")
+    assert (imported.command, values["learner.batch_size"], values["algorithm.surrogate"]) == ("rloo", 16, "clip")
