@@ -1,0 +1,88 @@
+"""Rows that are given in Python: a list of dicts, a `datasets.Dataset` or a data frame, kept as the task `memory:NAME`.
+
+They are read by their columns, like the rows of a file. They live in this process only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from qed.data.sources.rows import Place, Row, Rows
+from qed.errors import DataError, UsageError, suggest_nearest
+
+LEAF = "memory"
+KINDS = "a list of dicts, a datasets.Dataset or a data frame"
+
+_registered: dict[str, list[Row]] = {}
+
+
+def register_rows(name: str, rows: Any) -> str:
+    """Keep rows for this process, and return the name of their task, `memory:NAME`.
+
+    Args:
+        name: letters, digits, `_`, `-` and `.`; it is the task's split, and prefix of the problems' ids. Rows under a
+            known name replace the earlier ones.
+        rows: an iterable of dicts (a list, a generator, a `datasets.Dataset`), or a data frame of pandas, polars or
+            pyarrow. The rows are copied; missing cells of a data frame become None.
+
+    Raises:
+        UsageError: the name has other characters, or the object is not a table of rows.
+        DataError: there are no rows, or one of them is not a dict.
+    """
+    if not re.fullmatch(r"[\w.-]+", name):
+        raise UsageError(f"'{name}' cannot name rows; use letters, digits, '_', '-' and '.'.")
+    kept = []
+    for number, row in enumerate(_list_rows(rows), 1):
+        if not isinstance(row, Mapping):
+            raise DataError(f"{LEAF}:{name}, row {number}: expected a dict of columns, found {type(row).__name__}.")
+        kept.append({str(key): _copy_value(value) for key, value in row.items()})
+    if not kept:
+        raise DataError(f"{LEAF}:{name} has no rows: the {type(rows).__name__} is empty.")
+    _registered[name] = kept
+    return f"{LEAF}:{name}"
+
+
+def read_registered(name: str) -> Rows:
+    """Yield the rows that were registered under a name.
+
+    Raises:
+        UsageError: this process has no such rows.
+    """
+    if name not in _registered:
+        raise UsageError(
+            f"{LEAF}:{name} is data that was given in Python, and this process does not have it."
+            f"{suggest_nearest(name, _registered)} Give the same rows again, as the tasks of qed.train or "
+            "qed.evaluate; from the command line, use a file."
+        )
+    for number, row in enumerate(_registered[name], 1):
+        yield Place(f"{LEAF}:{name}", number), dict(row)
+
+
+def _list_rows(table: Any) -> Iterable[Any]:
+    """Return the rows of a table; data frames are recognised by their methods, so that no library is imported."""
+    if hasattr(table, "iterrows"):  # pandas, which writes missing cells as NaN
+        rows: Iterable[Any] = table.astype(object).where(table.notna(), None).to_dict("records")
+        return rows
+    for method in ("to_dicts", "to_pylist"):  # polars, pyarrow
+        if hasattr(table, method):
+            rows = getattr(table, method)()
+            return rows
+    if isinstance(table, Mapping):
+        raise UsageError(
+            f"Data in Python must be {KINDS}, not a {type(table).__name__} of {', '.join(map(str, table))}. "
+            "Give one split of it, such as data['train']."
+        )
+    if isinstance(table, str | bytes) or not isinstance(table, Iterable):
+        raise UsageError(f"Data in Python must be {KINDS}, not {type(table).__name__}.")
+    return table
+
+
+def _copy_value(value: Any) -> Any:
+    """Copy a cell, with numpy's arrays and numbers as lists and numbers of Python."""
+    if isinstance(value, Mapping):
+        return {str(key): _copy_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copy_value(inner) for inner in value]
+    return _copy_value(value.tolist()) if hasattr(value, "tolist") else value

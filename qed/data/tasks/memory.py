@@ -1,0 +1,38 @@
+"""Rows given in Python, as `qed.train(tasks=rows)` does: `memory:NAME`, recognised by their columns like a file's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from qed.data.sources import memory
+from qed.data.tasks import base
+from qed.errors import UsageError
+from qed.types import Problem
+
+PROMPT = "r1_zero"
+
+
+def load(split: str) -> list[Problem]:
+    """Load the problems of the rows that were registered under this name."""
+    return read(split)
+
+
+def read(
+    split: str,
+    path: str = "",
+    mapping: Mapping[str, str] | None = None,
+    left_out: Counter[str] | None = None,
+    revision: str = "",
+    originals: base.Originals | None = None,
+) -> list[Problem]:
+    """Load the problems of the rows that were registered under this name, one per row.
+
+    Raises:
+        UsageError: this process has no such rows.
+        DataError: a row is broken (named by its number), or no question or answer column exists.
+    """
+    if path:
+        raise UsageError(f"The task 'memory' is data given in Python and reads no file; give {path} itself.")
+    counts = left_out if left_out is not None else Counter()
+    return base.build_problems(memory.read_registered(split), split, mapping or {}, counts, originals=originals)
