@@ -25,7 +25,7 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
     The first list has all differences; the second those that would change the run's results and are not in `allowed`.
     """
     names = map_names(settings)
-    before = {names.get(name, name): value for name, value in _flatten(_read_saved(saved))}
+    before = {names.get(name, name): value for name, value in _flatten(read_saved(saved))}
     after = {  # in the same form as the saved file
         names.get(name, name): value for name, value in _flatten(yaml.safe_load(redact(dump_settings(settings))))
     }
@@ -50,7 +50,7 @@ def _equal(before: Any, after: Any) -> bool:
     return bool(before == after or [before] == after or before == [after])
 
 
-def _read_saved(file: Path) -> dict[str, Any]:
+def read_saved(file: Path) -> dict[str, Any]:
     try:
         saved = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from qed.config.callables import require_functions
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.values import dump_settings
 from qed.console.live import Console
@@ -87,6 +88,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         name: the command's name, for a fresh folder.
     """
     load.check_name(settings.model.name)
+    require_functions(settings.data.reward)
     device = load.pick_device(settings.model.device)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)

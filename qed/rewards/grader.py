@@ -1,13 +1,19 @@
-"""Graders: qed's own rewards run in this process, because their work is bounded; a user's rewards run in workers."""
+"""Graders: qed's own rewards run in this process, because their work is bounded; a user's files run in workers.
+
+Functions of the caller's Python program run in this process too, because no other process has them.
+"""
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
 from qed.config import plugins
+from qed.config.callables import is_callable_name
 from qed.config.reward_names import parse_reward
 from qed.errors import UsageError
 from qed.grading.judge import Judge, build_failed_grade
@@ -15,6 +21,7 @@ from qed.grading.session import LIMITS, Limits, NotLoadedError
 from qed.guards import faults
 from qed.guards.signals import check_signals
 from qed.rewards.base import Reward, load_reward
+from qed.rewards.callables import CallableReward, EventLoop
 from qed.types import UNGRADED, Grade, Group, Rollout
 
 
@@ -77,10 +84,55 @@ class InProcessGrader:
             grade = self.reward.grade([rollout])[0]
             return replace(grade, reward=faults.pass_through("reward", grade.reward))
         except Exception as error:  # noqa: BLE001 -- an answer that breaks a reward must not end the run
-            return build_failed_grade("error", f"{type(error).__name__}: {error}")
+            where = f"problem {rollout.problem.id}, answer {rollout.index}"
+            tier = "timeout" if isinstance(error, TimeoutError) else "error"
+            return build_failed_grade(tier, f"{where}: {type(error).__name__}: {error}")
 
     def close(self) -> None:
         """Do nothing: there are no workers."""
+
+
+@dataclass(frozen=True)
+class CallableGrader(InProcessGrader):
+    """Grades in this process by functions of the caller: coroutines are awaited together for all answers of a step.
+
+    `pool` has the limit by the clock of a coroutine (nothing else can be stopped), and the file for the first traceback
+    of each step.
+    """
+
+    pool: Pool
+    loop: EventLoop = field(default_factory=EventLoop)
+
+    @property
+    def functions(self) -> list[CallableReward]:
+        """The parts of the reward that are functions of the caller."""
+        return [part.function for part in self.reward.parts if isinstance(part.function, CallableReward)]
+
+    def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
+        for function in self.functions:
+            function.call(groups)
+        pending = [
+            (function, key, result)
+            for function in self.functions
+            for key, result in function.results.items()
+            if inspect.isawaitable(result)
+        ]
+        results = self.loop.await_all([result for *_, result in pending], self.pool.limits.wall)
+        for (function, key, _), result in zip(pending, results, strict=True):
+            function.results[key] = result
+        self._log_first_error()
+        return super().__call__(groups)
+
+    def _log_first_error(self) -> None:
+        results = (result for function in self.functions for result in function.results.values())
+        error = next((result for result in results if isinstance(result, BaseException)), None)
+        if error is not None and self.pool.log is not None:
+            with self.pool.log.open("a", encoding="utf-8") as file:
+                file.write("".join(traceback.format_exception(error)))
+
+    def close(self) -> None:
+        """Stop the event loop."""
+        self.loop.close()
 
 
 @dataclass(frozen=True)
@@ -147,7 +199,16 @@ def make_grader(
     Raises:
         UsageError: the reward cannot be loaded.
     """
-    if any(plugins.is_users_own(parse_reward(name).source) for name in names):
+    sources = [parse_reward(name).source for name in names]
+    files = [source for source in sources if plugins.is_users_own(source)]
+    if any(map(is_callable_name, sources)):
+        if files:
+            raise UsageError(
+                f"data.reward names a function of this program and the file {files[0]}, which would run in processes "
+                "of its own. Give the file's function too: import it, and put it in place of the file."
+            )
+        return CallableGrader(load_reward(names, options, max_tokens, conversational), pool)
+    if files:
         arguments = [names, options, max_tokens, conversational]
         judge = Judge("qed.rewards.base:serve_reward", arguments, pool.workers, pool.limits, pool.log)
         try:

@@ -46,6 +46,7 @@ ORDER = [
     "loops",
     "doctor",
     "cli",
+    "api",
 ]
 ROOT_MODULES = {"__init__", "__main__", "types", "errors", "randomness", "host"}
 # Law 6: who may import a foreign library. Everything else runs without it.
@@ -70,6 +71,8 @@ ROOMS = {
     "safetensors": ["training/checkpoints.py", "models/"],
     "zstandard": ["runs/run.py"],
     "rich": ["console/"],
+    "IPython": ["console/"],
+    "pandas": ["api/"],
 }
 
 
