@@ -33,7 +33,7 @@ def grade(gold: str | float, answer: str | float, extract: Mode = "flexible") ->
 
     Args:
         gold: the correct answer, or a worked solution with the answer behind `####`.
-        answer: an answer, or a whole response, of which the final answer is taken.
+        answer: an answer, or a whole response, whose final answer is compared.
         extract: where a final answer may be. `strict`: in a box, a tag, or behind `####`; `flexible`: also in words;
             `lenient`: also in a box or tag that is never closed.
 
@@ -47,8 +47,8 @@ def grade(gold: str | float, answer: str | float, extract: Mode = "flexible") ->
         )
     expected, text = extract_gold(convert_gold(gold)), str(answer)
     whole = equal(expected, text)
-    found = None if whole.correct else extract_final_answer(text, extract)
-    if found is None and whole.tier != "unknown":  # the text itself is an answer
-        return Verdict(whole.correct, text.strip() or None, whole.reason)
+    if whole.correct:
+        return Verdict(True, text.strip(), whole.reason)
+    found = extract_final_answer(text, extract)
     verdict = judge_answer(expected, found.answer if found else None)
     return Verdict(verdict.correct, found.answer if found else None, verdict.reason)

@@ -98,6 +98,8 @@ def _name_functions(reward: Any, functions: dict[str, Callable[..., Any]]) -> An
 
 def _format(key: str, value: Any) -> str:
     """Format a value as the command line takes it."""
+    if key == "allow_change" and isinstance(value, list | tuple):
+        return ",".join(value)
     if isinstance(value, list | tuple):
         return json.dumps([_format(key, item) for item in value], ensure_ascii=False)
     if isinstance(value, bool):
