@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -134,6 +135,8 @@ def list_model_options(model: str | os.PathLike[str] | Run, texts: Mapping[str, 
     options = ["--model", name]
     for key, text in texts.items():
         option = "--tasks" if key == "evaluation.tasks" else f"--{key.replace('_', '-')}"
+        if option == "--tasks" and text.startswith("["):
+            text = ",".join(json.loads(text))
         if is_switch(option):
             options += [option] if text == "true" else []
         else:

@@ -58,11 +58,11 @@ def find_functions(
         return [RewardFunction(name, _wrap_native(name, target))]
     score = getattr(module, "compute_score", None)
     if callable(score):
-        return [RewardFunction(name, wrap_verl(name, score))]
+        return [RewardFunction(name, _wrap_verl(name, score))]
     functions = _list_trl_functions(module)
     if not functions:
         raise UsageError(f"{name} defines no reward. A file may define one of: " + "; ".join(FORMS) + ".")
-    return [RewardFunction(trl.__name__, wrap_trl(trl, conversational), True) for trl in functions]
+    return [RewardFunction(trl.__name__, _wrap_trl(trl, conversational), True) for trl in functions]
 
 
 def _pick_function(module: ModuleType, name: str, function: str, target: Any, conversational: bool) -> RewardFunction:
@@ -71,9 +71,9 @@ def _pick_function(module: ModuleType, name: str, function: str, target: Any, co
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         raise UsageError(f"{name} has no function '{function}'.{suggest_nearest(function, public)}")
     if _accepts(target, "completions"):
-        return RewardFunction(function, wrap_trl(target, conversational), True)
+        return RewardFunction(function, _wrap_trl(target, conversational), True)
     if _accepts(target, "solution_str"):
-        return RewardFunction(function, wrap_verl(function, target))
+        return RewardFunction(function, _wrap_verl(function, target))
     return RewardFunction(function, _wrap_native(function, target))
 
 
@@ -128,7 +128,7 @@ def _wrap_native(name: str, reward: Callable[[Rollout], Any]) -> GradeFunction:
     return grade_rollouts
 
 
-def wrap_verl(name: str, score: Callable[..., Any]) -> GradeFunction:
+def _wrap_verl(name: str, score: Callable[..., Any]) -> GradeFunction:
     def grade_rollouts(rollouts: Sequence[Rollout]) -> list[Grade | None]:
         return [
             _read_verl_result(name, score(**_filter_accepted(score, _build_verl_arguments(rollout))))
@@ -163,7 +163,7 @@ def _read_verl_result(name: str, result: Any) -> Grade:
     return Grade(float(score), correct, True, extracted, parts, "foreign", reason if correct else f"not {reason}")
 
 
-def wrap_trl(function: Callable[..., Any], conversational: bool) -> GradeFunction:
+def _wrap_trl(function: Callable[..., Any], conversational: bool) -> GradeFunction:
     name = function.__name__
 
     def grade_rollouts(rollouts: Sequence[Rollout]) -> list[Grade | None]:

@@ -80,12 +80,20 @@ async def _gather(awaitables: Sequence[Awaitable[Any]], seconds: float) -> list[
     return await asyncio.gather(*map(await_one, awaitables), return_exceptions=True)
 
 
+@dataclass
+class Call:
+    """A call of a function with some answers; `result` is what it returned or raised, perhaps still to be awaited."""
+
+    reward: CallableReward
+    rollouts: Group
+    result: Any
+
+
 class CallableReward:
     """A function of the caller as a part of a reward.
 
-    `call` runs it on all answers of a step; then the object itself returns the grades of some of these answers.
-    `results` holds what the function returned or raised, by the `id` of the answer; an awaitable must be replaced by
-    its result.
+    `call` runs it on all answers of a step, and `store` keeps the results, of which awaitables must have been awaited;
+    then the object itself returns the grades of some of these answers.
 
     Args:
         function: of one rollout, or a `GroupFunction`.
@@ -94,24 +102,37 @@ class CallableReward:
     """
 
     def __init__(self, function: Callable[..., Any], name: str, conversational: bool) -> None:
+        self._groups = isinstance(function, GroupFunction)
+        self._function: Callable[[Any], Any] = (
+            function.bind(conversational) if isinstance(function, GroupFunction) else function
+        )
         own = function.name if isinstance(function, GroupFunction) else getattr(function, "__name__", "")
         self.name = own if own.isidentifier() else name
-        self.results: dict[int, Any] = {}
-        self._function = function
-        self._grade_group = function.bind(conversational) if isinstance(function, GroupFunction) else None
+        self._results: dict[int, Any] = {}
 
     def __call__(self, rollouts: Sequence[Rollout]) -> list[Grade | None]:
-        return [_read_result(self.results[id(rollout)], rollout) for rollout in rollouts]
+        return [_read_result(self._results[id(rollout)], rollout) for rollout in rollouts]
 
-    def call(self, groups: Sequence[Group]) -> None:
-        """Call the function on all answers; an exception becomes the result of its answer."""
-        self.results = {}
-        for group in groups:
+    def call(self, groups: Sequence[Group]) -> list[Call]:
+        """Call the function on each answer, or on all answers to a problem; it may raise anything."""
+        units = groups if self._groups else [[rollout] for group in groups for rollout in group]
+        calls = []
+        for unit in units:
             check_signals("grade")
-            if self._grade_group is None:
-                self.results |= {id(rollout): _call(self._function, rollout) for rollout in group}
-            else:
-                self.results |= zip(map(id, group), _call_on_group(self._grade_group, group), strict=True)
+            try:
+                result = self._function(unit if self._groups else unit[0])
+            except Exception as error:  # noqa: BLE001 -- a user's function may raise anything
+                result = error
+            calls.append(Call(self, unit, result))
+        return calls
+
+    def store(self, calls: Sequence[Call]) -> None:
+        """Keep the results of the calls of a step, in place of those of the step before."""
+        self._results = {}
+        for call in calls:
+            single = not self._groups or isinstance(call.result, BaseException)
+            results = [call.result] * len(call.rollouts) if single else call.result
+            self._results |= zip(map(id, call.rollouts), results, strict=True)
 
 
 def _read_result(result: Any, rollout: Rollout) -> Grade | None:
@@ -122,21 +143,3 @@ def _read_result(result: Any, rollout: Rollout) -> Grade | None:
     if not hasattr(result, "__float__"):  # numbers of numpy and torch have it, a string has not
         raise UsageError(f"it returned {type(result).__name__}; it must return a number, a qed.Grade, or None.")
     return replace(grade_by_final_answer(rollout), reward=float(result), parts={})
-
-
-def _call(function: Callable[..., Any], argument: Any) -> Any:
-    """Return the result of a call, or the exception that it raised."""
-    try:
-        return function(argument)
-    except Exception as error:  # noqa: BLE001 -- a user's function may raise anything
-        return error
-
-
-def _call_on_group(grade_group: GradeFunction, group: Group) -> list[Any]:
-    """Return the results of all answers to a problem; if that fails, of each answer alone."""
-    results = _call(grade_group, group)
-    if not isinstance(results, Exception):
-        return list(results)
-    if len(group) == 1:
-        return [results]
-    return [result for rollout in group for result in _call_on_group(grade_group, [rollout])]

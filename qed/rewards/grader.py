@@ -21,7 +21,7 @@ from qed.grading.session import LIMITS, Limits, NotLoadedError
 from qed.guards import faults
 from qed.guards.signals import check_signals
 from qed.rewards.base import Reward, load_reward
-from qed.rewards.callables import CallableReward, EventLoop
+from qed.rewards.callables import Call, CallableReward, EventLoop
 from qed.types import UNGRADED, Grade, Group, Rollout
 
 
@@ -103,29 +103,28 @@ class CallableGrader(InProcessGrader):
     pool: Pool
     loop: EventLoop = field(default_factory=EventLoop)
 
-    @property
-    def functions(self) -> list[CallableReward]:
-        """The parts of the reward that are functions of the caller."""
-        return [part.function for part in self.reward.parts if isinstance(part.function, CallableReward)]
-
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
-        for function in self.functions:
-            function.call(groups)
-        pending = [
-            (function, key, result)
-            for function in self.functions
-            for key, result in function.results.items()
-            if inspect.isawaitable(result)
-        ]
-        results = self.loop.await_all([result for *_, result in pending], self.pool.limits.wall)
-        for (function, key, _), result in zip(pending, results, strict=True):
-            function.results[key] = result
-        self._log_first_error()
+        functions = [part.function for part in self.reward.parts if isinstance(part.function, CallableReward)]
+        calls = self._call([(function, groups) for function in functions])
+        # A function of a whole group that fails is called again with each answer alone.
+        failed = [call for call in calls if isinstance(call.result, BaseException) and len(call.rollouts) > 1]
+        calls += self._call([(call.reward, [[rollout] for rollout in call.rollouts]) for call in failed])
+        for function in functions:
+            function.store([call for call in calls if call.reward is function])
+        self._log_first_error(calls)
         return super().__call__(groups)
 
-    def _log_first_error(self) -> None:
-        results = (result for function in self.functions for result in function.results.values())
-        error = next((result for result in results if isinstance(result, BaseException)), None)
+    def _call(self, work: Sequence[tuple[CallableReward, Sequence[Group]]]) -> list[Call]:
+        """Call the functions, and await all coroutines together."""
+        calls = [call for function, groups in work for call in function.call(groups)]
+        pending = [call for call in calls if inspect.isawaitable(call.result)]
+        results = self.loop.await_all([call.result for call in pending], self.pool.limits.wall)
+        for call, result in zip(pending, results, strict=True):
+            call.result = result
+        return calls
+
+    def _log_first_error(self, calls: Sequence[Call]) -> None:
+        error = next((call.result for call in calls if isinstance(call.result, BaseException)), None)
         if error is not None and self.pool.log is not None:
             with self.pool.log.open("a", encoding="utf-8") as file:
                 file.write("".join(traceback.format_exception(error)))

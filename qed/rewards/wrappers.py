@@ -17,7 +17,7 @@ def trl(function: Callable[..., Any]) -> GroupFunction:
             problem, with the columns of the data that it takes.
     """
     name = _find_name(function)
-    return GroupFunction(name, lambda conversational: adapters.wrap_trl(function, conversational))
+    return GroupFunction(name, lambda conversational: adapters._wrap_trl(function, conversational))
 
 
 def verl(function: Callable[..., Any]) -> GroupFunction:
@@ -28,7 +28,7 @@ def verl(function: Callable[..., Any]) -> GroupFunction:
             dict with `score`, and is called once for each answer.
     """
     name = _find_name(function)
-    return GroupFunction(name, lambda _: adapters.wrap_verl(name, function))
+    return GroupFunction(name, lambda _: adapters._wrap_verl(name, function))
 
 
 def _find_name(function: Callable[..., Any]) -> str:
