@@ -46,13 +46,15 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in ("errors", "rewards"):
-        return importlib.import_module(f"qed.{name}")
-    for module, names in _HOMES.items():
-        if name in names:
-            return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module 'qed' has no attribute '{name}'")
+if not TYPE_CHECKING:  # a type checker must find the names above, and refuse others
+
+    def __getattr__(name: str) -> Any:
+        if name in ("errors", "rewards"):
+            return importlib.import_module(f"qed.{name}")
+        for module, names in _HOMES.items():
+            if name in names:
+                return getattr(importlib.import_module(module), name)
+        raise AttributeError(f"module 'qed' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
