@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -46,14 +47,14 @@ class EventLoop:
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.close: Callable[[], Any] = lambda: None
 
     def await_all(self, awaitables: Sequence[Awaitable[Any]], seconds: float) -> list[Any]:
         """Await all of them together, each for at most so many seconds; an exception stands in place of its result."""
         if not awaitables:
             return []
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=self._loop.run_forever, name="rewards", daemon=True).start()
+            self._loop = self._start()
         gathered = asyncio.run_coroutine_threadsafe(_gather(awaitables, seconds), self._loop)
         try:
             while wait([gathered], POLL_SECONDS).not_done:
@@ -63,11 +64,20 @@ class EventLoop:
             raise
         return gathered.result()
 
-    def close(self) -> None:
-        """Stop the loop and its thread."""
-        if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = None
+    def _start(self) -> asyncio.AbstractEventLoop:
+        """Start the thread, and return its loop; `close` ends both, and so does the end of this object."""
+        started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        threading.Thread(target=asyncio.run, args=(_serve(started),), name="rewards", daemon=True).start()
+        loop, stop = started.result()
+        self.close = weakref.finalize(self, loop.call_soon_threadsafe, stop.set)
+        return loop
+
+
+async def _serve(started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+    """Keep the loop running until the event is set; `asyncio.run` then cancels what is left."""
+    stop = asyncio.Event()
+    started.set_result((asyncio.get_running_loop(), stop))
+    await stop.wait()
 
 
 async def _gather(awaitables: Sequence[Awaitable[Any]], seconds: float) -> list[Any]:
@@ -102,11 +112,11 @@ class CallableReward:
     """
 
     def __init__(self, function: Callable[..., Any], name: str, conversational: bool) -> None:
+        own = getattr(function, "__name__", "")
+        self._function: Callable[[Any], Any] = function
         self._groups = isinstance(function, GroupFunction)
-        self._function: Callable[[Any], Any] = (
-            function.bind(conversational) if isinstance(function, GroupFunction) else function
-        )
-        own = function.name if isinstance(function, GroupFunction) else getattr(function, "__name__", "")
+        if isinstance(function, GroupFunction):
+            own, self._function = function.name, function.bind(conversational)
         self.name = own if own.isidentifier() else name
         self._results: dict[int, Any] = {}
 
