@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,13 @@ class Run:
     def __repr__(self) -> str:
         return f"qed.load_run({str(self.path)!r})"
 
-    def _repr_html_(self) -> str:
-        """Show the report in a notebook."""
+    def _repr_html_(self) -> str | None:
+        """Show the report in a notebook, if there is something to report."""
         page = self.path / "report.html"
-        shown = page if page.is_file() else self.report()
-        return FRAME.format(html.escape(shown.read_text(encoding="utf-8")))
+        with suppress(DataError):
+            shown = page if page.is_file() else self.report()
+            return FRAME.format(html.escape(shown.read_text(encoding="utf-8")))
+        return None
 
     @property
     def settings(self) -> dict[str, Any]:

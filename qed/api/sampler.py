@@ -39,9 +39,10 @@ class Sampler:
         host.make_products_reproducible()
         with use_keywords(options) as texts:
             settings, self.step = resolve_model(list_model_options(model, texts))
+        load.check_name(settings.model.name)
         if settings.data.prompt == "auto":
-            tokenizer, _ = load.load_tokenizer(settings.model.name)
-            prompt = "chat" if tokenizer.chat_template else "question_only"
+            chat = load.is_new(settings.model.name) or load.load_tokenizer(settings.model.name)[0].chat_template
+            prompt = "chat" if chat else "question_only"
             settings = replace(settings, data=replace(settings.data, prompt=prompt))
         self.policy = load_policy(settings, [], load.pick_device(settings.model.device), None)
 

@@ -49,8 +49,8 @@ def find_function(name: str) -> Callable[..., Any]:
     if name not in functions:
         raise UsageError(
             f"data.reward is {name}: a function of the Python program that began this run, which only that program "
-            "has. Go on from Python with the function: qed.train(..., reward=FUNCTION, out=FOLDER, resume=True). From "
-            "the command line, name another reward, or put the function into a file: --reward ./FILE.py."
+            "has. From Python, give the function again: reward=FUNCTION, for qed.train with out= and resume=True. "
+            "From the command line, another run may name a file with the function: --reward ./FILE.py."
         )
     return functions[name]
 

@@ -88,7 +88,8 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         name: the command's name, for a fresh folder.
     """
     load.check_name(settings.model.name)
-    require_functions(settings.data.reward)
+    for phase in list_phases(settings):
+        require_functions(phase.data.reward)
     device = load.pick_device(settings.model.device)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)

@@ -44,11 +44,11 @@ def test_the_example_runs_and_shows_progress_and_report(tmp_path: Path, monkeypa
     shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
     data = [output["data"] for output in shown if "data" in output]
     lines = [each["text/plain"] for each in data if re.match(r"step \d+/\d+", each.get("text/plain", ""))]
-    assert [line.split()[1] for line in lines] == ["60/60", "5/5"], (
+    assert [line.split()[1] for line in lines] == ["40/40", "4/4"], (
         "each phase has one line, which ends with its last step"
     )
     assert sum("<iframe srcdoc=" in each.get("text/html", "") for each in data) == 1
-    assert data[-1]["text/plain"] == "Verdict(correct=True, extracted='7', reason='the same value')"
+    assert data[-1]["text/plain"] == "Verdict(correct=True, extracted='7', reason='the same string')"
 
 
 class Cells:

@@ -267,8 +267,15 @@ def _load_grader(args: argparse.Namespace) -> Any:
 
 
 def evaluate_model(options: Sequence[str]) -> dict[str, Any]:
-    """Evaluate a model by options of the command line; see `run_evaluation` for the result."""
-    return _evaluate_model(_build_parser().parse(options), options)
+    """Evaluate a model by options of the command line; see `run_evaluation` for the result.
+
+    Raises:
+        UsageError: an option is unknown or invalid, or belongs to stored answers.
+    """
+    args = _build_parser().parse(options)
+    if args.responses is not None:
+        raise UsageError("Evaluate either a model, or the answers of --responses; leave one of them out.")
+    return _evaluate_model(args, options)
 
 
 def is_switch(option: str) -> bool:
