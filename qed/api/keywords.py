@@ -83,17 +83,23 @@ def _name_tasks(key: str, tasks: Any) -> Any:
 
 def _name_functions(reward: Any, functions: dict[str, Callable[..., Any]]) -> Any:
     """Return the entries of a reward by name; functions, alone or as `(weight, function)`, are added to `functions`."""
-    weighted = isinstance(reward, tuple) and len(reward) == 2 and isinstance(reward[0], int | float)
-    entries = reward if isinstance(reward, list | tuple) and not weighted else [reward]
+    if reward is None or isinstance(reward, str):
+        return reward
+    several = isinstance(reward, list | tuple) and not _is_weighted(reward)
     names = []
-    for entry in entries:
-        weight, part = entry if isinstance(entry, tuple) and len(entry) == 2 else (None, entry)
+    for entry in reward if several else [reward]:
+        weight, part = entry if _is_weighted(entry) else (None, entry)
         if callable(part):
             name = name_function(len(functions) + 1)
             functions[name] = part
             part = name
         names.append(part if weight is None else f"{weight}*{part}")
-    return names if callable(reward) or reward is not entries[0] else reward
+    return names
+
+
+def _is_weighted(entry: Any) -> bool:
+    """Return whether an entry of a reward is `(weight, reward)`."""
+    return isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], int | float)
 
 
 def _format(key: str, value: Any) -> str:

@@ -96,6 +96,7 @@ SAME = [
     ({"learner": {"betas": (0.8, 0.9), "packing": False}}, ["--learner.betas", "0.8,0.9", "--no-learner.packing"]),
     ({"reward": ["accuracy", "0.5*length"], "prompt": None}, ["--reward", "accuracy,0.5*length"]),
     ({"data.prompt_options": ["boxed.x=a,b"]}, ['--data.prompt_options=["boxed.x=a,b"]']),
+    ({"reward": (0.5, "accuracy")}, ["--reward", "0.5*accuracy"]),
     ({"tasks": Path("x.yaml")}, ["--tasks", "x.yaml"]),
 ]
 
@@ -145,6 +146,22 @@ def test_what_python_alone_can_get_wrong_is_said(
     write("def reward(rollout): ...\n", "mine.py")
     with pytest.raises(QedError, match=said):
         qed.train("grpo", **keywords)
+
+
+def test_functions_and_data_are_named_in_the_settings(elsewhere: Path) -> None:
+    def length(rollout: qed.Rollout) -> float:
+        return len(rollout.text)
+
+    for reward, names in [
+        (length, ("<callable>",)),
+        ((0.5, length), ("0.5*<callable>",)),
+        (["auto", length, (2, len)], ("auto", "<callable>", "2*<callable 2>")),
+    ]:
+        assert qed.load_settings(method="grpo", reward=reward).data.reward == names  # type: ignore[union-attr]
+    rows = [{"question": "1+1?", "answer": 2}]
+    settings: Any = qed.load_settings(method="grpo", tasks=["arithmetic", rows], evaluation={"tasks": tuple(rows)})
+    assert settings.data.tasks == ("arithmetic", "memory:train-2")
+    assert settings.evaluation.tasks == ("memory:test",)
 
 
 def test_a_method_is_found_as_a_command_is(elsewhere: Path, recipes: Any) -> None:
