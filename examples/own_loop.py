@@ -1,7 +1,5 @@
-"""GRPO as a loop of one's own: collect answers, credit them, update the policy.
-
-It ends with the same weights, bit for bit, as `qed grpo` with the same settings, where a step is a single update.
-"""
+"""GRPO as a loop of one's own. It ends with the same weights, bit for bit, as `qed grpo` with the same settings, where
+a step is a single update."""
 
 import qed
 from qed.algorithms.base import StepContext
@@ -17,29 +15,23 @@ from qed.training.learner import Learner
 
 def train(settings):
     """Return the model after `learner.steps` steps."""
+    seed, steps, sampling, algorithm = settings.run.seed, settings.learner.steps, settings.sampling, settings.algorithm
     set_threads(settings.run.threads, settings.run.matmul_precision)
-    problems = load_problems(settings.data, settings.evaluation, settings.run.seed).problems
+    problems = load_problems(settings.data, settings.evaluation, seed).problems
     policy = load_policy(settings, problems, pick_device(settings.model.device), None)
-    sampler, algorithm, seed, length = (
-        policy.sampler,
-        settings.algorithm,
-        settings.run.seed,
-        settings.sampling.max_tokens,
-    )
-    temperature = settings.sampling.temperature
-    learner = Learner(policy.model, algorithm, settings.learner, temperature=temperature, length=length)
-    grader, stream = load_grader(settings.data, length), Stream(problems, seed, "problems 0")
+    scale = {"temperature": sampling.temperature, "length": sampling.max_tokens}
+    learner = Learner(policy.model, algorithm, settings.learner, **scale)
+    grader, stream = load_grader(settings.data, sampling.max_tokens), Stream(problems, seed, "problems 0")
     score = learner.compute_mean_scores
-    collector = RolloutCollector(stream, sampler, policy.template, grader, settings.sampling, score)
-    for step in range(1, settings.learner.steps + 1):
-        collected = collector.collect(algorithm, StepContext(step, settings.learner.steps, seed))  # sample and grade
-        assign_advantages(collected.groups, algorithm)  # credit
-        rows = algorithm.rows(collected.groups)
-        learner.score(rows, old=False)  # log-probs of the reference model, if the algorithm has one
-        stats = learner.update(rows, step - 1)
-        sampler.load(policy.model, version=step)
-        reward = sum(rollout.reward for rollout in rows) / len(rows)
-        print(f"step {step}: reward {reward:.3f}, loss {stats['train/loss']:.4f}")
+    collector = RolloutCollector(stream, policy.sampler, policy.template, grader, sampling, score)
+    for step in range(1, steps + 1):
+        groups = collector.collect(algorithm, StepContext(step, steps, seed)).groups  # sample and grade answers
+        assign_advantages(groups, algorithm)  # credit them
+        rows = algorithm.rows(groups)
+        learner.score(rows, old=False)  # log-probs of the reference model, if there is one
+        loss = learner.update(rows, step - 1)["train/loss"]  # update the policy
+        policy.sampler.load(policy.model, version=step)
+        print(f"step {step}: reward {sum(row.reward for row in rows) / len(rows):.3f}, loss {loss:.4f}")
     return policy.model
 
 
