@@ -118,7 +118,7 @@ def _train(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
     resolved = resolve_settings(command, rest)
     if resolved.flags.sweep:
         return _run_sweep(command, rest, arguments)
-    result = _run_recipe(resolved, arguments)
+    result = run_recipe(resolved, arguments)
     if resolved.flags.json:
         print(json.dumps(result, default=str))
     return 0
@@ -132,7 +132,7 @@ def _find_help_table(command: str, rest: Sequence[str]) -> Table:
         return read_sources(command, []).table
 
 
-def _run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dict[str, Any]:
+def run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dict[str, Any]:
     """Run the recipe of a command with its settings; `home` is the folder of --out if the run is inside it."""
     if resolved.flags.dry_run:
         from qed.loops.dry_run import run_dry
@@ -189,7 +189,7 @@ def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str]) -> i
 
     outcomes = sweep.run_points(
         sweep.list_points(command, rest),
-        lambda resolved: _run_recipe(resolved, arguments, _find_sweep_folder(resolved)),
+        lambda resolved: run_recipe(resolved, arguments, _find_sweep_folder(resolved)),
     )
     print(sweep.format_json(outcomes) if "--json" in rest else sweep.format_table(outcomes))
     return 1 if any(outcome.error for outcome in outcomes) else 0

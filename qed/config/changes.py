@@ -29,7 +29,7 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
     """
     names = map_names(settings)
     defaults = {names.get(name, name): value for name, value in _flatten(_build_defaults(settings))}
-    before = defaults | {names.get(name, name): value for name, value in _flatten(_read_saved(saved))}
+    before = defaults | {names.get(name, name): value for name, value in _flatten(read_saved(saved))}
     after = {  # in the same form as the saved file
         names.get(name, name): value for name, value in _flatten(yaml.safe_load(redact(dump_settings(settings))))
     }
@@ -64,7 +64,7 @@ def _equal(before: Any, after: Any) -> bool:
     return bool(before == after or [before] == after or before == [after])
 
 
-def _read_saved(file: Path) -> dict[str, Any]:
+def read_saved(file: Path) -> dict[str, Any]:
     try:
         saved = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError) as error:

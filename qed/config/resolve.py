@@ -13,6 +13,7 @@ from typing import Any
 
 from qed.config import plugins
 from qed.config.arguments import Flags, list_proposals, parse_arguments
+from qed.config.callables import is_callable_name
 from qed.config.fields import PHASES, PIPELINES, Setting, Table, build_table, resolve_algorithm_name
 from qed.config.layers import Entry, Layer, find_config, find_shipped_configs, read_layers
 from qed.config.names import format_name, suggest
@@ -229,7 +230,7 @@ def _check_reward(text: str, origin: str, key: str, flags: Flags) -> None:
     try:
         source = parse_reward(text).source
         _check_user_code(source, origin, key, flags)
-        if source != AUTO:
+        if source != AUTO and not is_callable_name(source):
             plugins.check_leaf("rewards", source)
     except UsageError as error:
         raise UsageError(str(error) if str(error).startswith(origin) else f"{origin}: {key}: {error}") from error

@@ -1,4 +1,4 @@
-"""The output of a run: a live progress line on a terminal, plain lines elsewhere, and tables."""
+"""The output of a run: a live progress line on a terminal and in a notebook, plain lines elsewhere, and tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,30 @@ from qed.guards.redaction import redact, strip_control
 
 LINES_A_PHASE = 20
 PIPE_WIDTH = 140  # columns
+REFRESHES = 8  # of the live line, per second
 TRAINED = ("⟦", "⟧")  # around trained tokens, where bold is not available
+
+
+class NotebookLine:
+    """A line in the output of a notebook's cell, updated in place."""
+
+    def __init__(self) -> None:
+        from IPython.display import display  # noqa: PLC0415 -- it is there in a notebook, and only there
+
+        self._shown = time.perf_counter()
+        self._text = Text("")
+        self._handle = display({"text/plain": ""}, raw=True, display_id=True)
+
+    def update(self, text: Text) -> None:
+        """Show another text, at most eight times a second."""
+        self._text = text
+        if time.perf_counter() - self._shown >= 1 / REFRESHES:
+            self.stop()
+
+    def stop(self) -> None:
+        """Show the last text."""
+        self._shown = time.perf_counter()
+        self._handle.update({"text/plain": self._text.plain}, raw=True)
 
 
 class Console:
@@ -34,7 +57,7 @@ class Console:
         width = None if file.isatty() else PIPE_WIDTH
         self.rich = RichConsole(file=file, highlight=False, soft_wrap=True, emoji=False, width=width)
         self.log_every = log_every
-        self.live: Live | None = None
+        self.live: Live | NotebookLine | None = None
         self.began, self.first, self.shown, self.unit = 0.0, 0, 0, "step"
 
     def say(self, text: str = "") -> None:
@@ -47,8 +70,10 @@ class Console:
         if title:
             self.say(title)
         self.began, self.first, self.shown, self.unit = time.perf_counter(), first, first, unit
-        if self.rich.is_terminal:
-            self.live = Live(Text(""), console=self.rich, refresh_per_second=8, transient=False)
+        if self.rich.is_jupyter:
+            self.live = NotebookLine()
+        elif self.rich.is_terminal:
+            self.live = Live(Text(""), console=self.rich, refresh_per_second=REFRESHES, transient=False)
             self.live.start()
 
     def step(self, step: int, last: int, metrics: Mapping[str, float]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from qed.config.callables import require_functions
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.values import dump_settings
 from qed.console.live import Console
@@ -91,6 +92,8 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
     """
     load.check_name(settings.model.name)
     require_installed(settings.run.trackers)
+    for phase in list_phases(settings):
+        require_functions(phase.data.reward)
     device = load.pick_device(settings.model.device)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)

@@ -11,11 +11,13 @@ from types import ModuleType
 from typing import Any
 
 from qed.config import plugins
+from qed.config.callables import find_function, is_callable_name
 from qed.config.reward_names import RewardEntry, parse_reward
 from qed.errors import UsageError
 from qed.grading.judge import serve
 from qed.rewards import options as settings
 from qed.rewards.adapters import GradeFunction, find_functions
+from qed.rewards.callables import CallableReward
 from qed.rewards.forms.calling import wait_for
 from qed.rewards.handed import describe_function
 from qed.rewards.verdicts import grade_by_final_answer
@@ -126,7 +128,8 @@ def load_reward(
     """Load a reward from entries `NAME` or `WEIGHT*NAME`, with options `NAME.FIELD=VALUE`.
 
     Args:
-        names: of the parts: one of qed's rewards, a dotted module, `path.py` or `path.py:function`.
+        names: of the parts: one of qed's rewards, a dotted module, `path.py` or `path.py:function`, or the name of a
+            function of the caller, see `qed.config.callables`.
         options: the settings of the parts.
         max_tokens: the longest answer, the default for parts that depend on it.
         conversational: give TRL functions messages instead of strings.
@@ -149,6 +152,10 @@ def load_reward(
 def _load_parts(
     entry: RewardEntry, options: Sequence[settings.Option], max_tokens: int, conversational: bool
 ) -> list[Part]:
+    if is_callable_name(entry.source):
+        name = entry.source.strip("<>").replace(" ", "_")
+        own = CallableReward(find_function(entry.source), name, conversational)
+        return [Part(entry.weight, own.name, own, batched=True, users_own=True, checks_format=True)]
     users_own = plugins.is_users_own(entry.source)
     module = plugins.load_leaf("rewards", entry.source)
     target = getattr(module, entry.function or "reward", None)
@@ -185,7 +192,8 @@ def _list_names(entry: RewardEntry) -> list[str]:
 def may_judge(name: str) -> bool:
     """Return whether a reward may decide correctness; a user's own code is not loaded here and is assumed to."""
     source = parse_reward(name).source
-    return plugins.is_users_own(source) or _decides_correctness(plugins.load_leaf("rewards", source))
+    users_own = plugins.is_users_own(source) or is_callable_name(source)
+    return users_own or _decides_correctness(plugins.load_leaf("rewards", source))
 
 
 def _decides_correctness(module: ModuleType) -> bool:

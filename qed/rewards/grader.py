@@ -1,14 +1,20 @@
-"""Graders: qed's own rewards run in this process, because their work is bounded; a user's rewards run in workers."""
+"""Graders: qed's own rewards run in this process, because their work is bounded; a user's files run in workers.
+
+Functions of the caller's Python program run in this process too, because no other process has them.
+"""
 
 from __future__ import annotations
 
+import inspect
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from qed.config import plugins
+from qed.config.callables import is_callable_name
 from qed.config.reward_names import parse_reward
 from qed.errors import UsageError
 from qed.grading.judge import POLL_SECONDS, Judge, build_failed_grade
@@ -17,6 +23,7 @@ from qed.guards import faults
 from qed.guards.signals import check_signals
 from qed.guards.watchdog import beat
 from qed.rewards.base import Reward, load_reward
+from qed.rewards.callables import Call, CallableReward, EventLoop
 from qed.types import UNGRADED, Grade, Group, Rollout
 
 
@@ -109,13 +116,58 @@ class InProcessGrader:
             grade = self.reward.grade([rollout])[0]
             return replace(grade, reward=faults.pass_through("reward", grade.reward))
         except Exception as error:  # noqa: BLE001 -- an answer that breaks a reward must not end the run
-            return build_failed_grade("error", f"{type(error).__name__}: {error}")
+            where = f"problem {rollout.problem.id}, answer {rollout.index}"
+            tier = "timeout" if isinstance(error, TimeoutError) else "error"
+            return build_failed_grade(tier, f"{where}: {type(error).__name__}: {error}")
         finally:
             beat()
 
     def close(self) -> None:
         """End what the reward waits for; there are no workers."""
         self.reward.close()
+
+
+@dataclass(frozen=True)
+class CallableGrader(InProcessGrader):
+    """Grades in this process by functions of the caller: coroutines are awaited together for all answers of a step.
+
+    `pool` has the limit by the clock of a coroutine (nothing else can be stopped), and the file for the first traceback
+    of each step.
+    """
+
+    pool: Pool
+    loop: EventLoop = field(default_factory=EventLoop)
+
+    def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
+        functions = [part.function for part in self.reward.parts if isinstance(part.function, CallableReward)]
+        calls = self._call([(function, groups) for function in functions])
+        # A function of a whole group that fails is called again with each answer alone.
+        failed = [call for call in calls if isinstance(call.result, BaseException) and len(call.rollouts) > 1]
+        calls += self._call([(call.reward, [[rollout] for rollout in call.rollouts]) for call in failed])
+        for function in functions:
+            function.store([call for call in calls if call.reward is function])
+        self._log_first_error(calls)
+        return super().__call__(groups)
+
+    def _call(self, work: Sequence[tuple[CallableReward, Sequence[Group]]]) -> list[Call]:
+        """Call the functions, and await all coroutines together."""
+        calls = [call for function, groups in work for call in function.call(groups)]
+        pending = [call for call in calls if inspect.isawaitable(call.result)]
+        results = self.loop.await_all([call.result for call in pending], self.pool.limits.wall)
+        for call, result in zip(pending, results, strict=True):
+            call.result = result
+        return calls
+
+    def _log_first_error(self, calls: Sequence[Call]) -> None:
+        error = next((call.result for call in calls if isinstance(call.result, BaseException)), None)
+        if error is not None and self.pool.log is not None:
+            with self.pool.log.open("a", encoding="utf-8") as file:
+                file.write("".join(traceback.format_exception(error)))
+
+    def close(self) -> None:
+        """End what the reward waits for, and the event loop."""
+        super().close()
+        self.loop.close()
 
 
 @dataclass(frozen=True)
@@ -187,7 +239,16 @@ def make_grader(
     Raises:
         UsageError: the reward cannot be loaded.
     """
-    if any(plugins.is_users_own(parse_reward(name).source) for name in names):
+    sources = [parse_reward(name).source for name in names]
+    files = [source for source in sources if plugins.is_users_own(source)]
+    if any(map(is_callable_name, sources)):
+        if files:
+            raise UsageError(
+                f"data.reward names a function of this program and the file {files[0]}, which would run in processes "
+                "of its own. Give the file's function too: import it, and put it in place of the file."
+            )
+        return CallableGrader(load_reward(names, options, max_tokens, conversational), pool)
+    if files:
         arguments = [names, options, max_tokens, conversational]
         judge = Judge("qed.rewards.base:serve_reward", arguments, pool.workers, pool.limits, pool.log)
         try:

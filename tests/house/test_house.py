@@ -48,6 +48,7 @@ ORDER = [
     "loops",
     "doctor",
     "cli",
+    "api",
 ]
 ROOT_MODULES = {"__init__", "__main__", "types", "errors", "randomness", "host"}
 # Law 6: who may import a foreign library. Everything else runs without it.
@@ -72,6 +73,8 @@ ROOMS = {
     "safetensors": ["training/checkpoints.py", "training/export.py", "models/"],
     "zstandard": ["runs/run.py", "data/sources/texts.py"],
     "rich": ["console/"],
+    "IPython": ["console/"],
+    "pandas": ["api/"],
 }
 
 

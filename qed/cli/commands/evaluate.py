@@ -231,3 +231,28 @@ def _load_grader(args: argparse.Namespace) -> Any:
 
     options = [option.strip() for option in (args.reward_options or "").split(",") if option.strip()]
     return grader.make_grader([name.strip() for name in args.reward.split(",")], options)
+
+
+def evaluate_model(options: Sequence[str]) -> dict[str, Any]:
+    """Evaluate a model by options of the command line; see `run_evaluation` for the result.
+
+    Raises:
+        UsageError: an option is unknown or invalid, or belongs to stored answers.
+    """
+    args = _build_parser().parse(options)
+    if args.responses is not None:
+        raise UsageError("Evaluate either a model, or the answers of --responses; leave one of them out.")
+    return _evaluate_model(args, options)
+
+
+def is_switch(option: str) -> bool:
+    """Return whether an option takes no value."""
+    return any(option in action.option_strings and action.nargs == 0 for action in _build_parser()._actions)
+
+
+def resolve_model(options: Sequence[str]) -> tuple[Settings, int]:
+    """Return the settings of `--model` with its folder, prompt and reward, and the step of its checkpoint."""
+    args = _build_parser().parse(options)
+    run_folder = Path(args.model) if (Path(args.model) / "settings.yaml").is_file() else None
+    model, step = _find_checkpoint(run_folder, args.step) if run_folder else (args.model, args.step or 0)
+    return _resolve_settings(args, run_folder, model), step

@@ -1,0 +1,54 @@
+"""Grade one answer from Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from qed.errors import UsageError, suggest_nearest
+from qed.evaluation.grade_files import convert_gold, extract_gold
+from qed.grading.equal import equal
+from qed.grading.extract import extract_final_answer
+from qed.rewards.verdicts import judge_answer
+
+Mode = Literal["strict", "flexible", "lenient"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether an answer is correct, the final answer that was compared (None if there is none), and why."""
+
+    correct: bool
+    extracted: str | None
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.correct
+
+
+def grade(gold: str | float, answer: str | float, extract: Mode = "flexible") -> Verdict:
+    r"""Compare an answer with the gold answer, mathematically: `grade("1/2", r"so it is \boxed{0.5}").correct`.
+
+    Never raises because of what an answer contains, and does bounded work.
+
+    Args:
+        gold: the correct answer, or a worked solution with the answer behind `####`.
+        answer: an answer, or a whole response, whose final answer is compared.
+        extract: where a final answer may be. `strict`: in a box, a tag, or behind `####`; `flexible`: also in words;
+            `lenient`: also in a box or tag that is never closed.
+
+    Raises:
+        qed.errors.UsageError: there is no such mode of extraction.
+    """
+    if extract not in get_args(Mode):
+        modes = get_args(Mode)
+        raise UsageError(
+            f"extract must be one of {', '.join(modes)}, not '{extract}'.{suggest_nearest(extract, modes)}"
+        )
+    expected, text = extract_gold(convert_gold(gold)), str(answer)
+    whole = equal(expected, text)
+    if whole.correct:
+        return Verdict(True, text.strip(), whole.reason)
+    found = extract_final_answer(text, extract)
+    verdict = judge_answer(expected, found.answer if found else None)
+    return Verdict(verdict.correct, found.answer if found else None, verdict.reason)

@@ -1,0 +1,87 @@
+"""Sample answers of a model from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from qed import host
+from qed.api.evaluation import list_model_options
+from qed.api.keywords import use_keywords
+from qed.api.runs import Run
+from qed.cli.commands.evaluate import resolve_model
+from qed.errors import UsageError
+from qed.models import load
+from qed.rollout.policy import load_policy
+from qed.rollout.stages import sample
+from qed.sampling.base import Sampling
+from qed.types import Problem, Request, Rollout
+
+
+class Sampler:
+    """A loaded model that answers questions.
+
+    Args:
+        model: a run or its folder, a Hugging Face folder or a name on the hub.
+        options: of `qed evaluate`: `step`, `prompt`, `device`, `precision`, `sampler`, `rows_per_batch`, `revision`.
+            The prompt is by default that of the run; otherwise the chat template of the tokenizer if it has one;
+            otherwise the question alone.
+
+    Raises:
+        qed.errors.UsageError: an option is unknown or invalid.
+        qed.errors.ModelError: the model cannot be used.
+    """
+
+    def __init__(self, model: str | os.PathLike[str] | Run, **options: Any) -> None:
+        host.set_passive_waiting()
+        host.make_products_reproducible()
+        with use_keywords(options) as texts:
+            settings, self.step = resolve_model(list_model_options(model, texts))
+        load.check_name(settings.model.name)
+        if settings.data.prompt == "auto":
+            chat = load.is_new(settings.model.name) or load.load_tokenizer(settings.model.name)[0].chat_template
+            prompt = "chat" if chat else "question_only"
+            settings = replace(settings, data=replace(settings.data, prompt=prompt))
+        self.policy = load_policy(settings, [], load.pick_device(settings.model.device), None)
+
+    def sample(
+        self,
+        questions: Sequence[str],
+        samples: int = 1,
+        *,
+        temperature: float = 1.0,
+        max_tokens: int = 256,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+    ) -> list[list[Rollout]]:
+        """Return so many answers to each question, with text, tokens and log-probs.
+
+        The random numbers of an answer depend only on the seed, its question and its index.
+
+        Args:
+            questions: each is rendered by the prompt; `prompt_text` of an answer shows how.
+            samples: answers to each question.
+            temperature: 0 is greedy.
+            max_tokens: the longest answer, end token included.
+            top_p: sample from the smallest set of tokens whose probabilities reach this sum.
+            top_k: sample from this many of the most likely tokens; 0 is all.
+            seed: of the random numbers.
+
+        Raises:
+            qed.errors.UsageError: a question is longer than the model's window.
+        """
+        if isinstance(questions, str):
+            raise UsageError("qed.Sampler.sample takes a list of questions.")
+        sampling = Sampling(temperature, max_tokens, self.policy.template.stop, top_p, top_k)
+        problems = [Problem(question, question, "") for question in questions]
+        limit, lengths = self.policy.max_prompt_tokens(max_tokens), self.policy.template.lengths(problems)
+        if too_long := [number for number, length in enumerate(lengths) if length > limit]:
+            raise UsageError(
+                f"Question {too_long[0]} has {lengths[too_long[0]]} tokens, and besides {max_tokens} tokens of an "
+                f"answer the window of the model has space for {max(0, limit)}."
+            )
+        requests = [Request(problem, samples) for problem in problems]
+        return sample(requests, self.policy.sampler, self.policy.template, sampling, (seed, "sampler"))

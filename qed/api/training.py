@@ -1,0 +1,97 @@
+"""Train from Python: the settings, the folder and the errors are those of the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qed import host
+from qed.api.keywords import list_options, use_keywords
+from qed.api.runs import Run
+from qed.cli.commands.base import resolve_training_command
+from qed.cli.main import run_recipe
+from qed.config.layers import find_config, read_method
+from qed.config.phases import PipelineSettings, Settings
+from qed.config.resolve import resolve_settings
+from qed.errors import Interrupted
+
+Config = str | os.PathLike[str]
+
+
+def train(method: str, config: Config | Sequence[Config] | None = None, **settings: Any) -> Run:
+    """Train a model as `qed METHOD CONFIG --settings` does, and return the run.
+
+    In a notebook, progress is one line that is updated in place. An interrupt saves the last complete step; the same
+    call with `out=` of that run and `resume=True` goes on from it.
+
+    Args:
+        method: an algorithm (`sft`, `grpo`, `dr_grpo`, `dpo`, `luffy`, …), `pipeline`, `quickstart`, or the path of a
+            .py file.
+        config: a YAML file, or the name of a configuration of qed; several are layered from left to right.
+        settings: `model`, `tasks`, `prompt`, `reward`, `steps`, `lr`, `out`, `seed` and `device`; any other setting by
+            its dotted key, `**{"sampling.group_size": 8}`, or as a dict of its section, `sampling={"group_size": 8}`;
+            and `resume`, `overwrite`, `requeue`, `allow_change`, `fast`, `allow_user_code`. A value of None is left
+            out. `tasks` (and `evaluation.tasks`) may also be data: a list of dicts, a `datasets.Dataset` or a data
+            frame. `reward` may also be a function, a lambda or a coroutine function of one `Rollout`, that returns a
+            number, a `Grade`, or None where it does not apply; `(weight, function)`; or a list of rewards.
+
+    Raises:
+        qed.errors.UsageError: a setting is unknown or invalid, or the folder cannot be used.
+        qed.errors.DataError: the data cannot be used.
+        qed.errors.ModelError: the model cannot be used.
+        qed.errors.Diverged: a loss, a gradient or a reward is not finite.
+        qed.errors.NothingTrained: no step had a gradient; the run is complete otherwise.
+        qed.errors.Interrupted: a signal stopped the run, and the last complete step is saved.
+    """
+    _prepare_process()
+    with use_keywords(settings) as texts:
+        arguments = [*_list_configs(config), *list_options(texts)]
+        resolved = resolve_settings(resolve_training_command(method), arguments)
+        try:
+            result = run_recipe(resolved, [method, *arguments])
+        except Interrupted as stopped:
+            stopped.add_note("In Python: the same call to qed.train with out= of that folder and resume=True.")
+            raise
+    return Run(Path(result["run"]))
+
+
+def load_settings(
+    config: Config | Sequence[Config] | None = None, *, method: str = "", **settings: Any
+) -> Settings | PipelineSettings:
+    """Return the settings that `qed.train` would use, without training.
+
+    Args:
+        config: a YAML file, such as the settings.yaml of a run, the folder of a run, or the name of a configuration of
+            qed; several are layered from left to right.
+        method: see `train`; by default that of the (first) file, which the settings.yaml of a run contains.
+        settings: see `train`.
+
+    Returns:
+        frozen dataclasses, `settings.learner.lr`; with two phases, `settings.rl.learner.lr`.
+
+    Raises:
+        qed.errors.UsageError: a setting is unknown or invalid, or there is no such file.
+    """
+    _prepare_process()
+    configs = _list_configs(config)
+    if not method:
+        method = read_method(find_config(configs[0])) if configs else "pipeline"
+    with use_keywords(settings) as texts:
+        return resolve_settings(resolve_training_command(method), [*configs, *list_options(texts)]).settings
+
+
+def _list_configs(config: Config | Sequence[Config] | None) -> list[str]:
+    """Return configurations as arguments; the folder of a run stands for its settings.yaml."""
+    if config is None:
+        return []
+    configs = [config] if isinstance(config, str | os.PathLike) else config
+    files = [(os.fspath(each), Path(each) / "settings.yaml") for each in configs]
+    return [str(saved) if saved.is_file() else name for name, saved in files]
+
+
+def _prepare_process() -> None:
+    """Set the modes of the numeric libraries, as the command line does; too late for one that is already in use."""
+    host.set_passive_waiting()
+    host.make_products_reproducible()

@@ -1,0 +1,63 @@
+"""Functions of the caller's Python program as rewards: in settings, `<callable>` stands for the function.
+
+A function cannot be written into settings.yaml, so the settings hold its name, and the process that trains holds the
+function: `<callable>` is the first one, `<callable 2>` the second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from qed.config.reward_names import parse_reward
+from qed.errors import UsageError
+
+NAME = re.compile(r"<callable( \d+)?>")
+_given: ContextVar[Mapping[str, Callable[..., Any]]] = ContextVar("functions")
+
+
+def name_function(number: int) -> str:
+    """Return the name of the caller's function of this number, from 1."""
+    return "<callable>" if number == 1 else f"<callable {number}>"
+
+
+def is_callable_name(source: str) -> bool:
+    """Return whether the source of a reward is a function of the caller's program."""
+    return NAME.fullmatch(source) is not None
+
+
+@contextmanager
+def give_functions(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Give the functions of the caller's program by their names, while the block runs."""
+    token = _given.set(functions)
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def find_function(name: str) -> Callable[..., Any]:
+    """Return the function of a name.
+
+    Raises:
+        UsageError: the caller has given none, as on the command line.
+    """
+    functions = _given.get({})
+    if name not in functions:
+        raise UsageError(
+            f"data.reward is {name}: a function of the Python program that began this run, which only that program "
+            "has. From Python, give the function again: reward=FUNCTION, for qed.train with out= and resume=True. "
+            "From the command line, another run may name a file with the function: --reward ./FILE.py."
+        )
+    return functions[name]
+
+
+def require_functions(names: Iterable[str]) -> None:
+    """Raise a UsageError if an entry of a reward is a function that the caller has not given."""
+    for name in names:
+        source = parse_reward(name).source
+        if is_callable_name(source):
+            find_function(source)

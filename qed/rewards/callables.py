@@ -1,0 +1,155 @@
+"""Rewards that are functions of the caller's Python program; they run in the caller's process.
+
+A function takes one `Rollout`, and returns a number, a `Grade`, or None where it does not apply. With a number, qed's
+own grader decides `correct` from the final answer of the text. A coroutine function is awaited, together with all
+others of the step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from typing import Any
+
+from qed.errors import UsageError
+from qed.guards.signals import check_signals
+from qed.guards.watchdog import beat
+from qed.rewards.adapters import GradeFunction
+from qed.rewards.verdicts import grade_by_final_answer
+from qed.types import Grade, Group, Rollout
+
+POLL_SECONDS = 0.2  # between checks for a signal while coroutines are awaited
+
+
+@dataclass(frozen=True)
+class GroupFunction:
+    """A function of another library, such as TRL, that `bind` turns into one of all answers to a problem.
+
+    Called with a single rollout, it grades that rollout alone.
+    """
+
+    name: str
+    bind: Callable[[bool], GradeFunction]  # whether the function gets messages instead of strings
+
+    def __call__(self, rollout: Rollout) -> Grade | None:
+        return self.bind(False)([rollout])[0]
+
+
+class EventLoop:
+    """An event loop in a thread of its own, because the caller's thread may already run one, as in a notebook.
+
+    It lives as long as the run, so that a client with open connections can be used in every step.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.close: Callable[[], Any] = lambda: None
+
+    def await_all(self, awaitables: Sequence[Awaitable[Any]], seconds: float) -> list[Any]:
+        """Await all of them together, each for at most so many seconds; an exception stands in place of its result."""
+        if not awaitables:
+            return []
+        if self._loop is None:
+            self._loop = self._start()
+        gathered = asyncio.run_coroutine_threadsafe(_gather(awaitables, seconds), self._loop)
+        try:
+            while wait([gathered], POLL_SECONDS).not_done:
+                check_signals("grade", progress=False)
+        except BaseException:  # an interrupt must not wait for answers that may never arrive
+            gathered.cancel()
+            raise
+        return gathered.result()
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        """Start the thread, and return its loop; `close` ends both, and so does the end of this object."""
+        started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        threading.Thread(target=asyncio.run, args=(_serve(started),), name="rewards", daemon=True).start()
+        loop, stop = started.result()
+        self.close = weakref.finalize(self, loop.call_soon_threadsafe, stop.set)
+        return loop
+
+
+async def _serve(started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+    """Keep the loop running until the event is set; `asyncio.run` then cancels what is left."""
+    stop = asyncio.Event()
+    started.set_result((asyncio.get_running_loop(), stop))
+    await stop.wait()
+
+
+async def _gather(awaitables: Sequence[Awaitable[Any]], seconds: float) -> list[Any]:
+    async def await_one(awaitable: Awaitable[Any]) -> Any:
+        try:
+            return await asyncio.wait_for(awaitable, seconds)
+        finally:
+            beat()
+
+    return await asyncio.gather(*map(await_one, awaitables), return_exceptions=True)
+
+
+@dataclass
+class Call:
+    """A call of a function with some answers; `result` is what it returned or raised, perhaps still to be awaited."""
+
+    reward: CallableReward
+    rollouts: Group
+    result: Any
+
+
+class CallableReward:
+    """A function of the caller as a part of a reward.
+
+    `call` runs it on all answers of a step, and `store` keeps the results, of which awaitables must have been awaited;
+    then the object itself returns the grades of some of these answers.
+
+    Args:
+        function: of one rollout, or a `GroupFunction`.
+        name: of the part, for a function without a name of its own.
+        conversational: give functions of TRL messages instead of strings.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str, conversational: bool) -> None:
+        own = getattr(function, "__name__", "")
+        self._function: Callable[[Any], Any] = function
+        self._groups = isinstance(function, GroupFunction)
+        if isinstance(function, GroupFunction):
+            own, self._function = function.name, function.bind(conversational)
+        self.name = own if own.isidentifier() else name
+        self._results: dict[int, Any] = {}
+
+    def __call__(self, rollouts: Sequence[Rollout]) -> list[Grade | None]:
+        return [_read_result(self._results[id(rollout)], rollout) for rollout in rollouts]
+
+    def call(self, groups: Sequence[Group]) -> list[Call]:
+        """Call the function on each answer, or on all answers to a problem; it may raise anything."""
+        units = groups if self._groups else [[rollout] for group in groups for rollout in group]
+        calls = []
+        for unit in units:
+            check_signals("grade")
+            try:
+                result = self._function(unit if self._groups else unit[0])
+            except Exception as error:  # noqa: BLE001 -- a user's function may raise anything
+                result = error
+            calls.append(Call(self, unit, result))
+        return calls
+
+    def store(self, calls: Sequence[Call]) -> None:
+        """Keep the results of the calls of a step, in place of those of the step before."""
+        self._results = {}
+        for call in calls:
+            single = not self._groups or isinstance(call.result, BaseException)
+            results = [call.result] * len(call.rollouts) if single else call.result
+            self._results |= zip(map(id, call.rollouts), results, strict=True)
+
+
+def _read_result(result: Any, rollout: Rollout) -> Grade | None:
+    if isinstance(result, BaseException):
+        raise result
+    if result is None or isinstance(result, Grade):
+        return result
+    if not hasattr(result, "__float__"):  # numbers of numpy and torch have it, a string has not
+        raise UsageError(f"it returned {type(result).__name__}; it must return a number, a qed.Grade, or None.")
+    return replace(grade_by_final_answer(rollout), reward=float(result), parts={})

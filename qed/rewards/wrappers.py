@@ -1,0 +1,35 @@
+"""Reward functions written for TRL and verl, given in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from qed.rewards import adapters
+from qed.rewards.callables import GroupFunction
+
+
+def trl(function: Callable[..., Any]) -> GroupFunction:
+    """Return a reward from a function of TRL, for `qed.train(..., reward=qed.rewards.trl(function))`.
+
+    Args:
+        function: `f(prompts, completions, **columns) -> list[float | None]`; it is called once for all answers to a
+            problem, with the columns of the data that it takes.
+    """
+    name = _find_name(function)
+    return GroupFunction(name, lambda conversational: adapters._wrap_trl(function, conversational))
+
+
+def verl(function: Callable[..., Any]) -> GroupFunction:
+    """Return a reward from a function of verl, for `qed.train(..., reward=qed.rewards.verl(compute_score))`.
+
+    Args:
+        function: `compute_score(data_source, solution_str, ground_truth, extra_info=None)`; it returns a number, or a
+            dict with `score`, and is called once for each answer.
+    """
+    name = _find_name(function)
+    return GroupFunction(name, lambda _: adapters._wrap_verl(name, function))
+
+
+def _find_name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
