@@ -18,7 +18,7 @@ from typing import Any
 from qed.errors import UsageError
 from qed.guards.signals import check_signals
 from qed.guards.watchdog import beat
-from qed.rewards.adapters import GradeFunction
+from qed.rewards.forms.calling import GradeFunction, wait_for
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Group, Rollout
 
@@ -36,7 +36,8 @@ class GroupFunction:
     bind: Callable[[bool], GradeFunction]  # whether the function gets messages instead of strings
 
     def __call__(self, rollout: Rollout) -> Grade | None:
-        return self.bind(False)([rollout])[0]
+        grades: list[Grade | None] = wait_for([self.bind(False)([rollout])])[0]
+        return grades[0]
 
 
 class EventLoop:

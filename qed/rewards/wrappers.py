@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from qed.rewards import adapters
 from qed.rewards.callables import GroupFunction
+from qed.rewards.forms.trl import wrap_trl
+from qed.rewards.forms.verl import wrap_verl
 
 
 def trl(function: Callable[..., Any]) -> GroupFunction:
@@ -17,7 +18,7 @@ def trl(function: Callable[..., Any]) -> GroupFunction:
             problem, with the columns of the data that it takes.
     """
     name = _find_name(function)
-    return GroupFunction(name, lambda conversational: adapters._wrap_trl(function, conversational))
+    return GroupFunction(name, lambda conversational: wrap_trl(name, function, conversational))
 
 
 def verl(function: Callable[..., Any]) -> GroupFunction:
@@ -28,7 +29,7 @@ def verl(function: Callable[..., Any]) -> GroupFunction:
             dict with `score`, and is called once for each answer.
     """
     name = _find_name(function)
-    return GroupFunction(name, lambda _: adapters._wrap_verl(name, function))
+    return GroupFunction(name, lambda _: wrap_verl(name, function))
 
 
 def _find_name(function: Callable[..., Any]) -> str:

@@ -118,11 +118,7 @@ def _add_stored_options(add: Any) -> None:
 
 def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
     _check_numbers(args)
-    run_folder = Path(args.model) if is_run(Path(args.model)) else None
-    model, step = args.model, args.step or 0
-    if run_folder is not None:
-        checkpoint, step = choose_checkpoint(run_folder, FINAL if args.step is None else str(args.step))
-        model = str(checkpoint / "hf")
+    run_folder, model, step = _choose_model(args)
     settings = _resolve_settings(args, run_folder, model)
     tasks = tuple(name.strip() for name in args.tasks.split(",") if name.strip())
     if not tasks and run_folder is None:
@@ -154,6 +150,14 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
             args.json,
         )
     )
+
+
+def _choose_model(args: argparse.Namespace) -> tuple[Path | None, str, int]:
+    """Return the run's folder, or None for another model, the model's name or folder, and its step."""
+    if not is_run(Path(args.model)):
+        return None, args.model, args.step or 0
+    checkpoint, step = choose_checkpoint(Path(args.model), FINAL if args.step is None else str(args.step))
+    return Path(args.model), str(checkpoint / "hf"), step
 
 
 def _check_numbers(args: argparse.Namespace) -> None:
@@ -253,6 +257,5 @@ def is_switch(option: str) -> bool:
 def resolve_model(options: Sequence[str]) -> tuple[Settings, int]:
     """Return the settings of `--model` with its folder, prompt and reward, and the step of its checkpoint."""
     args = _build_parser().parse(options)
-    run_folder = Path(args.model) if (Path(args.model) / "settings.yaml").is_file() else None
-    model, step = _find_checkpoint(run_folder, args.step) if run_folder else (args.model, args.step or 0)
+    run_folder, model, step = _choose_model(args)
     return _resolve_settings(args, run_folder, model), step
