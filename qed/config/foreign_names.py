@@ -65,10 +65,9 @@ WORDS = {
     "val_files": ("evaluation.tasks",),
     "warmup_ratio": ("learner.warmup_ratio", "learner.warmup_steps"),
 }
-_CUT = (
-    " In training qed samples from the full distribution: the learner computes log-probs over all tokens, and with "
-    "{name} answers would come from a different distribution. sampling.temperature applies to both. For evaluation "
-    "with truncated sampling, see qed evaluate --help."
+_PENALTY = (
+    " A repetition penalty depends on the tokens before, and the learner's log-probs would be of another distribution "
+    "than the answers. sampling.temperature, top_p, top_k and min_p apply to both."
 )
 _ROWS = (
     " qed counts the rows of a whole optimizer step in learner.batch_size, and cuts them by "
@@ -76,7 +75,7 @@ _ROWS = (
 )
 # Names that correspond to no single setting, with what to do instead.
 INSTEAD = {
-    **dict.fromkeys(("top_p", "top_k", "min_p", "repetition_penalty"), _CUT),
+    **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), _PENALTY),
     **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "micro_batch_size"), _ROWS),
     "adv_estimator": " The command chooses it, as qed rloo; algorithm.estimator changes it within a command.",
     "config": " A configuration is given without an option name: qed {command} FILE.yaml.",

@@ -158,6 +158,7 @@ DIGESTS = {
     "luffy": "a96054cafa96e873ce269fd069e43e1b7c4d6d95e1a00ceec683333fb39e6a99",
     "few_shot_gsm8k": "cbb42eefbdb6f2e97870b7ae193a0332fa0d1799a54c978b1209624a2669feda",
     "few_shot_minerva": "9a95af50c6d89c4193a2f2638af8fa98eaf5f7eae32fce3bedcf6af5ffc1146a",
+    "zero_shot": "76d02648db2fcf76ac5f967ae482482c2972cf5bc31578c3691f27a6d1a1d605",
     "few_shot_mmlu": "4ef44c1407cb2c1f16a622035c195c1aa8f07dfdc85137e35643a1c108980b1d",
 }
 
@@ -183,6 +184,20 @@ def test_a_demonstration_of_luffys_templates_earns_the_whole_reward(name: str) -
     shown = template(name).demonstration(PROBLEM)
     assert shown is not None
     assert plugins.load_leaf("rewards", plugins.load_leaf("prompts", name).REWARD).reward(shown).reward == 1.0
+
+
+def test_the_zero_shot_prompt_asks_mmlu_as_the_course_does() -> None:
+    meta = {"choices": ("4", "{options}", "6", "8"), "options": "ABCD", "subject": "number theory"}
+    made = template("zero_shot", CHATML)
+    problem = Problem("p", "Which is prime?\n\nA) 4\nB) {options}\nC) 6\nD) 8", "B", meta=meta)
+    assert made.prompt(problem).text.endswith(
+        "```Answer the following multiple choice question about number theory. Respond with a single sentence of the "
+        'form "The correct answer is _", filling the blank with the letter corresponding to the correct answer (i.e., '
+        "A, B, C or D).\n\nQuestion: Which is prime?\nA. 4\nB. {options}\nC. 6\nD. 8\nAnswer:```\n\n# Answer:\n```"
+    )
+    shown = made.demonstration(problem)
+    assert shown is not None
+    assert plugins.load_leaf("rewards", "multiple_choice").reward(shown).correct
 
 
 def test_every_prompt_has_a_snapshot() -> None:

@@ -12,6 +12,7 @@ from qed.types import Problem
 
 CHAT = False
 STOP = ("</answer>",)
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 REWARD = "r1_zero"
 
 # Published checkpoints were trained on exactly this text, so it must not change.

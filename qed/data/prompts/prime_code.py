@@ -12,6 +12,7 @@ from qed.types import Problem
 
 CHAT = False
 STOP: tuple[str, ...] = ()
+TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 REWARD = "format_only"
 
 # Published figures were measured with exactly this text, including both full stops after the instruction.

@@ -25,14 +25,6 @@ Your response must be socially responsible, and thus you can reject to answer so
 
 # Answer:
 ```"""
-# mmlu_zero_shot.prompt and gsm8k_zero_shot.prompt of the same assignment.
-CHOICE = """Answer the following multiple choice question about {subject}. Respond with a single sentence of the form \
-"The correct answer is _", filling the blank with the letter corresponding to the correct answer (i.e., A, B, C or D).
-
-Question: {question}
-{options}
-Answer:"""
-SUM = "{question}\nAnswer:"
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
@@ -48,14 +40,15 @@ def demonstration(problem: Problem) -> str | None:
 
 
 def _build_instruction(problem: Problem) -> str:
+    """Build the text of mmlu_zero_shot.prompt or gsm8k_zero_shot.prompt; a problem without an answer stays bare."""
     choices = problem.meta.get("choices")
     if not choices:
-        return SUM.replace("{question}", problem.question) if problem.answer else problem.question
-    listed = "\n".join(f"{letter}. {choice}" for letter, choice in zip(problem.meta["options"], choices, strict=True))
-    # The question of a row with options ends in them.
-    question = problem.question[: problem.question.find(f"\n\n{problem.meta['options'][0]}) ")]
-    fields = {"subject": str(problem.meta.get("subject", "the following")), "question": question, "options": listed}
-    text = CHOICE
-    for name, value in fields.items():
-        text = text.replace(f"{{{name}}}", value)
-    return text
+        return f"{problem.question}\nAnswer:" if problem.answer else problem.question
+    letters = problem.meta["options"]
+    options = "\n".join(f"{letter}. {choice}" for letter, choice in zip(letters, choices, strict=True))
+    question = problem.question.partition(f"\n\n{letters[0]}) ")[0]  # the question of a row with options ends in them
+    return (
+        f"Answer the following multiple choice question about {problem.meta.get('subject', 'the following')}. Respond "
+        'with a single sentence of the form "The correct answer is _", filling the blank with the letter corresponding '
+        f"to the correct answer (i.e., A, B, C or D).\n\nQuestion: {question}\n{options}\nAnswer:"
+    )
