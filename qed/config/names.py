@@ -10,18 +10,24 @@ from qed.config.fields import Table
 # Names of other libraries by their last part, in snake case. They are suggested, but not accepted as aliases: aliases
 # for only some settings would be confusing.
 FOREIGN = {
+    "attn_implementation": "model.attention",
     "beta": "algorithm.kl",
     "bf16": "model.precision",
     "clip_ratio_high": "algorithm.clip_high",
     "clip_ratio_low": "algorithm.clip_low",
     "dataset": "data.tasks",
     "dataset_name": "data.tasks",
+    "default_system": "data.system_prompt",
     "dtype": "model.precision",
     "entropy_coeff": "algorithm.entropy",
-    "epochs": "learner.steps",
     "epsilon": "algorithm.clip_low",
     "epsilon_high": "algorithm.clip_high",
+    "eval_on_start": "evaluation.at_start",
     "eval_steps": "evaluation.every",
+    "eval_temperature": "evaluation.temperature",
+    "eval_top_p": "evaluation.top_p",
+    "filter_overlong_prompts": "data.truncation",
+    "flash_attn": "model.attention",
     "grad_clip": "learner.clip_norm",
     "gradient_accumulation_steps": "learner.tokens_per_microbatch",
     "kl_coef": "algorithm.kl",
@@ -32,21 +38,24 @@ FOREIGN = {
     "loss_agg_mode": "algorithm.average",
     "loss_type": "algorithm.average",
     "lr_scheduler_type": "learner.schedule",
+    "lr_warmup_ratio": "learner.warmup_ratio",
+    "lr_warmup_steps_ratio": "learner.warmup_ratio",
     "max_completion_length": "sampling.max_tokens",
     "max_grad_norm": "learner.clip_norm",
     "max_new_tokens": "sampling.max_tokens",
+    "max_prefix_ratio": "algorithm.guidance.most",
+    "max_prompt_length": "data.max_prompt_tokens",
     "max_response_length": "sampling.max_tokens",
     "max_steps": "learner.steps",
-    "max_prefix_ratio": "algorithm.guidance.most",
     "micro_batch_size": "learner.tokens_per_microbatch",
     "min_prefix_ratio": "algorithm.guidance.least",
     "model_name_or_path": "model.name",
     "n_prefix": "algorithm.guidance.traces",
     "n_samples_per_prompt": "sampling.group_size",
     "norm_adv_by_std_in_grpo": "algorithm.normalize_std",
-    "num_epochs": "learner.steps",
+    "num_epochs": "learner.epochs",
     "num_generations": "sampling.group_size",
-    "num_train_epochs": "learner.steps",
+    "num_train_epochs": "learner.epochs",
     "output_dir": "run.out",
     "per_device_train_batch_size": "learner.batch_size",
     "ppo_max_token_len_per_gpu": "learner.tokens_per_microbatch",
@@ -60,19 +69,26 @@ FOREIGN = {
     "save_steps": "run.save_every",
     "save_total_limit": "run.keep_last",
     "scale_rewards": "algorithm.normalize_std",
+    "system": "data.system_prompt",
+    "system_message": "data.system_prompt",
     "test_freq": "evaluation.every",
     "torch_dtype": "model.precision",
-    "total_epochs": "learner.steps",
+    "total_epochs": "learner.epochs",
     "total_training_steps": "learner.steps",
     "train_batch_size": "sampling.problems_per_step",
     "train_files": "data.tasks",
+    "truncation_mode": "data.truncation",
+    "truncation_side": "data.truncation",
+    "val_before_train": "evaluation.at_start",
     "val_files": "evaluation.tasks",
+    "val_kwargs_n": "evaluation.samples",
+    "val_kwargs_temperature": "evaluation.temperature",
 }
 # Names that correspond to no setting, with what to do instead.
 _CUT = (
     " In training qed samples from the full distribution: the learner computes log-probs over all tokens, and with "
-    "{name} answers would come from a different distribution. sampling.temperature applies to both. For evaluation "
-    "with truncated sampling, see qed evaluate --help."
+    "{name} answers would come from a different distribution. sampling.temperature applies to both. Evaluations can "
+    "be truncated: see evaluation.top_p, and qed evaluate --help."
 )
 INSTEAD = {
     **dict.fromkeys(("top_p", "top_k", "min_p", "repetition_penalty"), _CUT),
