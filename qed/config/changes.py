@@ -25,12 +25,12 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
     The first list has all differences; the second those that would change the run's results and are not in `allowed`.
     """
     names = map_names(settings)
-    before = {names.get(name, name): value for name, value in _flatten(_read_saved(saved))}
+    before = _give_to_both({names.get(name, name): value for name, value in _flatten(_read_saved(saved))}, settings)
     after = {  # in the same form as the saved file
         names.get(name, name): value for name, value in _flatten(yaml.safe_load(redact(dump_settings(settings))))
     }
     # The steps of the last phase may change; those of an earlier phase would shift all later steps.
-    last = "rl.learner.steps" if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner.steps"
+    last = "rl.learner." if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner."
     different = [key for key in {**before, **after} if not _equal(before.get(key), after.get(key))]
     free = [
         key
@@ -38,11 +38,20 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
         if key.startswith(FREE_SECTIONS)
         or key in allowed
         or key.removeprefix("sft.").removeprefix("rl.") in FREE
-        or key in ("learner.steps", last)
+        or key.removeprefix(last).removeprefix("learner.") in ("steps", "epochs")
         or (key.endswith("learner.optimizer") and {before.get(key), after.get(key)} <= SAME_UPDATES)
     ]
     texts = {key: f"{key}: {before.get(key)} -> {after.get(key)}" for key in different if key != "run.out"}
     return list(texts.values()), [texts[key] for key in texts if key not in free]
+
+
+def _give_to_both(saved: dict[str, Any], settings: Any) -> dict[str, Any]:
+    """Return saved settings with those of a `data` that both phases share given to each; a run may have been so."""
+    if not hasattr(settings, "sft"):
+        return saved
+    shared = {key: value for key, value in saved.items() if key.startswith("data.")}
+    both = {f"{phase}.{key}": value for phase in ("sft", "rl") for key, value in shared.items()}
+    return both | {key: value for key, value in saved.items() if key not in shared}
 
 
 def _equal(before: Any, after: Any) -> bool:

@@ -41,6 +41,11 @@ class Settings:
             "Remove it, or use qed sft.",
         )
 
+    @property
+    def imitates(self) -> bool:
+        """Return whether the phase imitates demonstrations, as SFT does: it neither samples nor compares pairs."""
+        return not self.algorithm.online and self.algorithm.together == 1
+
 
 @dataclass(frozen=True)
 class PhaseSettings:

@@ -241,7 +241,7 @@ def _sample(
         requests = [Request(problem, count) for problem, count in chunk]
         groups = sample(requests, policy.sampler, policy.template, sampling, address, version=request.step)
         grade(groups, grader)
-        store.add(build_rows(groups, request.decoding, request.step))
+        store.add(build_rows(groups, request.decoding, request.step, policy.template.thought_tags))
         finished += len(chunk)
         tokens = sum(len(rollout.output) for rollout in flatten(groups))
         speed = {"perf/tokens_per_s": tokens / (time.perf_counter() - began)}

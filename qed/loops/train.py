@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from qed.config.phases import PipelineSettings, Settings
-from qed.errors import Diverged, Interrupted, NothingTrained, UsageError
+from qed.errors import Diverged, Interrupted, NothingTrained
+from qed.loops.epochs import recall_steps
 from qed.loops.non_finite import describe_end
 from qed.loops.online import train_online
 from qed.loops.preferences import train_preferences
@@ -41,31 +42,27 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
     Raises:
         NothingTrained: no step had a gradient; the model card and the report are written all the same.
     """
-    last, untrained = 0, None
-    for phase in phases:
+    untrained = None
+    for phase, material in zip(phases, setup.materials, strict=True):
+        setup.material = material
         try:
-            run_phase(setup, phase, last)
+            run_phase(setup, phase, setup.last)
         except NothingTrained as error:
             untrained = error
-        last += phase.learner.steps
-    result = finish_run(setup, last, phases[0].model.name, [phase.method for phase in phases])
+    result = finish_run(setup, setup.last, phases[0].model.name, [phase.method for phase in phases])
     if untrained is not None:
         raise untrained
     return result
 
 
 def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
-    """Run the steps of one phase that are not done yet; see `Phase` for the arguments."""
-    name, last = name_phase(settings), offset + settings.learner.steps
+    """Run the steps of one phase that are not done yet, and set `setup.last`; see `Phase` for the arguments."""
+    name = name_phase(settings)
     _, state = setup.read_state()
-    if setup.resumed is not None and state["step"] >= last:
-        if state["phase"] != name:
-            return
-        if state["step"] > last:
-            raise UsageError(
-                f"{setup.run.folder} has already made {state['step'] - offset} steps of {name}, more than the "
-                f"{settings.learner.steps} asked for."
-            )
+    steps = recall_steps(setup, settings, name)
+    if setup.resumed is not None and state["phase"] != name and steps is not None and state["step"] >= offset + steps:
+        setup.last = offset + steps
+        return
     algorithm = settings.algorithm
     loop = train_online if algorithm.online else train_preferences if algorithm.together == 2 else train_sft
     try:

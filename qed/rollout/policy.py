@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from qed.config import plugins
-from qed.config.phases import PipelineSettings, Settings
+from qed.config.phases import Settings
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import list_training_texts, load_prompt
 from qed.models import load, lora
@@ -41,7 +41,7 @@ def report_handover(sampler: Sampler, say: Callable[[str], None]) -> str | None:
 
 
 def load_policy(
-    settings: Settings | PipelineSettings, problems: Sequence[Problem], device: torch.device, checkpoint: Path | None
+    settings: Settings, problems: Sequence[Problem], device: torch.device, checkpoint: Path | None
 ) -> Policy:
     """Load the policy of a run from a checkpoint or by its name, or build a new model with a tokenizer."""
     prompt = load_prompt(settings.data)
@@ -59,6 +59,8 @@ def load_policy(
     if use_lora and checkpoint is not None:
         lora.load_adapters(network, checkpoint / "adapter")
     network = load.prepare_model(network, settings.model, device)
+    if load.is_new(settings.model.name) and settings.model.attention != "auto":
+        network.set_attn_implementation(settings.model.attention)  # type: ignore[operator]
     if hasattr(prompt, "chat_template"):
         # Saved with every checkpoint, so that other programs prompt the model as it was trained.
         tokenizer.chat_template = prompt.chat_template

@@ -216,7 +216,7 @@ def _resolve_settings(args: argparse.Namespace, run_folder: Path | None, model: 
 
 
 def _require_single_phase(settings: Settings | PipelineSettings) -> Settings:
-    return settings.phase("rl") if isinstance(settings, PipelineSettings) else settings
+    return settings.phases()[-1] if isinstance(settings, PipelineSettings) else settings
 
 
 def _choose_folder(args: argparse.Namespace, run_folder: Path | None) -> Path:

@@ -2,7 +2,8 @@
 
 A leaf has `render(problem, tokenizer) -> str`, `demonstration(problem) -> str | None`, the stop strings `STOP`, its
 default reward `REWARD`, and `CHAT`, whether the tokenizer's chat template renders it. The optional `OPENS` are tags at
-the end of the prompt's text that belong to the answer. A leaf with options has a frozen dataclass instance with the
+the end of the prompt's text that belong to the answer; the optional `THOUGHT` is the pair of tags around the reasoning,
+where they are not among the usual ones. A leaf with options has a frozen dataclass instance with the
 same members in `LEAF`; the options are its fields.
 """
 
@@ -42,6 +43,12 @@ class PromptTemplate:
         self.tokenizer = tokenizer
         self.end = ends[0]
         self.stop: tuple[str, ...] = leaf.STOP
+
+    @property
+    def thought_tags(self) -> tuple[str, str] | None:
+        """Return the tags that the prompt puts around the reasoning, if it names them."""
+        tags: tuple[str, str] | None = getattr(self.leaf, "THOUGHT", None)
+        return tags
 
     def prompt(self, problem: Problem) -> Prompt:
         """Render a problem as the model reads it."""

@@ -36,6 +36,11 @@ class WorkingOut:
         return (self.reasoning_start,)
 
     @property
+    def THOUGHT(self) -> tuple[str, str]:
+        """Return the tags around the working-out."""
+        return self.reasoning_start, self.reasoning_end
+
+    @property
     def instruction(self) -> str:
         """Return the instruction at the start of the prompt."""
         return (
@@ -68,5 +73,5 @@ class WorkingOut:
 
 
 LEAF = WorkingOut()
-CHAT, STOP, OPENS, REWARD = LEAF.CHAT, LEAF.STOP, LEAF.OPENS, LEAF.REWARD
+CHAT, STOP, OPENS, THOUGHT, REWARD = LEAF.CHAT, LEAF.STOP, LEAF.OPENS, LEAF.THOUGHT, LEAF.REWARD
 render, demonstration = LEAF.render, LEAF.demonstration
