@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from qed.config.keys import map_names
-from qed.config.values import dump_settings
+from qed.config.values import build_tree, dump_settings
 from qed.errors import DataError
 from qed.guards.redaction import redact
 
@@ -23,9 +24,14 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
     """Return the settings that differ from a saved settings.yaml, each as `key: old -> new`.
 
     The first list has all differences; the second those that would change the run's results and are not in `allowed`.
+    A setting that the file does not have, because the version of qed that wrote it had none, counts as the
+    default of its dataclass.
     """
     names = map_names(settings)
-    before = _give_to_both({names.get(name, name): value for name, value in _flatten(_read_saved(saved))}, settings)
+    defaults = {names.get(name, name): value for name, value in _flatten(_build_defaults(settings))}
+    before = defaults | _split_shared_data(
+        {names.get(name, name): value for name, value in _flatten(_read_saved(saved))}, after=defaults
+    )
     after = {  # in the same form as the saved file
         names.get(name, name): value for name, value in _flatten(yaml.safe_load(redact(dump_settings(settings))))
     }
@@ -45,13 +51,25 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
     return list(texts.values()), [texts[key] for key in texts if key not in free]
 
 
-def _give_to_both(saved: dict[str, Any], settings: Any) -> dict[str, Any]:
-    """Return saved settings with those of a `data` that both phases share given to each; a run may have been so."""
-    if not hasattr(settings, "sft"):
-        return saved
-    shared = {key: value for key, value in saved.items() if key.startswith("data.")}
-    both = {f"{phase}.{key}": value for phase in ("sft", "rl") for key, value in shared.items()}
-    return both | {key: value for key, value in saved.items() if key not in shared}
+def _split_shared_data(saved: dict[str, Any], after: Collection[str]) -> dict[str, Any]:
+    """Return saved settings with each `data.X` under the name that both phases have for it, if it has none itself.
+
+    The phases of a pipeline shared one section `data` in earlier versions.
+    """
+    names = {key: [key] if key in after else [f"{phase}.{key}" for phase in ("sft", "rl")] for key in saved}
+    return {
+        name: value for key, value in saved.items() for name in (names[key] if key.startswith("data.") else [key])
+    }
+
+
+def _build_defaults(settings: Any) -> dict[str, Any]:
+    """Return the default of every setting that has one, as a tree."""
+    kind: Any = type(settings)
+    if all(part.default is not MISSING or part.default_factory is not MISSING for part in fields(kind)):
+        return build_tree(kind())
+    sections = {part.name: getattr(settings, part.name) for part in fields(kind)}
+    defaults = {part.name: part.default for part in fields(kind) if part.default is not MISSING}
+    return defaults | {name: _build_defaults(value) for name, value in sections.items() if is_dataclass(value)}
 
 
 def _equal(before: Any, after: Any) -> bool:
@@ -74,4 +92,4 @@ def _flatten(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
         if isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, value
+            yield prefix + key, list(value) if isinstance(value, tuple) else value

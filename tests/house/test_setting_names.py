@@ -236,6 +236,22 @@ def test_flat_settings_of_former_runs_load_and_are_the_same_run(write: Write, el
         assert list_changes(elsewhere / "settings.yaml", other, allowed) == (told, [])
 
 
+def test_a_setting_that_a_saved_file_does_not_have_counts_as_its_default(elsewhere: Any) -> None:
+    found = resolve_settings("luffy", []).settings
+    whole = yaml.safe_load(dump_settings(found))
+    del whole["learner"]["passes"], whole["data"]["reward"], whole["algorithm"]["surrogate"]["clip_low"]
+    (elsewhere / "settings.yaml").write_text(yaml.dump(whole))
+    assert list_changes(elsewhere / "settings.yaml", found) == ([], [])
+    other = resolve_settings("luffy", ["--learner.passes", "3"]).settings
+    told = ["learner.passes: 1 -> 3"]
+    assert list_changes(elsewhere / "settings.yaml", other) == (told, told)
+    pipeline = resolve_settings("pipeline", []).settings
+    whole = yaml.safe_load(dump_settings(pipeline))
+    del whole["rl"]["algorithm"]["surrogate"], whole["sft"]["learner"]["packing"], whole["skip_rl"]
+    (elsewhere / "settings.yaml").write_text(yaml.dump(whole))
+    assert list_changes(elsewhere / "settings.yaml", pipeline) == ([], [])
+
+
 def values(algorithm: Any) -> dict[str, Any]:
     return {
         path: list(value) if isinstance(value, tuple) else value for path, value in flatten_fields(algorithm).items()
