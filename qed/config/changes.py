@@ -56,10 +56,11 @@ def _split_shared_data(saved: dict[str, Any], after: Collection[str]) -> dict[st
 
     The phases of a pipeline shared one section `data` in earlier versions.
     """
-    names = {key: [key] if key in after else [f"{phase}.{key}" for phase in ("sft", "rl")] for key in saved}
-    return {
-        name: value for key, value in saved.items() for name in (names[key] if key.startswith("data.") else [key])
-    }
+    split: dict[str, Any] = {}
+    for key, value in saved.items():
+        shared = key.startswith("data.") and key not in after
+        split |= dict.fromkeys([f"sft.{key}", f"rl.{key}"] if shared else [key], value)
+    return split
 
 
 def _build_defaults(settings: Any) -> dict[str, Any]:

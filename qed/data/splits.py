@@ -16,6 +16,7 @@ from qed.data import tasks
 from qed.data.prompts.base import PromptTemplate, find_demonstration
 from qed.data.prompts.base import load_leaf as find_prompt
 from qed.data.selection import compute_percentile_length, select_problems, split_validation
+from qed.data.system_prompt import replace_system_prompt
 from qed.errors import DataError, UsageError
 from qed.randomness import shuffle_indices
 from qed.runs.run import Run
@@ -170,8 +171,9 @@ def resolve_prompt_name(data: DataSettings) -> str:
 
 
 def load_prompt(data: DataSettings) -> Any:
-    """Load the prompt of a run with its options."""
-    return find_prompt(resolve_prompt_name(data), data.prompt_options)
+    """Load the prompt of a run with its options and its system message."""
+    name = resolve_prompt_name(data)
+    return replace_system_prompt(find_prompt(name, data.prompt_options), name, data.system_prompt)
 
 
 def list_training_texts(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:

@@ -5,7 +5,7 @@ Phases with the same data share one material. Every evaluation of a run has the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from qed.config.phases import Settings
@@ -48,22 +48,21 @@ def _without_window(data: DataSettings) -> DataSettings:
     return replace(data, window=0)
 
 
-def load_run_problems(phases: Sequence[Settings], console: Console) -> tuple[LoadedProblems, list[Problem]]:
+def load_run_problems(phases: Sequence[Settings]) -> tuple[LoadedProblems, list[Problem]]:
     """Load the problems of a run's last phase with all held-out ones, and those of the first phase if it has its own.
 
-    No question that is held out or in the validation part is trained on in any phase.
+    No question that is held out or in the validation part is trained on in any phase. The counts of rows that are left
+    out are those of all phases.
     """
     last = phases[-1]
     loaded = load_problems(last.data, last.evaluation, last.run.seed, last.imitates)
-    first: list[Problem] = []
-    left_out: Mapping[str, int] = {}
-    if has_own_data(phases):
-        held_out = [*loaded.validation, *(problem for some in loaded.benchmarks.values() for problem in some)]
-        questions = {problem.question for problem in held_out}
-        first, left_out = load_training_problems(phases[0].data, phases[0].run.seed, questions)
-    for reason, count in [*left_out.items(), *loaded.left_out.items()]:
-        console.say(f"Left out {count} {reason}.")
-    return loaded, first
+    if not has_own_data(phases):
+        return loaded, []
+    held_out = [*loaded.validation, *(problem for some in loaded.benchmarks.values() for problem in some)]
+    questions = {problem.question for problem in held_out}
+    first, left_out = load_training_problems(phases[0].data, phases[0].run.seed, questions)
+    counts = {f"{reason}, in {phases[0].method}": count for reason, count in left_out.items()}
+    return replace(loaded, left_out={**counts, **loaded.left_out}), first
 
 
 def fit_run_problems(

@@ -33,6 +33,7 @@ from qed.rollout.policy import Policy, load_policy, report_handover
 from qed.runs import disk
 from qed.runs.environment import describe_environment
 from qed.runs.folder import lock_folder, open_folder
+from qed.runs.log import copy_warnings
 from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run
 from qed.sampling.base import Sampler
@@ -108,7 +109,9 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         Run(folder, launch.home) as run,
         threads.restore_threads(),
         watch_run(run, settings.run.watchdog),
+        copy_warnings(run.log_line),
     ):
+        console.log = run.log_line
         settings = restore_precision(settings, run.folder, launch)
         try:
             with _roll_back_on_error(folder, aside, launch):
@@ -165,7 +168,9 @@ def _build_setup(
     if grader.judge is None:
         console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
     check_signals("load")
-    loaded, first_problems = load_run_problems(phases, console)
+    loaded, first_problems = load_run_problems(phases)
+    for reason, count in loaded.left_out.items():
+        console.say(f"Left out {count} {reason}.")
     check_signals("load")
     policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     check_signals("load")

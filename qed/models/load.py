@@ -59,6 +59,8 @@ SIZES = {
     "large": Size(layers=12, width=768, heads=12, kv_heads=4, vocabulary=32000, window=2048),
 }
 
+# What transformers raises for a model that is missing or cannot be read.
+LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
 SPECIAL = ("<|pad|>", "<|user|>", "<|assistant|>", "<|end|>")
 # Added tokens, but not special ones, because decoding often skips special tokens and must not drop the tags.
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -146,33 +148,21 @@ def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     Raises:
         ModelError: the model is not found, has no tokenizer, or only pickled weights.
     """
-    source: dict[str, Any] = {"trust_remote_code": False}
-    if Path(settings.name).is_dir():
-        _check_folder(Path(settings.name))
-    elif settings.revision:
-        source["revision"] = settings.revision
+    source = _describe_source(settings)
     try:
-        config = remove_attention_kernels(AutoConfig.from_pretrained(settings.name, **source))
-        require_known_layers(settings.name, config, AutoModelForCausalLM._model_mapping.get(type(config), None))
-        tokenizer = AutoTokenizer.from_pretrained(settings.name, **source)
-        for word in ("is_local", "local_files_only"):  # must not be saved with the tokenizer
-            tokenizer.init_kwargs.pop(word, None)
+        config, tokenizer = _load_configuration(settings, source)
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             settings.name,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
-            attn_implementation=choose_attention(config),
+            attn_implementation=choose_attention(config, settings.attention),
             output_loading_info=True,
             **qlora.build_quantization_options(settings, pick_device(settings.device)),
             **source,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        first = str(error).strip().split("\n")[0]
-        raise ModelError(
-            f"The model {settings.name} cannot be loaded: {first}\nGive a folder with config.json, tokenizer files "
-            "and safetensors weights, a hub name that can be reached from here, or new:tiny for a new small one."
-        ) from error
+    except LOADING_ERRORS as error:
+        raise _explain_loading(settings.name, error) from error
     if loading_info["missing_keys"]:
         missing = sorted(loading_info["missing_keys"])
         raise ModelError(
@@ -185,6 +175,51 @@ def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
             f"{model.get_input_embeddings().num_embeddings}: they do not belong together."
         )
     return model, tokenizer
+
+
+def load_outline(settings: ModelSettings) -> tuple[nn.Module, Any]:
+    """Load a model without its weights, on the meta device, and its tokenizer.
+
+    Raises:
+        ModelError: the model is not found, has no tokenizer, or cannot be trained.
+    """
+    source = _describe_source(settings)
+    try:
+        config, tokenizer = _load_configuration(settings, source)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=choose_attention(config))
+        model.generation_config = None
+        return model, tokenizer
+    except LOADING_ERRORS as error:
+        raise _explain_loading(settings.name, error) from error
+
+
+def _describe_source(settings: ModelSettings) -> dict[str, Any]:
+    """Return the options of `from_pretrained` that say where a model comes from; a folder is checked."""
+    source: dict[str, Any] = {"trust_remote_code": False}
+    if Path(settings.name).is_dir():
+        _check_folder(Path(settings.name))
+    elif settings.revision:
+        source["revision"] = settings.revision
+    return source
+
+
+def _load_configuration(settings: ModelSettings, source: dict[str, Any]) -> tuple[Any, Any]:
+    """Load a model's configuration and tokenizer."""
+    config = remove_attention_kernels(AutoConfig.from_pretrained(settings.name, **source))
+    require_known_layers(settings.name, config, AutoModelForCausalLM._model_mapping.get(type(config), None))
+    tokenizer = AutoTokenizer.from_pretrained(settings.name, **source)
+    for word in ("is_local", "local_files_only"):  # must not be saved with the tokenizer
+        tokenizer.init_kwargs.pop(word, None)
+    return config, tokenizer
+
+
+def _explain_loading(name: str, error: Exception) -> ModelError:
+    first = str(error).strip().split("\n")[0]
+    return ModelError(
+        f"The model {name} cannot be loaded: {first}\nGive a folder with config.json, tokenizer files "
+        "and safetensors weights, a hub name that can be reached from here, or new:tiny for a new small one."
+    )
 
 
 def load_tokenizer(name: str) -> tuple[Any, Any]:

@@ -14,6 +14,7 @@ from qed.config.phases import Settings
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import list_training_texts, load_prompt
 from qed.models import load, lora
+from qed.models.families import choose_attention
 from qed.sampling.base import Sampler
 from qed.types import Problem
 
@@ -52,6 +53,8 @@ def load_policy(
         network, tokenizer = load.build_model(
             settings.model.name, list_training_texts(problems, prompt), settings.run.seed
         )
+        if attention := choose_attention(network.config, settings.model.attention):
+            network.set_attn_implementation(attention)  # type: ignore[operator]
     else:
         network, tokenizer = load.load_model(settings.model)
     if use_lora:
@@ -59,8 +62,6 @@ def load_policy(
     if use_lora and checkpoint is not None:
         lora.load_adapters(network, checkpoint / "adapter")
     network = load.prepare_model(network, settings.model, device)
-    if load.is_new(settings.model.name) and settings.model.attention != "auto":
-        network.set_attn_implementation(settings.model.attention)  # type: ignore[operator]
     if hasattr(prompt, "chat_template"):
         # Saved with every checkpoint, so that other programs prompt the model as it was trained.
         tokenizer.chat_template = prompt.chat_template
