@@ -16,6 +16,7 @@ from qed.data.splits import list_training_texts, load_prompt
 from qed.models import load, lora
 from qed.models.families import choose_attention
 from qed.sampling.base import Sampler
+from qed.training import checkpoints
 from qed.types import Problem
 
 
@@ -49,6 +50,7 @@ def load_policy(
     use_lora = settings.model.lora_rank > 0
     if checkpoint is not None and not use_lora:
         network, tokenizer = load.load_model(replace(settings.model, name=str(checkpoint / "hf"), revision=""))
+        checkpoints.load_exact_weights(network, checkpoint)
     elif load.is_new(settings.model.name):
         network, tokenizer = load.build_model(
             settings.model.name, list_training_texts(problems, prompt), settings.run.seed
