@@ -281,6 +281,8 @@ def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evalua
         "samples": max(counts) if len(set(counts)) == 1 else f"{derive_seed(*counts):016x}",
         "prompt": resolve_prompt_name(bench.data),
         "prompt_options": list(bench.data.prompt_options),
+        # Only where it is given, so that evaluations of earlier versions go on.
+        **({"system_prompt": bench.data.system_prompt} if bench.data.system_prompt else {}),
         "reward": list(resolve_reward_names(bench.data)),
         "reward_options": list(bench.data.reward_options),
         "temperature": sampling.temperature,
