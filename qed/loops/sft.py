@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 
 from qed.config.phases import Settings
-from qed.data.splits import VALIDATION
 from qed.errors import DataError, UsageError
 from qed.loops.epochs import settle_steps
 from qed.loops.evaluator import Measure
@@ -17,7 +16,7 @@ from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
 from qed.models import load
 from qed.randomness import shuffle_indices
-from qed.training.best import LOSS
+from qed.training.best import LOSS, PERPLEXITY
 from qed.training.packing import cut_windows
 from qed.training.scoring import score_with
 from qed.types import Problem, Rollout
@@ -67,7 +66,7 @@ def measure_loss(setup: Setup, settings: Settings, rows: Sequence[Rollout]) -> S
     parts = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
     logps = [value for part in parts for row in score(part, load.read_precision(settings.model)) for value in row]
     loss = -math.fsum(logps) / len(logps)
-    return {LOSS: loss, f"eval/{VALIDATION}/perplexity": math.exp(min(loss, LARGEST_EXPONENT))}
+    return {LOSS: loss, PERPLEXITY: math.exp(min(loss, LARGEST_EXPONENT))}
 
 
 def build_rows(setup: Setup, settings: Settings) -> list[Rollout]:

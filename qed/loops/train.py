@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.config.phases import PipelineSettings, Settings
+from qed.data.splits import VALIDATION
 from qed.errors import Diverged, Interrupted, NothingTrained
 from qed.loops.epochs import recall_steps
 from qed.loops.non_finite import describe_end
@@ -16,8 +17,9 @@ from qed.loops.setup import Setup, open_run
 from qed.loops.sft import train_sft
 from qed.report.model_card import write_card
 from qed.report.write import write_report
-from qed.runs.run import Launch, Row, read_evaluations
+from qed.runs.run import Launch, Row, read_evaluations, read_lines
 from qed.training import checkpoints
+from qed.training.best import LOSS, PERPLEXITY
 
 
 def train(settings: Settings, launch: Launch) -> dict[str, Any]:
@@ -102,7 +104,14 @@ def finish_run(setup: Setup, last: int, model: str, methods: list[str]) -> dict[
     write_card(folder, model, [Path(method).stem for method in methods])
     report = write_report([folder], folder / "report.html")
     setup.console.say(f"Done: {folder}; the model is {final / 'hf'}, the report {report}.")
-    return {"run": str(folder), "steps": last, **collect_figures(dict(read_evaluations(folder)).get(last, {}))}
+    figures = collect_figures(dict(read_evaluations(folder)).get(last, {}))
+    return {"run": str(folder), "steps": last, **figures, **_collect_loss(folder, last)}
+
+
+def _collect_loss(folder: Path, step: int) -> dict[str, Any]:
+    """Return the held-out loss after a step and its perplexity, where there is no accuracy of the validation part."""
+    rows = [row for row in read_lines(folder / "metrics.jsonl") if row["step"] == step and LOSS in row]
+    return {VALIDATION: {"loss": rows[-1][LOSS], "perplexity": rows[-1][PERPLEXITY]}} if rows else {}
 
 
 def _link_final(folder: Path, name: str, checkpoint: str) -> Path:

@@ -14,6 +14,8 @@ from qed.training import checkpoints
 PREFERRED = f"eval/{VALIDATION}/preferred"  # the share of validation pairs ranked correctly, relative to the reference
 LOSS = f"eval/{VALIDATION}/loss"  # the mean negative log-probability of a token of the validation demonstrations
 
+PERPLEXITY = f"eval/{VALIDATION}/perplexity"  # the exponential of that
+
 
 def read_scores(folder: Path) -> dict[int, float]:
     """Read the validation score after each evaluated step; the largest is the best.
