@@ -30,7 +30,7 @@ from qed.runs.run import Run
 from qed.types import Problem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Material:
     """The training problems of a phase, with the prompt and the grader of its answers."""
 
@@ -92,14 +92,22 @@ def _fit_training_problems(
     return drop_long_prompts(problems, template, limit, "training", run, console)
 
 
-def build_first_material(
-    settings: Settings, problems: list[Problem], policy: Policy, run: Run, console: Console
-) -> Material:
-    """Return the material of a first phase that has its own data.
+def build_materials(
+    phases: Sequence[Settings],
+    last: Material,
+    first_problems: list[Problem],
+    policy: Policy,
+    run: Run,
+    console: Console,
+) -> list[Material]:
+    """Return the material of each phase: that of the last one for all, or for the first phase one of its own data.
 
     Raises:
-        UsageError: its prompt needs the chat template that the prompt of the last phase has replaced.
+        UsageError: the first phase's prompt needs the chat template that the prompt of the last phase has replaced.
     """
+    if not has_own_data(phases):
+        return [last] * len(phases)
+    settings = phases[0]
     leaf = load_prompt(settings.data)
     if leaf.CHAT and hasattr(policy.template.leaf, "chat_template"):
         raise UsageError(
@@ -109,6 +117,6 @@ def build_first_material(
     ends = load.find_end_ids(policy.model, policy.tokenizer, leaf.CHAT)
     template = PromptTemplate(leaf, policy.tokenizer, ends)
     limit = policy.max_prompt_tokens(settings.sampling.max_tokens)
-    kept = _fit_training_problems(problems, settings, template, limit, run, console)
+    kept = _fit_training_problems(first_problems, settings, template, limit, run, console)
     grader = load_grader(settings.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
-    return Material(kept, template, grader)
+    return [Material(kept, template, grader), last]

@@ -23,7 +23,7 @@ from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
-from qed.loops.material import Material, build_first_material, fit_run_problems, has_own_data, load_run_problems
+from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
 from qed.models.threads import describe_compute, restore_precision, set_compute
@@ -54,7 +54,6 @@ class Setup:
     model: Any
     tokenizer: Any
     materials: list[Material]  # of each phase, in order
-    material: Material  # of the current phase
     evaluator: Grader  # grades evaluations: the last phase's, or with another's verdicts where it judges no answer
     benchmarks: dict[str, list[Problem]]
     validation: list[Problem]  # training problems that are held out to choose the best checkpoint
@@ -62,6 +61,7 @@ class Setup:
     resumed: Path | None  # the checkpoint that the run resumes from
     # The first and last steps of its phases, as far as known, whose checkpoints are never deleted.
     boundaries: frozenset[int]
+    current: int = 0  # the number of the current phase, from 0
     last: int = 0  # the last step of the current phase
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the current step
@@ -72,17 +72,17 @@ class Setup:
     @property
     def problems(self) -> list[Problem]:
         """The training problems of the current phase."""
-        return self.material.problems
+        return self.materials[self.current].problems
 
     @property
     def template(self) -> PromptTemplate:
         """The prompt of the current phase."""
-        return self.material.template
+        return self.materials[self.current].template
 
     @property
     def grader(self) -> Grader:
         """The grader of the current phase."""
-        return self.material.grader
+        return self.materials[self.current].grader
 
     def read_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Read the tensors and the JSON state of the checkpoint to resume from; a fresh run is at step 0."""
@@ -178,11 +178,9 @@ def _build_setup(
     if resumed is not None:
         console.say(f"Resuming from {resumed}.")
     loaded = fit_run_problems(loaded, policy, last, run, console)
-    materials = [Material(loaded.problems, policy.template, grader)] * len(phases)
-    if has_own_data(phases):
-        materials[0] = build_first_material(phases[0], first_problems, policy, run, console)
-        first_problems = materials[0].problems
-    fingerprint = hash_problems([*loaded.problems, *first_problems])
+    material = Material(loaded.problems, policy.template, grader)
+    materials = build_materials(phases, material, first_problems, policy, run, console)
+    fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
     if launch.resume:
         require_same_problems(fingerprint, run, launch)
     run.truncate((resumed and parse_step(resumed.name)) or 0)
@@ -197,7 +195,6 @@ def _build_setup(
         model=policy.model,
         tokenizer=policy.tokenizer,
         materials=materials,
-        material=materials[0],
         evaluator=evaluator,
         benchmarks=loaded.benchmarks,
         validation=loaded.validation,

@@ -45,8 +45,8 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
         NothingTrained: no step had a gradient; the model card and the report are written all the same.
     """
     untrained = None
-    for phase, material in zip(phases, setup.materials, strict=True):
-        setup.material = material
+    for number, phase in enumerate(phases):
+        setup.current = number
         try:
             run_phase(setup, phase, setup.last)
         except NothingTrained as error:

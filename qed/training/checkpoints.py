@@ -64,12 +64,8 @@ def save_checkpoint(  # noqa: PLR0913 -- a checkpoint has many parts
     answers = "".join(json.dumps(row) + "\n" for row in rows)
     with _explain_disk_errors(run, target):
         run.sync()
-        disk.require_space(
-            run,
-            checkpoint_bytes(
-                model, sum(tensor.nbytes for tensor in tensors.values()) + len(answers), copies=int(exact_too)
-            ),
-        )
+        others = sum(tensor.nbytes for tensor in tensors.values()) + len(answers)
+        disk.require_space(run, checkpoint_bytes(model, others, copies=int(exact_too)))
         with write_folder_atomically(target) as temporary:
             faults.hit("save")
             save_model(model, tokenizer, temporary / "hf", dtype)

@@ -66,12 +66,11 @@ def test_phases_train_on_their_own_data_for_their_own_epochs(qed: Qed, tmp_path:
     assert list(data["held_out"]) == ["second"]
     assert all(" and " in question for question in questions(tmp_path / "whole"))
     assert "sft: learner.epochs=1 over 24, 8 a step: 3 steps." in done.out
-    # A run that is stopped in either phase goes on as if it had not been, with its own settings.
-    for at in (2, 5):
-        run = cut(tmp_path / "whole", at, tmp_path / f"cut{at}")
-        resumed = qed("pipeline", "--resume", "--out", run)
-        assert resumed.code == 0, resumed.err
-        assert_same(tmp_path / "whole", run)
+    # A run that is stopped in its second phase goes on as if it had not been, with its own settings.
+    run = cut(tmp_path / "whole", 5, tmp_path / "cut")
+    resumed = qed("pipeline", "--resume", "--out", run)
+    assert resumed.code == 0, resumed.err
+    assert_same(tmp_path / "whole", run)
     report = (tmp_path / "whole" / "report.html").read_text(encoding="utf-8")
     assert "first.jsonl" in report
     assert "second.jsonl" in report
