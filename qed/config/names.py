@@ -80,6 +80,7 @@ FOREIGN = {
     "truncation_mode": "data.truncation",
     "truncation_side": "data.truncation",
     "val_before_train": "evaluation.at_start",
+    "val_size": "data.validation_split",
     "val_files": "evaluation.tasks",
     "val_kwargs_n": "evaluation.samples",
     "val_kwargs_temperature": "evaluation.temperature",
