@@ -35,6 +35,8 @@ class Flags:
     """Print what the run would do, without training."""
     sweep: tuple[str, ...] = ()
     """Start one run per value; if repeated, one per combination."""
+    config_name: str = ""
+    """A configuration, as without the option's name."""
     json: bool = False
     """Print the result as one line of JSON, as the last line of stdout."""
     allow_user_code: bool = False
@@ -48,6 +50,8 @@ class Flags:
 
 
 FLAGS = tuple(flag.name for flag in fields(Flags))
+# Flags with a value, and where it is collected.
+TAKING = {"sweep": "sweep", "allow_change": "allow_change", "config_name": "configs"}
 
 
 @dataclass
@@ -103,8 +107,8 @@ def _take_option(argument: str, rest: list[str], table: Table, line: ParsedLine)
     """Parse an argument that starts with two dashes, and take its value from the next argument if needed."""
     name, equals, value = argument.partition("=")
     key = _normalize_key(name[2:])
-    if key in ("sweep", "allow_change"):
-        getattr(line, key).append(value if equals else _take_value(name, rest))
+    if key in TAKING:
+        getattr(line, TAKING[key]).append(value if equals else _take_value(name, rest))
     elif key in FLAGS:
         if equals:
             raise UsageError(f"{name} takes no value.")

@@ -29,12 +29,14 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
     """
     names = map_names(settings)
     defaults = {names.get(name, name): value for name, value in _flatten(_build_defaults(settings))}
-    before = defaults | {names.get(name, name): value for name, value in _flatten(read_saved(saved))}
+    before = defaults | _split_shared_data(
+        {names.get(name, name): value for name, value in _flatten(read_saved(saved))}, after=defaults
+    )
     after = {  # in the same form as the saved file
         names.get(name, name): value for name, value in _flatten(yaml.safe_load(redact(dump_settings(settings))))
     }
     # The steps of the last phase may change; those of an earlier phase would shift all later steps.
-    last = "rl.learner.steps" if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner.steps"
+    last = "rl.learner." if "rl.method" in after and after.get("skip_rl") is not True else "sft.learner."
     different = [key for key in {**before, **after} if not _equal(before.get(key), after.get(key))]
     free = [
         key
@@ -42,11 +44,23 @@ def list_changes(saved: Path, settings: Any, allowed: Collection[str] = ()) -> t
         if key.startswith(FREE_SECTIONS)
         or key in allowed
         or key.removeprefix("sft.").removeprefix("rl.") in FREE
-        or key in ("learner.steps", last)
+        or key.removeprefix(last).removeprefix("learner.") in ("steps", "epochs")
         or (key.endswith("learner.optimizer") and {before.get(key), after.get(key)} <= SAME_UPDATES)
     ]
     texts = {key: f"{key}: {before.get(key)} -> {after.get(key)}" for key in different if key != "run.out"}
     return list(texts.values()), [texts[key] for key in texts if key not in free]
+
+
+def _split_shared_data(saved: dict[str, Any], after: Collection[str]) -> dict[str, Any]:
+    """Return saved settings with each `data.X` under the name that both phases have for it, if it has none itself.
+
+    The phases of a pipeline shared one section `data` in earlier versions.
+    """
+    split: dict[str, Any] = {}
+    for key, value in saved.items():
+        shared = key.startswith("data.") and key not in after
+        split |= dict.fromkeys([f"sft.{key}", f"rl.{key}"] if shared else [key], value)
+    return split
 
 
 def _build_defaults(settings: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from qed.errors import UsageError
 
 PHASES = {"sft": "sft", "rl": "grpo"}
 PIPELINES = ("quickstart", "pipeline")
+PER_PHASE = ("learner.", "data.")  # sections that each phase of a pipeline has, and that may be given for both at once
 SHORTCUTS = {
     "model": "model.name",
     "tasks": "data.tasks",
@@ -85,7 +86,7 @@ class Table:
             return (key,)
         # Two phases rarely share a learning rate: a usual one for SFT is ten times that of RL.
         both = tuple(f"{phase}.{key}" for phase in self.methods) if self.pipeline and key != "learner.lr" else ()
-        return both if key.startswith("learner.") and all(name in self.settings for name in both) else ()
+        return both if key.startswith(PER_PHASE) and all(name in self.settings for name in both) else ()
 
     def is_switch(self, key: str) -> bool:
         """Return whether a key may be given on the command line without a value."""

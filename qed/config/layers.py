@@ -92,13 +92,16 @@ def _list_texts(raw: Raw) -> tuple[Raw, ...]:
 
 
 def _find_base(path: Path, raw: Raw) -> Path:
-    """Find the file that another file extends, relative to the folder of that file."""
-    for suffix in ("", *SUFFIXES):
-        base = path.parent / f"{raw.text}{suffix}"
+    """Find the file that another file extends: relative to its folder, or by name among those that come with qed."""
+    shipped = find_shipped_configs()
+    folders = [path.parent, shipped] if os.path.basename(raw.text) == raw.text else [path.parent]
+    for base in [folder / f"{raw.text}{suffix}" for folder in folders for suffix in ("", *SUFFIXES)]:
         if base.is_file():
             return base
+    names = [file.stem for file in sorted(shipped.glob("*")) if file.suffix in SUFFIXES]
     raise UsageError(
-        f"{raw.origin}: extends names {raw.text!r}, but there is no file {_shorten_path(path.parent / raw.text)}."
+        f"{raw.origin}: extends names {raw.text!r}, but there is no file {_shorten_path(path.parent / raw.text)}, and "
+        f"no configuration of that name comes with qed.{suggest_nearest(raw.text, names)}"
     )
 
 

@@ -41,21 +41,31 @@ class Settings:
             "Remove it, or use qed sft.",
         )
 
+    @property
+    def imitates(self) -> bool:
+        """Return whether the phase imitates demonstrations, as SFT does: it neither samples nor compares pairs."""
+        return not self.algorithm.online and self.algorithm.together == 1
+
 
 @dataclass(frozen=True)
 class PhaseSettings:
-    """One phase of a pipeline: its algorithm and its learner."""
+    """One phase of a pipeline: its algorithm, its data and its learner."""
 
     algorithm: Any
     """Settings of the algorithm."""
     method: str = shelf_field("algorithms", "sft")
     """Name of the algorithm."""
+    data: DataSettings = field(default_factory=DataSettings)
     learner: LearnerSettings = field(default_factory=LearnerSettings)
 
 
 @dataclass(frozen=True)
 class PipelineSettings:
-    """SFT, then RL, with all other settings shared; the steps of the second phase follow those of the first."""
+    """SFT, then RL, with all other settings shared; the steps of the second phase follow those of the first.
+
+    Every evaluation has the prompt, the reward and the held-out problems of the last phase, so that all steps of the
+    run compare.
+    """
 
     sft: PhaseSettings
     rl: PhaseSettings
@@ -64,7 +74,6 @@ class PipelineSettings:
     skip_rl: bool = False
     """Skip the RL phase and stop after SFT."""
     model: ModelSettings = field(default_factory=ModelSettings)
-    data: DataSettings = field(default_factory=DataSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     run: RunSettings = field(default_factory=RunSettings)
@@ -86,7 +95,8 @@ class PipelineSettings:
             method=part.method,
             algorithm=part.algorithm,
             model=self.model,
-            data=self.data if name == "sft" else replace(self.data, window=0),
+            # `data.window` without a phase is given to both, and only SFT has windows.
+            data=part.data if name == "sft" else replace(part.data, window=0),
             sampling=self.sampling,
             learner=part.learner,
             evaluation=self.evaluation,

@@ -6,7 +6,7 @@ Every value records its origin, and every error names it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from qed.config.callables import is_callable_name
 from qed.config.fields import PHASES, PIPELINES, Setting, Table, build_table, resolve_algorithm_name
 from qed.config.layers import Entry, Layer, find_config, find_shipped_configs, read_layers
 from qed.config.names import format_name, suggest
+from qed.config.one_phase import take_phase
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.reward_names import AUTO, parse_reward
+from qed.config.saved import read_saved_layer
 from qed.config.task_names import parse_task
 from qed.config.values import COMMAND_LINE, Raw, coerce_value
 from qed.errors import UsageError
@@ -30,6 +32,8 @@ DEFAULT = "default"
 OF_PIPELINES = {part.name for part in fields(PipelineSettings)} - {part.name for part in fields(Settings)}
 TASKS = ("data.tasks", "evaluation.tasks")
 REWARD, TRACKERS = "data.reward", "run.trackers"
+# Settings that say one thing in two units: a layer that gives the first, or a value of the second, unsets the other.
+ALTERNATIVES = (("learner.steps", "learner.epochs"), ("learner.warmup_steps", "learner.warmup_ratio"))
 
 
 @dataclass(frozen=True)
@@ -65,11 +69,13 @@ def resolve_settings(command: str, arguments: Sequence[str]) -> Resolved:
     values = list_defaults(source.table)
     problems: dict[str, str] = {}
     for layer in source.layers:
-        for key, entry in _spread_entries(layer, source.table, problems).items():
+        given = _spread_entries(layer, source.table, problems)
+        for key, entry in given.items():
             try:
                 values[key] = Value(_read_value(entry, source.table.settings[key], source.flags), entry.raw.origin)
             except UsageError as error:
                 problems[str(error)] = str(error)
+        values |= _unset_alternatives(given, values)
     if problems:
         raise UsageError("\n".join(problems.values()))
     if values["model.name"].value.startswith("new:"):
@@ -78,6 +84,19 @@ def resolve_settings(command: str, arguments: Sequence[str]) -> Resolved:
         values |= {key: value for key, value in fresh.items() if values[key].origin.startswith(DEFAULT)}
     settings = _build(source.table, "", values)
     return Resolved(command, settings, {key: value.origin for key, value in values.items()}, source.flags)
+
+
+def _unset_alternatives(given: Collection[str], values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the settings that a layer unsets because it gives the same in another unit, such as epochs for steps."""
+    unset: dict[str, Value] = {}
+    for count, share in ALTERNATIVES:
+        for key in given:
+            phase = key.removesuffix(count).removesuffix(share)
+            if key == phase + count and phase + share not in given and values[phase + share].value:
+                unset[phase + share] = Value(0.0, values[key].origin)
+            elif key == phase + share and phase + count not in given and values[key].value:
+                unset[phase + count] = Value(0, values[key].origin)
+    return unset
 
 
 def read_sources(command: str, arguments: Sequence[str]) -> Source:
@@ -90,7 +109,10 @@ def read_sources(command: str, arguments: Sequence[str]) -> Source:
         configs, entries, flags = parse_arguments(arguments, table)
         files = [find_config("quickstart", (find_shipped_configs(),))] if command == "quickstart" else []
         files += [find_config(config) for config in configs]
-        layers = [_drop_method(layer, table) for file in files for layer in read_layers(file)] + [entries]
+        read = take_phase([layer for file in files for layer in read_layers(file)], table)
+        if not configs:
+            read.append(read_saved_layer(table, entries, flags))
+        layers = [_drop_method(layer, table) for layer in read] + [entries]
         chosen = {phase: _choose_method(phase, name, layers, flags) for phase, name in methods.items()}
         if chosen == methods:
             break
@@ -138,11 +160,11 @@ def _list_algorithm_defaults(table: Table, which: str, note: str = "") -> dict[s
             per_phase = key.startswith(("learner.", "algorithm."))
             full = f"{phase}.{key}" if phase and per_phase else key
             names = table.expand_key(full, shortcuts=False)
-            if len(names) != 1:
+            if not names:
                 raise UsageError(f"The defaults of {method} name {key}, which is not a setting.{suggest(full, table)}")
-            # Shared settings take the defaults of the second phase, which samples.
+            # Other settings take the defaults of the second phase, which samples.
             if per_phase or phase != "sft":
-                values[names[0]] = Value(value, f"default of {method}{note}")
+                values |= dict.fromkeys(names, Value(value, f"default of {method}{note}"))
     return values
 
 
@@ -197,9 +219,10 @@ def _read_value(entry: Entry, setting: Setting, flags: Flags) -> Any:
         value = coerce_value(raw, setting.kind)
     except ValueError as error:
         raise UsageError(f"{raw.origin}: {setting.key} {error}") from error
-    if setting.shelf and setting.key not in (REWARD, TRACKERS) and value != setting.default:
+    key = setting.key.removeprefix("sft.").removeprefix("rl.")
+    if setting.shelf and key not in (REWARD, TRACKERS) and value != setting.default:
         value = _read_leaf(value, setting, raw, flags)
-    check = {REWARD: _check_reward, TRACKERS: _check_tracker, **dict.fromkeys(TASKS, _check_task)}.get(setting.key)
+    check = {REWARD: _check_reward, TRACKERS: _check_tracker, **dict.fromkeys(TASKS, _check_task)}.get(key)
     if check is not None and value != setting.default:
         origins = [item.origin for item in raw.items] if raw.items else [raw.origin] * len(value)
         for text, origin in zip(value, origins, strict=True):

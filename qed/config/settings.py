@@ -5,6 +5,7 @@ The string under a field is its help text. A field marked with `shelf` holds the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -44,6 +45,8 @@ class ModelSettings:
     """Linear layers to adapt, such as q_proj,v_proj, or experts for those of an MoE; empty adapts all but experts."""
     quantization: Literal["none", "nf4"] = "none"
     """nf4 stores the base weights in 4 bits (QLoRA, by bitsandbytes); needs LoRA and a CUDA device."""
+    attention: Literal["auto", "sdpa", "flash_attention_2", "eager"] = "auto"
+    """Attention kernels of transformers' forward pass; packed rows and the native sampler have their own."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
@@ -69,6 +72,10 @@ class DataSettings:
     """Train only on problems whose worked solution ends in the correct answer, according to the grader."""
     max_prompt_percentile: float = 100.0
     """Drop problems whose prompt has more tokens than this percentile of all prompts."""
+    max_prompt_tokens: int = 0
+    """Longest prompt to train on, in tokens; 0 is limited by the model's window alone."""
+    truncation: Literal["drop", "left", "right"] = "drop"
+    """Prompts above data.max_prompt_tokens: drop the problem, or cut tokens off the prompt's left or right end."""
     window: int = 0
     """SFT only: concatenate all demonstrations and train on windows of this many tokens; 0 keeps them separate."""
     validation_split: float = 0.0
@@ -77,6 +84,8 @@ class DataSettings:
     """Prompt by name; auto uses the task's default."""
     prompt_options: tuple[str, ...] = ()
     """Options of the prompt, for example working_out.reasoning_start=<think>; also given to a reward of that name."""
+    system_prompt: str = ""
+    """System message in place of the prompt's own; for prompts that use the model's chat template."""
     reward: tuple[str, ...] = shelf_field("rewards", ("auto",))
     """NAME or WEIGHT*NAME, summed if several: a reward by name, or a .py file; auto uses the prompt's default."""
     reward_options: tuple[str, ...] = ()
@@ -92,6 +101,9 @@ class DataSettings:
         """Refuse invalid values."""
         require(self.unique_examples >= 0, "data.unique_examples must not be negative.")
         require(0 < self.max_prompt_percentile <= 100, "data.max_prompt_percentile must lie in (0, 100].")
+        require(self.max_prompt_tokens >= 0, "data.max_prompt_tokens must not be negative.")
+        cut = self.truncation == "drop" or self.max_prompt_tokens > 0
+        require(cut, "data.truncation needs data.max_prompt_tokens, the number of tokens that are kept.")
         require(self.window >= 0, "data.window must not be negative.")
         require(0 <= self.validation_split < 1, "data.validation_split must lie in [0, 1).")
         require(bool(self.tasks), "data.tasks must name a task or a data file.")
@@ -148,6 +160,8 @@ class LearnerSettings:
 
     steps: int = 200
     """Number of training steps in the phase."""
+    epochs: float = 0.0
+    """Passes over the training data, instead of learner.steps; the start of the run says how many steps that makes."""
     batch_size: int = 0
     """Maximum rollouts per optimizer step; a step's rollouts are split evenly. 0 uses all of them in one update."""
     passes: int = 1
@@ -166,6 +180,8 @@ class LearnerSettings:
     """Learning rate schedule after the warm-up; linear and cosine decay to zero."""
     warmup_steps: int = 0
     """Steps over which the learning rate rises linearly to its peak."""
+    warmup_ratio: float = 0.0
+    """Share of all steps over which the learning rate rises, rounded up, instead of learner.warmup_steps."""
     betas: tuple[float, float] = (0.9, 0.999)
     """AdamW's betas."""
     weight_decay: float = 0.0
@@ -178,15 +194,24 @@ class LearnerSettings:
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         require(self.steps >= 0, "learner.steps must not be negative.")
+        require(0 <= self.epochs < float("inf"), "learner.epochs must be a finite number, 0 or more.")
+        require(not (self.steps and self.epochs), "learner.steps and learner.epochs exclude each other: give one.")
         require(self.batch_size >= 0, "learner.batch_size must not be negative.")
         require(self.passes >= 1, "learner.passes must be at least 1.")
         require(self.tokens_per_microbatch >= 1, "learner.tokens_per_microbatch must be at least 1.")
         require(0 <= self.lr < float("inf"), "learner.lr must be a finite number, 0 or more.")
         require(self.warmup_steps >= 0, "learner.warmup_steps must not be negative.")
+        require(0 <= self.warmup_ratio <= 1, "learner.warmup_ratio must lie in [0, 1].")
+        both = self.warmup_steps and self.warmup_ratio
+        require(not both, "learner.warmup_steps and learner.warmup_ratio exclude each other: give one.")
         require(all(0 <= beta < 1 for beta in self.betas), "learner.betas must both lie in [0, 1).")
         require(self.weight_decay >= 0, "learner.weight_decay must not be negative.")
         require(self.clip_norm >= 0, "learner.clip_norm must not be negative.")
         require(self.skip_norm >= 0, "learner.skip_norm must not be negative.")
+
+    def count_warmup_steps(self) -> int:
+        """Return the number of steps over which the learning rate rises."""
+        return self.warmup_steps or math.ceil(self.warmup_ratio * self.steps)
 
 
 @dataclass(frozen=True)
@@ -200,13 +225,28 @@ class EvaluationSettings:
     every: int = 0
     """Evaluate every N steps, on the validation split if there is one; 0 evaluates only at the start and the end."""
     samples: int = 1
-    """Answers sampled per problem at the training temperature, in addition to the greedy one."""
+    """Answers sampled per problem, in addition to the greedy one."""
+    at_start: bool = True
+    """Also evaluate the model before the first step."""
+    temperature: float | None = None
+    """Temperature of the sampled answers; null samples as in training."""
+    top_p: float | None = None
+    """Nucleus sampling of the sampled answers: the likeliest tokens of this total probability; null as in training."""
+    top_k: int | None = None
+    """Sample those answers from the K likeliest tokens, 0 from all; null as in training."""
+    min_p: float | None = None
+    """Sample no token below this share of the likeliest token's probability; null as in training."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         require(self.problems >= 1, "evaluation.problems must be at least 1.")
         require(self.every >= 0, "evaluation.every must not be negative.")
         require(self.samples >= 0, "evaluation.samples must not be negative.")
+        hot = self.temperature is None or 0 < self.temperature < float("inf")
+        require(hot, "evaluation.temperature must be above 0; greedy answers are always sampled too.")
+        require(self.top_p is None or 0 < self.top_p <= 1, "evaluation.top_p must lie in (0, 1].")
+        require(self.top_k is None or self.top_k >= 0, "evaluation.top_k must not be negative.")
+        require(self.min_p is None or 0 <= self.min_p < 1, "evaluation.min_p must lie in [0, 1).")
 
 
 @dataclass(frozen=True)
@@ -227,6 +267,8 @@ class RunSettings:
     """Number of newest checkpoints to keep, besides the best and those at the end of a phase; 0 keeps all."""
     keep_best: int = 1
     """With run.keep_last, the number of checkpoints with the best validation accuracy to keep."""
+    save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision of the model in a checkpoint's hf/; below float32 the exact weights are kept beside it to resume."""
     save_rollouts: bool = True
     """Save every rollout, compressed."""
     on_no_signal: Literal["stop", "warn"] = "stop"

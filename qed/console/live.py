@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console as RichConsole
@@ -57,12 +57,15 @@ class Console:
         width = None if file.isatty() else PIPE_WIDTH
         self.rich = RichConsole(file=file, highlight=False, soft_wrap=True, emoji=False, width=width)
         self.log_every = log_every
+        self.log: Callable[[str], None] | None = None  # receives every line that is printed, and every step's
         self.live: Live | NotebookLine | None = None
         self.began, self.first, self.shown, self.unit = 0.0, 0, 0, "step"
 
     def say(self, text: str = "") -> None:
         """Print a line without interpreting markup, and without control characters and keys."""
-        self.rich.print(escape(strip_control(redact(text))))
+        line = strip_control(redact(text))
+        self.rich.print(escape(line))
+        self._write_log(line)
 
     def phase(self, title: str, first: int, unit: str = "step") -> None:
         """Begin a phase of steps or other units; the remaining time is estimated from here."""
@@ -79,6 +82,7 @@ class Console:
     def step(self, step: int, last: int, metrics: Mapping[str, float]) -> None:
         """Show a step: on the live line, or every few steps as a line."""
         line = self._format_line(step, last, metrics)
+        self._write_log(line)
         every = self.log_every or max(1, (last - self.first) // LINES_A_PHASE)
         if self.live is not None:
             self.live.update(Text(line))
@@ -100,6 +104,8 @@ class Console:
         for row in rows:
             table.add_row(*(escape(strip_control(cell)) for cell in row))
         self.rich.print(table)
+        for row in ([title], columns, *rows):
+            self._write_log("  ".join(map(strip_control, row)))
 
     def marked(self, prefix: str, trained: str) -> None:
         """Print a text whose end is trained: in bold on a terminal, between brackets elsewhere."""
@@ -108,6 +114,10 @@ class Console:
             self.rich.print(Text.assemble((prefix, "dim"), (trained, "bold")))
         else:
             self.rich.print(f"{prefix}{TRAINED[0]}{trained}{TRAINED[1]}" if trained else prefix, markup=False)
+
+    def _write_log(self, line: str) -> None:
+        if self.log is not None:
+            self.log(line)
 
     def _format_line(self, step: int, last: int, metrics: Mapping[str, float]) -> str:
         figures = [

@@ -55,18 +55,17 @@ def has_right_solution(problem: Problem) -> bool:
 
 
 def split_validation(
-    problems: Sequence[Problem], share: float, limit: int, seed: int
+    problems: Sequence[Problem], share: float, limit: int, seed: int, imitates: bool = False
 ) -> tuple[list[Problem], list[Problem]]:
     """Split problems into a training and a validation part, drawn by the seed.
 
-    Only problems with an answer or a preference are drawn for validation. All rows with the same question go into the
-    same part, so that no validation question is trained on.
+    Only problems with an answer or a preference are drawn for validation, or any problem if none has one and the run
+    only imitates. All rows with the same question go into the same part, so that no validation question is trained on.
     """
     if not share:
         return list(problems), []
-    answered = list(
-        {problem.question: problem for problem in problems if problem.answer or problem.is_preference}.values()
-    )
+    measured = [problem for problem in problems if problem.answer or problem.is_preference]
+    answered = list({each.question: each for each in measured or (problems if imitates else ())}.values())
     count = min(limit, math.ceil(share * len(answered)))
     validation = [answered[index] for index in shuffle_indices(len(answered), seed, "validation")[:count]]
     questions = {problem.question for problem in validation}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from qed.data.prompts.base import load_leaf as find_prompt
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.selection import compute_percentile_length, select_problems, split_validation
 from qed.data.sources.schemas import OptionalMapping
+from qed.data.system_prompt import replace_system_prompt
 from qed.errors import DataError, UsageError
 from qed.randomness import shuffle_indices
 from qed.runs.run import Run
@@ -36,25 +37,30 @@ class LoadedProblems:
     left_out: dict[str, int]
 
 
-def load_problems(data: DataSettings, evaluation: EvaluationSettings, seed: int) -> LoadedProblems:
+def load_problems(
+    data: DataSettings, evaluation: EvaluationSettings, seed: int, imitates: bool = False
+) -> LoadedProblems:
     """Load all problems of a run; no held-out question is trained on.
+
+    Args:
+        data: names the training tasks.
+        evaluation: names the held-out tasks.
+        seed: of the run.
+        imitates: whether the run only imitates demonstrations (SFT). Data without any answer, such as conversations,
+            then needs no benchmark: rows that are held out of it are validation problems, whose loss is measured.
 
     Raises:
         DataError: the data cannot be used, or no problem is left for training or evaluation.
     """
     left_out: Counter[str] = Counter()
-
-    def load(name: str, split: str, evaluated: bool = False) -> list[Problem]:
-        mapping, revisions = choose_columns(data.map, name, evaluated), parse_pairs(data.revisions, "data.revisions")
-        return tasks.load_task(name, split, mapping, left_out, revisions)
-
+    load = _build_loader(data, left_out)
     training: list[Problem] = []
     benches: dict[str, list[Problem]] = {}
+    unanswered: list[Problem] = []
     for name in data.tasks:
         problems = _drop_duplicates(load(name, "train"), left_out)
         training += problems
-        # Preferences have no answer to evaluate; their validation part is measured by the policy's preferences.
-        if not evaluation.tasks and any(problem.answer or not problem.is_preference for problem in problems):
+        if not evaluation.tasks and _needs_benchmark(problems, imitates):
             held_out = (
                 load(name, "test")
                 if tasks.has_test_split(name)
@@ -63,15 +69,65 @@ def load_problems(data: DataSettings, evaluation: EvaluationSettings, seed: int)
             _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
     for name in evaluation.tasks:
         held_out = load(name, "test", evaluated=True)
-        _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
-    questions = {problem.question for problems in benches.values() for problem in problems}
-    kept = [problem for problem in training if problem.question not in questions]
-    left_out["training problems that are held out"] = len(training) - len(kept)
+        if imitates and not any(problem.answer for problem in held_out):
+            unanswered += _spread(held_out, evaluation.problems)
+        else:
+            _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
+    questions = {problem.question for problems in (*benches.values(), unanswered) for problem in problems}
+    kept = _drop_held_out(training, questions, left_out)
+    share = data.validation_split
+    if imitates and not benches and not unanswered and len(kept) >= HELD_OUT_SHARE:
+        share = share or 1 / HELD_OUT_SHARE
+    kept, validation = split_validation(kept, share, evaluation.problems, seed, imitates)
+    kept = select_problems(kept, data, seed, left_out)
+    return LoadedProblems(kept, benches, unanswered + validation, +left_out)
+
+
+def load_training_problems(
+    data: DataSettings, seed: int, held_out: Collection[str]
+) -> tuple[list[Problem], Counter[str]]:
+    """Load the training problems of a phase that has its own data.
+
+    Args:
+        data: of the phase.
+        seed: of the run.
+        held_out: the questions that no phase trains on.
+
+    Returns:
+        the problems, and the counts of those left out, by reason.
+    """
+    left_out: Counter[str] = Counter()
+    load = _build_loader(data, left_out)
+    training = [problem for name in data.tasks for problem in _drop_duplicates(load(name, "train"), left_out)]
+    return select_problems(_drop_held_out(training, held_out, left_out), data, seed, left_out), +left_out
+
+
+def _build_loader(data: DataSettings, left_out: Counter[str]) -> Callable[..., list[Problem]]:
+    """Return a function that loads a task by name and split, with the columns and revisions of the settings."""
+    revisions = parse_pairs(data.revisions, "data.revisions")
+
+    def load(name: str, split: str, evaluated: bool = False) -> list[Problem]:
+        return tasks.load_task(name, split, choose_columns(data.map, name, evaluated), left_out, revisions)
+
+    return load
+
+
+def _needs_benchmark(problems: Sequence[Problem], imitates: bool) -> bool:
+    """Return whether held-out problems of a training task are evaluated.
+
+    Preferences have no answer to evaluate; their validation part is measured by the policy's preferences.
+    """
+    answered = any(problem.answer for problem in problems)
+    return answered or not (imitates or all(problem.is_preference for problem in problems))
+
+
+def _drop_held_out(problems: Sequence[Problem], held_out: Collection[str], left_out: Counter[str]) -> list[Problem]:
+    """Return the problems whose question is not held out; the others are counted."""
+    kept = [problem for problem in problems if problem.question not in held_out]
+    left_out["training problems that are held out"] = len(problems) - len(kept)
     if not kept:
         raise DataError("No training problem is left: all of them are held-out problems.")
-    kept, validation = split_validation(kept, data.validation_split, evaluation.problems, seed)
-    kept = select_problems(kept, data, seed, left_out)
-    return LoadedProblems(kept, benches, validation, {reason: count for reason, count in left_out.items() if count})
+    return kept
 
 
 def _drop_duplicates(problems: Sequence[Problem], left_out: Counter[str]) -> list[Problem]:
@@ -104,9 +160,13 @@ def _add_benchmark(
     left_out["held-out rows without an answer"] += len(problems) - len(answered)
     if not answered:
         raise DataError(f"No held-out problem of {label} has an answer, so it cannot be evaluated.")
-    # Spread over the task: the first problems of a task sorted by subject would all be of one subject.
-    count = min(limit, len(answered))
-    benchmarks[label] = [answered[number * len(answered) // count] for number in range(count)]
+    benchmarks[label] = _spread(answered, limit)
+
+
+def _spread(problems: Sequence[Problem], limit: int) -> list[Problem]:
+    """Return at most `limit` problems, spread over all: the first ones of a sorted task would be of one subject."""
+    count = min(limit, len(problems))
+    return [problems[number * len(problems) // count] for number in range(count)]
 
 
 def resolve_prompt_name(data: DataSettings) -> str:
@@ -115,8 +175,9 @@ def resolve_prompt_name(data: DataSettings) -> str:
 
 
 def load_prompt(data: DataSettings) -> Any:
-    """Load the prompt of a run with its options."""
-    return find_prompt(resolve_prompt_name(data), data.prompt_options)
+    """Load the prompt of a run with its options and its system message."""
+    name = resolve_prompt_name(data)
+    return replace_system_prompt(find_prompt(name, data.prompt_options), name, data.system_prompt)
 
 
 def list_training_texts(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:

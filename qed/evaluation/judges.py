@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 
-from qed.config.phases import PipelineSettings, Settings
+from qed.config.phases import Settings
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import load_prompt
 from qed.grading.judge import POLL_SECONDS
@@ -48,7 +48,7 @@ def ask_endpoint(model: ChatModel, concurrency: int) -> Ask:
     return ask
 
 
-def ask_local(settings: Settings | PipelineSettings) -> Ask:
+def ask_local(settings: Settings) -> Ask:
     """Return a function that asks a model that qed loads, with greedy decoding."""
 
     def ask(requests: Sequence[str]) -> Iterator[tuple[int, str | None, str]]:

@@ -8,8 +8,9 @@ from qed.grading.extract import extract_final_answer
 from qed.rewards.verdicts import classify, judge_answer
 from qed.types import Rollout
 
+Tags = tuple[str, str]
 # Tags of a thought by prompts and models; the prompt may already contain the opening tag.
-THOUGHTS = (
+THOUGHTS: tuple[Tags, ...] = (
     ("<think>", "</think>"),
     ("<reasoning>", "</reasoning>"),
     ("<start_working_out>", "<end_working_out>"),
@@ -17,8 +18,8 @@ THOUGHTS = (
 )
 
 
-def compute_sample_metrics(rollout: Rollout) -> dict[str, Any]:
-    """Compute the columns that an evaluation adds to the row of a graded answer.
+def compute_sample_metrics(rollout: Rollout, tags: Tags | None = None) -> dict[str, Any]:
+    """Compute the columns that an evaluation adds to the row of a graded answer; `tags` are the prompt's own.
 
     `strict` and `flexible`: whether the answer by this mode of extraction is right; `string`: whether the flexible
     answer is right by string comparison; `class`: class of format × answer; `reasoning_chars`: length of the thought.
@@ -33,13 +34,16 @@ def compute_sample_metrics(rollout: Rollout) -> dict[str, Any]:
         "flexible": loose.correct,
         "string": loose.correct and loose.tier == "string",
         "class": classify(rollout.grade, rollout) if rollout.grade else None,
-        "reasoning_chars": len(extract_thought(text)),
+        "reasoning_chars": len(extract_thought(text, tags)),
     }
 
 
-def extract_thought(text: str) -> str:
-    """Return the reasoning before the answer, without its tags; a thought without an end tag extends to the end."""
-    for opening, closing in THOUGHTS:
+def extract_thought(text: str, tags: Tags | None = None) -> str:
+    """Return the reasoning before the answer, without its tags; a thought without an end tag extends to the end.
+
+    The prompt's own `tags` are looked for first, then the usual ones.
+    """
+    for opening, closing in (tags, *THOUGHTS) if tags else THOUGHTS:
         before, closed, _ = text.partition(closing)
         _, opened, inside = before.partition(opening)
         if closed or opened:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.evaluation.per_sample_metrics import compute_sample_metrics
+from qed.evaluation.per_sample_metrics import Tags, compute_sample_metrics
 from qed.rollout.stages import flatten
 from qed.runs.run import Row, build_row
 from qed.types import Groups
@@ -19,13 +19,15 @@ METRICS = {
     "right_tokens": "length/right_mean",
     "wrong_tokens": "length/wrong_mean",
     "truncated_frac": "length/truncated_frac",
+    "reasoning_frac": "reasoning/frac",
+    "reasoning_chars": "reasoning/chars",
 }
 
 
-def build_rows(groups: Groups, decoding: str, step: int) -> list[Row]:
-    """Build the rows of an evaluation from graded answers."""
+def build_rows(groups: Groups, decoding: str, step: int, tags: Tags | None = None) -> list[Row]:
+    """Build the rows of an evaluation from graded answers; `tags` are those that the prompt puts around a thought."""
     return [
-        {"decoding": decoding, **build_row(rollout, step), **compute_sample_metrics(rollout)}
+        {"decoding": decoding, **build_row(rollout, step), **compute_sample_metrics(rollout, tags)}
         for rollout in flatten(groups)
     ]
 

@@ -222,7 +222,7 @@ def _sample(
         requests = [Request(problem, count) for problem, count in chunk]
         groups = sample(requests, policy.sampler, policy.template, sampling, address, version=request.step)
         grade(groups, grader)
-        store.add(build_rows(groups, request.decoding, request.step))
+        store.add(build_rows(groups, request.decoding, request.step, policy.template.thought_tags))
         finished += len(chunk)
         tokens = sum(len(rollout.output) for rollout in flatten(groups))
         speed = {"perf/tokens_per_s": tokens / (time.perf_counter() - began)}
@@ -262,6 +262,8 @@ def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evalua
         "samples": max(counts) if len(set(counts)) == 1 else f"{derive_seed(*counts):016x}",
         "prompt": resolve_prompt_name(bench.data),
         "prompt_options": list(bench.data.prompt_options),
+        # Only where it is given, so that evaluations of earlier versions go on.
+        **({"system_prompt": bench.data.system_prompt} if bench.data.system_prompt else {}),
         "reward": list(resolve_reward_names(bench.data)),
         "reward_options": list(bench.data.reward_options),
         "temperature": sampling.temperature,

@@ -98,7 +98,8 @@ class Checkpointer:
             state = self._build_state() | {"best": self.step if best else best_step}
             rows = self._copied.to_rows() if self._copied else []
             tensors = {**self.learner.state(), **self.ema_reference.state()}
-            checkpoints.save_checkpoint(run, self.step, self.setup.model, self.setup.tokenizer, tensors, state, rows)
+            model, tokenizer, dtype = self.setup.model, self.setup.tokenizer, self.settings.run.save_dtype
+            checkpoints.save_checkpoint(run, self.step, model, tokenizer, tensors, state, rows, dtype)
             self._saved = self.step
             if best:
                 checkpoints.set_pointer(run, "BEST", self.step)

@@ -1,72 +1,88 @@
-"""Dry run: print what a run would do without loading a model: problems, lengths, steps, memory and disk."""
+"""Dry run: print what a run would do without loading weights: model, problems, lengths, steps, memory and disk."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
 
 from qed.config.phases import PipelineSettings, Settings
+from qed.data.prompts.base import PromptTemplate
 from qed.data.prompts.demonstrations import find_demonstration
-from qed.data.splits import load_problems, load_prompt, resolve_prompt_name, resolve_reward_names
+from qed.data.splits import load_prompt, resolve_prompt_name, resolve_reward_names
+from qed.loops.material import has_own_data, load_run_problems
+from qed.loops.memory import estimate_memory, measure_shape
+from qed.loops.resume import list_phases
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
-from qed.models.load import SIZES, check_name, is_new
+from qed.models import lora
+from qed.models.load import SIZES, check_name, find_end_ids, is_new, load_outline, read_window
+from qed.rewards.grader import Grader
 from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_grader
 from qed.trackers.start import require_installed
+from qed.types import Problem
 
 CHARACTERS_PER_TOKEN = 4  # a rule of thumb for English text and present vocabularies; printed as "about"
 # An id, a log-prob and the text of a token, compressed. The built-in default task needs 2, because its answers repeat
 # each other; other text compresses less.
 BYTES_PER_ROLLOUT_TOKEN = 8
+FLOAT, GIB = 4, 2**30  # bytes
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A model without weights, on the meta device, and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
 
 
 def run_dry(settings: Settings | PipelineSettings) -> None:
     """Resolve the settings, load the data and print what would happen; errors and exit codes are those of the run."""
-    if config := resolve_warm_start_config(settings):
+    config = resolve_warm_start_config(settings)
+    if config:
         resolve_warm_start_settings(settings, config)
     check_name(settings.model.name)
     require_installed(settings.run.trackers)
-    grader = load_grader(settings.data, settings.sampling.max_tokens)
-    phases = [settings] if isinstance(settings, Settings) else settings.phases()
-    loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
-    problems, benchmarks = loaded.problems, loaded.benchmarks
-    prompt = load_prompt(settings.data)
-    demonstrations = sum(bool(find_demonstration(prompt, problem)) for problem in problems)
-    lines = [
-        f"model       {settings.model.name}{_describe_size(settings.model.name)}",
-        f"prompt      {resolve_prompt_name(settings.data)}, reward {' + '.join(resolve_reward_names(settings.data))}",
-        f"problems    {len(problems)} to train on; "
-        + (", ".join(f"{len(b)} held out ({n})" for n, b in benchmarks.items()) or "none held out"),
-        f"questions   {_describe_lengths([len(problem.question) for problem in problems])}",
-        f"solutions   {demonstrations} with a demonstration",
-    ]
+    phases = list_phases(settings)
+    graders = [load_grader(phase.data, settings.sampling.max_tokens) for phase in phases]
+    loaded, first = load_run_problems(phases)
+    held_out = [f"{len(some)} held out ({name})" for name, some in loaded.benchmarks.items()]
+    held_out += [f"{len(loaded.validation)} for validation"] if loaded.validation else []
+    outline = None if config or is_new(settings.model.name) else _outline_model(phases[-1])
+    lines = [f"model       {settings.model.name}{_describe_model(settings.model.name, outline)}"]
+    lines += [f"held out    {', '.join(held_out) or 'none'}"]
     lines += [f"left out    {count} {reason}" for reason, count in loaded.left_out.items()]
-    lines += [f"reward      {line}" for line in explain_functions(grader.functions, problems)]
-    for phase in phases:
-        lines += _describe_phase(phase)
+    problems = [loaded.problems] * len(phases)
+    if has_own_data(phases):
+        problems[0] = first
+    for number, phase in enumerate(phases):
+        if number == 0 or has_own_data(phases):
+            lines += _describe_problems(phase, problems[number], graders[number])
+        lines += _describe_phase(phase, len(problems[number]))
+        lines += _describe_tokens(phase, problems[number], outline) if outline else []
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for
 
 
-def _describe_phase(settings: Settings) -> list[str]:
-    """Describe the steps of a phase and the size of its rollouts."""
-    learner, sampling = settings.learner, settings.sampling
-    if not settings.algorithm.online:
-        unit = "pairs" if settings.algorithm.together == 2 else "demonstrations"
-        count = learner.batch_size // settings.algorithm.together or "all"
-        return [f"{settings.method:<11} {learner.steps} steps of {count} {unit}"]
-    rollouts = sampling.problems_per_step * sampling.group_size
-    size = learner.batch_size or rollouts
-    disk = learner.steps * rollouts * sampling.max_tokens * BYTES_PER_ROLLOUT_TOKEN / 2**20
-    return [
-        f"{settings.method:<11} {learner.steps} steps of {sampling.problems_per_step} problems x "
-        f"{sampling.group_size} answers "
-        f"= {rollouts} rollouts, {-(-rollouts // size)} optimizer step(s) of {size}",
-        f"            answers of at most {sampling.max_tokens} tokens; rollouts on disk: at most about {disk:.0f} MiB",
-    ]
+def _outline_model(settings: Settings) -> Outline:
+    model, tokenizer = load_outline(settings.model)
+    leaf = load_prompt(settings.data)
+    if hasattr(leaf, "chat_template"):
+        tokenizer.chat_template = leaf.chat_template
+    return Outline(lora.add_adapters(model, settings.model, 0) if settings.model.lora_rank else model, tokenizer)
 
 
-def _describe_size(name: str) -> str:
-    """Describe the parameters of a new model, and the float32 memory of weights, gradients and optimizer state."""
+def _describe_model(name: str, outline: Outline | None) -> str:
+    """Describe the size of a model; of a new one also the float32 memory that training it takes without activations."""
+    if outline is not None:
+        shape, template = measure_shape(outline.model), outline.tokenizer.chat_template
+        trained = "" if shape.trained == shape.weights else f", {shape.trained / 1e6:.1f} M of them trained"
+        return (
+            f": {shape.weights / 1e6:.1f} M parameters{trained}, a window of {read_window(outline.model)} tokens, "
+            f"{'a' if template else 'no'} chat template"
+        )
     if not is_new(name):
         return ""
     size = SIZES[name.removeprefix("new:")]
@@ -75,6 +91,60 @@ def _describe_size(name: str) -> str:
     parameters = size.vocabulary * size.width + size.layers * (attention + 12 * size.width**2)
     mebibytes = 16 * parameters / 2**20
     return f": about {parameters / 1e6:.1f} M parameters, {mebibytes:.0f} MiB with gradients and optimizer state"
+
+
+def _describe_problems(settings: Settings, problems: Sequence[Problem], grader: Grader) -> list[str]:
+    """Describe the problems of a phase, its prompt and its reward."""
+    data, prompt = settings.data, load_prompt(settings.data)
+    demonstrations = sum(bool(find_demonstration(prompt, problem)) for problem in problems)
+    return [
+        f"prompt      {resolve_prompt_name(data)}, reward {' + '.join(resolve_reward_names(data))}",
+        f"problems    {len(problems)} to train on",
+        f"questions   {_describe_lengths([len(problem.question) for problem in problems])}",
+        f"solutions   {demonstrations} with a demonstration",
+        *(f"reward      {line}" for line in explain_functions(grader.functions, problems)),
+    ]
+
+
+def _describe_tokens(settings: Settings, problems: Sequence[Problem], outline: Outline) -> list[str]:
+    """Describe a phase's prompts in tokens, and estimate its memory, for float32 weights and the longest rows."""
+    prompt = load_prompt(settings.data)
+    template = PromptTemplate(prompt, outline.tokenizer, find_end_ids(outline.model, outline.tokenizer, prompt.CHAT))
+    lengths, limit = template.lengths(problems), read_window(outline.model) - settings.sampling.max_tokens
+    longest = max(0, min(max(lengths), settings.data.max_prompt_tokens or limit, limit))
+    reply = max(len(find_demonstration(prompt, problem) or "") for problem in problems) // CHARACTERS_PER_TOKEN
+    copies = int(settings.algorithm.reference and not settings.model.lora_rank)
+    shape = measure_shape(outline.model)
+    training, sampling = estimate_memory(shape, settings, longest, reply, len(problems), copies)
+    weights = FLOAT * shape.weights
+    beyond = sum(length > limit for length in lengths)
+    return [
+        f"            prompts of at most {max(lengths)} tokens; {beyond} leave no room for an answer in the window",
+        f"            memory: about {(weights + max(training, sampling)) / GIB:.2f} GiB at worst: weights "
+        f"{weights / GIB:.2f}, and to train {training / GIB:.2f}, or to sample {sampling / GIB:.2f}",
+    ]
+
+
+def _describe_phase(settings: Settings, problems: int) -> list[str]:
+    """Describe the steps of a phase and the size of its rollouts."""
+    learner, sampling = settings.learner, settings.sampling
+    items = sampling.problems_per_step if settings.algorithm.online else learner.batch_size
+    per_step = items // settings.algorithm.together or problems
+    # Rows that do not fit the model are left out later.
+    steps = math.ceil(learner.epochs * problems / per_step) if learner.epochs else learner.steps
+    count = f"{'at most ' * bool(learner.epochs)}{steps} steps"
+    if not settings.algorithm.online:
+        unit = "pairs" if settings.algorithm.together == 2 else "demonstrations"
+        return [f"{settings.method:<11} {count} of {items // settings.algorithm.together or 'all'} {unit}"]
+    rollouts = sampling.problems_per_step * sampling.group_size
+    size = learner.batch_size or rollouts
+    disk = steps * rollouts * sampling.max_tokens * BYTES_PER_ROLLOUT_TOKEN / 2**20
+    return [
+        f"{settings.method:<11} {count} of {sampling.problems_per_step} problems x "
+        f"{sampling.group_size} answers "
+        f"= {rollouts} rollouts, {-(-rollouts // size)} optimizer step(s) of {size}",
+        f"            answers of at most {sampling.max_tokens} tokens; rollouts on disk: at most about {disk:.0f} MiB",
+    ]
 
 
 def _describe_lengths(lengths: list[Any]) -> str:

@@ -1,4 +1,6 @@
-"""Evaluate a policy on held-out problems during training: greedy, and sampled as in training.
+"""Evaluate a policy on held-out problems during training: greedy, and sampled as `evaluation.*` says.
+
+The prompt is that of the run's last phase, also before that phase, so that all evaluations of a run compare.
 
 Random numbers depend only on the run's seed and the problem, so two evaluations of a run differ only by the policy.
 """
@@ -6,6 +8,7 @@ Random numbers depend only on the run's seed and the problem, so two evaluations
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from qed.config.phases import Settings
@@ -28,25 +31,35 @@ def evaluate(
         for each task and decoding (`greedy`, `sampled`) the figures of `summarize`.
     """
     summaries: dict[str, dict[str, dict[str, Any]]] = {}
+    template = setup.materials[-1].template
+    decodings = list_decodings(settings, template.stop)
     for task, problems in benchmarks.items():
-        decodings = {"greedy": (0.0, 1)}
-        if settings.evaluation.samples:
-            decodings["sampled"] = (settings.sampling.temperature, settings.evaluation.samples)
         answers: list[Row] = []
         summaries[task] = {}
-        for decoding, (temperature, count) in decodings.items():
+        for decoding, (sampling, count) in decodings.items():
             check_signals("evaluate")
-            sampling = Sampling(temperature, settings.sampling.max_tokens, setup.template.stop)
             address = (settings.run.seed, "evaluation", decoding)
             requests = [Request(problem, count) for problem in problems]
-            groups = sample(requests, setup.sampler, setup.template, sampling, address, version=step)
+            groups = sample(requests, setup.sampler, template, sampling, address, version=step)
             grade(groups, setup.evaluator)
-            rows = build_rows(groups, decoding, step)
+            rows = build_rows(groups, decoding, step, template.thought_tags)
             answers += rows
-            judged_by = setup.evaluator.judge
-            summaries[task][decoding] = {"temperature": temperature, "judged_by": judged_by, **summarize(rows)}
+            how = {"temperature": sampling.temperature, "judged_by": setup.evaluator.judge}
+            summaries[task][decoding] = {**how, **summarize(rows)}
         setup.run.evaluation(step, task, answers, summaries[task])
         setup.console.say(
             f"  step {step}, {task}: " + "; ".join(format_figures(d, s) for d, s in summaries[task].items())
         )
     return summaries
+
+
+def list_decodings(settings: Settings, stop: tuple[str, ...]) -> dict[str, tuple[Sampling, int]]:
+    """Return how held-out problems are answered, and the number of answers to each, by the name of the decoding."""
+    evaluation, max_tokens = settings.evaluation, settings.sampling.max_tokens
+    decodings = {"greedy": (Sampling(0.0, max_tokens, stop), 1)}
+    if evaluation.samples:
+        given = {name: getattr(evaluation, name) for name in ("temperature", "top_p", "top_k", "min_p")}
+        training = Sampling(settings.sampling.temperature, max_tokens, stop)
+        sampled = replace(training, **{name: value for name, value in given.items() if value is not None})
+        decodings["sampled"] = (sampled, evaluation.samples)
+    return decodings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from qed.config.phases import Settings
 from qed.data.splits import VALIDATION
@@ -11,17 +12,25 @@ from qed.loops.evaluate import evaluate
 from qed.loops.metrics import MetricsWriter, Stats
 from qed.loops.setup import Setup
 from qed.runs.run import Row, read_evaluations
-from qed.training.best import VALIDATED, is_best, read_scores
+from qed.training.best import is_best, read_scores
 from qed.types import Problem
 
 EVALUATED = "time/evaluate"  # in the row of a complete evaluation, and in no other
 
 
+@dataclass(frozen=True)
+class Measure:
+    """A measure of the validation part besides the evaluation of answers: its main metric, and a text to print it."""
+
+    name: str
+    compute: Callable[[], Stats]
+    text: str
+
+
 class Evaluator:
     """Evaluates the policy of a phase.
 
-    `scores` holds the validation score of each evaluated step. `measure` may be set before the phase begins: it returns
-    further metrics of the validation problems, `VALIDATED` among them.
+    `scores` holds the validation score of each evaluated step. `measure` may be set before the phase begins.
 
     Args:
         setup: of the run.
@@ -38,8 +47,9 @@ class Evaluator:
         self.settings = settings
         self.ends = ends
         self.metrics = metrics
-        self.measure: Callable[[], Stats] | None = None
-        self.measured = {row["step"] for row in recorded if VALIDATED in row}
+        self.recorded = recorded
+        self.measure: Measure | None = None
+        self.measured: set[int] = set()
         self.evaluated = {row["step"] for row in recorded if EVALUATED in row}
         self.scores = read_scores(setup.run.folder)
 
@@ -47,7 +57,7 @@ class Evaluator:
         """Evaluate the policy after a step, unless that has been done."""
         timer = self.setup.timer
         with timer("evaluate"):
-            if self.measure is not None and step not in self.measured:
+            if self.measure is not None:
                 self._measure(self.measure, step)
             tasks = self._select_tasks(step)
             recorded = dict(read_evaluations(self.setup.run.folder)).get(step, {})
@@ -65,11 +75,12 @@ class Evaluator:
         self.scores = read_scores(self.setup.run.folder)
         return is_best(self.scores, step)
 
-    def _measure(self, measure: Callable[[], Stats], step: int) -> None:
-        figures = measure()
-        self.metrics.write(step, figures)
+    def _measure(self, measure: Measure, step: int) -> None:
+        if not any(row["step"] == step and measure.name in row for row in self.recorded) and step not in self.measured:
+            figures = measure.compute()
+            self.metrics.write(step, figures)
+            self.setup.console.say(f"  step {step}, {VALIDATION}: {measure.text.format(figures[measure.name])}")
         self.measured.add(step)
-        self.setup.console.say(f"  step {step}, {VALIDATION}: {figures[VALIDATED]:.1%} of the pairs ranked right")
 
     def _select_tasks(self, step: int) -> dict[str, list[Problem]]:
         """Return the problems to evaluate after a step, by task.

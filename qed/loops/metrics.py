@@ -9,6 +9,7 @@ from statistics import fmean
 
 import torch
 
+from qed.evaluation.per_sample_metrics import Tags, extract_thought
 from qed.guards.alarms import Alarms
 from qed.loops.non_finite import SKIPPED
 from qed.loops.setup import Setup
@@ -63,6 +64,20 @@ def summarize_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, 
     tokens = sum(len(rollout.output) for rollout in flatten(groups)) or updates["train/tokens"]
     speed = {"perf/tokens_per_s": tokens / times["time/step"]}
     return {**describe_groups(groups), **counts, **updates, **times, **speed, **measure_memory(device)}
+
+
+def measure_thoughts(groups: Groups, tags: Tags | None) -> Stats:
+    """Return the share of the sampled answers that reason before they answer, and the mean length of the reasoning.
+
+    Args:
+        groups: all groups that were sampled.
+        tags: those that the prompt puts around the reasoning; None looks for the usual ones.
+    """
+    answers = [rollout for rollout in flatten(groups) if rollout.is_on_policy]
+    lengths = [len(extract_thought(rollout.text, tags)) for rollout in answers]
+    thoughts = [length for length in lengths if length]
+    figures = {"reasoning/frac": len(thoughts) / len(lengths)} if lengths else {}
+    return figures | ({"reasoning/chars": fmean(thoughts)} if thoughts else {})
 
 
 def merge_updates(stats: Sequence[Stats]) -> Stats:

@@ -11,6 +11,7 @@ from qed.algorithms.base import Algorithm, StepContext
 from qed.config.phases import Settings
 from qed.data.splits import resolve_reward_names
 from qed.errors import DataError, UsageError
+from qed.loops.epochs import settle_steps
 from qed.loops.phase import Phase
 from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
@@ -30,6 +31,7 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
         DataError: there is no problem that the algorithm can learn from.
     """
     problems = prepare_problems(setup, settings)
+    settings = settle_steps(setup, settings, name, len(problems), settings.sampling.problems_per_step)
     phase = Phase(setup, settings, name, offset)
     learner, sampler, timer = phase.learner, setup.sampler, setup.timer
     collector = _build_collector(phase, problems)

@@ -21,13 +21,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from qed.config.phases import Settings
-from qed.errors import NothingTrained
+from qed.errors import NothingTrained, UsageError
 from qed.guards.signals import check_signals
 from qed.loops.checkpointer import Checkpointer
 from qed.loops.ema_reference import EMAReference
 from qed.loops.evaluator import Evaluator
 from qed.loops.memory import reserve_training
-from qed.loops.metrics import MetricsWriter, Stats, merge_updates, summarize_step
+from qed.loops.metrics import MetricsWriter, Stats, measure_thoughts, merge_updates, summarize_step
 from qed.loops.non_finite import NonFinitePolicy
 from qed.loops.reference import load_initial_weights, load_reference
 from qed.loops.setup import Setup
@@ -55,7 +55,8 @@ class Phase:
         self.settings = settings
         self.name = name
         self.offset = offset
-        self.last = offset + settings.learner.steps
+        self.last = setup.last = offset + settings.learner.steps
+        setup.boundaries |= {offset, self.last}
         self.learner = Learner(
             setup.model,
             settings.algorithm,
@@ -75,6 +76,11 @@ class Phase:
             setup, settings, name, offset, self.learner, self.ema_reference, self.non_finite
         )
         self.first = self.checkpointer.first
+        if self.first > self.last:
+            raise UsageError(
+                f"{setup.run.folder} has already made {self.first - offset} steps of {name}, more than the "
+                f"{settings.learner.steps} asked for."
+            )
         recorded = read_metrics(setup.run.folder / "metrics.jsonl")
         of_phase = [row for row in recorded if row.get("phase") == name and row["step"] >= offset]
         self.metrics = MetricsWriter(setup, name, of_phase)
@@ -146,6 +152,7 @@ class Phase:
         updates = merge_updates(stats)
         self.checkpointer.count_signal(updates["train/live_rows"] > 0)
         figures = summarize_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup.device)
+        figures |= measure_thoughts(groups, self.setup.template.thought_tags)
         rollouts = flatten(groups)
         if self.settings.run.save_rollouts and rollouts:
             self.setup.run.rollouts(step, rollouts)
@@ -159,7 +166,8 @@ class Phase:
 
     def evaluate_if_due(self, step: int) -> None:
         """Evaluate before the first step, after the last, and every `evaluation.every` steps between."""
-        if step in (self.offset, self.last) or self._is_due(step, self.settings.evaluation.every):
+        every, at_start = self.settings.evaluation.every, self.settings.evaluation.at_start
+        if step == self.last or (at_start if step == self.offset else self._is_due(step, every)):
             self.evaluator.evaluate(step)
 
     def save_if_due(self, step: int) -> None:

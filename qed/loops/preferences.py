@@ -9,6 +9,8 @@ from statistics import fmean
 from qed.config.phases import Settings
 from qed.data.splits import VALIDATION
 from qed.errors import DataError
+from qed.loops.epochs import settle_steps
+from qed.loops.evaluator import Measure
 from qed.loops.metrics import Stats
 from qed.loops.phase import Phase
 from qed.loops.preflight import run_preflight
@@ -16,7 +18,7 @@ from qed.loops.reference import precompute_logps
 from qed.loops.setup import Setup
 from qed.models import load
 from qed.rollout.stages import flatten
-from qed.training.best import VALIDATED
+from qed.training.best import PREFERRED
 from qed.training.learner import Learner
 from qed.types import Group, Problem, Rollout
 
@@ -34,6 +36,8 @@ def train_preferences(setup: Setup, settings: Settings, name: str, offset: int =
             "There is no preference pair to learn from: the training data needs rows with a prompt, a chosen and a "
             "rejected reply that fit the model. On problems with answers, qed online-dpo makes pairs of its own."
         )
+    pairs_per_step = -(-settings.learner.batch_size // 2) or len(train_pairs)
+    settings = settle_steps(setup, settings, name, len(train_pairs), pairs_per_step)
     phase = Phase(setup, settings, name, offset)
     learner = phase.learner
     if settings.algorithm.precompute_reference:
@@ -44,8 +48,8 @@ def train_preferences(setup: Setup, settings: Settings, name: str, offset: int =
     run_preflight(phase, setup.problems, flatten(train_pairs))
     stream = phase.build_stream(train_pairs, "pairs")
     if validation_pairs:
-        phase.evaluator.measure = partial(measure_preferences, learner, validation_pairs)
-    pairs_per_step = -(-settings.learner.batch_size // 2) or len(train_pairs)
+        compute = partial(measure_preferences, learner, validation_pairs)
+        phase.evaluator.measure = Measure(PREFERRED, compute, "{:.1%} of the pairs ranked right")
     phase.begin()
     for step in phase.remaining_steps():
         phase.begin_step(step)
@@ -103,7 +107,7 @@ def measure_preferences(learner: Learner, pairs: Sequence[Group]) -> Stats:
     logps = [sum(rollout.old_logps or ()) for rollout in rollouts]
     rewards = [logp - sum(rollout.ref_logps or ()) for logp, rollout in zip(logps, rollouts, strict=True)]
     return {
-        VALIDATED: fmean(chosen > rejected for chosen, rejected in zip(rewards[0::2], rewards[1::2], strict=True)),
+        PREFERRED: fmean(chosen > rejected for chosen, rejected in zip(rewards[0::2], rewards[1::2], strict=True)),
         f"eval/{VALIDATION}/likelier": fmean(
             chosen > rejected for chosen, rejected in zip(logps[0::2], logps[1::2], strict=True)
         ),

@@ -14,8 +14,9 @@ from qed.config.reward_names import parse_reward
 from qed.data.prompts.demonstrations import find_trouble
 from qed.data.splits import resolve_reward_names
 from qed.guards import preflight_rules as rules
-from qed.guards.preflight_rules import Answers, Finding, Shape
+from qed.guards.preflight_rules import Answers, Finding
 from qed.guards.watchdog import enter_stage
+from qed.loops.memory import estimate_memory, measure_shape
 from qed.loops.phase import Phase
 from qed.models import load
 from qed.randomness import shuffle_indices
@@ -66,7 +67,7 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
         *rules.check_prefixes(*_count_prefixes(phase, written or flatten(groups))),
         *(rules.check_demonstrations(_judge_demonstrations(phase, probed)) if rows else []),
         *rules.check_window(sum(len(rollout.output) > max_tokens for rollout in written), len(written), max_tokens),
-        *rules.check_schedule(settings.learner.lr, settings.learner.warmup_steps, settings.learner.steps),
+        *rules.check_schedule(settings.learner.lr, settings.learner.count_warmup_steps(), settings.learner.steps),
         *_check_memory(phase, [*rows, *flatten(groups)]),
         *_check_disk(phase),
     ]
@@ -173,29 +174,11 @@ def _count_prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]
 
 def _check_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
     """Estimate the memory of the longest micro-batch and of the KV cache, and compare it with what is free."""
-    settings, model = phase.settings, phase.setup.model
-    config = model.config.get_text_config()
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    shape = Shape(
-        layers=config.num_hidden_layers,
-        width=config.hidden_size,
-        inner=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
-        keys=2 * head * (getattr(config, "num_key_value_heads", None) or config.num_attention_heads),
-        weights=sum(parameter.numel() for parameter in model.parameters()),
-        trained=sum(parameter.numel() for parameter in phase.learner.parameters),
-    )
-    sampling, learner = settings.sampling, settings.learner
-    longest_prompt = max((len(rollout.prompt) for rollout in rows), default=0)
-    online = settings.algorithm.online
-    longest = longest_prompt + (sampling.max_tokens if online else max((len(row.output) for row in rows), default=0))
-    count = learner.batch_size or (sampling.problems_per_step * sampling.group_size if online else len(rows))
-    tokens = max(longest, min(learner.tokens_per_microbatch, count * longest))
-    moments = {"adamw": 2, "adamw_offload": 0}.get(learner.optimizer, 1)
+    prompt = max((len(rollout.prompt) for rollout in rows), default=0)
+    reply = max((len(rollout.output) for rollout in rows), default=0)
     copies = int(isinstance(phase.learner.reference, torch.nn.Module))
-    needed = rules.estimate_training_bytes(shape, tokens, moments, copies, settings.model.gradient_checkpointing)
-    sequences = min(sampling.rows_per_batch, count) if online else 0
-    kv_cache = rules.estimate_sampling_bytes(shape, sequences, longest)
-    return rules.check_memory(needed, kv_cache, _read_free_memory(phase.setup.device))
+    needed = estimate_memory(measure_shape(phase.setup.model), phase.settings, prompt, reply, len(rows), copies)
+    return rules.check_memory(*needed, _read_free_memory(phase.setup.device))
 
 
 def _read_free_memory(device: torch.device) -> int | None:

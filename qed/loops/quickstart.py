@@ -35,7 +35,7 @@ def run_quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]
         `mean_tokens_after`, of the sampled answers; `seconds`; and `run`, the folder.
     """
     if min(settings.sft.learner.steps, settings.rl.learner.steps) < 1:
-        raise UsageError("quickstart compares SFT with RL, so both need at least one step.")
+        raise UsageError("quickstart compares SFT with RL, so learner.steps of both must be at least 1.")
     if settings.skip_sft or settings.skip_rl:
         raise UsageError("quickstart compares SFT with RL, so it can skip neither; `qed pipeline quickstart` can.")
     began = time.perf_counter()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -11,13 +12,13 @@ from pathlib import Path
 from qed.config.changes import list_changes
 from qed.config.phases import PipelineSettings, Settings
 from qed.console.live import Console
-from qed.data.splits import LoadedProblems
 from qed.errors import UsageError
 from qed.randomness import derive_seed
 from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run, read_lines, write_bytes
 from qed.training import checkpoints
 from qed.training.best import keep_best, read_scores
+from qed.types import Problem
 
 
 def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Console, launch: Launch) -> Path | None:
@@ -48,7 +49,9 @@ def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Co
     if newest is not None and parse_step(newest.name) not in recorded | {0}:
         console.say(f"Warning: metrics.jsonl is incomplete: it ends before the step of {newest.name}.")
     run.event("resumed", attempt=run.attempt, changed=changes)
-    keep_best(run, settings.run, read_scores(run.folder), list_boundaries(settings))
+    if not any(phase.learner.epochs for phase in list_phases(settings)):
+        # With epochs the boundaries are not known yet; the next checkpoint deletes what is not kept.
+        keep_best(run, settings.run, read_scores(run.folder), list_boundaries(settings))
     return newest
 
 
@@ -84,24 +87,26 @@ def list_boundaries(settings: Settings | PipelineSettings) -> frozenset[int]:
     return frozenset(accumulate((phase.learner.steps for phase in list_phases(settings)), initial=0))
 
 
-def hash_problems(loaded: LoadedProblems) -> str:
+def hash_problems(problems: Sequence[Problem]) -> str:
     """Return a hash of the training problems and their order."""
     lines = (
         f"{each.id} {each.question} {each.answer} {each.solution} {each.meta.get('chosen')} {each.meta.get('rejected')}"
-        for each in loaded.problems
+        for each in problems
     )
     return f"{derive_seed(*lines):016x}"
 
 
-def require_same_problems(loaded: LoadedProblems, run: Run, launch: Launch) -> None:
+def require_same_problems(fingerprint: str, run: Run, launch: Launch) -> None:
     """Refuse to resume a run with other training problems, unless `--allow-change data.*` allows it.
+
+    `fingerprint` is the result of `hash_problems` for those of this attempt.
 
     Raises:
         UsageError: the problems have changed.
     """
     hashes = [row["fingerprint"] for row in read_lines(run.folder / "events.jsonl") if row["event"] == "data"]
-    allowed = any(key.startswith("data.") for key in launch.allow_change)
-    if hashes and hashes[-1] != hash_problems(loaded) and not allowed:
+    allowed = any("data" in key.split(".") for key in launch.allow_change)
+    if hashes and hashes[-1] != fingerprint and not allowed:
         raise UsageError(
             f"The training problems have changed since {run.folder} began: a data file, what qed reads from it, or "
             "what is held out is different. Restore the data, start another run, or allow the change with "

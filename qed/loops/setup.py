@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,18 +18,13 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.config.values import dump_settings
 from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
-from qed.data.splits import (
-    LoadedProblems,
-    drop_beyond_percentile,
-    drop_long_prompts,
-    load_problems,
-    resolve_prompt_name,
-)
+from qed.data.splits import LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
 from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
+from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
 from qed.models.threads import describe_compute, restore_precision, set_compute
@@ -40,6 +35,7 @@ from qed.rollout.policy import Policy, load_policy, report_handover
 from qed.runs import disk
 from qed.runs.environment import describe_environment
 from qed.runs.folder import lock_folder, open_folder
+from qed.runs.log import copy_warnings
 from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run
 from qed.sampling.base import Sampler
@@ -60,21 +56,37 @@ class Setup:
     device: torch.device
     model: Any
     tokenizer: Any
-    template: PromptTemplate
-    grader: Grader
-    evaluator: Grader  # grades evaluations: the same grader, or with another's verdicts where it judges no answer
-    problems: list[Problem]
+    materials: list[Material]  # of each phase, in order
+    evaluator: Grader  # grades evaluations: the last phase's, or with another's verdicts where it judges no answer
     benchmarks: dict[str, list[Problem]]
     validation: list[Problem]  # training problems that are held out to choose the best checkpoint
     sampler: Sampler
     resumed: Path | None  # the checkpoint that the run resumes from
-    boundaries: frozenset[int]  # the first and last steps of its phases, whose checkpoints are never deleted
+    # The first and last steps of its phases, as far as known, whose checkpoints are never deleted.
+    boundaries: frozenset[int]
     trackers: RunTrackers | None = None  # once they have been started
+    current: int = 0  # the number of the current phase, from 0
+    last: int = 0  # the last step of the current phase
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the current step
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
     save_and_describe_exit: Callable[[], str] | None = None
+
+    @property
+    def problems(self) -> list[Problem]:
+        """The training problems of the current phase."""
+        return self.materials[self.current].problems
+
+    @property
+    def template(self) -> PromptTemplate:
+        """The prompt of the current phase."""
+        return self.materials[self.current].template
+
+    @property
+    def grader(self) -> Grader:
+        """The grader of the current phase."""
+        return self.materials[self.current].grader
 
     def read_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Read the tensors and the JSON state of the checkpoint to resume from; a fresh run is at step 0."""
@@ -105,7 +117,9 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         Run(folder, launch.home) as run,
         threads.restore_threads(),
         watch_run(run, settings.run.watchdog),
+        copy_warnings(run.log_line),
     ):
+        console.log = run.log_line
         settings = restore_precision(settings, run.folder, launch)
         try:
             with _roll_back_on_error(folder, aside, launch):
@@ -115,7 +129,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 setup = _build_setup(settings, run, console, stop, launch, device, resumed)
             trackers.start(run)
             setup.trackers = trackers
-            with closing(setup.evaluator):
+            with closing(setup.evaluator), closing(setup.materials[0].grader):
                 yield setup
         finally:
             console.end_phase()
@@ -156,27 +170,33 @@ def _build_setup(
     device: torch.device,
     resumed: Path | None,
 ) -> Setup:
+    phases = list_phases(settings)
+    last = phases[-1]
     # The reward comes first, so that a mistake in it shows before a model is loaded.
-    grader = load_grader(settings.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
-    evaluator = load_evaluator(settings.data, settings.sampling.max_tokens, grader)
+    grader = load_grader(last.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
+    evaluator = load_evaluator(last.data, settings.sampling.max_tokens, grader)
     if grader.judge is None:
         console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
     check_signals("load")
-    loaded = load_problems(settings.data, settings.evaluation, settings.run.seed)
+    loaded, first_problems = load_run_problems(phases)
     for reason, count in loaded.left_out.items():
         console.say(f"Left out {count} {reason}.")
     for line in explain_functions(grader.functions, loaded.problems):
         console.say(line)
     check_signals("load")
-    policy = load_policy(settings, loaded.problems, device, resumed)
+    policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     check_signals("load")
     disk.require_space(run, checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed)))
     if resumed is not None:
         console.say(f"Resuming from {resumed}.")
-    loaded = _drop_long_prompts(loaded, policy, settings, run, console)
+    loaded = fit_run_problems(loaded, policy, last, run, console)
+    material = Material(loaded.problems, policy.template, grader)
+    materials = build_materials(phases, material, first_problems, policy, run, console)
+    fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
     if launch.resume:
-        require_same_problems(loaded, run, launch)
+        require_same_problems(fingerprint, run, launch)
     run.truncate((resumed and parse_step(resumed.name)) or 0)
+    run.event("data", **_describe_data(phases, loaded, materials), fingerprint=fingerprint)
     _report_setup(loaded, policy, settings, run, console)
     return Setup(
         run=run,
@@ -186,10 +206,8 @@ def _build_setup(
         device=device,
         model=policy.model,
         tokenizer=policy.tokenizer,
-        template=policy.template,
-        grader=grader,
+        materials=materials,
         evaluator=evaluator,
-        problems=loaded.problems,
         benchmarks=loaded.benchmarks,
         validation=loaded.validation,
         sampler=policy.sampler,
@@ -198,38 +216,26 @@ def _build_setup(
     )
 
 
-def _drop_long_prompts(
-    loaded: LoadedProblems, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console
-) -> LoadedProblems:
-    """Return the problems whose prompts fit the model's window and `data.max_prompt_percentile`."""
-    template, limit = policy.template, policy.max_prompt_tokens(settings.sampling.max_tokens)
-    problems = drop_beyond_percentile(loaded.problems, template, settings.data.max_prompt_percentile, run, console)
-    return replace(
-        loaded,
-        problems=drop_long_prompts(problems, template, limit, "training", run, console),
-        validation=loaded.validation
-        and drop_long_prompts(loaded.validation, template, limit, "validation", run, console),
-        benchmarks={
-            name: drop_long_prompts(benchmark, template, limit, name, run, console)
-            for name, benchmark in loaded.benchmarks.items()
-        },
-    )
+def _describe_data(phases: Sequence[Settings], loaded: LoadedProblems, materials: Sequence[Material]) -> dict[str, Any]:
+    """Describe the data of a run for its events: that of the last phase, and the first one's where it has its own."""
+    data = phases[-1].data
+    first = phases[0].data
+    own = {"tasks": list(first.tasks), "prompt": resolve_prompt_name(first), "training": len(materials[0].problems)}
+    return {
+        "tasks": list(data.tasks),
+        "prompt": resolve_prompt_name(data),
+        "training": len(loaded.problems),
+        "held_out": {name: len(benchmark) for name, benchmark in loaded.benchmarks.items()},
+        "validation": len(loaded.validation),
+        "left_out": loaded.left_out,
+        **({"first_phase": own} if has_own_data(phases) else {}),
+    }
 
 
 def _report_setup(
     loaded: LoadedProblems, policy: Policy, settings: Settings | PipelineSettings, run: Run, console: Console
 ) -> None:
-    """Record and print the run's problems and model."""
-    run.event(
-        "data",
-        tasks=list(settings.data.tasks),
-        prompt=resolve_prompt_name(settings.data),
-        training=len(loaded.problems),
-        fingerprint=hash_problems(loaded),
-        held_out={name: len(benchmark) for name, benchmark in loaded.benchmarks.items()},
-        validation=len(loaded.validation),
-        left_out=loaded.left_out,
-    )
+    """Print the run's model and problems, and what about them is unusual."""
     if settings.model.lora_targets and not settings.model.lora_rank:
         console.say("model.lora_targets has no effect: model.lora_rank is 0, so all weights are trained.")
     if settings.model.lora_rank and (share := lora.compute_unadapted_share(policy.model)):

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 from qed.config.phases import Settings
 from qed.errors import DataError, UsageError
+from qed.loops.epochs import settle_steps
+from qed.loops.evaluator import Measure
+from qed.loops.metrics import Stats
 from qed.loops.phase import Phase
 from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
 from qed.models import load
 from qed.randomness import shuffle_indices
+from qed.training.best import LOSS, PERPLEXITY
 from qed.training.packing import cut_windows
+from qed.training.scoring import score_with
 from qed.types import Problem, Rollout
+
+ROWS_AT_ONCE = 256  # scored in one call
+LARGEST_EXPONENT = 700.0  # exp of more overflows
 
 
 def train_sft(setup: Setup, settings: Settings, name: str, offset: int = 0) -> None:
     """Train on the worked solutions of the training problems; see `Phase` for the arguments."""
-    phase = Phase(setup, settings, name, offset)
     dataset = build_rows(setup, settings)
+    rows_per_step = settings.learner.batch_size or len(dataset)
+    settings = settle_steps(setup, settings, name, len(dataset), rows_per_step)
+    phase = Phase(setup, settings, name, offset)
     run_preflight(phase, setup.problems, dataset)
     stream = phase.build_stream(dataset, "demonstrations")
+    if held_out := collect_held_out(setup):
+        compute = partial(measure_loss, setup, settings, held_out)
+        phase.evaluator.measure = Measure(LOSS, compute, "held-out loss {:.4f} nats a token")
     phase.begin()
     for step in phase.remaining_steps():
         phase.begin_step(step)
-        rows = stream.take(settings.learner.batch_size or len(stream.items))
+        rows = stream.take(rows_per_step)
         with setup.timer("update"):
             stats = phase.update(rows, step)
         phase.record(step, [stats])
@@ -33,6 +48,25 @@ def train_sft(setup: Setup, settings: Settings, name: str, offset: int = 0) -> N
         phase.save_if_due(step)
         phase.stop_if_asked()
     phase.finish()
+
+
+def collect_held_out(setup: Setup) -> list[Rollout]:
+    """Return the demonstrations of the validation problems that fit the model's window."""
+    limit = load.read_window(setup.model)
+    rendered = [setup.template.demonstration(problem) for problem in setup.validation]
+    return [each for each in rendered if each is not None and len(each.prompt) + len(each.output) <= limit]
+
+
+def measure_loss(setup: Setup, settings: Settings, rows: Sequence[Rollout]) -> Stats:
+    """Return the mean negative log-probability of a demonstration's token, in nats, and its exponential, perplexity.
+
+    Every token of the replies has the same weight, end tokens included; the temperature is 1.
+    """
+    score = score_with(setup.model, temperature=1.0)
+    parts = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
+    logps = [value for part in parts for row in score(part, load.read_precision(settings.model)) for value in row]
+    loss = -math.fsum(logps) / len(logps)
+    return {LOSS: loss, PERPLEXITY: math.exp(min(loss, LARGEST_EXPONENT))}
 
 
 def build_rows(setup: Setup, settings: Settings) -> list[Rollout]:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from qed.config.phases import PipelineSettings, Settings
-from qed.errors import Diverged, Interrupted, NothingTrained, UsageError
+from qed.data.splits import VALIDATION
+from qed.errors import Diverged, Interrupted, NothingTrained
+from qed.loops.epochs import recall_steps
 from qed.loops.non_finite import describe_end
 from qed.loops.online import train_online
 from qed.loops.preferences import train_preferences
@@ -15,8 +17,9 @@ from qed.loops.setup import Setup, open_run
 from qed.loops.sft import train_sft
 from qed.report.model_card import write_card
 from qed.report.write import write_report
-from qed.runs.run import Launch, Row, read_evaluations
+from qed.runs.run import Launch, Row, read_evaluations, read_lines
 from qed.training import checkpoints
+from qed.training.best import LOSS, PERPLEXITY
 
 
 def train(settings: Settings, launch: Launch) -> dict[str, Any]:
@@ -41,31 +44,27 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
     Raises:
         NothingTrained: no step had a gradient; the model card and the report are written all the same.
     """
-    last, untrained = 0, None
-    for phase in phases:
+    untrained = None
+    for number, phase in enumerate(phases):
+        setup.current = number
         try:
-            run_phase(setup, phase, last)
+            run_phase(setup, phase, setup.last)
         except NothingTrained as error:
             untrained = error
-        last += phase.learner.steps
-    result = finish_run(setup, last)
+    result = finish_run(setup, setup.last)
     if untrained is not None:
         raise untrained
     return result
 
 
 def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
-    """Run the steps of one phase that are not done yet; see `Phase` for the arguments."""
-    name, last = name_phase(settings), offset + settings.learner.steps
+    """Run the steps of one phase that are not done yet, and set `setup.last`; see `Phase` for the arguments."""
+    name = name_phase(settings)
     _, state = setup.read_state()
-    if setup.resumed is not None and state["step"] >= last:
-        if state["phase"] != name:
-            return
-        if state["step"] > last:
-            raise UsageError(
-                f"{setup.run.folder} has already made {state['step'] - offset} steps of {name}, more than the "
-                f"{settings.learner.steps} asked for."
-            )
+    steps = recall_steps(setup, settings, name)
+    if setup.resumed is not None and state["phase"] != name and steps is not None and state["step"] >= offset + steps:
+        setup.last = offset + steps
+        return
     algorithm = settings.algorithm
     loop = train_online if algorithm.online else train_preferences if algorithm.together == 2 else train_sft
     try:
@@ -103,7 +102,14 @@ def finish_run(setup: Setup, last: int) -> dict[str, Any]:
     write_card(folder, last)
     report = write_report([folder], folder / "report.html")
     setup.console.say(f"Done: {folder}; the model is {final / 'hf'}, the report {report}.")
-    return {"run": str(folder), "steps": last, **collect_figures(dict(read_evaluations(folder)).get(last, {}))}
+    figures = collect_figures(dict(read_evaluations(folder)).get(last, {}))
+    return {"run": str(folder), "steps": last, **figures, **_collect_loss(folder, last)}
+
+
+def _collect_loss(folder: Path, step: int) -> dict[str, Any]:
+    """Return the held-out loss after a step and its perplexity, where there is no accuracy of the validation part."""
+    rows = [row for row in read_lines(folder / "metrics.jsonl") if row["step"] == step and LOSS in row]
+    return {VALIDATION: {"loss": rows[-1][LOSS], "perplexity": rows[-1][PERPLEXITY]}} if rows else {}
 
 
 def _link_final(folder: Path, name: str, checkpoint: str) -> Path:

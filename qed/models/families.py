@@ -5,12 +5,13 @@ Families that qed would compute wrongly are refused by name.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from qed.errors import ModelError
+from qed.errors import ModelError, UsageError
 
 # Layers with a recurrent state, which padding and packed rows would corrupt.
 RECURRENT = {"linear_attention", "mamba", "recurrent", "conv", "hybrid", "hybrid_sliding"}
@@ -65,12 +66,30 @@ def require_known_layers(name: str, config: Any, kind: type | None) -> None:
         )
 
 
-def choose_attention(config: Any) -> str | None:
+def choose_attention(config: Any, wanted: str = "auto") -> str | None:
     """Choose the attention implementation to load a model with; None where transformers may choose.
 
     PyTorch's fused kernels do not support a cap on attention logits.
+
+    Args:
+        config: of the model.
+        wanted: `model.attention`.
+
+    Raises:
+        UsageError: the model or the machine cannot have it.
     """
-    return "eager" if getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None) else None
+    capped = bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
+    if wanted == "sdpa" and capped:
+        raise UsageError(
+            f"model.attention sdpa would leave out the cap on attention logits that {config.model_type} models have. "
+            "Use auto or eager."
+        )
+    if wanted == "flash_attention_2" and not (find_spec("flash_attn") and torch.cuda.is_available()):
+        raise UsageError(
+            "model.attention flash_attention_2 needs a CUDA device and the package flash-attn. With sdpa, PyTorch uses "
+            "its own flash kernels where they apply."
+        )
+    return wanted if wanted != "auto" else "eager" if capped else None
 
 
 def remove_attention_kernels(config: Any) -> Any:

@@ -14,13 +14,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from tokenizers import AddedToken
 from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoTokenizer,
     GenerationConfig,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -32,7 +30,14 @@ from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import adapters, qlora
 from qed.models.chat_template import find_turn_end
-from qed.models.families import choose_attention, read_text_config, remove_attention_kernels, require_known_layers
+from qed.models.families import choose_attention, read_text_config
+from qed.models.sources import (
+    LOADING_ERRORS,
+    describe_source,
+    explain_loading,
+    load_configuration,
+    read_tokenizer,
+)
 from qed.randomness import derive_seed
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -169,31 +174,21 @@ def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
 
 def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
     """Load a model with all of its weights."""
-    source: dict[str, Any] = {"trust_remote_code": False}
-    if Path(settings.name).is_dir():
-        _check_folder(Path(settings.name))
-    elif settings.revision:
-        source["revision"] = settings.revision
+    source = describe_source(settings)
     try:
-        config = remove_attention_kernels(AutoConfig.from_pretrained(settings.name, **source))
-        require_known_layers(settings.name, config, AutoModelForCausalLM._model_mapping.get(type(config), None))
-        tokenizer = _load_tokenizer(settings.name, source)
+        config, tokenizer = load_configuration(settings, source)
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             settings.name,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
-            attn_implementation=choose_attention(config),
+            attn_implementation=choose_attention(config, settings.attention),
             output_loading_info=True,
             **qlora.build_quantization_options(settings, pick_device(settings.device)),
             **source,
         )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-        first = str(error).strip().split("\n")[0]
-        raise ModelError(
-            f"The model {settings.name} cannot be loaded: {first}\nGive a folder with config.json, tokenizer files "
-            "and safetensors weights, a hub name that can be reached from here, or new:tiny for a new small one."
-        ) from error
+    except LOADING_ERRORS as error:
+        raise explain_loading(settings.name, error) from error
     if loading_info["missing_keys"]:
         missing = sorted(loading_info["missing_keys"])
         raise ModelError(
@@ -208,11 +203,24 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
     return model, tokenizer
 
 
-def _load_tokenizer(name: str, source: dict[str, Any]) -> Any:
-    tokenizer = AutoTokenizer.from_pretrained(name, **{"trust_remote_code": False, **source})
-    for word in ("is_local", "local_files_only"):  # must not be saved with the tokenizer
-        tokenizer.init_kwargs.pop(word, None)
-    return tokenizer
+def load_outline(settings: ModelSettings) -> tuple[nn.Module, Any]:
+    """Load a model without its weights, on the meta device, and its tokenizer; of an adapter folder, its base model.
+
+    Raises:
+        ModelError: the model is not found, has no tokenizer, or cannot be trained.
+    """
+    if adapters.is_adapter(settings.name):
+        base = adapters.find_base(Path(settings.name))
+        return load_outline(replace(settings, name=base.name, revision=base.revision))
+    source = describe_source(settings)
+    try:
+        config, tokenizer = load_configuration(settings, source)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, attn_implementation=choose_attention(config))
+        model.generation_config = None
+        return model, tokenizer
+    except LOADING_ERRORS as error:
+        raise explain_loading(settings.name, error) from error
 
 
 def load_tokenizer(name: str) -> tuple[Any, Any]:
@@ -226,7 +234,7 @@ def load_tokenizer(name: str) -> tuple[Any, Any]:
         complete = adapters.find_base(Path(complete)).name
     own = name if adapters.has_tokenizer(Path(name)) else complete
     try:
-        tokenizer = _load_tokenizer(own, {})
+        tokenizer = read_tokenizer(own, {})
         config = AutoConfig.from_pretrained(complete, trust_remote_code=False)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         first = str(error).strip().split("\n")[0]
@@ -239,23 +247,6 @@ def load_tokenizer(name: str) -> tuple[Any, Any]:
     except OSError:
         generation = None
     return tokenizer, SimpleNamespace(config=config, generation_config=generation)
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder without configuration, tokenizer or safetensors weights."""
-    if not (folder / "config.json").is_file():
-        candidates = [path.parent for path in folder.glob("**/hf/config.json")]
-        hint = f" Did you mean {sorted(candidates)[-1]}?" if candidates else ""
-        raise ModelError(f"{folder} is not a Hugging Face model folder: it has no config.json.{hint}")
-    if not adapters.has_tokenizer(folder):
-        raise ModelError(
-            f"{folder} has no tokenizer (tokenizer.json). Save it there with tokenizer.save_pretrained, or "
-            "copy it from the base model."
-        )
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError(
-            f"{folder} has no safetensors weights; pickled ones (.bin, .pt) are not read, because they can run code."
-        )
 
 
 def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.device) -> nn.Module:

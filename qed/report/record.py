@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -118,7 +118,7 @@ class Record:
     @property
     def planned_steps(self) -> int | None:
         """Return the total number of steps in the settings."""
-        return max(read_planned_steps(self.settings).values(), default=None)
+        return max(read_planned_steps(self.settings, self.events).values(), default=None)
 
     @property
     def ending(self) -> Row | None:
@@ -174,22 +174,27 @@ def read_record(folder: Path) -> Record:
     settings = _read_with(folder / "settings.yaml", _read_yaml)
     spent = [value for row in rows if (value := read_number(row.get("time/evaluate"))) is not None]
     command = folder / "command.txt"
+    events = _read_with(folder / "events.jsonl", read_lines)
     return Record(
         folder=folder,
         settings=settings,
         origins=_read_with(folder / "settings.origin.json", _read_json),
         environment=_read_with(folder / "env.json", _read_json),
         command=_read_with(command, _read_text).strip(),
-        phases=_split_phases(rows, settings),
+        phases=_split_phases(rows, settings, events),
         evaluations=_read_evaluations(folder),
         evaluation_seconds=sum(spent) if spent else None,
-        events=_read_with(folder / "events.jsonl", read_lines),
+        events=events,
         control=_read_control(folder / CONTROL),
     )
 
 
-def read_planned_steps(settings: Row) -> dict[str, int]:
-    """Return the planned last step of each phase by the phase's name; empty where the settings do not give it."""
+def read_planned_steps(settings: Row, events: Sequence[Row] = ()) -> dict[str, int]:
+    """Return the planned last step of each phase by the phase's name; empty where it is not known.
+
+    Where the settings give epochs, the run has recorded the number of steps as an event.
+    """
+    counted = {row.get("phase"): row.get("steps") for row in events if row.get("event") == "epochs"}
     parts = (
         [settings]
         if "method" in settings
@@ -199,20 +204,24 @@ def read_planned_steps(settings: Row) -> dict[str, int]:
     total = 0
     for part in parts:
         learner = part.get("learner") if isinstance(part, dict) else None
-        if not isinstance(part, dict) or not isinstance(learner, dict) or not isinstance(learner.get("steps"), int):
+        if not isinstance(part, dict) or not isinstance(learner, dict):
             return {}
-        total += learner["steps"]
-        ends[Path(str(part.get("method", ""))).stem] = total
+        name = Path(str(part.get("method", ""))).stem
+        steps = counted.get(name) if learner.get("epochs") else learner.get("steps")
+        if not isinstance(steps, int):
+            return {}
+        total += steps
+        ends[name] = total
     return ends
 
 
-def _split_phases(rows: list[Row], settings: Row) -> list[Phase]:
+def _split_phases(rows: list[Row], settings: Row, events: Sequence[Row]) -> list[Phase]:
     """Split the metrics into phases in the order of training; the rows of evaluations are left out."""
     rows_by_phase: dict[str, list[Row]] = {}
     for row in rows:
         if "time/evaluate" not in row and not any(key.startswith("eval/") for key in row):
             rows_by_phase.setdefault(str(row.get("phase", "")), []).append(row)
-    ends = read_planned_steps(settings)
+    ends = read_planned_steps(settings, events)
     return [
         Phase(name, min(row["step"] for row in own) - 1, own, ends.get(name)) for name, own in rows_by_phase.items()
     ]

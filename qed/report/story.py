@@ -28,8 +28,9 @@ SIGNIFICANT = 0.05
 def write_title(record: Record) -> str:
     """Return the heading: the run's name, its phases and its tasks."""
     steps = ", then ".join(phase.label for phase in record.phases) or "evaluation"
-    trained = record.get_setting("data.tasks")
-    tasks = ", ".join(map(str, trained)) if isinstance(trained, list) and trained else ", ".join(record.all_tasks)
+    trained = [record.get_setting(f"{section}.tasks") for section in ("data", "sft.data", "rl.data")]
+    named = [task for some in trained if isinstance(some, list) for task in some]
+    tasks = ", ".join(dict.fromkeys(map(str, named or record.all_tasks)))
     return f"{record.name}: {steps}{f' on {tasks}' if tasks else ''}"
 
 
@@ -99,8 +100,8 @@ def describe_worked_steps(comparison: Comparison) -> str | None:
         f"Accuracy rose together with length: the mean greedy answer has {format_decimal(later['mean_tokens'])} tokens "
         f"{after.label}, {format_decimal(earlier['mean_tokens'])} {before.label}."
     )
-    old = [(extract_thought(str(row.get("text", ""))), bool(row["correct"])) for row, _ in pairs]
-    new = [extract_thought(str(row.get("text", ""))) for _, row in pairs]
+    old = [(_has_steps(row), bool(row["correct"])) for row, _ in pairs]
+    new = [_has_steps(row) for _, row in pairs]
     if all(steps is None for steps, _ in old) or all(steps is None for steps in new):
         return gain
     share, share_later = sum(bool(steps) for steps, _ in old) / len(old), sum(map(bool, new)) / len(new)
@@ -115,6 +116,13 @@ def describe_worked_steps(comparison: Comparison) -> str | None:
         later,
         share_later - share,
     )
+
+
+def _has_steps(row: Row) -> bool | None:
+    """Return whether an answer has worked steps; None without any tags for them."""
+    thought = extract_thought(str(row.get("text", "")))
+    # The evaluation also knows tags of the prompt's own.
+    return bool(thought) if thought is not None else bool(row.get("reasoning_chars")) or None
 
 
 def extract_thought(answer: str) -> str | None:

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 
 from qed.config import plugins
-from qed.config.phases import PipelineSettings, Settings
+from qed.config.phases import Settings
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import list_training_texts, load_prompt
 from qed.models import load, lora
+from qed.models.families import choose_attention
 from qed.sampling.base import Sampler
+from qed.training import checkpoints
 from qed.types import Problem
 
 
@@ -41,17 +43,20 @@ def report_handover(sampler: Sampler, say: Callable[[str], None]) -> str | None:
 
 
 def load_policy(
-    settings: Settings | PipelineSettings, problems: Sequence[Problem], device: torch.device, checkpoint: Path | None
+    settings: Settings, problems: Sequence[Problem], device: torch.device, checkpoint: Path | None
 ) -> Policy:
     """Load the policy of a run from a checkpoint or by its name, or build a new model with a tokenizer."""
     prompt = load_prompt(settings.data)
     use_lora = settings.model.lora_rank > 0
     if checkpoint is not None and not use_lora:
         network, tokenizer = load.load_model(replace(settings.model, name=str(checkpoint / "hf"), revision=""))
+        checkpoints.load_exact_weights(network, checkpoint)
     elif load.is_new(settings.model.name):
         network, tokenizer = load.build_model(
             settings.model.name, list_training_texts(problems, prompt), settings.run.seed
         )
+        if attention := choose_attention(network.config, settings.model.attention):
+            network.set_attn_implementation(attention)  # type: ignore[operator]
     else:
         network, tokenizer = load.load_model(settings.model)
     if use_lora:

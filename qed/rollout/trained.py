@@ -46,4 +46,4 @@ def resolve_model_settings(
 
 
 def _require_single_phase(settings: Settings | PipelineSettings) -> Settings:
-    return settings.phase("rl") if isinstance(settings, PipelineSettings) else settings
+    return settings.phases()[-1] if isinstance(settings, PipelineSettings) else settings

@@ -85,6 +85,12 @@ class Run:
         with self.log.open("a", encoding="utf-8") as file:
             file.write(redact(text).rstrip("\n") + "\n")
 
+    def log_line(self, text: str) -> None:
+        """Append text with the time to the run's log, at once; a full disk is reported by what must be written."""
+        if text.strip():
+            with contextlib.suppress(OSError):
+                self.write_log(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}")
+
     def event(self, kind: str, **what: Any) -> None:
         """Append a line to events.jsonl."""
         self._append("events.jsonl", {"event": kind, "time": round(time.time(), 3), **_redact_value(what)})

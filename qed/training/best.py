@@ -11,19 +11,27 @@ from qed.runs import manifest
 from qed.runs.run import Run, read_evaluations, read_lines
 from qed.training import checkpoints
 
-VALIDATED = f"eval/{VALIDATION}/preferred"  # the share of validation pairs ranked correctly, relative to the reference
+PREFERRED = f"eval/{VALIDATION}/preferred"  # the share of validation pairs ranked correctly, relative to the reference
+LOSS = f"eval/{VALIDATION}/loss"  # the mean negative log-probability of a token of the validation demonstrations
+
+PERPLEXITY = f"eval/{VALIDATION}/perplexity"  # the exponential of that
 
 
 def read_scores(folder: Path) -> dict[int, float]:
-    """Read the validation accuracy after each evaluated step; for preference pairs, the share ranked correctly."""
+    """Read the validation score after each evaluated step; the largest is the best.
+
+    It is the accuracy; for preference pairs, the share ranked correctly; for demonstrations without an answer, the
+    negative loss.
+    """
     evaluations = dict(read_evaluations(folder))
     scores = {
         step: parts[VALIDATION]["greedy"]["accuracy"]
         for step, parts in evaluations.items()
         if step > 0 and VALIDATION in parts
     }
-    rows = [] if scores else read_lines(folder / "metrics.jsonl")
-    return scores or {row["step"]: row[VALIDATED] for row in rows if row["step"] > 0 and VALIDATED in row}
+    rows = [] if scores else [row for row in read_lines(folder / "metrics.jsonl") if row["step"] > 0]
+    preferred = {row["step"]: row[PREFERRED] for row in rows if PREFERRED in row}
+    return scores or preferred or {row["step"]: -row[LOSS] for row in rows if LOSS in row}
 
 
 def is_best(scores: Mapping[int, float], step: int) -> bool:

@@ -15,8 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from safetensors.torch import load_model as load_weights
+from safetensors.torch import save_model as save_weights
 from torch import Tensor
 
 from qed.errors import DataError, QedError
@@ -27,10 +30,11 @@ from qed.runs.manifest import read_pointer as read_pointer  # the writer's reade
 from qed.runs.run import Row, Run, read_json, read_lines
 from qed.training.checkpoint_size import checkpoint_bytes
 
+EXACT = "weights.safetensors"  # the exact weights, where `hf/` has a lower precision
 ASIDE = ".replaced-"  # the prefix of a folder that is being replaced
 
 
-def save_checkpoint(
+def save_checkpoint(  # noqa: PLR0913 -- a checkpoint has many parts
     run: Run,
     step: int,
     model: Any,
@@ -38,6 +42,7 @@ def save_checkpoint(
     tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
     rows: Sequence[Row] = (),
+    dtype: str = "float32",
 ) -> Path:
     """Write the checkpoint of a step with a manifest, and point LATEST to it.
 
@@ -49,20 +54,24 @@ def save_checkpoint(
         tensors: the optimizer's state.
         state: other small values, as JSON.
         rows: completions that the run holds for later steps, one per line.
+        dtype: of the weights in `hf/`. Below float32 the exact weights are in `weights.safetensors`, to resume from;
+            with adapters, `adapter/` has what is trained.
 
     Raises:
         QedError: the disk is full or cannot be written; earlier checkpoints are unchanged.
     """
+    exact_too = dtype != "float32" and not lora.has_adapters(model)
     target = run.folder / "checkpoints" / f"step_{step:06d}"
     answers = "".join(json.dumps(row) + "\n" for row in rows)
     with _explain_disk_errors(run, target):
         run.sync()
-        disk.require_space(
-            run, checkpoint_bytes(model, sum(tensor.nbytes for tensor in tensors.values()) + len(answers))
-        )
+        others = sum(tensor.nbytes for tensor in tensors.values()) + len(answers)
+        disk.require_space(run, checkpoint_bytes(model, others, copies=int(exact_too)))
         with write_folder_atomically(target) as temporary:
             faults.hit("save")
-            save_model(model, tokenizer, temporary / "hf")
+            save_model(model, tokenizer, temporary / "hf", dtype)
+            if exact_too:
+                save_weights(model, str(temporary / EXACT))
             faults.hit("save")
             if lora.has_adapters(model):
                 lora.save_adapters(model, temporary / "adapter")
@@ -167,13 +176,29 @@ def remove_leftovers(run: Run) -> None:
             _remove(leftover)
 
 
-def save_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    """Write a model and its tokenizer for `from_pretrained`, with adapters merged into the weights."""
-    if lora.has_adapters(model):
-        qlora.build_unquantized_shell(model).save_pretrained(folder, state_dict=lora.merge_adapters(model))
+def save_model(model: Any, tokenizer: Any, folder: Path, dtype: str = "float32") -> None:
+    """Write a model and its tokenizer for `from_pretrained`, with adapters merged into the weights, in a precision."""
+    merged = lora.merge_adapters(model) if lora.has_adapters(model) else None
+    if merged is not None:
+        model = qlora.build_unquantized_shell(model)
+    if dtype == "float32":
+        model.save_pretrained(folder, state_dict=merged)
     else:
-        model.save_pretrained(folder)
+        weights = model.state_dict() if merged is None else merged
+        kind: torch.dtype = getattr(torch, dtype)
+        # Tied weights share their memory, and stay tied.
+        cast = {tensor.data_ptr(): tensor.to(kind) for tensor in weights.values() if tensor.is_floating_point()}
+        cast_weights = {name: cast.get(tensor.data_ptr(), tensor) for name, tensor in weights.items()}
+        model.save_pretrained(folder, state_dict=cast_weights)
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (folder / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2), encoding="utf-8")
     tokenizer.save_pretrained(folder)
+
+
+def load_exact_weights(model: Any, checkpoint: Path) -> None:
+    """Load the exact weights of a checkpoint into its model, if its `hf/` has a lower precision."""
+    if (checkpoint / EXACT).is_file():
+        load_weights(model, checkpoint / EXACT)
 
 
 def find_newest_complete(run: Run, say: Callable[[str], None], fast: bool = False) -> Path | None:

@@ -130,11 +130,12 @@ def _import_bitsandbytes(parameters: list[nn.Parameter]) -> Any:
 
 def compute_learning_rate(settings: LearnerSettings, step: int) -> float:
     """Compute the learning rate of step 0, 1, …: linear warm-up, then constant, or decay to 0 after the last step."""
-    if step < settings.warmup_steps:
-        return settings.lr * (step + 1) / settings.warmup_steps
+    warmup_steps = settings.count_warmup_steps()
+    if step < warmup_steps:
+        return settings.lr * (step + 1) / warmup_steps
     if settings.schedule == "constant":
         return settings.lr
-    done = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
+    done = (step - warmup_steps) / max(1, settings.steps - warmup_steps)
     done = min(1.0, done)
     return settings.lr * (1 - done if settings.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 

@@ -161,7 +161,7 @@ def test_an_unknown_key_in_a_file_names_its_line_and_the_nearest(
         ("--model-name-or-path", "'--model.name'"),
         ("--dataset-name", "'--data.tasks'"),
         ("--max-completion-length", "'--sampling.max-tokens'"),
-        ("--num-train-epochs", "'--learner."),
+        ("--num-train-epochs", "'--learner.epochs'"),
         ("--modle", "'--model'"),
         ("--group-size", "'--sampling.group-size'"),
         ("--overwrit", "'--overwrite'"),

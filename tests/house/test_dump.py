@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -52,6 +53,8 @@ def texts() -> some.SearchStrategy[str]:
 def of_type(kind: Any) -> some.SearchStrategy[Any]:
     if get_origin(kind) is Literal:
         return some.sampled_from(get_args(kind))
+    if get_origin(kind) is UnionType:
+        return some.none() | of_type(get_args(kind)[0])
     if get_origin(kind) is tuple:
         kinds = get_args(kind)
         if kinds[1] is ...:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.cli.commands.base import Parser
+from qed.cli.evaluation_file import read_options
 from qed.config.phases import Settings
 from qed.errors import DataError, UsageError
 from qed.runs.choose import FINAL, choose_checkpoint, is_run
@@ -24,17 +25,20 @@ EPILOG = """examples:
   qed evaluate --model runs/first
   qed evaluate --model Qwen/Qwen2.5-0.5B --tasks math:test500,gsm8k:test --prompt boxed --limit 100
   qed evaluate --model new:small --tasks test.jsonl --greedy --max-tokens 64
+  qed evaluate evaluation.yaml --limit 50
   qed evaluate --responses answers.jsonl --gold-key answer --response-key completion"""
 MODES = ("strict", "flexible", "lenient", "last-line")
 # Options that are settings of a run, with the name of the setting.
 PASSED = {
     "prompt": "data.prompt",
     "prompt_options": "data.prompt_options",
+    "system_prompt": "data.system_prompt",
     "reward": "data.reward",
     "reward_options": "data.reward_options",
     "map": "data.map",
     "device": "model.device",
     "precision": "model.precision",
+    "attention": "model.attention",
     "revision": "model.revision",
     "rows_per_batch": "sampling.rows_per_batch",
     "seed": "run.seed",
@@ -47,7 +51,11 @@ PASSED = {
 
 def run(arguments: Sequence[str]) -> int:
     """Evaluate a model, or score stored answers."""
-    args = _build_parser().parse(arguments)
+    parser = _build_parser()
+    args = parser.parse(arguments)
+    if args.config:
+        # What the command line gives comes later and counts.
+        args = parser.parse([*read_options(args.config, parser, PASSED, args.allow_user_code), *arguments])
     if (args.model is None) == (args.responses is None):
         raise UsageError("qed evaluate needs either --model with --tasks, or --responses with a file of answers.")
     result = _score_responses(args) if args.responses else _evaluate_model(args, arguments)
@@ -58,6 +66,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _build_parser() -> Parser:
     parser = Parser("evaluate", ABOUT, EPILOG)
+    parser.add_argument(
+        "config", nargs="?", metavar="CONFIG", help="a YAML file of these options, or of the settings of a run"
+    )
     _add_model_options(parser.add_argument_group("a model").add_argument)
     _add_stored_options(parser.add_argument_group("stored answers").add_argument)
     add = parser.add_argument_group("both").add_argument
@@ -75,6 +86,7 @@ def _add_model_options(add: Any) -> None:
     add("--samples", type=int, metavar="K", help="answers per problem (default: the usual number, such as 32 for AIME)")
     add("--prompt", metavar="NAME", help="prompt by name (default: the run's, or the task's default)")
     add("--prompt-options", metavar="NAME.FIELD=VALUE,…", help="options of the prompt")
+    add("--system-prompt", metavar="TEXT", help="system message in place of the prompt's own")
     add("--sampler", default="", metavar="NAME", help="sampler by name (default: native)")
     add("--greedy", action="store_true", help="greedy decoding, one answer per problem")
     add("--temperature", type=float, default=0.6, metavar="T", help="sampling temperature (default: 0.6)")
@@ -99,6 +111,7 @@ def _add_model_options(add: Any) -> None:
     add("--revision", metavar="REV", help="the hub revision of the model")
     add("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps")
     add("--precision", metavar="NAME", help="float32 or bfloat16")
+    add("--attention", metavar="NAME", help="auto, sdpa, flash_attention_2 or eager")
     add("--rows-per-batch", metavar="N", help="maximum answers generated at the same time (default: 128)")
     add("--threads", metavar="N", help="CPU threads")
     add("--watchdog", metavar="SECONDS", help="exit with code 75 after this time without progress (1800; 0 never)")

@@ -83,11 +83,11 @@ def _check_numbers(args: argparse.Namespace) -> None:
 
 def _load_judge(args: argparse.Namespace) -> Ask:
     if not args.url:
-        from qed.config.resolve import resolve_settings
         from qed.evaluation.judges import ask_local
+        from qed.rollout.trained import resolve_model_settings
 
-        given = ["--model", args.model, "--prompt", "chat", "--device", args.device]
-        return ask_local(resolve_settings("grpo", [*given, "--sampling.max_tokens", str(args.max_tokens)]).settings)
+        given = {"data.prompt": "chat", "model.device": args.device, "sampling.max_tokens": str(args.max_tokens)}
+        return ask_local(resolve_model_settings(None, args.model, given))
     from qed.evaluation.judges import ask_endpoint
     from qed.net.chat import ChatModel, complete_address
     from qed.net.endpoint import Endpoint

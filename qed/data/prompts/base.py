@@ -48,6 +48,12 @@ class PromptTemplate:
         self.end = ends[0]
         self.stop: tuple[str, ...] = tuple(dict.fromkeys((*leaf.STOP, *stop)))
 
+    @property
+    def thought_tags(self) -> tuple[str, str] | None:
+        """Return the tags that the prompt puts around the reasoning, if it names them."""
+        tags: tuple[str, ...] = getattr(self.leaf, "TAGS", ())
+        return (tags[0], tags[1]) if tags else None
+
     def prompt(self, problem: Problem) -> Prompt:
         """Render a problem as the model reads it; a prompt that the data has rendered stays as it is."""
         return self.make_prompt(render_prompt(self.leaf, problem, self.tokenizer))

@@ -1,0 +1,114 @@
+"""Read the options of `qed evaluate` from a YAML file: under their own names, or under those of a run's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from qed.cli.commands.base import Parser
+from qed.config import plugins
+from qed.config.layers import Entry, find_config, read_layers
+from qed.config.resolve import read_sources
+from qed.config.reward_names import parse_reward
+from qed.config.task_names import parse_task
+from qed.errors import UsageError, suggest_nearest
+
+# Settings that an evaluation has an option for, besides those of its model, prompt and reward.
+SETTINGS = {
+    "model.name": "model",
+    "evaluation.tasks": "tasks",
+    "evaluation.problems": "limit",
+    "evaluation.samples": "samples",
+    "evaluation.temperature": "temperature",
+    "evaluation.top_p": "top_p",
+    "evaluation.top_k": "top_k",
+    "evaluation.min_p": "min_p",
+    "sampling.max_tokens": "max_tokens",
+    "run.out": "out",
+}
+SWITCHES = ("greedy", "resume", "overwrite", "json")
+# What says whose code runs belongs on the command line, and a file does not name a file.
+NEVER = ("allow_user_code", "config", "debug", "help")
+
+
+def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_user_code: bool) -> list[str]:
+    """Return the options of a configuration as arguments of the command line.
+
+    Settings of training that have no part in an evaluation are left out, so that a run's configuration can be used.
+
+    Args:
+        name: a YAML file, or the name of a configuration.
+        parser: of the command.
+        passed: the options that are settings of a run, with the name of the setting.
+        allow_user_code: whether the file may name code outside of qed.
+
+    Raises:
+        UsageError: an entry is unknown or invalid; the message names file and line.
+    """
+    try:
+        layers = read_layers(find_config(name))
+    except UsageError as error:
+        raise UsageError(f"{error} A model is given with --model.") from error
+    by_setting = SETTINGS | {setting: option for option, setting in passed.items()}
+    known = {option.lstrip("-").replace("-", "_") for action in parser._actions for option in action.option_strings}
+    arguments: list[str] = []
+    for entry in (entry for layer in layers for entry in layer):
+        option = by_setting.get(entry.key, entry.key)
+        if option not in known or option in NEVER:
+            _require_setting(entry, [*known, *by_setting])
+            continue
+        if entry.raw.missing:
+            continue
+        if not allow_user_code:
+            _refuse_user_code(option, entry)
+        given = _convert(option, entry)
+        try:
+            parser.parse(given)
+        except UsageError as error:
+            raise UsageError(f"{entry.raw.origin}: {error}") from error
+        arguments += given
+    return arguments
+
+
+def _convert(option: str, entry: Entry) -> list[str]:
+    """Return an entry as an argument."""
+    name = f"--{option.replace('_', '-')}"
+    if option in SWITCHES:
+        if entry.raw.text.lower() not in ("true", "false"):
+            raise UsageError(f"{entry.raw.origin}: {entry.shown} must be true or false.")
+        return [name] if entry.raw.text.lower() == "true" else []
+    return [f"{name}={','.join(_list_texts(entry))}"]
+
+
+def _list_texts(entry: Entry) -> list[str]:
+    return [entry.raw.text] if entry.raw.items is None else [item.text for item in entry.raw.items]
+
+
+def _require_setting(entry: Entry, names: list[str]) -> None:
+    """Refuse an entry that is neither an option of an evaluation nor a setting of training."""
+    tables = [read_sources(command, []).table for command in ("grpo", "pipeline")]
+    if entry.key == "method" or any(table.expand_key(entry.key) or entry.key in table.sections for table in tables):
+        return
+    section = entry.key.rpartition(".")[0]
+    if "algorithm" in section.split("."):
+        return  # of an algorithm that the file was written for
+    raise UsageError(
+        f"{entry.raw.origin}: {entry.shown} is neither an option of qed evaluate nor a setting."
+        f"{suggest_nearest(entry.key, names)}"
+    )
+
+
+def _refuse_user_code(option: str, entry: Entry) -> None:
+    """Refuse a file that names code outside of qed.
+
+    Raises:
+        UsageError: it does.
+    """
+    read = {"reward": lambda text: parse_reward(text).source, "tasks": lambda text: parse_task(text).leaf}
+    if option not in (*read, "prompt", "sampler"):
+        return
+    for text in (part.strip() for whole in _list_texts(entry) for part in whole.split(",")):
+        if plugins.is_users_own(read.get(option, str)(text)):
+            raise UsageError(
+                f"{entry.raw.origin}: {entry.shown} names code outside of qed, {text}, which would be executed. A YAML "
+                "file may come from somebody else, so this needs --allow-user-code, or the name on the command line."
+            )

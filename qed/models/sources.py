@@ -1,0 +1,68 @@
+"""Read the configuration and the tokenizer of a Hugging Face folder or a model of the hub, and explain why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from qed.config.settings import ModelSettings
+from qed.errors import ModelError
+from qed.models import adapters
+from qed.models.families import remove_attention_kernels, require_known_layers
+
+# What transformers raises for a model that is missing or cannot be read.
+LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError)
+
+
+def describe_source(settings: ModelSettings) -> dict[str, Any]:
+    """Return the options of `from_pretrained` that say where a model comes from; a folder is checked."""
+    source: dict[str, Any] = {"trust_remote_code": False}
+    if Path(settings.name).is_dir():
+        _check_folder(Path(settings.name))
+    elif settings.revision:
+        source["revision"] = settings.revision
+    return source
+
+
+def load_configuration(settings: ModelSettings, source: dict[str, Any]) -> tuple[Any, Any]:
+    """Load a model's configuration and tokenizer."""
+    config = remove_attention_kernels(AutoConfig.from_pretrained(settings.name, **source))
+    require_known_layers(settings.name, config, AutoModelForCausalLM._model_mapping.get(type(config), None))
+    return config, read_tokenizer(settings.name, source)
+
+
+def read_tokenizer(name: str, source: dict[str, Any]) -> Any:
+    """Load the tokenizer of a folder or of a model of the hub."""
+    tokenizer = AutoTokenizer.from_pretrained(name, **{"trust_remote_code": False, **source})
+    for word in ("is_local", "local_files_only"):  # must not be saved with the tokenizer
+        tokenizer.init_kwargs.pop(word, None)
+    return tokenizer
+
+
+def explain_loading(name: str, error: Exception) -> ModelError:
+    """Return the error for a model that cannot be loaded."""
+    first = str(error).strip().split("\n")[0]
+    return ModelError(
+        f"The model {name} cannot be loaded: {first}\nGive a folder with config.json, tokenizer files "
+        "and safetensors weights, a hub name that can be reached from here, or new:tiny for a new small one."
+    )
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a folder without configuration, tokenizer or safetensors weights."""
+    if not (folder / "config.json").is_file():
+        candidates = [path.parent for path in folder.glob("**/hf/config.json")]
+        hint = f" Did you mean {sorted(candidates)[-1]}?" if candidates else ""
+        raise ModelError(f"{folder} is not a Hugging Face model folder: it has no config.json.{hint}")
+    if not adapters.has_tokenizer(folder):
+        raise ModelError(
+            f"{folder} has no tokenizer (tokenizer.json). Save it there with tokenizer.save_pretrained, or "
+            "copy it from the base model."
+        )
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"{folder} has no safetensors weights; pickled ones (.bin, .pt) are not read, because they can run code."
+        )
