@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -170,16 +170,12 @@ def _walk_mapping(node: yaml.MappingNode, file: str, prefix: str, above: tuple[y
 def _list_columns(node: yaml.MappingNode, file: str, above: tuple[yaml.Node, ...]) -> Iterator[Raw]:
     """Yield the entries of a mapping of columns: OURS=THEIRS, or TASK?OURS=THEIRS&… for a mapping by task."""
     for key, value in _list_pairs(node, file, above):
-        raw = (
-            read_node(value, file)
-            if isinstance(value, yaml.ScalarNode)
-            else Raw(origin=f"{file}:{key.start_mark.line + 1}")
-        )
         if isinstance(value, yaml.MappingNode):
             columns = {ours.value: read_node(theirs, file).text for ours, theirs in _list_pairs(value, file, above)}
-            yield replace(raw, text=f"{key.value}?{urlencode(columns)}")
+            text = f"{key.value}?{urlencode(columns)}"
         else:
-            yield replace(raw, text=f"{key.value}={raw.text}")
+            text = f"{key.value}={read_node(value, file).text}"
+        yield Raw(text, origin=f"{file}:{key.start_mark.line + 1}")
 
 
 def _convert_to_snake(key: str) -> str:

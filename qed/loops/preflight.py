@@ -61,11 +61,11 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
     probed = [problems[number] for number in order[:WRITTEN]]
     demonstrations = [setup.template.demonstration(problem) for problem in probed]
     written = [rollout for rollout in demonstrations if rollout is not None]
-    max_tokens = settings.sampling.max_tokens
+    max_tokens, guided = settings.sampling.max_tokens, settings.algorithm.guided
     findings = [
         *_check_loss(phase, groups, rows),
         *rules.check_prefixes(*_count_prefixes(phase, written or flatten(groups))),
-        *(rules.check_demonstrations(_judge_demonstrations(phase, probed)) if rows else []),
+        *(rules.check_demonstrations(_judge_demonstrations(phase, probed)) if rows or guided else []),
         *rules.check_window(sum(len(rollout.output) > max_tokens for rollout in written), len(written), max_tokens),
         *rules.check_schedule(settings.learner.lr, settings.learner.count_warmup_steps(), settings.learner.steps),
         *_check_memory(phase, [*rows, *flatten(groups)]),

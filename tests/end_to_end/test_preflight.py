@@ -19,6 +19,7 @@ from qed.guards.preflight_rules import (
     Finding,
     Shape,
     check_answers,
+    check_demonstrations,
     check_disk,
     check_ends,
     check_memory,
@@ -181,3 +182,13 @@ def test_the_estimate_of_memory_is_near_what_a_step_takes() -> None:
     assert kept / 2 < reckoned < kept * 2
     assert estimate_training_bytes(shape, tokens, 2, 0, checkpointing=True) < reckoned / 2
     assert estimate_sampling_bytes(shape, 8, 100) == 4 * 8 * 100 * 4 * 64
+
+
+def test_demonstrations_that_teach_another_form_are_named() -> None:
+    assert check_demonstrations([]) == []
+    (fine,) = check_demonstrations(["", "wrong", ""])
+    assert (fine.found, fine.advice) == ("2 of 3", "")
+    (bad,) = check_demonstrations(["wrong", "cut", "wrong", ""])
+    assert bad.found == "1 of 4"
+    assert "2: wrong; 1: cut" in bad.advice
+    assert not bad.fatal

@@ -114,7 +114,7 @@ def _adapt(leaf: Any, problem: Problem, reply: str) -> Demonstration:
     return Demonstration(built, built=True)
 
 
-def find_stated_answer(reply: str, leaf: Any = None) -> str | None:
+def find_stated_answer(reply: str, leaf: Any) -> str | None:
     """Return the answer that a reply states in a tag, a box or a `####` line; None if it does not."""
     pair = next((pair for pair in _list_answer_tags(leaf) if all(tag in reply for tag in pair)), ANSWER_TAGS)
     found = extract_final_answer(reply, "strict", pair)
