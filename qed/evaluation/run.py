@@ -152,7 +152,8 @@ def _evaluate_benchmark(
     bench: Benchmark, request: EvaluationRequest, policy: Policy, max_tokens: int, console: Console
 ) -> Row:
     """Evaluate a task, sampling only the missing answers, and return its figures."""
-    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,))
+    stop = request.settings.sampling.stop
+    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,), stop)
     policy = replace(policy, template=template)
     sampling = replace(request.sampling, max_tokens=max_tokens, stop=template.stop)
     ids = [problem.id for problem in bench.problems]
