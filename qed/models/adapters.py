@@ -108,7 +108,7 @@ def merge_into(model: Any, tokenizer: Any, folder: Path) -> Any:
         with warnings.catch_warnings():
             # Weights that the file lacks would be random numbers, about which peft only warns.
             warnings.filterwarnings("error", message="Found missing adapter keys")
-            adapted = PeftModel.from_pretrained(model, str(folder), use_safetensors=True, local_files_only=True)
+            adapted = PeftModel.from_pretrained(model, str(folder), trust_remote_code=False, local_files_only=True)
         merged = adapted.merge_and_unload(safe_merge=True)
     except Exception as error:  # peft and safetensors raise errors of many kinds
         reason = " ".join(str(error).split())[:300]

@@ -129,3 +129,4 @@ def test_any_file_of_prompts_is_read(ask: Callable[..., Any], tmp_path: Path) ->
         assert (refused.code, words in refused.err) == (3, True), refused.err
     assert not (tmp_path / "none.jsonl").exists()
     assert "there is no column text" in ask("--question-key", "text", file="own.csv", out="none.jsonl").err
+    assert "Use a smaller --max-tokens" in ask("--prompt", "few_shot_gsm8k", out="none.jsonl").err

@@ -129,7 +129,7 @@ def _build_card(args: argparse.Namespace, settings: Settings, export: Export, st
     from qed.config import plugins
     from qed.data.tasks import find_hub_name
     from qed.models.push import find_license
-    from qed.report.model_card import Contents, build_card, find_hub_base
+    from qed.report.model_card import Contents, build_card
     from qed.runs.run import read_evaluations
 
     evaluated = dict(read_evaluations(args.run)).get(step, {})
@@ -137,12 +137,13 @@ def _build_card(args: argparse.Namespace, settings: Settings, export: Export, st
     benchmarks = {
         label: find_hub_name(label.replace("-", ":", 1)) for label in evaluated if label.split("-")[0] in leaves
     }
-    base = find_hub_base(settings.model.name)
+    # An adapter on a local model is none of what that model was made from.
+    on_hub = not Path(settings.model.name).is_dir()
     contents = Contents(
         step,
         title,
-        usage=_describe_usage(settings, export, base or settings.model.name),
-        relation="adapter" if export.adapter else "finetune",
+        usage=_describe_usage(settings, export),
+        relation="adapter" if export.adapter and on_hub else "finetune",
         library="peft" if export.adapter else "transformers",
         license=args.license or find_license(settings.model.name),
         datasets=tuple(dict.fromkeys(filter(None, map(find_hub_name, settings.data.tasks)))),
@@ -151,7 +152,7 @@ def _build_card(args: argparse.Namespace, settings: Settings, export: Export, st
     return build_card(args.run, contents)
 
 
-def _describe_usage(settings: Settings, export: Export, base: str) -> str:
+def _describe_usage(settings: Settings, export: Export) -> str:
     """Describe how to load the model, and how it was asked in training."""
     from qed.data.prompts.base import PromptTemplate
     from qed.data.splits import load_prompt, resolve_prompt_name
@@ -165,7 +166,7 @@ def _describe_usage(settings: Settings, export: Export, base: str) -> str:
     fence = "`" * max(3, 1 + max((len(run) for run in prompt.split() if set(run) == {"`"}), default=0))
     load = (
         f"`peft.AutoPeftModelForCausalLM.from_pretrained` loads the adapter on its base model; vLLM takes it with "
-        f"`vllm serve {base} --enable-lora --lora-modules NAME=FOLDER`."
+        f"`vllm serve {settings.model.name} --enable-lora --lora-modules NAME=FOLDER`."
         if export.adapter
         else "`transformers.AutoModelForCausalLM.from_pretrained` and `vllm serve FOLDER` load this folder."
     )

@@ -20,7 +20,7 @@ from qed.cli.commands.policy_options import (
     load_answering_policy,
     resolve_policy_settings,
 )
-from qed.errors import Interrupted, UsageError
+from qed.errors import DataError, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from qed.config.phases import Settings
@@ -98,6 +98,11 @@ def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
         raise Interrupted(f"Interrupted. {hint}", code) from stopped
     finally:
         console.end_phase()
+    if not output.prompts:
+        raise DataError(
+            f"No prompt of {args.file} fits: besides {sampling.max_tokens} tokens of an answer, the model's window has "
+            f"space for {max(0, policy.max_prompt_tokens(sampling.max_tokens))}. Use a smaller --max-tokens."
+        )
     for reason, count in left_out.items():
         console.say(f"Left out {count} {reason}.")
     console.say(f"{len(output.prompts)} answers are in {out}.")
