@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -17,8 +16,10 @@ import pytest
 from cutting import ONLINE, STEPS, cut
 from wandb_server import WandbServer, serve
 
+from qed.errors import UsageError
 from qed.runs.run import Run, read_json, read_lines
 from qed.trackers.process import track_run
+from qed.trackers.start import require_installed
 
 pytestmark = pytest.mark.trackers
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -27,8 +28,10 @@ ALARM = {"name": "made_up", "step": 2, "phase": "grpo", "told": "No answer could
 
 def require(library: str) -> None:
     """Skip where a library is not installed; it is not imported here."""
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed: pip install 'qed[{library}]'")
+    try:
+        require_installed([library])
+    except UsageError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="module")
