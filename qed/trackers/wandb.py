@@ -73,7 +73,8 @@ class WandbTracker:
     def rollouts(self, step: int, table: Sequence[Row]) -> None:
         """Add rollouts to the table of their ten steps: W&B shows only the newest table of a key."""
         if self._rollouts and _name_table(step) != _name_table(self._rollouts[0]["step"]):
-            self._log_rollouts()
+            if "rollouts" in self._changed:
+                self._log_rollouts()
             self._rollouts.clear()
         self._step = step
         self._rollouts += table

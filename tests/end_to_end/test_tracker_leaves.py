@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import os
 import subprocess
@@ -17,18 +16,22 @@ import pytest
 from cutting import ONLINE, STEPS, cut
 from wandb_server import WandbServer, serve
 
+from qed.errors import UsageError
 from qed.runs.run import Run, read_json, read_lines
 from qed.trackers.process import track_run
+from qed.trackers.start import require_installed
 
-pytestmark = pytest.mark.trackers
 KEY = "0123456789abcdef0123456789abcdef01234567"
 ALARM = {"name": "made_up", "step": 2, "phase": "grpo", "told": "No answer could be read: 1 < 2 | `*x*`."}
 
 
-def require(library: str) -> None:
-    """Skip where a library is not installed; it is not imported here."""
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed: pip install 'qed[{library}]'")
+def needs(library: str) -> pytest.MarkDecorator:
+    """Skip a test where a library is not installed; it is not imported here."""
+    try:
+        require_installed([library])
+    except UsageError as error:
+        return pytest.mark.skip(str(error))
+    return pytest.mark.trackers
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +69,8 @@ def show(run: Path, tracker: str, **given: Any) -> None:
     assert track_run(run, tracker, given, lambda seconds: True).complete
 
 
+@needs("tensorboard")
 def test_tensorboard(run: Path) -> None:
-    require("tensorboard")
     events = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
     show(run, "tensorboard")
     home = run / "trackers" / "tensorboard"
@@ -98,8 +101,8 @@ def test_tensorboard(run: Path) -> None:
     assert "_hparams_/session_start_info" in read.summary_metadata
 
 
+@needs("trackio")
 def test_trackio(run: Path) -> None:
-    require("trackio")
     show_apart(run, "trackio")
     rewind(run, 2)
     show_apart(run, "trackio")
@@ -171,8 +174,8 @@ def assert_no_key(*folders: Path) -> None:
         assert KEY.encode() not in path.read_bytes(), path
 
 
+@needs("wandb")
 def test_wandb_offline_is_one_run_that_can_be_synced(run: Path, tmp_path: Path) -> None:
-    require("wandb")
     environment = set_home(tmp_path)
     show_apart(run, "wandb", **environment)
     rewind(run, 2)
@@ -183,15 +186,17 @@ def test_wandb_offline_is_one_run_that_can_be_synced(run: Path, tmp_path: Path) 
         command = [str(Path(sys.executable).with_name("wandb")), "sync", str(folder)]
         online = {**os.environ, **set_home(tmp_path, server)}
         for _ in range(2):  # a second time, as after another attempt: the same run, and no step twice
-            done = subprocess.run(command, env=online, capture_output=True, text=True, timeout=300, check=False)
+            done = subprocess.run(
+                command, cwd=tmp_path, env=online, capture_output=True, text=True, timeout=300, check=False
+            )
             assert done.returncode == 0, done.stderr
             (folder / f"run-{folder.name.rpartition('-')[2]}.wandb.synced").unlink(missing_ok=True)
     assert_shown(server, run)
     assert_no_key(run, tmp_path / "home")
 
 
+@needs("wandb")
 def test_wandb_online_begins_anew_under_the_same_id(run: Path, tmp_path: Path) -> None:
-    require("wandb")
     with serve() as server:
         environment = set_home(tmp_path, server)
         show_apart(run, "wandb", **environment)
@@ -203,6 +208,7 @@ def test_wandb_online_begins_anew_under_the_same_id(run: Path, tmp_path: Path) -
     assert not any(path.is_file() for path in (tmp_path / "home").rglob("*"))
 
 
+@needs("wandb")
 def test_wandb_without_a_network_does_not_hold_training(
     qed: Callable[..., Any],
     command: Callable[..., list[Any]],
@@ -210,7 +216,6 @@ def test_wandb_without_a_network_does_not_hold_training(
     tmp_path: Path,
 ) -> None:
     """Its service process ends with the tracker, too."""
-    require("wandb")
     for name, value in set_home(tmp_path).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("WANDB_MODE")

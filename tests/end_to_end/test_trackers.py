@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import zstandard
 from cutting import ONLINE, STEPS, assert_same, cut, forked
 from run_folders import make_whole_run
 
+from qed.config.plugins import list_leaves
 from qed.errors import DataError, UsageError
 from qed.runs.run import Run, read_json, read_lines
 from qed.trackers import process, start
@@ -78,6 +80,7 @@ MISHAPS = {
     ),
 }
 GRPO = ("grpo", *ONLINE)
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -226,6 +229,11 @@ def test_a_missing_library_is_told_before_the_first_step(
         assert done.code == 2
         assert "pip install 'qed[wandb]'" in done.err
     assert not (tmp_path / "run").exists()
+
+
+def test_every_tracker_has_an_extra_of_its_name() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(list_leaves("trackers")) == {"tensorboard", "trackio", "wandb"} <= set(extras)
 
 
 def test_a_mere_folder_of_its_name_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
