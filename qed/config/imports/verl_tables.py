@@ -165,7 +165,7 @@ RULES = (
     absent("a reward is chosen by --reward", "reward_model. reward. reward_kwargs. data.val_reward_impl_version"),
     absent("there is no teacher", "distillation."),
     absent(hf.ONE_PROCESS, "trainer.v1. trainer.use_v1 trainer.esi_redundant_time skip."),
-    absent(MEMORY, *_under(MODEL, "tiled_mlp."), *_under(ACTOR, "qat."), *_under(ROLLOUT, "profiler. prometheus. trace.")),
+    absent(MEMORY, *_under(MODEL, "tiled_mlp."), *_under(ROLLOUT, "profiler. prometheus. trace."), f"{ACTOR}qat."),
     absent(hf.OWN_SAMPLER, *_under(ROLLOUT, "checkpoint_engine. disaggregation. calculate_log_probs")),
     absent("the model is loaded as it is", *_under(MODEL, "mtp. override_config. external_lib custom_chat_template")),
     absent("Hydra's own", "defaults", "config_path", "config_name", "hydra.searchpath"),
