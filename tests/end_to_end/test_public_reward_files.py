@@ -245,7 +245,8 @@ SOLUTION = (
         ("", "We add 5 and 7 and get \\boxed{12}.", "We add 5 and 7 and get \\boxed{12}."),
         ("", "", "12"),
         ("from math_verify import parse", "We add 5 and 7.", "\\boxed{12}"),
-        ("from math_verify import parse", "It is $12$.", "It is $12$."),
+        ("from math_verify import parse", "5+7=12, so 12", "\\boxed{12}"),
+        ("from math_verify import parse", "It is $\\boxed{12}$.", "It is $\\boxed{12}$."),
     ],
 )
 def test_a_worked_solution_without_a_readable_answer_is_replaced_by_the_answer(

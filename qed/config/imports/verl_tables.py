@@ -163,6 +163,11 @@ RULES = (
     absent("evaluation.samples adds sampled answers to the greedy one", *_under(ROLLOUT, "val_kwargs.do_sample")),
     absent("there are no tools, and one turn", *_under(ROLLOUT, "multi_turn. agent."), "data.tool_config_path"),
     absent("a reward is chosen by --reward", "reward_model. reward. reward_kwargs. data.val_reward_impl_version"),
+    absent("there is no teacher", "distillation."),
+    absent(hf.ONE_PROCESS, "trainer.v1. trainer.use_v1 trainer.esi_redundant_time skip."),
+    absent(MEMORY, *_under(MODEL, "tiled_mlp."), *_under(ROLLOUT, "profiler. prometheus. trace."), f"{ACTOR}qat."),
+    absent(hf.OWN_SAMPLER, *_under(ROLLOUT, "checkpoint_engine. disaggregation. calculate_log_probs")),
+    absent("the model is loaded as it is", *_under(MODEL, "mtp. override_config. external_lib custom_chat_template")),
     absent("Hydra's own", "defaults", "config_path", "config_name", "hydra.searchpath"),
     *hf.RULES,
 )  # fmt: skip

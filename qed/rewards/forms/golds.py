@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from qed.grading.equal import equal
-from qed.grading.extract import extract_final_answer
+from qed.grading.extract import extract_final_answer, find_last_boxed
 from qed.rewards.forms.calling import list_named
 from qed.types import Problem
 
@@ -57,16 +57,20 @@ def choose_solution(problem: Problem, boxed: bool) -> str:
     """
     own = problem.meta.get(SOLUTION)
     worked = own if isinstance(own, str) and own else problem.solution
-    if worked and (not problem.answer or _ends_in(worked, problem.answer)):
+    if worked and (not problem.answer or _ends_in(worked, problem.answer, boxed)):
         return worked
     return f"\\boxed{{{problem.answer}}}" if boxed else problem.answer
 
 
 @functools.lru_cache(maxsize=4096)
-def _ends_in(worked: str, answer: str) -> bool:
-    """Return whether a worked solution is the answer, or ends in it."""
-    found = extract_final_answer(worked, "flexible")
-    return worked.strip() == answer.strip() or (found is not None and equal(answer, found.answer).correct)
+def _ends_in(worked: str, answer: str, boxed: bool) -> bool:
+    """Return whether a worked solution is the answer, or ends in it; with `boxed`, only if it is in a box."""
+    if boxed:
+        found = find_last_boxed(worked)
+    else:
+        final = extract_final_answer(worked, "flexible")
+        found = final.answer if final else None
+    return (worked.strip() == answer.strip() and not boxed) or (found is not None and equal(answer, found).correct)
 
 
 def reads_mathematics(function: Callable[..., Any]) -> bool:
