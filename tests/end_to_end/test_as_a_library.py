@@ -226,7 +226,8 @@ def test_a_loop_of_ones_own_ends_with_the_same_weights(tmp_path: Path) -> None:
 
 SCRIPT = """
 import qed
-settings = {"sampling.max_tokens": 8, "evaluation.problems": 2, "run.preflight": False, "run.on_no_signal": "warn"}
+settings = {"evaluation.problems": 2, "run.preflight": False, "run.on_no_signal": "warn"}
+settings["sampling"] = {"problems_per_step": 4, "group_size": 4, "max_tokens": 8}
 print("began")
 run = qed.train("grpo", tasks="train.jsonl", reward="./mine.py", steps=1, out="run", **settings)
 result = qed.evaluate(run, "train.jsonl", limit=2, greedy=True, max_tokens=4, preflight=False, out="evaluation",
@@ -252,4 +253,4 @@ def test_a_script_needs_no_main_guard(tmp_path: Path, how: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("began") == 1
-    assert done.stdout.splitlines()[-1] == "128 0.0% [0.0%, 65.8%]"
+    assert done.stdout.splitlines()[-1] == "16 0.0% [0.0%, 65.8%]"
