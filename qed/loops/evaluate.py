@@ -18,7 +18,7 @@ from qed.guards.signals import check_signals
 from qed.loops.setup import Setup
 from qed.rollout.stages import grade, sample
 from qed.runs.run import Row
-from qed.sampling.base import Sampling
+from qed.sampling.base import Sampling, build_sampling
 from qed.types import Problem, Request
 
 
@@ -59,7 +59,7 @@ def list_decodings(settings: Settings, stop: tuple[str, ...]) -> dict[str, tuple
     decodings = {"greedy": (Sampling(0.0, max_tokens, stop), 1)}
     if evaluation.samples:
         given = {name: getattr(evaluation, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-        training = Sampling(settings.sampling.temperature, max_tokens, stop)
+        training = replace(build_sampling(settings.sampling, stop), record=False)
         sampled = replace(training, **{name: value for name, value in given.items() if value is not None})
         decodings["sampled"] = (sampled, evaluation.samples)
     return decodings

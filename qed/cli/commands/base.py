@@ -33,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         """
         if _reveal:
             raise ParserRevealed(self)
-        args, unknown = self.parse_known_args(list(arguments))
+        args, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
             known = [option for action in self._actions for option in action.option_strings]
             raise UsageError(

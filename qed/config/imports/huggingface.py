@@ -65,7 +65,7 @@ RULES = (
         "gradient_checkpointing_kwargs. tf32 torch_compile use_liger_kernel dataloader_pin_memory",
         "per_device_eval_batch_size do_train do_eval overwrite_output_dir overwrite_cache group_by_length",
         "remove_unused_columns preprocessing_num_workers dataset_num_proc plot_loss include_tokens_per_second",
-        "disable_tqdm save_safetensors save_only_model eval_on_start_batch log_unique_prompts config",
+        "log_on_each_node disable_tqdm save_safetensors save_only_model eval_on_start_batch log_unique_prompts config",
         "include_num_input_tokens_seen dataset_prepared_path strict special_tokens. debug hub_strategy",
     ),
     absent(NO_HUB, "push_to_hub", "hub_model_id", "hub_private_repo", "hub_token", "hub_model_revision"),
@@ -103,6 +103,14 @@ def set_precision(draft: Draft) -> None:
         draft.skip("fp16", "the precisions are float32 and bfloat16")
     elif options.get("bf16") not in (None, False):
         draft.set("bf16", "model.precision", "bfloat16")
+
+
+def set_betas(draft: Draft) -> None:
+    """Set AdamW's two betas, which the trainers have under two names."""
+    options, names = draft.options, ("adam_beta1", "adam_beta2")
+    if options.has(*names):
+        first, second = options.number(names[0], default=0.9), options.number(names[1], default=0.999)
+        draft.set(",".join(names), "learner.betas", [first, second])
 
 
 def set_length(draft: Draft, updates_per_step: float) -> int:

@@ -60,6 +60,7 @@ def derive(draft: Draft, method: str) -> None:
     """Set what depends on several settings."""
     options = draft.options
     hf.set_precision(draft)
+    hf.set_betas(draft)
     kind = options.get("finetuning_type", default="lora")
     options.read.add("finetuning_type")
     if kind not in ("lora", "full"):

@@ -101,7 +101,7 @@ RULES = (
     rename("algorithm.precompute_reference", "precompute_ref_log_probs"),
     rename("learner.passes", "num_iterations"),
     rename(
-        "data.window", "max_length", values={}, why="demonstrations that do not fit the model are left out, not cut"
+        "data.window", "max_length max_seq_length", values={}, why="demonstrations that do not fit the model are left out, not cut"
     ),
     rename("learner.packing", "packing"),
     absent(hf.OWN_SAMPLER, "use_vllm", "use_transformers_paged", "cache_implementation", "generation_kwargs."),
@@ -148,6 +148,7 @@ def derive(draft: Draft, method: str) -> None:
     """Set what depends on several settings."""
     options = draft.options
     hf.set_precision(draft)
+    hf.set_betas(draft)
     adapters = options.is_on("use_peft", "load_in_4bit") or options.has("lora_r")
     hf.set_adapters(draft, "lora_r", "lora_alpha", "lora_target_modules", adapters)
     if options.is_on("load_in_4bit"):

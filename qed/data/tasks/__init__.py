@@ -97,6 +97,8 @@ def suggest_prompt(name: str) -> str:
 def find_hub_name(name: str) -> str:
     """Return the hub name of a task's dataset, `owner/name`; empty if the task is not read from the hub."""
     task = parse_task(name)
+    if task.source:
+        return task.dataset
     if task.leaf not in plugins.list_leaves("tasks"):
         return ""
     benchmark = getattr(plugins.load_leaf("tasks", task.leaf), "BENCHMARK", None)
