@@ -113,8 +113,8 @@ def set_betas(draft: Draft) -> None:
         draft.set(",".join(names), "learner.betas", [first, second])
 
 
-def set_length(draft: Draft, updates_per_step: float) -> int:
-    """Set the steps, or the epochs; return the steps, 0 if they depend on the data.
+def set_length(draft: Draft, updates_per_step: float) -> None:
+    """Set the steps, or the epochs.
 
     Args:
         draft: the configuration.
@@ -127,16 +127,11 @@ def set_length(draft: Draft, updates_per_step: float) -> int:
         draft.set("max_steps", "learner.steps", result, _explain_updates(updates_per_step))
         if options.has("num_train_epochs"):
             draft.skip("num_train_epochs", "max_steps comes first")
-        return result
-    name = "num_train_epochs,max_steps"
-    if "learner.epochs" in draft.table.settings:
-        draft.set(name, "learner.epochs", options.number("num_train_epochs"))
     else:
-        draft.skip(name, "set learner.steps to epochs x problems / problems of a step")
-    return 0
+        draft.set("num_train_epochs,max_steps", "learner.epochs", options.number("num_train_epochs"))
 
 
-def set_warmup(draft: Draft, steps: int, updates_per_step: float) -> None:
+def set_warmup(draft: Draft, updates_per_step: float) -> None:
     """Set the warm-up, by steps or by a share of them."""
     options = draft.options
     count, share = options.number("warmup_steps"), options.number("warmup_ratio")
@@ -145,12 +140,8 @@ def set_warmup(draft: Draft, steps: int, updates_per_step: float) -> None:
     if count:
         result = max(1, round(count / updates_per_step))
         draft.set("warmup_steps", "learner.warmup_steps", result, _explain_updates(updates_per_step))
-    elif share and "learner.warmup_ratio" in draft.table.settings:
-        draft.set("warmup_ratio", "learner.warmup_ratio", share)
-    elif share and steps:
-        draft.set("warmup_ratio", "learner.warmup_steps", round(share * steps), f"of {steps} steps")
     elif share:
-        draft.skip("warmup_ratio", "set learner.warmup_steps to this share of learner.steps")
+        draft.set("warmup_ratio", "learner.warmup_ratio", share)
 
 
 def set_cadence(draft: Draft, updates_per_step: float) -> None:

@@ -74,5 +74,6 @@ def derive(draft: Draft, method: str) -> None:
     rows = hf.count_rollouts(options) * (2 if method == "dpo" else 1)
     note = "rows; a pair has two" if method == "dpo" else ""
     draft.set("per_device_train_batch_size,gradient_accumulation_steps", "learner.batch_size", rows, note)
-    hf.set_warmup(draft, hf.set_length(draft, 1), 1)
+    hf.set_length(draft, 1)
+    hf.set_warmup(draft, 1)
     hf.set_cadence(draft, 1)

@@ -101,7 +101,10 @@ RULES = (
     rename("algorithm.precompute_reference", "precompute_ref_log_probs"),
     rename("learner.passes", "num_iterations"),
     rename(
-        "data.window", "max_length max_seq_length", values={}, why="demonstrations that do not fit the model are left out, not cut"
+        "data.window",
+        "max_length max_seq_length",
+        values={},
+        why="demonstrations that do not fit the model are left out, not cut",
     ),
     rename("learner.packing", "packing"),
     absent(hf.OWN_SAMPLER, "use_vllm", "use_transformers_paged", "cache_implementation", "generation_kwargs."),
@@ -157,8 +160,8 @@ def derive(draft: Draft, method: str) -> None:
     if name := next((key for key in ("dataset_name", "dataset", "datasets.0.path") if options.has(key)), ""):
         hf.set_tasks(draft, name, options.get(name))
     updates = _set_online_batches(draft) if method in ("grpo", "rloo") else _set_batches(draft, method)
-    steps = hf.set_length(draft, updates)
-    hf.set_warmup(draft, steps, updates)
+    hf.set_length(draft, updates)
+    hf.set_warmup(draft, updates)
     hf.set_cadence(draft, updates)
     if method == "grpo":
         _set_loss(draft)

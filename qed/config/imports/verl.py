@@ -82,18 +82,14 @@ def _set_length(draft: Draft) -> None:
     options.read.update(("trainer.total_epochs", "trainer.total_training_steps"))
     if steps > 0:
         draft.set("trainer.total_training_steps", "learner.steps", int(steps))
-    elif "learner.epochs" in draft.table.settings:
-        draft.set("trainer.total_epochs", "learner.epochs", options.number("trainer.total_epochs"))
     else:
-        draft.skip("trainer.total_epochs", "set learner.steps to epochs x problems / data.train_batch_size")
+        draft.set("trainer.total_epochs", "learner.epochs", options.number("trainer.total_epochs"))
     for section in (ACTOR, ""):
         count, share = f"{section}optim.lr_warmup_steps", f"{section}optim.lr_warmup_steps_ratio"
         if options.number(count, default=-1) > 0:
             draft.set(count, "learner.warmup_steps", int(options.number(count)))
-        elif options.number(share) > 0 and ("learner.warmup_ratio" in draft.table.settings or steps <= 0):
-            draft.set(share, "learner.warmup_ratio", options.number(share))
         elif options.number(share) > 0:
-            draft.set(share, "learner.warmup_steps", round(options.number(share) * steps))
+            draft.set(share, "learner.warmup_ratio", options.number(share))
 
 
 def _set_batches(draft: Draft) -> None:

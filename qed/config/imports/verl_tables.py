@@ -84,7 +84,7 @@ RULES = (
     rename("sampling.top_k", f"{ROLLOUT}top_k", values={"-1": 0}, only=False),
     rename("data.max_prompt_tokens", "data.max_prompt_length"),
     rename(
-        "data.truncation|data.truncation_side",
+        "data.truncation",
         "data.truncation",
         values={"left": "left", "right": "right", "error": "drop", "middle": None},
     ),
