@@ -128,14 +128,14 @@ def _describe_tokens(settings: Settings, problems: Sequence[Problem], outline: O
 def _describe_phase(settings: Settings, problems: int) -> list[str]:
     """Describe the steps of a phase and the size of its rollouts."""
     learner, sampling = settings.learner, settings.sampling
-    items = sampling.problems_per_step if settings.algorithm.online else learner.batch_size
-    per_step = items // settings.algorithm.together or problems
+    online, together = settings.algorithm.online, settings.algorithm.together
+    per_step = sampling.problems_per_step if online else learner.batch_size // together or problems
     # Rows that do not fit the model are left out later.
     steps = math.ceil(learner.epochs * problems / per_step) if learner.epochs else learner.steps
     count = f"{'at most ' * bool(learner.epochs)}{steps} steps"
-    if not settings.algorithm.online:
-        unit = "pairs" if settings.algorithm.together == 2 else "demonstrations"
-        return [f"{settings.method:<11} {count} of {items // settings.algorithm.together or 'all'} {unit}"]
+    if not online:
+        unit = "pairs" if together == 2 else "demonstrations"
+        return [f"{settings.method:<11} {count} of {learner.batch_size // together or 'all'} {unit}"]
     rollouts = sampling.problems_per_step * sampling.group_size
     size = learner.batch_size or rollouts
     disk = steps * rollouts * sampling.max_tokens * BYTES_PER_ROLLOUT_TOKEN / 2**20

@@ -216,7 +216,9 @@ def load_outline(settings: ModelSettings) -> tuple[nn.Module, Any]:
     try:
         config, tokenizer = load_configuration(settings, source)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, attn_implementation=choose_attention(config))
+            model = AutoModelForCausalLM.from_config(
+                config, attn_implementation=choose_attention(config, settings.attention)
+            )
         model.generation_config = None
         return model, tokenizer
     except LOADING_ERRORS as error:
