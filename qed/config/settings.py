@@ -75,7 +75,7 @@ class DataSettings:
     max_prompt_tokens: int = 0
     """Longest prompt to train on, in tokens; 0 is limited by the model's window alone."""
     truncation: Literal["drop", "left", "right"] = "drop"
-    """Prompts above data.max_prompt_tokens: drop the problem, or cut tokens off the prompt's left or right end."""
+    """Prompts above data.max_prompt_tokens: drop the problem, or cut tokens off the question's left or right end."""
     window: int = 0
     """SFT only: concatenate all demonstrations and train on windows of this many tokens; 0 keeps them separate."""
     validation_split: float = 0.0

@@ -12,6 +12,7 @@ from qed.errors import DataError
 from qed.runs.run import Run
 from qed.types import Problem
 
+UNFINISHED = "\ufffd"  # what a decoder shows for a part of a character
 ATTEMPTS = 4  # a cut text may have more tokens than were kept, because its edge is tokenised differently
 
 
@@ -66,7 +67,10 @@ def _shorten(problem: Problem, template: PromptTemplate, limit: int, side: str) 
         if excess <= 0:
             return problem
         tokens = tokens[excess:] if side == "left" else tokens[:-excess]
-        if not tokens:
+        text = template.tokenizer.decode(tokens, skip_special_tokens=False)
+        # A character may have several tokens; the rest of one that is cut is left out.
+        text = text.lstrip(UNFINISHED) if side == "left" else text.rstrip(UNFINISHED)
+        if not text:
             return None
-        problem = replace(problem, question=template.tokenizer.decode(tokens, skip_special_tokens=False))
+        problem = replace(problem, question=text)
     return None

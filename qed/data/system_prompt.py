@@ -23,7 +23,7 @@ class WithSystemPrompt:
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the leaf."""
-        if name.startswith("__"):
+        if name.startswith("__") and name != "__name__":  # which messages show
             raise AttributeError(name)
         return getattr(self.leaf, name)
 

@@ -103,13 +103,15 @@ def finish_run(setup: Setup, last: int) -> dict[str, Any]:
     report = write_report([folder], folder / "report.html")
     setup.console.say(f"Done: {folder}; the model is {final / 'hf'}, the report {report}.")
     figures = collect_figures(dict(read_evaluations(folder)).get(last, {}))
-    return {"run": str(folder), "steps": last, **figures, **_collect_loss(folder, last)}
+    if loss := _read_loss(folder, last):
+        figures[VALIDATION] = {**figures.get(VALIDATION, {}), **loss}
+    return {"run": str(folder), "steps": last, **figures}
 
 
-def _collect_loss(folder: Path, step: int) -> dict[str, Any]:
-    """Return the held-out loss after a step and its perplexity, where there is no accuracy of the validation part."""
+def _read_loss(folder: Path, step: int) -> dict[str, float]:
+    """Return the loss of the held-out demonstrations after a step and its perplexity; empty if it was not measured."""
     rows = [row for row in read_lines(folder / "metrics.jsonl") if row["step"] == step and LOSS in row]
-    return {VALIDATION: {"loss": rows[-1][LOSS], "perplexity": rows[-1][PERPLEXITY]}} if rows else {}
+    return {"loss": rows[-1][LOSS], "perplexity": rows[-1][PERPLEXITY]} if rows else {}
 
 
 def _link_final(folder: Path, name: str, checkpoint: str) -> Path:

@@ -189,11 +189,18 @@ def _describe_decoding(decoding: str, figures: Row) -> str:
 def _describe_data(data: Row | None) -> str:
     if data is None:
         return "Not recorded."
-    held_out = ", ".join(f"{count} of {name}" for name, count in data["held_out"].items())
+    held_out = [f"{count} of {name}" for name, count in data["held_out"].items()]
+    held_out += [f"{data['validation']} for validation"] if data.get("validation") else []
+    first = data.get("first_phase")
+    before = f"{_describe_problems(first)} in the first phase, then " if first else ""
     return (
-        f"{data['training']} training problems of {', '.join(data['tasks'])} (fingerprint "
-        f"`{data['fingerprint']}`), with the prompt `{data['prompt']}`. Held out and never trained on: {held_out}."
+        f"{before}{_describe_problems(data)} (fingerprint `{data['fingerprint']}`). Held out and never trained on: "
+        f"{', '.join(held_out) or 'nothing'}."
     )
+
+
+def _describe_problems(data: Row) -> str:
+    return f"{data['training']} training problems of {', '.join(data['tasks'])} with the prompt `{data['prompt']}`"
 
 
 def _describe_evaluation(summaries: Mapping[str, Row], step: int) -> str:

@@ -37,11 +37,13 @@ def resolve_model_settings(
     data = replace(settings.data, prompt=resolve_prompt_name(settings.data))
     other_prompt, other_reward = "data.prompt" in options, "data.reward" in options
     reward = ("auto",) if other_prompt and not other_reward else resolve_reward_names(data)
-    # The run's options belong to its own prompt and reward.
+    # The run's options and its system message belong to its own prompt and reward.
     if (other_prompt or other_reward) and "data.reward_options" not in options:
         data = replace(data, reward_options=())
     if other_prompt and "data.prompt_options" not in options:
         data = replace(data, prompt_options=())
+    if other_prompt and "data.system_prompt" not in options:
+        data = replace(data, system_prompt="")
     return replace(settings, data=replace(data, reward=reward))
 
 

@@ -20,7 +20,7 @@ from qed.models import adapters
 from qed.models.load import load_model, load_tokenizer
 from qed.runs import manifest
 from qed.training.checkpoint_size import MARGIN
-from qed.training.checkpoints import write_folder_atomically
+from qed.training.checkpoints import load_exact_weights, write_folder_atomically
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 SHARD_SIZE = "5GB"  # the usual largest file of weights on the hub
@@ -132,6 +132,7 @@ def _find_existing(path: Path) -> Path:
 def _write_model(export: Export, folder: Path) -> None:
     model: Any
     model, tokenizer = load_model(ModelSettings(name=str(export.checkpoint / "hf"), device="cpu"))
+    load_exact_weights(model, export.checkpoint)  # `hf/` may have rounded ones
     dtype = DTYPES[choose_dtype(export)]
     for name, weight in model.named_parameters():
         _require_range(name, weight, dtype)

@@ -151,6 +151,14 @@ def test_functions_of_trl_and_verl_have_wrappers() -> None:
     assert qed.rewards.trl(short)(make_groups("12")[0][0]).reward == 0.5  # type: ignore[union-attr]
 
 
+def test_a_function_for_many_answers_that_returns_too_few_is_told() -> None:
+    def compute_score(data_sources: Any, solution_strs: Any, ground_truths: Any, extra_infos: Any) -> list[float]:
+        return [1.0] if len(solution_strs) > 1 else []
+
+    grades = make(qed.rewards.verl(compute_score), names=("<callable>",))(make_groups("12", "none"))[0]
+    assert all("returned 0 results for 1 answers" in grade.reason for grade in grades)
+
+
 # Runs
 
 

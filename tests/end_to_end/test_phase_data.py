@@ -63,6 +63,8 @@ def test_phases_train_on_their_own_data_for_their_own_epochs(qed: Qed, tmp_path:
     (data,) = (row for row in events if row["event"] == "data")
     assert (data["first_phase"]["prompt"], data["prompt"]) == ("think_answer", "r1_zero")
     assert (data["first_phase"]["training"], data["training"]) == (24, 15)
+    card = (tmp_path / "whole" / "README.md").read_text(encoding="utf-8")
+    assert "24 training problems of" in card and "in the first phase, then 15 training problems of" in card
     assert list(data["held_out"]) == ["second"]
     assert all(" and " in question for question in questions(tmp_path / "whole"))
     assert "sft: learner.epochs=1 over 24, 8 a step: 3 steps." in done.out
@@ -102,6 +104,15 @@ def test_sft_on_conversations_reports_the_loss_on_those_that_are_held_out(qed: Q
     assert given.code == 0, given.err
     (data,) = (row for row in read_lines(tmp_path / "given" / "events.jsonl") if row["event"] == "data")
     assert (data["training"], data["validation"]) == (26, 4)  # evaluation.problems of the five
+
+
+def test_sft_reports_accuracy_and_loss_of_the_validation_part(
+    qed: Qed, tmp_path: Path, both: tuple[Path, Path]
+) -> None:
+    own = ["--data.validation_split", 0.2, "--steps", 1, "--evaluation.at_start", "false"]
+    done = qed("sft", *TINY, "--tasks", both[0], *own, "--out", tmp_path / "run", "--json")
+    assert done.code == 0, done.err
+    assert {"accuracy", "format", "n", "loss", "perplexity"} <= done.result["validation"].keys()
 
 
 def test_the_held_out_loss_is_that_of_the_weights(qed: Qed, tmp_path: Path) -> None:
@@ -176,6 +187,10 @@ def test_a_checkpoint_of_half_precision_resumes_exactly(qed: Qed, tmp_path: Path
         assert half[name].dtype == torch.bfloat16
         assert torch.equal(weights.to(torch.bfloat16), half[name]), name
     assert json.loads((tmp_path / "half" / "final" / "hf" / "config.json").read_text())["dtype"] == "bfloat16"
+    done = qed("export", tmp_path / "half", "--dtype", "float32", "--out", tmp_path / "whole")
+    assert done.code == 0, done.err
+    whole = load_file(tmp_path / "whole" / "model.safetensors")
+    assert all(torch.equal(weights, whole[name]) for name, weights in exact.items())
 
 
 def test_the_log_has_every_line_of_the_console_and_all_warnings(
@@ -265,6 +280,11 @@ def test_a_system_message_of_ones_own_is_in_the_prompt(qed: Qed, tmp_path: Path,
     assert all(row["prompt"].count("Answer like a pirate.") == 1 for row in rows)
     refused = qed("grpo", *TINY, "--tasks", both[0], *own, "--prompt", "r1_zero", "--out", tmp_path / "other")
     assert (refused.code, "r1_zero is plain text" in refused.err) == (2, True)
+    # The system message belongs to the run's own prompt.
+    other = qed(
+        "evaluate", "--model", tmp_path / "run", "--tasks", both[1], "--prompt", "r1_zero", "--greedy", "--limit", 1
+    )
+    assert other.code == 0, other.err
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])

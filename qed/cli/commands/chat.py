@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from qed.cli.commands.base import Parser
 from qed.cli.commands.policy_options import (
     add_policy_options,
-    build_sampling,
+    read_sampling,
     check_numbers,
     choose_max_tokens,
     load_answering_policy,
@@ -58,6 +58,6 @@ def run(arguments: Sequence[str]) -> int:
     if interactive:
         memory = "remembers the conversation" if conversation.has_memory else "answers each question alone"
         console.say(f"{name}, prompt {resolve_prompt_name(settings.data)}, {memory}. /help lists the commands.")
-    sampling = build_sampling(args, choose_max_tokens(args, settings, policy), policy.template.stop)
+    sampling = read_sampling(args, choose_max_tokens(args, settings, policy), policy.template.stop)
     ChatSession(policy, conversation, sampling, settings.run.seed, args.show_thinking).run()
     return 0

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qed.cli.commands.base import Parser
 from qed.cli.commands.policy_options import (
     add_policy_options,
-    build_sampling,
+    read_sampling,
     check_numbers,
     choose_max_tokens,
     load_answering_policy,
@@ -86,7 +86,7 @@ def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
     if replaced:
         console.say(f"Columns of {args.file} replaced by those of the answers: {', '.join(replaced)}.")
     policy = load_answering_policy(settings, console.say)
-    sampling = build_sampling(args, choose_max_tokens(args, settings, policy), policy.template.stop)
+    sampling = read_sampling(args, choose_max_tokens(args, settings, policy), policy.template.stop)
     output = Output(out, _describe(args, settings, sampling), args.overwrite)
     _announce(console, name, settings, sampling, len(questions) * args.n)
     try:

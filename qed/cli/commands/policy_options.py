@@ -130,7 +130,7 @@ def choose_max_tokens(args: argparse.Namespace, settings: Settings, policy: Poli
     return int(args.max_tokens or trained or min(DEFAULT_TOKENS, read_window(policy.model) // 2))
 
 
-def build_sampling(args: argparse.Namespace, max_tokens: int, stop: tuple[str, ...]) -> Sampling:
+def read_sampling(args: argparse.Namespace, max_tokens: int, stop: tuple[str, ...]) -> Sampling:
     """Return the sampling parameters of the command line."""
     from qed.sampling.base import Sampling
 

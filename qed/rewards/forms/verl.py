@@ -33,9 +33,9 @@ def wrap_verl(name: str, score: Callable[..., Any]) -> GradeFunction:
     """Return a function of rollouts that calls one of verl's form; `name` is for messages."""
     many = bool(MANY.intersection(list_named(score)))
 
-    def read_all(results: Any) -> Grades:
+    def read_all(results: Any, count: int) -> Grades:
         if many:
-            results = _split_results(name, results)
+            results = _split_results(name, results, count)
         return [read_result(name, result) for result in results]
 
     def grade_rollouts(rollouts: Sequence[Rollout]) -> Grades | Awaitable[Grades]:
@@ -47,7 +47,7 @@ def wrap_verl(name: str, score: Callable[..., Any]) -> GradeFunction:
             results = score(**filter_accepted(name, score, named))
         else:
             results = join_results([score(**filter_accepted(name, score, row)) for row in rows])
-        return read_later(results, read_all)
+        return read_later(results, lambda found: read_all(found, len(rollouts)))
 
     return grade_rollouts
 
@@ -69,15 +69,18 @@ def build_arguments(rollout: Rollout, score: Callable[..., Any]) -> dict[str, An
     }
 
 
-def _split_results(name: str, results: Any) -> list[Any]:
+def _split_results(name: str, results: Any, count: int) -> list[Any]:
     """Return the results of a function for many answers as a list; EasyR1's older ones return a dict of lists."""
     if isinstance(results, Mapping):
         keys = list(results)
-        return [dict(zip(keys, row, strict=True)) for row in zip(*results.values(), strict=True)]
+        results = [dict(zip(keys, row, strict=True)) for row in zip(*results.values(), strict=True)]
     if not hasattr(results, "__iter__") or isinstance(results, str):
         kind = type(results).__name__
         raise UsageError(f"compute_score of {name} returned {kind} for several answers; it must return a list.")
-    return list(results)
+    found = list(results)
+    if len(found) != count:
+        raise UsageError(f"compute_score of {name} returned {len(found)} results for {count} answers.")
+    return found
 
 
 def read_result(name: str, result: Any) -> Grade:
