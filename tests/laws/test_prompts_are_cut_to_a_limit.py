@@ -60,7 +60,8 @@ def test_no_prompt_is_longer_than_the_limit(
             continue
         # Also where a letter has several tokens.
         part = problem.question
-        assert part and (whole.endswith(part) if side == "left" else whole.startswith(part))
+        assert part
+        assert whole.endswith(part) if side == "left" else whole.startswith(part)
         assert template.prompt(problem).text.endswith("Assistant: <think>")
     left_out, cut = len(problems) - len(kept), sum(problem.question != by_id[problem.id].question for problem in kept)
     assert told.events == (

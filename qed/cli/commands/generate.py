@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from qed.cli.commands.base import Parser
 from qed.cli.commands.policy_options import (
     add_policy_options,
-    read_sampling,
     check_numbers,
     choose_max_tokens,
     load_answering_policy,
+    read_sampling,
     resolve_policy_settings,
 )
 from qed.errors import DataError, Interrupted, UsageError
