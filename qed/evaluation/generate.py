@@ -38,11 +38,15 @@ Key = tuple[int, int]  # the number of a row from 1 (in jsonl and txt, the line)
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A prompt of the file: its row with all columns, the row's number, and the text of the question."""
+    """A prompt of the file: its row with all columns, the row's number, and the text of the question.
+
+    `rendered` is the prompt as the model reads it, where the file has it.
+    """
 
     number: int
     text: str
     row: Row
+    rendered: str = ""
 
 
 def read_questions(file: Path, column: str, left_out: Counter[str]) -> list[Question]:
@@ -59,9 +63,9 @@ def read_questions(file: Path, column: str, left_out: Counter[str]) -> list[Ques
     questions = []
     for place, row in _read_rows(file):
         try:
-            text = _read_question(row, place, column)
+            text, rendered = _read_question(row, place, column)
             # Dates and other values of parquet that JSON lacks become text.
-            questions.append(Question(place.number, text, json.loads(json.dumps(row, default=str))))
+            questions.append(Question(place.number, text, json.loads(json.dumps(row, default=str)), rendered))
         except SkippedRow as reason:
             left_out[str(reason)] += 1
     if not questions:
@@ -83,19 +87,23 @@ def _read_rows(file: Path) -> Iterator[tuple[Place, Row]]:
     yield from ((Place(str(file), number), {"prompt": line}) for number, line in enumerate(lines, 1) if line.strip())
 
 
-def _read_question(row: Row, place: Place, column: str) -> str:
-    """Return the question of a row: of the column, of its schema, or of a known column without an answer beside it."""
+def _read_question(row: Row, place: Place, column: str) -> tuple[str, str]:
+    """Return the question of a row, and the prompt with it if the row has a rendered one.
+
+    It is that of the column, of the row's schema, or of a known column without an answer beside it.
+    """
     if column:
         if column not in row:
             raise DataError(f"{place}: there is no column {column}; the columns are {', '.join(map(str, row))}.")
-        return convert_to_text(row[column], place, column)
+        return convert_to_text(row[column], place, column), ""
     known = find_column(row, QUESTION)
     try:
-        return read_fields(row, place).question
+        fields = read_fields(row, place)
+        return fields.question, fields.extra.get("rendered", "")
     except DataError:
         if known is None:
             raise
-        return convert_to_text(row[known], place, known)
+        return convert_to_text(row[known], place, known), ""
 
 
 class Output:
@@ -237,7 +245,7 @@ class _Asked:
 
     def __init__(self, question: Question, samples: list[int], template: PromptTemplate) -> None:
         self.question, self.samples, self.template = question, samples, template
-        self.prompt = template.prompt(Problem("", question.text, ""))
+        self.prompt = template.prompt(Problem("", question.text, "", meta={"rendered": question.rendered}))
         self.tokens = template.tokens(self.prompt)
 
     def build_rows(self, completions: Sequence[Completion]) -> list[Row]:

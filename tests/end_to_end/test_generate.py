@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qed.data.prompts import question_only
+from qed.data.prompts.base import PromptTemplate
 from qed.evaluation import generate
+from qed.models.load import build_tokenizer
 from qed.runs.run import read_lines
 
 pytestmark = pytest.mark.xdist_group("adapters")
@@ -43,6 +47,17 @@ def test_every_answer_is_a_row(ask: Callable[..., Any], qed: Callable[..., Any],
     scored = qed("evaluate", "--responses", tmp_path / "out.jsonl", "--response-key", "completion", "--json")
     assert scored.code == 0, scored.err
     assert scored.result["tasks"]["out"]["answers"] == 8
+
+
+def test_a_rendered_prompt_is_sent_as_it_is(tmp_path: Path) -> None:
+    text = "<|im_start|>user\nOne or two?<|im_end|>\n<|im_start|>assistant\n"
+    (tmp_path / "data.jsonl").write_text(json.dumps({"prompt": text}) + "\n" + json.dumps({"prompt": "1+1?"}) + "\n")
+    rendered, bare = generate.read_questions(tmp_path / "data.jsonl", "", Counter())
+    assert (rendered.text, rendered.rendered, bare.rendered) == ("One or two?", text, "")
+    tokenizer = build_tokenizer([text, "1+1?"], 300)
+    template = PromptTemplate(question_only, tokenizer, (tokenizer.eos_token_id,))
+    assert generate._Asked(rendered, [0], template).prompt.text == text
+    assert "1+1?" in generate._Asked(bare, [0], template).prompt.text
 
 
 def test_an_interrupted_file_goes_on_and_ends_as_if_uninterrupted(
