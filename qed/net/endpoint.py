@@ -109,6 +109,9 @@ class Endpoint:
             timer.daemon = True
             timer.start()
             try:
+                connection.connect()
+                if self._closed.is_set():  # while it was connecting, when there was no socket to end
+                    raise RequestError("the request was cancelled")
                 connection.request(
                     "POST", parts.path + (f"?{parts.query}" if parts.query else ""), body, self._headers()
                 )

@@ -100,6 +100,22 @@ def test_closing_ends_requests_and_waits(monkeypatch: pytest.MonkeyPatch) -> Non
             assert time.monotonic() - began < 10
 
 
+def test_nothing_is_sent_once_a_connection_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    connect = net.http.client.HTTPConnection.connect
+
+    def close_and_connect(connection: Any) -> None:
+        endpoint.close()
+        connect(connection)
+
+    with serve(lambda *_: asked.append(1)) as url:
+        endpoint = Endpoint(url, seconds=60)
+        monkeypatch.setattr(net.http.client.HTTPConnection, "connect", close_and_connect)
+        with pytest.raises(RequestError, match="cancelled"):
+            endpoint.post({})
+    assert not asked
+
+
 def test_an_oversized_or_garbled_reply_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(net, "MAX_BYTES", 1000)
     with serve(lambda *_: (200, b"x" * 2000)) as url, pytest.raises(RequestError, match="more than 1,000 bytes"):
