@@ -34,6 +34,7 @@ WORDS = {
     "kl_loss_type": ("algorithm.kl_estimator",),
     "kl_penalty": ("algorithm.kl_estimator",),
     "limit": ("evaluation.problems",),
+    "logger": ("run.trackers",),
     "load_in_4bit": ("model.quantization",),
     "loss_agg_mode": ("algorithm.average",),
     "lora_r": ("model.lora_rank",),
@@ -63,6 +64,10 @@ WORDS = {
     "train_files": ("data.tasks",),
     "use_kl_in_reward": ("algorithm.kl_place",),
     "val_files": ("evaluation.tasks",),
+    "use_wandb": ("run.trackers",),
+    "wandb_group": ("run.group",),
+    "wandb_run_group": ("run.group",),
+    "wandb_tags": ("run.tags",),
     "warmup_ratio": ("learner.warmup_ratio", "learner.warmup_steps"),
 }
 _PENALTY = (
