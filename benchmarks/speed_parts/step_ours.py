@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from qed.config.phases import Settings
@@ -71,7 +72,7 @@ def main() -> None:
     settings = settings_of(pace.settings)
     with open_run(settings, Launch(json=True), "grpo") as setup:
         grader = Watching(setup.grader, pace.settings["noise"], pace)
-        setup.grader = grader
+        setup.materials = [replace(setup.materials[0], grader=grader)]
 
         def figures(metrics: dict[str, float]) -> dict[str, float]:
             return {

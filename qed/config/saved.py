@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qed.config.arguments import Flags
+from qed.config.changes import read_saved
 from qed.config.fields import Table
 from qed.config.layers import Entry, Layer, read_layers, read_method
 from qed.errors import UsageError
@@ -19,12 +20,14 @@ def read_saved_layer(table: Table, entries: Sequence[Entry], flags: Flags) -> La
 
     Raises:
         UsageError: the run has two phases, and the command has one.
+        DataError: the file is damaged.
     """
     given = {name for entry in entries for name in table.expand_key(entry.key)}
     out = [entry.raw.text for entry in entries if table.expand_key(entry.key) == ("run.out",)]
     saved = Path(out[-1]) / "settings.yaml" if out else None
     if saved is None or not saved.is_file() or flags.sweep or not (flags.resume or flags.requeue):
         return []
+    read_saved(saved)
     if not table.pipeline and read_method(saved) == "pipeline":
         raise UsageError(f"{saved.parent} is a run of two phases: resume it with `qed pipeline --resume --out DIR`.")
     layer = [entry for part in read_layers(saved) for entry in part]

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from qed.errors import QedError
 from qed.grading.fork_server import END, MESSAGE
 from qed.guards.parents import die_with_parent
 
@@ -51,7 +52,7 @@ def main() -> None:
         module, _, name = target.partition(":")
         about, handler = getattr(importlib.import_module(module), name)(*arguments)
     except (Exception, SystemExit) as error:  # noqa: BLE001 -- any failure is reported to the caller
-        failure = f"{type(error).__name__}: {error}"
+        failure = str(error) if isinstance(error, QedError) else f"{type(error).__name__}: {error}"
     # From here on a closed socket means that the caller is gone; then the children and their subprocesses are killed.
     die_with_parent(0)()
     bind = die_with_parent(os.getpid())

@@ -173,10 +173,7 @@ def _build_setup(
     phases = list_phases(settings)
     last = phases[-1]
     # The reward comes first, so that a mistake in it shows before a model is loaded.
-    grader = load_grader(last.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
-    evaluator = load_evaluator(last.data, settings.sampling.max_tokens, grader)
-    if grader.judge is None:
-        console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
+    grader, evaluator = _load_graders(last, run, console)
     check_signals("load")
     loaded, first_problems = load_run_problems(phases)
     for reason, count in loaded.left_out.items():
@@ -214,6 +211,15 @@ def _build_setup(
         resumed=resumed,
         boundaries=list_boundaries(settings),
     )
+
+
+def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:
+    """Load the grader of the last phase's answers, and that of the evaluations."""
+    grader = load_grader(last.data, last.sampling.max_tokens, run.log.with_name("rewards.log"))
+    evaluator = load_evaluator(last.data, last.sampling.max_tokens, grader)
+    if grader.judge is None:
+        console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
+    return grader, evaluator
 
 
 def _describe_data(phases: Sequence[Settings], loaded: LoadedProblems, materials: Sequence[Material]) -> dict[str, Any]:

@@ -27,16 +27,16 @@ POLL_SECONDS = 0.2  # between checks for a signal while coroutines are awaited
 
 @dataclass(frozen=True)
 class GroupFunction:
-    """A function of another library, such as TRL, that `bind` turns into one of all answers to a problem.
+    """A function of another library, such as TRL, that `wrap` turns into one of all answers to a problem.
 
     Called with a single rollout, it grades that rollout alone.
     """
 
     name: str
-    bind: Callable[[bool], GradeFunction]  # whether the function gets messages instead of strings
+    wrap: Callable[[bool], GradeFunction]  # whether the function gets messages instead of strings
 
     def __call__(self, rollout: Rollout) -> Grade | None:
-        grades: list[Grade | None] = wait_for([self.bind(False)([rollout])])[0]
+        grades: list[Grade | None] = wait_for([self.wrap(False)([rollout])])[0]
         return grades[0]
 
 
@@ -117,7 +117,7 @@ class CallableReward:
         self._function: Callable[[Any], Any] = function
         self._groups = isinstance(function, GroupFunction)
         if isinstance(function, GroupFunction):
-            own, self._function = function.name, function.bind(conversational)
+            own, self._function = function.name, function.wrap(conversational)
         self.name = own if own.isidentifier() else name
         self._results: dict[int, Any] = {}
 

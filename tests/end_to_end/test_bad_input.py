@@ -114,7 +114,7 @@ def test_weights_that_are_missing_or_broken(qed: Callable[..., Any], tmp_path: P
         ("def reward(rollout):\n    return 1.0\n", ["returned float"]),
         ("def reward(rollout):\n    return rollout.nothing\n", ["AttributeError", "on all of 8 answers"]),
         ("def score(rollout):\n    return 1.0\n", ["defines no reward"]),
-        ("import nothing_of_this_name\n", ["cannot be imported", "nothing_of_this_name"]),
+        ("import nothing_of_this_name\n", ["nothing_of_this_name", "pip install nothing_of_this_name"]),
         ("def reward(rollout)\n", ["mine.py, line 1"]),
     ],
 )

@@ -131,7 +131,7 @@ def test_no_call_trusts_remote_code() -> None:
     ]
     assert len(flags) >= 3
     assert set(flags) <= {"trust_remote_code=False", "'trust_remote_code'"}
-    text = (HOME / "models" / "load.py").read_text()
+    text = "".join((HOME / "models" / name).read_text() for name in ("load.py", "sources.py"))
     assert '{"trust_remote_code": False}' in text
     assert text.count("trust_remote_code") == 3
     for path, node in calls():

@@ -253,7 +253,7 @@ def test_a_mere_folder_of_its_name_is_no_library(monkeypatch: pytest.MonkeyPatch
         (["--trainer.logger", "wandb"], "'--run.trackers'"),
         (["--trainer.project_name", "x"], "'--run.project'"),
         (["--wandb-project", "x"], "'--run.project'"),
-        (["--trainer.experiment_name", "x"], "'--run.out'"),
+        (["--trainer.experiment_name", "x"], "a run is named by its folder, run.out"),
     ],
 )
 def test_a_name_that_is_not_quite_right_gets_a_hint(qed: Callable[..., Any], arguments: list[str], words: str) -> None:

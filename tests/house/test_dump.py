@@ -73,9 +73,8 @@ def any_settings(draw: some.DrawFn) -> Settings | PipelineSettings:
     """Settings in which every field that names no leaf and no task has some value of its type."""
     command = draw(some.sampled_from([*ALGORITHMS, "pipeline"]))
     source = read_sources(command, [])
-    free = [
-        s for s in source.table.settings.values() if not s.shelf and s.key not in ("data.tasks", "evaluation.tasks")
-    ]
+    tasks = ("data.tasks", "evaluation.tasks")
+    free = [s for s in source.table.settings.values() if not s.shelf and not s.key.endswith(tasks)]
     chosen = {setting.path: draw(of_type(setting.kind)) for setting in free if draw(some.booleans())}
     changed = resolve_settings(command, []).settings
     for path, value in chosen.items():

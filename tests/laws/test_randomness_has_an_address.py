@@ -163,7 +163,7 @@ def test_a_replaced_run_stays_until_the_new_one_stands(tmp_path: Path) -> None:
         train(small_run(run, model=ModelSettings(name=str(run / "nowhere"))), Launch(overwrite=True))
     assert (run / "metrics.jsonl").read_bytes() == before
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qed.loops.setup.load_problems", lambda *_: 1 / 0)
+        patch.setattr("qed.loops.setup.load_run_problems", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             train(small_run(run), Launch(overwrite=True))
     assert (run / "metrics.jsonl").read_bytes() == before, "a bug of ours costs nobody his run either"

@@ -6,7 +6,7 @@ A task is named NAME[:split][@PATH] or hub:DATASET[:split][@PATH]; a path to a d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +42,9 @@ def load_task(
     """
     task = parse_task(name)
     module = plugins.load_leaf("tasks", task.leaf)
-    splits = getattr(module, "SPLITS", ())
     path = _find_in_snapshot(task)
+    _check_split(task, path, getattr(module, "SPLITS", ()))
     counts: Counter[str] = Counter()
-    has_split = bool(task.split) and (Path(path) / task.split).is_dir()
-    if path and task.split and splits and task.split not in splits and not has_split:
-        raise UsageError(
-            f"{task.leaf} has no split '{task.split}'.{suggest_nearest(task.split, splits)} There are: "
-            f"{', '.join(splits)}."
-        )
     if hasattr(module, "read"):
         revision = (revisions or {}).get(task.dataset, "")
         # A user's task may not have these parameters.
@@ -72,6 +66,16 @@ def load_task(
     if left_out is not None:
         left_out.update(counts)
     return problems
+
+
+def _check_split(task: TaskName, path: str, splits: Sequence[str]) -> None:
+    """Refuse a split that neither the task nor the folder has."""
+    has_split = bool(task.split) and (Path(path) / task.split).is_dir()
+    if path and task.split and splits and task.split not in splits and not has_split:
+        raise UsageError(
+            f"{task.leaf} has no split '{task.split}'.{suggest_nearest(task.split, splits)} There are: "
+            f"{', '.join(splits)}."
+        )
 
 
 def _find_in_snapshot(task: TaskName) -> str:
