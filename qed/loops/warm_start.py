@@ -9,14 +9,17 @@ from __future__ import annotations
 import hashlib
 import secrets
 import shutil
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from qed.config.changes import list_changes
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import resolve_settings
 from qed.config.values import dump_settings
-from qed.errors import Interrupted, UsageError
+from qed.errors import DataError, Interrupted, UsageError
 from qed.loops.setup import open_run
 from qed.loops.train import run_phases
 from qed.runs.run import Launch
@@ -40,7 +43,8 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
     require_installed(settings.run.trackers)
     start = resolve_warm_start_settings(settings, config)
     key = hashlib.sha256(dump_settings(start).encode()).hexdigest()[:8]
-    folder = Path(settings.run.out or "runs/run").parent / f"start--{Path(config).stem}--{key}"
+    home, name = Path(settings.run.out or "runs/run").parent, f"start--{Path(config).stem}"
+    folder = _find_trained(home.glob(f"{name}--*"), start) or home / f"{name}--{key}"
     model = folder / "final" / "hf"
     if not model.is_dir():
         # Two runs may need the same model at once: each trains its own, and the first to end renames its folder.
@@ -59,6 +63,15 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
     return replace(settings, model=replace(settings.model, name=str(model), revision=""))
+
+
+def _find_trained(folders: Iterable[Path], start: Settings) -> Path | None:
+    """Return the folder of a warm start with the same settings; a setting that is newer than its file is a default."""
+    for folder in sorted(folders):
+        with suppress(DataError, OSError):
+            if (folder / "final" / "hf").is_dir() and list_changes(folder / "settings.yaml", start) == ([], []):
+                return folder
+    return None
 
 
 def resolve_warm_start_config(settings: Settings | PipelineSettings) -> str:

@@ -13,11 +13,13 @@ from typing import Any
 from docs.shorten import shortened
 
 from qed.cli.main import main
+from qed.config import plugins
 from qed.data.tasks import arithmetic
 
 MODEL = "Qwen/Qwen2.5-0.5B"
 LINK = re.compile(r"\]\(([^)\s#:]*)(?:#([^)\s]*))?\)")
-COMMAND = re.compile(r"`qed ((?!evaluate|doctor)[^`…]+)`")
+COMMAND = re.compile(r"`qed ([^`…]+)`")
+OTHERS = plugins.list_leaves("commands")  # commands that train nothing
 TRL_REWARD = '''"""Shorter answers earn more; written for TRL."""
 
 
@@ -77,6 +79,8 @@ def commands_in_tables(page: Path) -> Iterator[str]:
     for line in page.read_text(encoding="utf-8").splitlines():
         if line.startswith("|"):
             for command in COMMAND.findall(line):
+                if command.split()[0].replace("-", "_") in OTHERS:
+                    continue
                 yield command.replace("MODEL", MODEL).replace("openr1.parquet", "train.jsonl")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from qed.runs.run import read_evaluations, read_lines
 
@@ -58,3 +59,18 @@ def test_what_no_start_can_be_is_said(qed: Callable[..., Any], tmp_path: Path) -
         done = qed("grpo", "--model", f"sft:{config}", "--out", tmp_path / "run", *extra)
         assert done.code == 2
         assert "cannot have a warm start itself" in done.err
+
+
+@pytest.mark.slow
+def test_a_start_that_an_earlier_version_made_is_found(qed: Callable[..., Any], tmp_path: Path) -> None:
+    """Its folder's name comes from settings that were fewer then."""
+    config = write(tmp_path)
+    qed(*grpo(config), "--out", tmp_path / "one", "--run.on_no_signal", "warn")
+    (start,) = tmp_path.glob("start--base--*")
+    saved = yaml.safe_load((start / "settings.yaml").read_text())
+    del saved["learner"]["epochs"], saved["data"]["truncation"]
+    (start / "settings.yaml").write_text(yaml.dump(saved))
+    start.rename(start.with_name("start--base--00000000"))
+    again = qed(*grpo(config), "--out", tmp_path / "one", "--run.on_no_signal", "warn", "--overwrite")
+    assert again.code == 0, again.err
+    assert [folder.name for folder in tmp_path.glob("start--*")] == ["start--base--00000000"]
