@@ -55,11 +55,11 @@ def evaluate(
 
 def list_decodings(settings: Settings, stop: tuple[str, ...]) -> dict[str, tuple[Sampling, int]]:
     """Return how held-out problems are answered, and the number of answers to each, by the name of the decoding."""
-    evaluation, max_tokens = settings.evaluation, settings.sampling.max_tokens
-    decodings = {"greedy": (Sampling(0.0, max_tokens, stop), 1)}
+    evaluation = settings.evaluation
+    training = replace(build_sampling(settings.sampling, stop), record=False)
+    decodings = {"greedy": (replace(training, temperature=0.0, top_p=1.0, top_k=0, min_p=0.0), 1)}
     if evaluation.samples:
         given = {name: getattr(evaluation, name) for name in ("temperature", "top_p", "top_k", "min_p")}
-        training = replace(build_sampling(settings.sampling, stop), record=False)
         sampled = replace(training, **{name: value for name, value in given.items() if value is not None})
         decodings["sampled"] = (sampled, evaluation.samples)
     return decodings
