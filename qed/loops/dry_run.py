@@ -119,10 +119,19 @@ def _describe_tokens(settings: Settings, problems: Sequence[Problem], outline: O
     weights = FLOAT * shape.weights
     beyond = sum(length > limit for length in lengths)
     return [
+        *_describe_limit(settings, lengths),
         f"            prompts of at most {max(lengths)} tokens; {beyond} leave no room for an answer in the window",
         f"            memory: about {(weights + max(training, sampling)) / GIB:.2f} GiB at worst: weights "
         f"{weights / GIB:.2f}, and to train {training / GIB:.2f}, or to sample {sampling / GIB:.2f}",
     ]
+
+
+def _describe_limit(settings: Settings, lengths: Sequence[int]) -> list[str]:
+    """Describe what becomes of the prompts above `data.max_prompt_tokens`."""
+    most, side = settings.data.max_prompt_tokens, settings.data.truncation
+    above = sum(length > most for length in lengths) if most else 0
+    fate = "left out" if side == "drop" else f"cut on the {side}"
+    return [f"            {above} of {len(lengths)} prompts are above {most} tokens: {fate}"] if above else []
 
 
 def _describe_phase(settings: Settings, problems: int) -> list[str]:

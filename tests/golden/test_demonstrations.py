@@ -162,8 +162,9 @@ def test_a_conversation_without_a_final_answer_stays_verbatim() -> None:
     reply = "Red, green and blue are three colors.\n\n## More\nAsk 7 painters."
     for prompt in PROMPTS:
         problem = read({"instruction": "Name three colors.", "input": "", "output": reply})
-        assert write_demonstration(load_leaf(prompt), problem) == (reply, False)
-        assert find_trouble(load_leaf(prompt), problem) == ""
+        leaf = load_leaf(prompt)
+        assert write_demonstration(leaf, problem) == (reply, False)
+        assert find_trouble(leaf, problem) == (OTHER_FORM if getattr(leaf, "TAGS", ()) else "")
 
 
 CHATML = f"<|im_start|>user\n{Q}<|im_end|>\n<|im_start|>assistant\n"
