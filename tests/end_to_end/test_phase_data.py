@@ -214,6 +214,7 @@ def test_a_dry_run_looks_at_the_model(qed: Qed, tmp_path: Path, both: tuple[Path
     assert "prompts of at most" in done.out
     assert "memory: about" in done.out
     assert "at most 3 steps of 16 problems" in done.out
+    assert "prompts are above 30 tokens: left out" in qed(*common, "--model", model, "--data.max_prompt_tokens", 30).out
     done = qed(*common, "--model", tmp_path / "nothing")
     assert (done.code, "nothing cannot be loaded" in done.err) == (3, True)
     (model / "chat_template.jinja").unlink()

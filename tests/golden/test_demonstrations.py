@@ -186,6 +186,14 @@ def test_what_cannot_be_made_is_counted(trouble: str) -> None:
     assert figures["demonstrations"] == 2 - (trouble == CUT_OFF)
 
 
+@pytest.mark.parametrize("prompt", ["r1_zero", "working_out"])
+def test_words_around_a_removed_tag_stay_apart(prompt: str) -> None:
+    reply = "<think>2+3=5</think>The answer is \\boxed{5}."
+    text = find_demonstration(load_leaf(prompt), read({"problem": Q, "answer": "5", "generated_solution": reply}))
+    assert text is not None
+    assert "2+3=5\nThe answer is" in text
+
+
 def test_a_wrong_reply_keeps_its_wrong_answer() -> None:
     """In the form of the prompt, so that data with and without wrong replies can be compared."""
     text = find_demonstration(load_leaf("r1_zero"), read(TROUBLES[OTHER_ANSWER]))

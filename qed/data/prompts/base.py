@@ -127,8 +127,9 @@ class PromptTemplate:
         if len(written_end) > 1 and added.rstrip().endswith(written_end):
             added = added.rstrip().removesuffix(written_end)
         output = (*self.tokenizer(added, add_special_tokens=False)["input_ids"], self.end)
+        whole = prompt.opened + added
         return Rollout(
-            problem, self.tokens(prompt), output, (), prompt.opened + added, "stop", "demonstration", prompt_text=prompt.text
+            problem, self.tokens(prompt), output, (), whole, "stop", "demonstration", prompt_text=prompt.text
         )
 
 

@@ -35,6 +35,8 @@ CLOSED = re.compile(
 )
 ANSWERS = (ANSWER_TAGS, ("<SOLUTION>", "</SOLUTION>"), ("<solution>", "</solution>"))
 HASHES = re.compile(r"\n\s*####[^\n]*\s*\Z")
+REMOVED = "\0"  # stands where a tag was
+GLUED = re.compile(rf"(?<=\S){REMOVED}+(?=\S)")
 BLANK = re.compile(r"\n{3,}")
 SAMPLE = "So it is."  # reasoning that no reward objects to
 CUT_OFF = "the reasoning is cut off before any answer"
@@ -221,5 +223,7 @@ def _strip_markers(reply: str, leaf: Any) -> str:
         if 0 <= start < end and "\n" not in text[start + len(opening) : end].strip():
             text = text[:start] + text[end + len(closing) :]
     for tag in _list_tags(leaf):
-        text = text.replace(tag, "")
-    return BLANK.sub("\n\n", HASHES.sub("", MARKERS.sub("", text))).strip()
+        text = text.replace(tag, REMOVED)
+    # Words on both sides of a tag stay apart.
+    text = GLUED.sub("\n", MARKERS.sub(REMOVED, text)).replace(REMOVED, "")
+    return BLANK.sub("\n\n", HASHES.sub("", text)).strip()
