@@ -12,9 +12,11 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.data.prompts.base import PromptTemplate
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.splits import load_prompt, resolve_prompt_name, resolve_reward_names
+from qed.errors import DataError
 from qed.loops.material import has_own_data, load_run_problems
 from qed.loops.memory import estimate_memory, measure_shape
 from qed.loops.resume import list_phases
+from qed.loops.sft import NO_DEMONSTRATION
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
 from qed.models import lora
 from qed.models.load import SIZES, check_name, find_end_ids, is_new, load_outline, read_window
@@ -97,6 +99,8 @@ def _describe_problems(settings: Settings, problems: Sequence[Problem], grader: 
     """Describe the problems of a phase, its prompt and its reward."""
     data, prompt = settings.data, load_prompt(settings.data)
     demonstrations = sum(bool(find_demonstration(prompt, problem)) for problem in problems)
+    if not (demonstrations or settings.algorithm.online):
+        raise DataError(NO_DEMONSTRATION)
     return [
         f"prompt      {resolve_prompt_name(data)}, reward {' + '.join(resolve_reward_names(data))}",
         f"problems    {len(problems)} to train on",
