@@ -12,9 +12,11 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.data.prompts.base import PromptTemplate
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.splits import load_prompt, resolve_prompt_name, resolve_reward_names
+from qed.errors import DataError
 from qed.loops.material import has_own_data, load_run_problems
 from qed.loops.memory import estimate_memory, measure_shape
 from qed.loops.resume import list_phases
+from qed.loops.sft import NO_DEMONSTRATION
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
 from qed.models import lora
 from qed.models.load import SIZES, check_name, find_end_ids, is_new, load_outline, read_window
@@ -97,6 +99,8 @@ def _describe_problems(settings: Settings, problems: Sequence[Problem], grader: 
     """Describe the problems of a phase, its prompt and its reward."""
     data, prompt = settings.data, load_prompt(settings.data)
     demonstrations = sum(bool(find_demonstration(prompt, problem)) for problem in problems)
+    if not (demonstrations or settings.algorithm.online):
+        raise DataError(NO_DEMONSTRATION)
     return [
         f"prompt      {resolve_prompt_name(data)}, reward {' + '.join(resolve_reward_names(data))}",
         f"problems    {len(problems)} to train on",
@@ -119,10 +123,19 @@ def _describe_tokens(settings: Settings, problems: Sequence[Problem], outline: O
     weights = FLOAT * shape.weights
     beyond = sum(length > limit for length in lengths)
     return [
+        *_describe_limit(settings, lengths),
         f"            prompts of at most {max(lengths)} tokens; {beyond} leave no room for an answer in the window",
         f"            memory: about {(weights + max(training, sampling)) / GIB:.2f} GiB at worst: weights "
         f"{weights / GIB:.2f}, and to train {training / GIB:.2f}, or to sample {sampling / GIB:.2f}",
     ]
+
+
+def _describe_limit(settings: Settings, lengths: Sequence[int]) -> list[str]:
+    """Describe what becomes of the prompts above `data.max_prompt_tokens`."""
+    most, side = settings.data.max_prompt_tokens, settings.data.truncation
+    above = sum(length > most for length in lengths) if most else 0
+    fate = "left out" if side == "drop" else f"cut on the {side}"
+    return [f"            {above} of {len(lengths)} prompts are above {most} tokens: {fate}"] if above else []
 
 
 def _describe_phase(settings: Settings, problems: int) -> list[str]:

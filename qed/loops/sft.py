@@ -22,6 +22,7 @@ from qed.training.scoring import score_with
 from qed.types import Problem, Rollout
 
 ROWS_AT_ONCE = 256  # scored in one call
+NO_DEMONSTRATION = "There is no demonstration to imitate: the training problems have no worked solutions that fit."
 LARGEST_EXPONENT = 700.0  # exp of more overflows
 
 
@@ -119,7 +120,5 @@ def collect_demonstrations(setup: Setup, limit: int | None = None) -> list[Rollo
             + (f", {too_long} longer than the model's window of {limit} tokens." if limit is not None else ".")
         )
     if not fitting:
-        raise DataError(
-            "There is no demonstration to imitate: the training problems have no worked solutions that fit."
-        )
+        raise DataError(NO_DEMONSTRATION)
     return fitting

@@ -54,8 +54,10 @@ def explain_loading(name: str, error: Exception) -> ModelError:
 def _check_folder(folder: Path) -> None:
     """Refuse a folder without configuration, tokenizer or safetensors weights."""
     if not (folder / "config.json").is_file():
-        candidates = [path.parent for path in folder.glob("**/hf/config.json")]
-        hint = f" Did you mean {sorted(candidates)[-1]}?" if candidates else ""
+        final = folder / "final" / "hf"  # of a run
+        found = sorted(path.parent for path in folder.glob("**/hf/config.json"))
+        candidates = [final] if (final / "config.json").is_file() else found
+        hint = f" Did you mean {candidates[-1]}?" if candidates else ""
         raise ModelError(f"{folder} is not a Hugging Face model folder: it has no config.json.{hint}")
     if not adapters.has_tokenizer(folder):
         raise ModelError(

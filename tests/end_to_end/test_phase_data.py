@@ -220,6 +220,14 @@ def test_the_log_has_every_line_of_the_console_and_all_warnings(
     assert "step 0, first: greedy" in seen[0]
 
 
+def test_a_dry_run_without_demonstrations_fails_as_the_run_does(qed: Qed, tmp_path: Path) -> None:
+    data = tmp_path / "bare.jsonl"
+    data.write_text("".join(f'{{"question": "What is {n} + 1?", "answer": "{n + 1}"}}\n' for n in range(20)))
+    done = qed("sft", *TINY, "--tasks", data, "--dry-run")
+    assert (done.code, "There is no demonstration to imitate" in done.err) == (3, True)
+    assert qed("grpo", *TINY, "--tasks", data, "--dry-run").code == 0
+
+
 def test_a_dry_run_looks_at_the_model(qed: Qed, tmp_path: Path, both: tuple[Path, Path]) -> None:
     assert qed("sft", *TINY, "--tasks", both[0], "--steps", 1, "--out", tmp_path / "run").code == 0
     model = tmp_path / "run" / "final" / "hf"
@@ -230,6 +238,9 @@ def test_a_dry_run_looks_at_the_model(qed: Qed, tmp_path: Path, both: tuple[Path
     assert "prompts of at most" in done.out
     assert "memory: about" in done.out
     assert "at most 3 steps of 16 problems" in done.out
+    run = qed(*common, "--model", tmp_path / "run")
+    assert (run.code, f"Did you mean {model}?" in run.err) == (3, True)
+    assert "prompts are above 30 tokens: left out" in qed(*common, "--model", model, "--data.max_prompt_tokens", 30).out
     done = qed(*common, "--model", tmp_path / "nothing")
     assert (done.code, "nothing cannot be loaded" in done.err) == (3, True)
     (model / "chat_template.jinja").unlink()

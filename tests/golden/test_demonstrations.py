@@ -162,8 +162,9 @@ def test_a_conversation_without_a_final_answer_stays_verbatim() -> None:
     reply = "Red, green and blue are three colors.\n\n## More\nAsk 7 painters."
     for prompt in PROMPTS:
         problem = read({"instruction": "Name three colors.", "input": "", "output": reply})
-        assert write_demonstration(load_leaf(prompt), problem) == (reply, False)
-        assert find_trouble(load_leaf(prompt), problem) == ""
+        leaf = load_leaf(prompt)
+        assert write_demonstration(leaf, problem) == (reply, False)
+        assert find_trouble(leaf, problem) == (OTHER_FORM if getattr(leaf, "TAGS", ()) else "")
 
 
 CHATML = f"<|im_start|>user\n{Q}<|im_end|>\n<|im_start|>assistant\n"
@@ -183,6 +184,14 @@ def test_what_cannot_be_made_is_counted(trouble: str) -> None:
     figures = inspect_data(data, PromptView(leaf))
     assert figures["demonstrations_in_trouble"] == {trouble: 1}
     assert figures["demonstrations"] == 2 - (trouble == CUT_OFF)
+
+
+@pytest.mark.parametrize("prompt", ["r1_zero", "working_out"])
+def test_words_around_a_removed_tag_stay_apart(prompt: str) -> None:
+    reply = "<think>2+3=5</think>The answer is \\boxed{5}."
+    text = find_demonstration(load_leaf(prompt), read({"problem": Q, "answer": "5", "generated_solution": reply}))
+    assert text is not None
+    assert "2+3=5\nThe answer is" in text
 
 
 def test_a_wrong_reply_keeps_its_wrong_answer() -> None:

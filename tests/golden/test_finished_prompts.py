@@ -156,6 +156,20 @@ def test_luffys_target_is_the_demonstration() -> None:
     assert read({"prompt": Q, "target": target}).meta["completion"] == target
 
 
+@pytest.mark.parametrize("rendered", [R1_ZERO, CHATML, f"\n\nHuman: {Q}\n\nAssistant:"])
+def test_the_prompt_of_a_preference_is_not_wrapped_again(rendered: str) -> None:
+    problem = read({"prompt": rendered, "chosen": " five", "rejected": " six"})
+    assert (problem.question, problem.meta["chosen"], problem.meta["rejected"]) == (Q, " five", " six")
+    assert bind("r1_zero").prompt(problem).text == rendered
+
+
+def test_the_sample_has_the_tag_of_the_prompt_once_without_a_model_too() -> None:
+    problem = read({"question": Q, "answer": "2+3=5\n#### 5"})
+    prompt, trained = PromptView(load_leaf("r1_zero")).sample(problem)
+    assert prompt.endswith("<think>")
+    assert trained == " 2+3=5 </think> <answer> 5 </answer><end of answer>"
+
+
 def test_inspect_says_so() -> None:
     rows = [{"prompt": R1_ZERO, "response": "a"}, {"prompt": CHATML, "response": "b"}, {"prompt": Q, "response": "c"}]
     data = Data("x", parse_task("x.jsonl"), "train", [read(row) for row in rows], {})

@@ -134,13 +134,17 @@ def test_a_preference_is_found(name: str) -> None:
 FIRST = "\n\nHuman: Hi there\n\nAssistant: Hello. What do you need?"
 
 
-@pytest.mark.parametrize("before", ["", FIRST])
-def test_a_transcript_is_split_at_its_last_reply(before: str) -> None:
-    """The replies begin with the same words, which belong to both of them."""
+@pytest.mark.parametrize(
+    ("before", "question"),
+    [("", "Can you help me?"), (FIRST, f"{FIRST.strip()}\n\nHuman: Can you help me?")],
+)
+def test_a_transcript_is_split_at_its_last_reply(before: str, question: str) -> None:
+    """The replies begin with the same words, which belong to both of them; the prompt adds the assistant's turn."""
     asked = f"{before}\n\nHuman: Can you help me?\n\nAssistant:"
     rows = {"chosen": f"{asked} I can help you with that.", "rejected": f"{asked} I can help nobody."}
     (problem,) = read(rows)
-    assert problem.question == asked.strip()
+    assert problem.question == question
+    assert "rendered" not in problem.meta
     assert problem.meta["chosen"] == "I can help you with that."
     assert problem.meta["rejected"] == "I can help nobody."
     other = {**rows, "rejected": f"{asked} No.\n\nHuman: Why?\n\nAssistant: Because."}

@@ -60,10 +60,7 @@ class PromptTemplate:
 
     def make_prompt(self, text: str) -> Prompt:
         """Make a prompt of its text, with the tag that it opens."""
-        bare = text.rstrip()
-        tags = (THINK, *getattr(self.leaf, "OPENS", ()))
-        opened = next((tag for tag in tags if bare.endswith(tag)), "")
-        return Prompt(text, text[len(bare) - len(opened) :] if opened else "")
+        return make_prompt(self.leaf, text)
 
     def tokens(self, prompt: Prompt) -> tuple[int, ...]:
         """Return the token ids of a prompt; only a plain prompt gets the tokenizer's BOS token."""
@@ -124,17 +121,29 @@ class PromptTemplate:
     def build_rollout(self, problem: Problem, text: str) -> Rollout:
         """Build a rollout with a text as the answer to a problem, end token included."""
         prompt = self.prompt(problem)
-        # The tag that the prompt opened is not part of the output tokens, and not trained on.
-        opened = prompt.opened
-        added = text.removeprefix(opened if text.startswith(opened) else opened.strip())
+        added = remove_opened(text, prompt)
         # Some data has the end of the turn as text, and it is trained on once.
         written_end = self.tokenizer.decode([self.end], skip_special_tokens=False)
         if len(written_end) > 1 and added.rstrip().endswith(written_end):
             added = added.rstrip().removesuffix(written_end)
         output = (*self.tokenizer(added, add_special_tokens=False)["input_ids"], self.end)
+        whole = prompt.opened + added
         return Rollout(
-            problem, self.tokens(prompt), output, (), opened + added, "stop", "demonstration", prompt_text=prompt.text
+            problem, self.tokens(prompt), output, (), whole, "stop", "demonstration", prompt_text=prompt.text
         )
+
+
+def make_prompt(leaf: Any, text: str) -> Prompt:
+    """Make a prompt of its text, with the tag that it opens."""
+    bare = text.rstrip()
+    tags = (THINK, *getattr(leaf, "OPENS", ()))
+    opened = next((tag for tag in tags if bare.endswith(tag)), "")
+    return Prompt(text, text[len(bare) - len(opened) :] if opened else "")
+
+
+def remove_opened(text: str, prompt: Prompt) -> str:
+    """Return a demonstration without the tag that its prompt opened, which is not trained on."""
+    return text.removeprefix(prompt.opened if text.startswith(prompt.opened) else prompt.opened.strip())
 
 
 def _log_probability(probability: float) -> float:

@@ -35,6 +35,8 @@ CLOSED = re.compile(
 )
 ANSWERS = (ANSWER_TAGS, ("<SOLUTION>", "</SOLUTION>"), ("<solution>", "</solution>"))
 HASHES = re.compile(r"\n\s*####[^\n]*\s*\Z")
+REMOVED = "\0"  # stands where a tag was
+GLUED = re.compile(rf"(?<=\S){REMOVED}+(?=\S)")
 BLANK = re.compile(r"\n{3,}")
 SAMPLE = "So it is."  # reasoning that no reward objects to
 CUT_OFF = "the reasoning is cut off before any answer"
@@ -101,8 +103,7 @@ def _adapt(leaf: Any, problem: Problem, reply: str) -> Demonstration:
         return Demonstration(None)
     goal = replace(problem, answer=_choose_answer(problem.answer, stated))
     tags = _list_tags(leaf)
-    # A reply may begin behind the tag that its prompt has opened.
-    text = f"{tags[0]}{reply}" if tags and tags[0] not in reply and tags[1] in reply else reply
+    text = _open(reply, tags)
     most = measure_most(leaf, goal)
     if _has_form(text, tags, leaf.STOP) and measure_reward(leaf, goal, text) >= most:
         return Demonstration(text)
@@ -146,20 +147,24 @@ def measure_most(leaf: Any, problem: Problem) -> float:
 def find_trouble(leaf: Any, problem: Problem) -> str:
     """Return why a problem's demonstration does not teach the right answer in the prompt's form; empty if it does.
 
-    Empty also without a demonstration, and where nothing can judge it: no answer is known, or the reward is user code.
+    Empty also without a demonstration, and where the reward is user code. Without a known answer only the form counts.
     """
     made = write_demonstration(leaf, problem)
     reply = problem.meta.get("completion") or problem.solution
     if made.text is None:
         return CUT_OFF if reply and problem.meta.get("completion", "") is not None else ""
-    if not problem.answer or plugins.is_users_own(leaf.REWARD):
+    if plugins.is_users_own(leaf.REWARD):
         return ""
+    other = OTHER_PROMPT if is_rendered_otherwise(leaf, problem) else OTHER_FORM
+    if not problem.answer:
+        tags = _list_tags(leaf)
+        return "" if _has_form(_open(made.text, tags), tags, leaf.STOP) else other
     stated = find_stated_answer(reply, leaf) if reply else None
     if stated is not None and not is_same_answer(problem.answer, stated):
         return OTHER_ANSWER
     if measure_reward(leaf, problem, made.text) >= measure_most(leaf, problem):
         return ""
-    return OTHER_PROMPT if is_rendered_otherwise(leaf, problem) else OTHER_FORM
+    return other
 
 
 def cut_at_stop(text: str, stops: Sequence[str], early: int = 0) -> str:
@@ -193,6 +198,11 @@ def _list_answer_tags(leaf: Any) -> list[tuple[str, str]]:
     return [*([(tags[2], tags[3])] if len(tags) == 4 else []), *ANSWERS]
 
 
+def _open(reply: str, tags: Sequence[str]) -> str:
+    """Return a reply with the first tag, behind which it may begin, because its prompt has opened it."""
+    return f"{tags[0]}{reply}" if tags and tags[0] not in reply and tags[1] in reply else reply
+
+
 def _has_form(text: str, tags: Sequence[str], stops: Sequence[str]) -> bool:
     """Return whether a text begins with the first tag, and has each tag once, in order."""
     text = cut_at_stop(text, stops).lstrip()
@@ -213,5 +223,7 @@ def _strip_markers(reply: str, leaf: Any) -> str:
         if 0 <= start < end and "\n" not in text[start + len(opening) : end].strip():
             text = text[:start] + text[end + len(closing) :]
     for tag in _list_tags(leaf):
-        text = text.replace(tag, "")
-    return BLANK.sub("\n\n", HASHES.sub("", MARKERS.sub("", text))).strip()
+        text = text.replace(tag, REMOVED)
+    # Words on both sides of a tag stay apart.
+    text = GLUED.sub("\n", MARKERS.sub(REMOVED, text)).replace(REMOVED, "")
+    return BLANK.sub("\n\n", HASHES.sub("", text)).strip()

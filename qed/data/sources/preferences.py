@@ -22,8 +22,8 @@ def has_preference(row: Row) -> bool:
 def read_preference(row: Row, place: Place) -> Fields:
     """Read a preference: both replies go into `meta`, and the chosen one is the demonstration.
 
-    Without a column for the prompt it is in both replies: the user's message of a conversation, a transcript up to the
-    last `Assistant:`, or else the text that both begin with.
+    Without a column for the prompt it is in both replies: the user's message of a conversation, a transcript without
+    its last reply (of a single turn the bare message), or else the text that both begin with.
     """
     keys = [next(name for name in names if name in row) for names in (CHOSEN, REJECTED)]
     chosen, rejected = (row[key] for key in keys)
@@ -56,7 +56,9 @@ def _split_transcripts(chosen: str, rejected: str) -> tuple[str, Any, Any] | Non
     (asked, _, better), (other, _, worse) = (text.rpartition(ASSISTANT) for text in (chosen, rejected))
     if asked.strip() != other.strip():
         raise SkippedRow("preferences between replies to two different conversations")
-    return f"{asked}{ASSISTANT}", better.strip(), worse.strip()
+    single = ASSISTANT not in asked and f"\n\n{asked}".count(HUMAN) == 1
+    question = asked.strip().removeprefix(HUMAN.strip()) if single else asked
+    return question.strip(), better.strip(), worse.strip()
 
 
 def _split_prefix(chosen: str, rejected: str) -> tuple[str, Any, Any]:

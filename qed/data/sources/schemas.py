@@ -97,7 +97,7 @@ def read_fields(row: Row, place: Place) -> Fields:
     if not values.question.strip():
         name = next((key for key in values.used if key.casefold() in QUESTION), "question")
         raise DataError(f"{place}: the {name} is empty.")
-    finished = None if "chosen" in values.extra else recognize_prompt(values.question)
+    finished = recognize_prompt(values.question)
     if finished is None or not finished.question.strip():
         return values
     # What follows a rendered prompt is the whole reply, not the reasoning before an answer.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from qed.data.prompts.base import PromptTemplate, render_prompt
+from qed.data.prompts.base import PromptTemplate, make_prompt, remove_opened, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.errors import UsageError
@@ -62,7 +62,7 @@ class PromptView:
                 else render_prompt(self.leaf, problem, None)
             )
             text = self.demonstration(problem)
-            return prompt, "" if text is None else text + END
+            return prompt, "" if text is None else remove_opened(text, make_prompt(self.leaf, prompt)) + END
         rollout = self.template.demonstration(problem)
         if rollout is None:
             return self.template.prompt(problem).text, ""
