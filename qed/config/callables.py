@@ -55,6 +55,13 @@ def find_function(name: str) -> Callable[..., Any]:
     return functions[name]
 
 
+def leave_out_missing(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the entries of a reward without the functions that the caller has not given."""
+    sources = {name: parse_reward(name).source for name in names}
+    given = _given.get({})
+    return tuple(name for name, source in sources.items() if source in given or not is_callable_name(source))
+
+
 def require_functions(names: Iterable[str]) -> None:
     """Raise a UsageError if an entry of a reward is a function that the caller has not given."""
     for name in names:

@@ -17,6 +17,7 @@ from signal import SIGINT
 from statistics import fmean
 from typing import Any
 
+from qed.config.callables import leave_out_missing
 from qed.config.phases import Settings
 from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
@@ -97,10 +98,26 @@ def run_evaluation(request: EvaluationRequest) -> dict[str, Any]:
     settings = request.settings
     check_name(settings.model.name)
     console = Console(request.json)
+    request = _leave_out_missing(request, console)
     folder = request.folder
     hint = f"Finished problems are saved in {folder}; continue with the same command and --out {folder}"
     with watch(HangReport(folder / "hang.txt", hint, "--watchdog"), settings.run.watchdog):
         return _evaluate_model(request, console, f"{hint}.")
+
+
+def _leave_out_missing(request: EvaluationRequest, console: Console) -> EvaluationRequest:
+    """Return the request without those functions in the run's reward that only the program that trained has."""
+    data = request.settings.data
+    reward = leave_out_missing(data.reward)
+    if reward == data.reward:
+        return request
+    data = replace(data, reward=reward, reward_options=data.reward_options if reward else ())
+    data = data if reward else replace(data, reward=resolve_reward_names(replace(data, reward=("auto",))))
+    console.say(
+        f"The run's reward has a function that only its Python program has: answers are judged by "
+        f"{', '.join(data.reward)}. Another reward is given with --reward, in Python with reward=FUNCTION."
+    )
+    return replace(request, settings=replace(request.settings, data=data))
 
 
 def _evaluate_model(request: EvaluationRequest, console: Console, hint: str) -> dict[str, Any]:

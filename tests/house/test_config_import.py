@@ -291,3 +291,18 @@ def test_references_of_hydra_are_resolved(tmp_path: Path) -> None:
     text += "actor_rollout_ref: {actor: {ppo_mini_batch_size: '${data.train_batch_size}'}, rollout: {n: 2}}\n"
     imported, values = converted(tmp_path, "verl", text, "run.yaml")
     assert (imported.command, values["learner.batch_size"], values["algorithm.surrogate"]) == ("rloo", 16, "clip")
+
+
+def test_the_notes_of_an_import_are_true(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        load_system("openrlhf")
+    assert "Did you mean" not in str(refused.value)
+    script = tmp_path / "train.sh"
+    script.write_text("accelerate launch src/open_r1/grpo.py --config recipes/absent.yaml --num_generations 8\n")
+    notes = {row.theirs: row.note for row in convert_options(load_system("open-r1"), read_options([script], ())).rows}
+    assert "give it as a FILE of its own" in notes["config"]
+    given = {"base_model": "m", "load_in_8bit": True, "resume_from_checkpoint": "a", "saves_per_epoch": 1}
+    notes = {row.theirs: row.note for row in convert_options(load_system("axolotl"), given).rows}
+    assert notes["load_in_8bit"] == "the quantization is nf4"
+    assert notes["saves_per_epoch"] == "run.save_every counts steps"
+    assert notes["resume_from_checkpoint"] == "qed goes on with --resume --out RUN"

@@ -47,9 +47,12 @@ RULES = (
     absent("use qed evaluate", "eval_table_size", "eval_max_new_tokens", "do_bench_eval"),
     absent("all layers are trained, or their adapters", "unfrozen_parameters", "lora_fan_in_fan_out"),
     absent(hf.ONE_PROCESS, "vllm.", "plugins", "fsdp_version", "dataset_processes", "sequence_parallel_degree"),
-    absent("adapters are kept in the run's folder", "lora_model_dir", "resume_from_checkpoint", "saves_per_epoch"),
+    absent("an adapter folder is a model: --model FOLDER", "lora_model_dir"),
+    absent("qed goes on with --resume --out RUN", "resume_from_checkpoint", "auto_resume_from_checkpoints"),
+    absent("run.save_every counts steps", "saves_per_epoch"),
     absent("evaluation.every counts steps", "evals_per_epoch"),
-    absent("tokens are the model's own", "tokens", "load_in_8bit", "auto_resume_from_checkpoints", "gptq"),
+    absent("the quantization is nf4", "load_in_8bit", "gptq"),
+    absent("tokens are the model's own", "tokens", "eot_tokens"),
     *trl.RULES,
 )
 

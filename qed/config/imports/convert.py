@@ -21,6 +21,7 @@ SYSTEMS = {
     "axolotl": "axolotl",
 }
 LUFFY = {"luffy": "verl", "exgrpo": "verl"}  # their scripts are verl's, with more options
+WITHOUT_TABLE = ("openrlhf", "ms-swift", "nemo-rl", "prime-rl", "easyr1")  # no misspellings of the names above
 SHOWN_CHARACTERS = 60
 
 
@@ -44,9 +45,8 @@ def load_system(name: str) -> Any:
     known = {**SYSTEMS, **LUFFY}
     key = name.lower().replace("_", "-").replace("openr1", "open-r1").replace("llamafactory", "llama-factory")
     if key not in known:
-        raise UsageError(
-            f"qed cannot import from '{name}'.{suggest_nearest(key, known)} It can from: {', '.join(known)}."
-        )
+        hint = "" if key in WITHOUT_TABLE else suggest_nearest(key, known)
+        raise UsageError(f"qed cannot import from '{name}'.{hint} It can from: {', '.join(known)}.")
     return importlib.import_module(f"qed.config.imports.{known[key]}")
 
 
