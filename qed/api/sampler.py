@@ -71,10 +71,15 @@ class Sampler:
             seed: of the random numbers.
 
         Raises:
-            qed.errors.UsageError: a question is longer than the model's window.
+            qed.errors.UsageError: a question is longer than the model's window, or an argument is invalid.
         """
-        if isinstance(questions, str):
-            raise UsageError("qed.Sampler.sample takes a list of questions.")
+        if isinstance(questions, str) or not all(isinstance(question, str) for question in questions):
+            raise UsageError("qed.Sampler.sample takes a list of questions, each a text.")
+        if samples < 1 or max_tokens < 1 or temperature < 0 or not 0 < top_p <= 1 or top_k < 0:
+            raise UsageError(
+                "qed.Sampler.sample takes samples and max_tokens of at least 1, a temperature and top_k of at least 0, "
+                "and a top_p in (0, 1]."
+            )
         sampling = Sampling(temperature, max_tokens, self.policy.template.stop, top_p, top_k)
         problems = [Problem(question, question, "") for question in questions]
         limit, lengths = self.policy.max_prompt_tokens(max_tokens), self.policy.template.lengths(problems)

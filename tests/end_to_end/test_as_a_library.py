@@ -212,7 +212,11 @@ def _evaluate(run: qed.Run) -> None:
         result.estimate("pass@3")
     with pytest.raises(UsageError, match=r"qed evaluate has no option --sample=2\. Did you mean '--samples'"):
         qed.evaluate(run, test, sample=2)
-    answers = qed.Sampler(run).sample(["What is 2 + 7?"], 2, max_tokens=5)
+    sampler = qed.Sampler(run)
+    for wrong in ({"samples": 0}, {"top_p": 0.0}, {"temperature": -1.0}):
+        with pytest.raises(qed.errors.UsageError, match="takes samples"):
+            sampler.sample(["What is 2 + 7?"], **wrong)  # type: ignore[arg-type]
+    answers = sampler.sample(["What is 2 + 7?"], 2, max_tokens=5)
     assert [answer.index for answer in answers[0]] == [0, 1]
     assert all(len(answer.output) == len(answer.logps) <= 5 for answer in answers[0])
 

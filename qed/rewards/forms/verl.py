@@ -59,6 +59,7 @@ def build_arguments(rollout: Rollout, score: Callable[..., Any]) -> dict[str, An
     texts: dict[str, Any] = dict.fromkeys(TEXTS, rollout.text)
     texts["reward_input"] = {"response": rollout.text, "response_length": len(rollout.output), "ground_truth": gold}
     return {
+        **({"prompt": rollout.prompt_text or problem.question} if "prompt" in needed else {}),
         **name_golds(needed, problem, reads_mathematics(score)),
         **{name: meta[name] for name in needed if name in meta},
         **{name: texts[name] for name in needed if name in texts},
