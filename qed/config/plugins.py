@@ -6,6 +6,7 @@ A shelf is a folder of plugins, its leaves. Listing one reads the first docstrin
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 from pathlib import Path
 from types import ModuleType
@@ -38,10 +39,18 @@ def list_leaves(name: str) -> dict[str, str]:
         file = path / "__init__.py" if path.is_dir() else path
         if path.stem.startswith("_") or file.suffix != ".py" or not file.is_file():
             continue
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        if required in _find_defined_names(tree) if required else _has_algorithm(tree):
-            leaves[path.stem] = (ast.get_docstring(tree) or "").split("\n", 1)[0]
+        about = _describe_leaf(file, file.stat().st_mtime_ns, required)
+        if about is not None:
+            leaves[path.stem] = about
     return leaves
+
+
+@functools.cache
+def _describe_leaf(file: Path, changed: int, required: str) -> str | None:
+    """Return the first line of a leaf's docstring, None for another file; `changed` is the time of its last change."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    is_leaf = required in _find_defined_names(tree) if required else _has_algorithm(tree)
+    return (ast.get_docstring(tree) or "").split("\n", 1)[0] if is_leaf else None
 
 
 def _find_defined_names(tree: ast.Module) -> set[str]:

@@ -27,7 +27,7 @@ from qed.trackers.follow import RunFollower, read_config
 POLL_SECONDS = 1.0
 LAST_SECONDS = 30.0  # for a tracker to send the rest once the run is over
 MAX_REASON = 500  # characters of an error that the state keeps
-NICENESS = 10  # training comes first where cores are few
+NICENESS = 3  # training comes first; next to one process, this one still gets a third of a core
 STATE, LOCK = "state.json", ".lock"
 KEPT = (STATE, LOCK)  # files of an earlier attempt that stay
 
