@@ -80,6 +80,7 @@ _PENALTY = (
     " A repetition penalty depends on the tokens before, and the learner's log-probs would be of another distribution "
     "than the answers. sampling.temperature, top_p, top_k and min_p apply to both."
 )
+_ESTIMATOR = " The command chooses it, as qed rloo; algorithm.estimator changes it within a command."
 _ROWS = (
     " qed counts the rows of a whole optimizer step in learner.batch_size, and cuts them by "
     "learner.tokens_per_microbatch to fit the memory; neither devices nor accumulation multiply it."
@@ -88,7 +89,7 @@ _ROWS = (
 INSTEAD = {
     **dict.fromkeys(("repetition_penalty", "presence_penalty", "frequency_penalty"), _PENALTY),
     **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "micro_batch_size"), _ROWS),
-    "adv_estimator": " The command chooses it, as qed rloo; algorithm.estimator changes it within a command.",
+    **dict.fromkeys(("adv_estimator", "advantage_estimator"), _ESTIMATOR),
     "config": " A configuration is given without an option name: qed {command} FILE.yaml.",
     "fp16": " The precisions are float32 and bfloat16: --model.precision bfloat16.",
     "loss_type": " A loss is algorithm.surrogate with algorithm.average. For TRL's and others: qed config import.",
@@ -96,7 +97,7 @@ INSTEAD = {
     "resume_from_checkpoint": " Give the run's folder as --out and add --resume.",
     "reward_weights": " A weight is written before its reward: --reward 0.5*NAME,OTHER.",
     "use_kl_loss": " A weight above 0 switches the KL on: algorithm.kl.",
-    "use_peft": " A rank above 0 switches the adapters on: model.lora_rank.",
+    **dict.fromkeys(("use_peft", "finetuning_type"), " A rank above 0 switches the adapters on: model.lora_rank."),
 }
 
 

@@ -203,6 +203,8 @@ def test_a_proposal_is_always_a_setting() -> None:
         ("--num_train_epochs", "Did you mean '--learner."),
         ("--template", "In LLaMA-Factory it is a setting"),
         ("--algorithm.adv_estimator", "The command chooses it, as qed rloo"),
+        ("--advantage_estimator", "The command chooses it, as qed rloo"),
+        ("--finetuning_type", "model.lora_rank"),
         ("--n_rollouts", "is not a setting of qed grpo."),
     ],
 )
