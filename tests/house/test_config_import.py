@@ -250,6 +250,27 @@ def test_the_keys_of_the_tables_exist() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("off_policy_reshape=p_div_p_0.3", {"kind": "regularized", "gamma": 0.3, "own_kind": "none"}),
+        ("off_policy_reshape=no_reshape", {"kind": "none"}),
+        (
+            "off_policy_reshape=pow actor_rollout_ref.actor.off_policy_reshape_pow_exp=0.7",
+            {"kind": "power", "exponent": 0.7},
+        ),
+        (
+            "on_policy_reshape=p_logp actor_rollout_ref.actor.off_policy_max_clip=-1",
+            {"own_kind": "p_logp", "most": 0.0},
+        ),
+    ],
+)
+def test_luffys_weights_of_tokens_are_taken_over(tmp_path: Path, given: str, expected: dict[str, Any]) -> None:
+    text = LUFFY.replace('"${@:1}"', f"actor_rollout_ref.actor.{given}")
+    _, values = converted(tmp_path, "luffy", text, "train.sh")
+    assert {key: values[f"algorithm.shaping.{key}"] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
     ("system", "text", "words"),
     [
         ("verl", "algorithm:\n  adv_estimator: gae\n", "needs a critic"),

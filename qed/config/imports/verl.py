@@ -14,6 +14,7 @@ from qed.config.imports.verl_tables import (
     MODEL,
     ROLLOUT,
     RULES,
+    SHAPINGS,
     SURROGATES,
 )
 from qed.errors import UsageError
@@ -116,6 +117,8 @@ def _set_loss(draft: Draft, method: str) -> None:
             draft.set(mode, "algorithm.surrogate", SURROGATES[str(options.get(mode))])
         else:
             draft.skip(mode, f"qed has {', '.join(SURROGATES)}")
+    else:
+        _set_shaping(draft)
     if options.is_on(f"{ACTOR}loss_remove_token_mean"):
         draft.set(f"{ACTOR}loss_remove_token_mean", "algorithm.average", "constant", "LUFFY divides by a length")
     elif method in GUIDED:
@@ -128,6 +131,20 @@ def _set_loss(draft: Draft, method: str) -> None:
     if method in ("grpo", "grpo_passk", *GUIDED):
         draft.set(std, "algorithm.normalize_std", bool(options.get(std)))
     options.read.add(std)
+
+
+def _set_shaping(draft: Draft) -> None:
+    """Set LUFFY's weights of given tokens and of sampled ones; p_div_p_G is p / (p + G)."""
+    for side, ours in (("off", "kind"), ("on", "own_kind")):
+        theirs = f"{ACTOR}{side}_policy_reshape"
+        kind, _, gamma = str(draft.options.get(theirs, default="")).partition("p_div_p_")
+        if gamma:
+            draft.set(theirs, f"algorithm.shaping.{ours}", "regularized")
+            draft.set(theirs, "algorithm.shaping.gamma", gamma)
+        elif kind in SHAPINGS:
+            draft.set(theirs, f"algorithm.shaping.{ours}", SHAPINGS[kind])
+        elif kind:
+            draft.skip(theirs, f"qed has {', '.join(SHAPINGS)} and p_div_p_0.1, with any number")
 
 
 def _set_clips(draft: Draft) -> None:

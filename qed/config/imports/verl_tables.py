@@ -65,6 +65,7 @@ KL = {
     **{"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"},
     **{"kl+": "k1+", "k1+": "k1+", "abs+": "abs+", "mse+": "k2", "k2+": "k2", "low_var_kl+": "k3+", "k3+": "k3+"},
 }
+SHAPINGS = {"no_reshape": "none", "logp": "logp", "p_logp": "p_logp", "square_root": "square_root", "pow": "power"}
 GUIDED = ("luffy", "rl_sft")  # qed's commands for LUFFY's modes, which fix the loss of given tokens
 MEMORY = "it changes the speed and the memory, not the result"
 
@@ -122,7 +123,11 @@ RULES = (
     absent("nothing in LUFFY's loss reads it", *_under(ROLLOUT, "prefix_reward_weight_alpha")),
     absent("nothing in LUFFY's loss reads it", *_under(ACTOR, "use_sft_prefix_reward off_policy_normalize")),
     absent("given tokens are weighted one by one", *_under(ACTOR, "off_policy_loss_impl")),
-    absent("qed luffy weights given tokens by p / (p + 0.1)", *_under(ACTOR, "off_policy_reshape")),
+    rename("algorithm.shaping.weight", *_under(ACTOR, "off_policy_reshape_weight")),
+    rename("algorithm.shaping.exponent", *_under(ACTOR, "off_policy_reshape_pow_exp")),
+    rename("algorithm.shaping.most", *_under(ACTOR, "off_policy_max_clip"), values={"-1": 0}, only=False),
+    rename("algorithm.shaping.least", *_under(ACTOR, "off_policy_min_clip"), values={"-1": 0}, only=False),
+    rename("algorithm.shaping.behaviour", *_under(ACTOR, "use_off_policy_probs")),
     absent(
         "the command has it: qed luffy without clips, qed rl-sft with both losses",
         *_under(ACTOR, "use_off_policy_loss use_sft_multitask_loss loss_remove_clip on_loss_remove_clip clip_ratio"),
