@@ -21,11 +21,11 @@ from qed.data.sources import local
 from qed.data.sources.fields import SkippedRow, convert_to_text, find_column
 from qed.data.sources.rows import Place, Row
 from qed.data.sources.schemas import QUESTION, read_fields
-from qed.errors import DataError, QedError, UsageError
-from qed.evaluation.store import list_differences
+from qed.errors import DataError, UsageError
+from qed.evaluation.store import append_rows, list_differences
 from qed.randomness import derive_seed
 from qed.rollout.policy import Policy
-from qed.runs.run import encode_line, encode_lines, read_json, read_lines, write_bytes, write_whole
+from qed.runs.run import read_json, read_lines, write_whole
 from qed.sampling.base import Sampling
 from qed.types import Completion, Problem
 
@@ -90,7 +90,7 @@ def _read_rows(file: Path) -> Iterator[tuple[Place, Row]]:
 def _read_question(row: Row, place: Place, column: str) -> tuple[str, str]:
     """Return the question of a row, and the prompt with it if the row has a rendered one.
 
-    It is that of the column, of the row's schema, or of a known column without an answer beside it.
+    It is that of the column, of the row's schema, or of a known column in a row without an answer.
     """
     if column:
         if column not in row:
@@ -170,15 +170,7 @@ class Output:
         Raises:
             QedError: the disk is full; no part of them stays.
         """
-        before = self.file.stat().st_size
-        try:
-            write_bytes(self.file, encode_lines("".join(map(encode_line, rows))), append=True)
-        except OSError as error:
-            os.truncate(self.file, before)
-            raise QedError(
-                f"Cannot write {self.file}: {error.strerror or error}. Earlier answers are kept; free some space and "
-                "run the same command again."
-            ) from error
+        append_rows(self.file, rows)
         self.prompts |= {(row["row"], row["sample"]): row["prompt"] for row in rows}
 
 

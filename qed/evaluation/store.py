@@ -90,7 +90,7 @@ class Store:
         if len(kept) < len(self.rows):
             self._replace([*kept, *rows])
         else:
-            self._append(rows)
+            append_rows(self.part, rows)
         self.rows = [*kept, *rows]
 
     def order(self, problems: Sequence[str]) -> list[Row]:
@@ -118,16 +118,22 @@ class Store:
         """Write the file atomically, so that a kill leaves the previous one."""
         write_whole(self.part, encode_lines("".join(map(encode_line, [{"asked": self.asked}, *rows]))))
 
-    def _append(self, rows: Sequence[Row]) -> None:
-        before = self.part.stat().st_size
-        try:
-            write_bytes(self.part, encode_lines("".join(map(encode_line, rows))), append=True)
-        except OSError as error:
-            os.truncate(self.part, before)
-            raise QedError(
-                f"Cannot write {self.part}: {error.strerror or error}. Earlier answers are kept; free some space and "
-                "run the same command again."
-            ) from error
+
+def append_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Append answers to a file; if the disk is full, no part of them stays.
+
+    Raises:
+        QedError: they cannot be written.
+    """
+    before = path.stat().st_size
+    try:
+        write_bytes(path, encode_lines("".join(map(encode_line, rows))), append=True)
+    except OSError as error:
+        os.truncate(path, before)
+        raise QedError(
+            f"Cannot write {path}: {error.strerror or error}. Earlier answers are kept; free some space and "
+            "run the same command again."
+        ) from error
 
 
 def list_differences(there: Any, here: Mapping[str, Any]) -> str:

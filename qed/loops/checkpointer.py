@@ -12,6 +12,7 @@ from qed.loops.non_finite import NonFinitePolicy
 from qed.loops.setup import Setup
 from qed.rollout.collector import RolloutCollector
 from qed.rollout.stages import Stream
+from qed.runs import manifest
 from qed.training import checkpoints
 from qed.training.best import keep_best
 from qed.training.learner import Learner
@@ -91,7 +92,7 @@ class Checkpointer:
             best: whether BEST is to name this step from now on.
         """
         run = self.setup.run
-        best_step = checkpoints.read_pointer(run.folder, "BEST")
+        best_step = manifest.read_pointer(run.folder, "BEST")
         if self.step == self._saved and (best_step == self.step or not best):
             return
         with self.setup.timer("save"):

@@ -17,8 +17,8 @@ from qed.loops.setup import Setup, open_run
 from qed.loops.sft import train_sft
 from qed.report.model_card import write_card
 from qed.report.write import write_report
+from qed.runs import manifest
 from qed.runs.run import Launch, Row, read_evaluations, read_lines
-from qed.training import checkpoints
 from qed.training.best import LOSS, PERPLEXITY
 
 
@@ -94,7 +94,7 @@ def finish_run(setup: Setup, last: int) -> dict[str, Any]:
     """
     folder = setup.run.folder
     final = _link_final(folder, "final", f"step_{last:06d}")
-    best = checkpoints.read_pointer(folder, "BEST")
+    best = manifest.read_pointer(folder, "BEST")
     if best is not None:
         chosen = _link_final(folder, "best", f"step_{best:06d}")
         setup.console.say(f"The best checkpoint on the validation part is {chosen.resolve().name}: {chosen / 'hf'}.")

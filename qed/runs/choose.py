@@ -17,7 +17,7 @@ def is_run(folder: Path) -> bool:
 
 
 def suggest_run(place: Path) -> str:
-    """Return a sentence that suggests the run that a path is in, or a run beside it of a similar name; else nothing."""
+    """Return a sentence that suggests the run around a path or one with a similar name, or an empty text."""
     inside = next((parent for parent in place.absolute().parents if is_run(parent)), None) if place.exists() else None
     if inside is not None:
         return f" Did you mean '{os.path.relpath(inside)}'?"

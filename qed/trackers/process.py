@@ -127,7 +127,7 @@ def _pass_on(follower: RunFollower, leaf: Tracker, is_new: bool) -> None:
 
 
 def _describe_run(home: Path, config: Mapping[str, Any], given: Mapping[str, Any], process: int) -> TrackedRun:
-    """Return what the tracker is told of the run: what is given, or what its settings or earlier attempts say."""
+    """Describe the run for its tracker, by the options given, the run's settings, or an earlier attempt."""
     settings, state = config.get("run", {}), read_state(home)
 
     def choose(name: str, default: Any) -> Any:

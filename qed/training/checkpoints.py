@@ -26,7 +26,6 @@ from qed.errors import DataError, QedError
 from qed.guards import faults
 from qed.models import lora, qlora
 from qed.runs import disk, manifest
-from qed.runs.manifest import read_pointer as read_pointer  # the writer's readers find it beside it
 from qed.runs.run import Row, Run, read_json, read_lines
 from qed.training.checkpoint_size import checkpoint_bytes
 
@@ -146,11 +145,16 @@ def delete_old(run: Run, keep_last: int, protected: Collection[int]) -> None:
     Those that LATEST, BEST or `final` point to, those of `protected` steps, and any newer than LATEST stay. A folder is
     renamed before its files are deleted, so that nothing finds a partial checkpoint.
     """
-    latest = read_pointer(run.folder, "LATEST")
+    latest = manifest.read_pointer(run.folder, "LATEST")
     if not keep_last or latest is None:
         return
     final = run.folder / "final"
-    referenced = {latest, read_pointer(run.folder, "BEST"), manifest.parse_step(final.resolve().name), *protected}
+    referenced = {
+        latest,
+        manifest.read_pointer(run.folder, "BEST"),
+        manifest.parse_step(final.resolve().name),
+        *protected,
+    }
     older = [(step, folder) for step, folder in manifest.list_checkpoints(run.folder).items() if step <= latest]
     for step, folder in older[keep_last:]:
         if step not in referenced:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from qed.runs import manifest
-from qed.training import checkpoint_size, checkpoints
+from qed.training import checkpoint_size
 
 TINY = ["--steps", 5, "--sampling.problems_per_step", 2, "--sampling.group_size", 2, "--sampling.max_tokens", 4]
 TINY += ["--evaluation.problems", 2, "--algorithm.entropy", 0.01, "--run.save_every", 1]
@@ -129,7 +129,7 @@ def test_the_best_are_kept_beside_the_newest(
     done = qed(*arguments, "--evaluation.every", 1, "--data.validation_split", 0.1)
     assert done.code == 0, done.err
     assert steps(run) == [6, 2] if keep == 1 else [6, 5, 2]
-    assert checkpoints.read_pointer(run, "BEST") == 2
+    assert manifest.read_pointer(run, "BEST") == 2
 
 
 def test_the_best_checkpoint_is_kept_and_named_again(qed: Callable[..., Any], tmp_path: Path) -> None:
@@ -139,11 +139,11 @@ def test_the_best_checkpoint_is_kept_and_named_again(qed: Callable[..., Any], tm
     arguments += ["--evaluation.problems", 4, "--sampling.max_tokens", 8, "--data.validation_split", 0.1]
     arguments += ["--evaluation.every", 1, "--run.keep_last", 1, "--run.save_every", 1]
     assert qed(*arguments).code == 0
-    best = checkpoints.read_pointer(run, "BEST")
+    best = manifest.read_pointer(run, "BEST")
     assert best is not None
     assert steps(run) == sorted({4, best}, reverse=True)
     (run / "best").unlink()
     (run / "checkpoints" / "BEST").write_text("../..")
     assert qed(*arguments, "--resume").code == 0
-    assert checkpoints.read_pointer(run, "BEST") == best
+    assert manifest.read_pointer(run, "BEST") == best
     assert (run / "best").resolve() == run / "checkpoints" / f"step_{best:06d}"

@@ -12,7 +12,7 @@ import pytest
 
 from qed.data.prompts import question_only
 from qed.data.prompts.base import PromptTemplate
-from qed.evaluation import generate
+from qed.evaluation import generate, store
 from qed.models.load import build_tokenizer
 from qed.runs.run import read_lines
 
@@ -66,7 +66,7 @@ def test_an_interrupted_file_goes_on_and_ends_as_if_uninterrupted(
     monkeypatch.setattr(generate, "CHUNK", 1)
     assert ask("--n", 2).code == 0
     whole = (tmp_path / "out.jsonl").read_bytes()
-    really, calls = generate.write_bytes, []
+    really, calls = store.write_bytes, []
 
     def fail(path: Path, content: bytes, append: bool = False) -> None:
         calls.append(content)
@@ -77,7 +77,7 @@ def test_an_interrupted_file_goes_on_and_ends_as_if_uninterrupted(
             raise KeyboardInterrupt
         really(path, content, append)
 
-    monkeypatch.setattr(generate, "write_bytes", fail)
+    monkeypatch.setattr(store, "write_bytes", fail)
     full = ask("--n", 2, out="cut.jsonl")
     assert (full.code, "Earlier answers are kept" in full.err) == (1, True)
     assert whole.startswith((tmp_path / "cut.jsonl").read_bytes())

@@ -107,7 +107,7 @@ def test_damage_is_found_and_the_file_named(run: Run, name: str, damage: Callabl
     assert f"step_000004/{name}" in said[0]
     (rejected,) = read_lines(run.folder / "events.jsonl")
     assert rejected["event"] == "checkpoint_rejected"
-    assert checkpoints.read_pointer(run.folder, "LATEST") == 2
+    assert manifest.read_pointer(run.folder, "LATEST") == 2
 
 
 def test_a_file_that_cannot_be_read_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,8 +186,8 @@ def test_pointers_are_mended(run: Run, content: bytes | None) -> None:
         place = run.folder / "checkpoints" / pointer
         place.write_bytes(content) if content is not None else place.unlink(missing_ok=True)
     assert newest(run) == (6, [])
-    assert checkpoints.read_pointer(run.folder, "LATEST") == 6
-    assert checkpoints.read_pointer(run.folder, "BEST") == 4
+    assert manifest.read_pointer(run.folder, "LATEST") == 6
+    assert manifest.read_pointer(run.folder, "BEST") == 4
     assert names(run)[-3:] == ["step_000002", "step_000004", "step_000006"]
 
 
@@ -212,7 +212,7 @@ def test_a_save_may_be_killed_anywhere(run: Run, monkeypatch: pytest.MonkeyPatch
     step, said = newest(run)
     assert step in ((4,) if again else (4, 6))
     assert said == []
-    assert checkpoints.read_pointer(run.folder, "LATEST") == step
+    assert manifest.read_pointer(run.folder, "LATEST") == step
     assert not [name for name in names(run) if name.startswith(".")]
     save(run, 6)
     assert newest(run) == (6, [])
