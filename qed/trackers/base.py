@@ -41,16 +41,16 @@ class Tracker(Protocol):
     where: str
     """How to see the run: an address, or a command."""
 
-    def metrics(self, step: int, values: Mapping[str, float | str]) -> None:
+    def log_metrics(self, step: int, values: Mapping[str, float | str]) -> None:
         """Take a row of metrics.jsonl; the values are numbers, and the name of the phase."""
 
-    def evaluation(self, step: int, table: Sequence[Row]) -> None:
+    def log_evaluation(self, step: int, table: Sequence[Row]) -> None:
         """Take the figures of an evaluation: task, decoding, measure, value, interval (low and high, or None), n."""
 
-    def rollouts(self, step: int, table: Sequence[Row]) -> None:
+    def log_rollouts(self, step: int, table: Sequence[Row]) -> None:
         """Take a sample of a step's rollouts."""
 
-    def alarm(self, step: int, name: str, text: str, is_new: bool) -> None:
+    def log_alarm(self, step: int, name: str, text: str, is_new: bool) -> None:
         """Take an alarm; `is_new` unless it is part of the history at the beginning of an attempt."""
 
     def flush(self) -> None:

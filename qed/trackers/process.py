@@ -116,13 +116,13 @@ def _pass_on(follower: RunFollower, leaf: Tracker, is_new: bool) -> None:
     for item in follower.read():
         match item.kind:
             case "metrics":
-                leaf.metrics(item.step, item.content)
+                leaf.log_metrics(item.step, item.content)
             case "evaluation":
-                leaf.evaluation(item.step, item.content)
+                leaf.log_evaluation(item.step, item.content)
             case "rollouts":
-                leaf.rollouts(item.step, item.content)
+                leaf.log_rollouts(item.step, item.content)
             case "alarm":
-                leaf.alarm(item.step, item.content["name"], item.content["told"], is_new)
+                leaf.log_alarm(item.step, item.content["name"], item.content["told"], is_new)
     leaf.flush()
 
 

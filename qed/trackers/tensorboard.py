@@ -31,20 +31,20 @@ class TensorBoardTracker:
         self._write(0, text_pb("settings", format_table(rows)))
         self._write(0, hparams_pb({name: value for name, value in values.items() if value is not None}, run.id))
 
-    def metrics(self, step: int, values: Mapping[str, float | str]) -> None:
+    def log_metrics(self, step: int, values: Mapping[str, float | str]) -> None:
         """Write scalars; TensorBoard groups them by what stands before the first slash."""
         numbers = {name: float(value) for name, value in values.items() if not isinstance(value, str)}
         self._write(step, Summary(value=[Summary.Value(tag=tag, simple_value=x) for tag, x in numbers.items()]))
 
-    def evaluation(self, step: int, table: Sequence[Row]) -> None:
+    def log_evaluation(self, step: int, table: Sequence[Row]) -> None:
         """Write the figures of an evaluation as a text."""
         self._write(step, text_pb("evaluation", format_table(table)))
 
-    def rollouts(self, step: int, table: Sequence[Row]) -> None:
+    def log_rollouts(self, step: int, table: Sequence[Row]) -> None:
         """Write rollouts as a text. TensorBoard shows ten steps of them, and all with --samples_per_plugin=text=0."""
         self._write(step, text_pb("rollouts", format_table(table)))
 
-    def alarm(self, step: int, name: str, text: str, is_new: bool) -> None:
+    def log_alarm(self, step: int, name: str, text: str, is_new: bool) -> None:
         """Write an alarm as a text."""
         self._write(step, text_pb(f"alarms/{name}", text))
 

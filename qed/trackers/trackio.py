@@ -35,19 +35,19 @@ class TrackioTracker:
             auto_log_cpu=False,
         )
 
-    def metrics(self, step: int, values: Mapping[str, float | str]) -> None:
+    def log_metrics(self, step: int, values: Mapping[str, float | str]) -> None:
         """Log a row."""
         self.run.log(dict(values), step=step)
 
-    def evaluation(self, step: int, table: Sequence[Row]) -> None:
+    def log_evaluation(self, step: int, table: Sequence[Row]) -> None:
         """Log the figures of an evaluation as a table."""
         self._log_table(step, "evaluation", table)
 
-    def rollouts(self, step: int, table: Sequence[Row]) -> None:
+    def log_rollouts(self, step: int, table: Sequence[Row]) -> None:
         """Log rollouts as a table; Trackio keeps those of every step."""
         self._log_table(step, "rollouts", table)
 
-    def alarm(self, step: int, name: str, text: str, is_new: bool) -> None:
+    def log_alarm(self, step: int, name: str, text: str, is_new: bool) -> None:
         """Log an alert."""
         self.run.alert(title=name, text=text, step=step)
 

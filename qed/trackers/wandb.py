@@ -60,17 +60,17 @@ class WandbTracker:
         self._alarms: list[Row] = []
         self._changed: set[str] = set()
 
-    def metrics(self, step: int, values: Mapping[str, float | str]) -> None:
+    def log_metrics(self, step: int, values: Mapping[str, float | str]) -> None:
         """Log a row; W&B groups the charts by what stands before the first slash."""
         self._log(step, dict(values))
 
-    def evaluation(self, step: int, table: Sequence[Row]) -> None:
+    def log_evaluation(self, step: int, table: Sequence[Row]) -> None:
         """Add an evaluation to the table of all evaluations."""
         self._step = step
         self._evaluations[step] = [{"step": step, **row} for row in table]
         self._changed.add("evaluation")
 
-    def rollouts(self, step: int, table: Sequence[Row]) -> None:
+    def log_rollouts(self, step: int, table: Sequence[Row]) -> None:
         """Add rollouts to the table of their ten steps: W&B shows only the newest table of a key."""
         if self._rollouts and _name_table(step) != _name_table(self._rollouts[0]["step"]):
             if "rollouts" in self._changed:
@@ -80,7 +80,7 @@ class WandbTracker:
         self._rollouts += table
         self._changed.add("rollouts")
 
-    def alarm(self, step: int, name: str, text: str, is_new: bool) -> None:
+    def log_alarm(self, step: int, name: str, text: str, is_new: bool) -> None:
         """Add an alarm to the table of alarms; a new one is an alert too, which W&B may send to the user."""
         self._alarms.append({"step": step, "name": name, "text": text})
         self._changed.add("alarms")

@@ -42,16 +42,16 @@ class Recorder:
         self.file.write(json.dumps([kind, step, content]) + "\\n")
         self.file.flush()
 
-    def metrics(self, step, values):
+    def log_metrics(self, step, values):
         self.tell("metrics", step, values)
 
-    def evaluation(self, step, table):
+    def log_evaluation(self, step, table):
         self.tell("evaluation", step, table)
 
-    def rollouts(self, step, table):
+    def log_rollouts(self, step, table):
         self.tell("rollouts", step, table)
 
-    def alarm(self, step, name, text, is_new):
+    def log_alarm(self, step, name, text, is_new):
         self.tell("alarm", step, [name, text, is_new])
 
     def flush(self):
