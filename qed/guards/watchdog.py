@@ -121,11 +121,12 @@ class HangReport:
     event: Callable[..., None] | None = None
 
 
-def watch_run(run: Run, seconds: float) -> AbstractContextManager[Watchdog]:
-    """Watch a training run, see `watch`."""
+def watch_run(run: Run, seconds: float, is_first: bool = True) -> AbstractContextManager[Watchdog]:
+    """Watch a training run, see `watch`; only the first of its ranks writes the heartbeat."""
     advice = f"Resume from the last checkpoint with --resume --out {run.home}"
-    report = HangReport(run.log.with_name("hang.txt"), advice, "run.watchdog", run.event)
-    return watch(report, seconds, run.folder / "heartbeat.json")
+    stacks = run.log.with_name("hang.txt" if is_first else f"{run.log.stem}.hang.txt")
+    report = HangReport(stacks, advice, "run.watchdog", run.event)
+    return watch(report, seconds, run.folder / "heartbeat.json" if is_first else None)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from qed.runs import manifest
 from qed.training import checkpoints
 from qed.training.best import keep_best
 from qed.training.learner import Learner
+from qed.training.parallel import read_full
 
 
 class Checkpointer:
@@ -92,19 +93,28 @@ class Checkpointer:
             best: whether BEST is to name this step from now on.
         """
         run = self.setup.run
-        best_step = manifest.read_pointer(run.folder, "BEST")
+        parallel = self.setup.parallel
+        best_step = parallel.run_on_first(lambda: manifest.read_pointer(run.folder, "BEST"))
         if self.step == self._saved and (best_step == self.step or not best):
             return
         with self.setup.timer("save"):
             state = self._build_state() | {"best": self.step if best else best_step}
             rows = self._copied.to_rows() if self._copied else []
-            tensors = {**self.learner.state(), **self.ema_reference.state()}
+            tensors = {
+                name: read_full(tensor)
+                for name, tensor in {**self.learner.state(), **self.ema_reference.state()}.items()
+            }
             model, tokenizer, dtype = self.setup.model, self.setup.tokenizer, self.settings.run.save_dtype
-            checkpoints.save_checkpoint(run, self.step, model, tokenizer, tensors, state, rows, dtype)
+
+            def save() -> None:
+                checkpoints.save_checkpoint(run, self.step, model, tokenizer, tensors, state, rows, dtype)
+                if best:
+                    checkpoints.set_pointer(run, "BEST", self.step)
+                keep_best(run, self.settings.run, scores, self.setup.boundaries)
+
+            with parallel.gather_weights(model):
+                parallel.run_on_first(save)
             self._saved = self.step
-            if best:
-                checkpoints.set_pointer(run, "BEST", self.step)
-            keep_best(run, self.settings.run, scores, self.setup.boundaries)
 
     def _build_state(self) -> dict[str, Any]:
         """Return the part of the state that is stored as JSON."""

@@ -63,7 +63,7 @@ class NonFinitePolicy:
 def describe_end(setup: Setup, error: Diverged) -> Diverged:
     """Return the error that ends a run, with its step, the path of the dumped batch and how to resume."""
     where = f" The batch is in {dump_batch(setup, setup.step, error.rollouts)}." if error.rollouts else ""
-    saved = manifest.read_pointer(setup.run.folder, "LATEST")
+    saved = manifest.read_pointer(setup.run.folder, "LATEST")  # of no effect on what follows: ranks may differ here
     resume = f" The checkpoint of step {saved} is complete: continue from it with --resume --out {setup.run.home}."
     return Diverged(f"Step {setup.step}: {error}{where}{'' if saved is None else resume}", error.rollouts)
 

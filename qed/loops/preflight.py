@@ -94,7 +94,8 @@ def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
     sampling = build_sampling(settings.sampling)
     window = load.read_window(setup.model)
     score = score_with(setup.model, sampling.temperature, phase.learner.packing)
-    check = compare_sampler(setup.sampler, score, setup.template, problems, window, sampling, settings)
+    with setup.parallel.gather_weights(setup.model):
+        check = compare_sampler(setup.sampler, score, setup.template, problems, window, sampling, settings)
     setup.run.event("sampler_check", phase=phase.name, step=phase.first, **check.fields)
     setup.console.say(check.describe())
     require_agreement(check, setup.sampler, Options())
@@ -104,7 +105,8 @@ def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
 
 def _is_recorded(phase: Phase, name: str) -> bool:
     """Return whether the phase has this metric already, from an attempt that was stopped before its first step."""
-    rows = read_lines(phase.setup.run.folder / "metrics.jsonl")
+    setup = phase.setup
+    rows = setup.parallel.run_on_first(lambda: read_lines(setup.run.folder / "metrics.jsonl"))
     return any(name in row and row.get("phase") == phase.name and row["step"] == phase.first for row in rows)
 
 

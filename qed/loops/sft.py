@@ -64,8 +64,14 @@ def measure_loss(setup: Setup, settings: Settings, rows: Sequence[Rollout]) -> S
     Every token of the replies has the same weight, end tokens included; the temperature is 1.
     """
     score = score_with(setup.model, temperature=1.0)
-    parts = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
-    logps = [value for part in parts for row in score(part, load.read_precision(settings.model)) for value in row]
+    precision = load.read_precision(settings.model)
+
+    def score_rows(own: Sequence[Rollout]) -> list[float]:
+        parts = (own[start : start + ROWS_AT_ONCE] for start in range(0, len(own), ROWS_AT_ONCE))
+        return [value for part in parts for row in score(part, precision) for value in row]
+
+    with setup.parallel.gather_weights(setup.model):
+        logps = setup.parallel.map_split(score_rows, rows)
     loss = -math.fsum(logps) / len(logps)
     return {LOSS: loss, PERPLEXITY: math.exp(min(loss, LARGEST_EXPONENT))}
 

@@ -51,7 +51,7 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
             run_phase(setup, phase, setup.last)
         except NothingTrained as error:
             untrained = error
-    result = finish_run(setup, setup.last)
+    result = setup.parallel.run_on_first(lambda: finish_run(setup, setup.last))
     if untrained is not None:
         raise untrained
     return result
