@@ -15,6 +15,7 @@ from qed.loops.phase import Phase
 from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
 from qed.models import load
+from qed.models.precision import read_precision
 from qed.randomness import shuffle_indices
 from qed.training.best import LOSS, PERPLEXITY
 from qed.training.packing import cut_windows
@@ -65,7 +66,7 @@ def measure_loss(setup: Setup, settings: Settings, rows: Sequence[Rollout]) -> S
     """
     score = score_with(setup.model, temperature=1.0)
     parts = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
-    logps = [value for part in parts for row in score(part, load.read_precision(settings.model)) for value in row]
+    logps = [value for part in parts for row in score(part, read_precision(settings.model)) for value in row]
     loss = -math.fsum(logps) / len(logps)
     return {LOSS: loss, PERPLEXITY: math.exp(min(loss, LARGEST_EXPONENT))}
 

@@ -26,6 +26,7 @@ from qed.guards.finite import describe_update, require_finite
 from qed.guards.signals import check_signals
 from qed.models.families import require_known_logits, split_head
 from qed.models.lora import AdapterDisabled, disable_adapters
+from qed.models.precision import compute_in
 from qed.training.attention import supports_packing, use_packed_attention
 from qed.training.batch import (
     Batch,
@@ -280,8 +281,7 @@ class Learner:
         return (batch.select(rows) for rows in self._cut(batch))
 
     def _autocast(self) -> AbstractContextManager[object]:
-        device = self.parameters[0].device.type
-        return torch.autocast(device, dtype=self.precision, enabled=self.precision != torch.float32)
+        return compute_in(self.parameters[0].device.type, self.precision)
 
     def _score_outputs(
         self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]
