@@ -31,7 +31,7 @@ from qed.loops.metrics import MetricsWriter, Stats, measure_thoughts, merge_upda
 from qed.loops.non_finite import NonFinitePolicy
 from qed.loops.reference import load_initial_weights, load_reference
 from qed.loops.setup import Setup
-from qed.models.load import read_precision
+from qed.models.precision import read_precision
 from qed.rollout.collector import RolloutCollector
 from qed.rollout.stages import Stream, flatten
 from qed.runs.metric_names import read_metrics

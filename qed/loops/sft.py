@@ -15,6 +15,7 @@ from qed.loops.phase import Phase
 from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
 from qed.models import load
+from qed.models.precision import read_precision
 from qed.randomness import shuffle_indices
 from qed.training.best import LOSS, PERPLEXITY
 from qed.training.packing import cut_windows
@@ -64,7 +65,7 @@ def measure_loss(setup: Setup, settings: Settings, rows: Sequence[Rollout]) -> S
     Every token of the replies has the same weight, end tokens included; the temperature is 1.
     """
     score = score_with(setup.model, temperature=1.0)
-    precision = load.read_precision(settings.model)
+    precision = read_precision(settings.model)
 
     def score_rows(own: Sequence[Rollout]) -> list[float]:
         parts = (own[start : start + ROWS_AT_ONCE] for start in range(0, len(own), ROWS_AT_ONCE))

@@ -26,6 +26,7 @@ from qed.guards.finite import describe_update, require_finite
 from qed.guards.signals import check_signals
 from qed.models.families import require_known_logits, split_head
 from qed.models.lora import AdapterDisabled, disable_adapters
+from qed.models.precision import compute_in
 from qed.training.attention import supports_packing, use_packed_attention
 from qed.training.batch import (
     Batch,
@@ -300,7 +301,7 @@ class Learner:
         return pack_batch(part) if self.packing else None
 
     def _autocast(self) -> AbstractContextManager[object]:
-        return torch.autocast(self.device.type, dtype=self.precision, enabled=self.precision != torch.float32)
+        return compute_in(self.device.type, self.precision)
 
     def _score_outputs(
         self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]

@@ -110,7 +110,7 @@ def _add_model_options(add: Any) -> None:
     add("--map", metavar="OURS=THEIRS,…", help="columns of data files to rename, for example question=problem")
     add("--revision", metavar="REV", help="the hub revision of the model")
     add("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps")
-    add("--precision", metavar="NAME", help="float32 or bfloat16")
+    add("--precision", metavar="NAME", help="float32, bfloat16 or float64")
     add("--attention", metavar="NAME", help="auto, sdpa, flash_attention_2 or eager")
     add("--rows-per-batch", metavar="N", help="maximum answers generated at the same time (default: 128)")
     add("--threads", metavar="N", help="CPU threads")
