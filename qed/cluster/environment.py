@@ -1,7 +1,7 @@
 """The environment variables that tell a process of a run its rank: torchrun's names, which Slurm's are mapped to.
 
 RANK and WORLD_SIZE: its number among all processes, and how many there are. LOCAL_RANK and LOCAL_WORLD_SIZE: the same
-on this machine. GROUP_RANK: the number of the machine. MASTER_ADDR and MASTER_PORT: where the processes find each other.
+on this machine. GROUP_RANK: the machine's number. MASTER_ADDR and MASTER_PORT: where the processes find each other.
 """
 
 from __future__ import annotations

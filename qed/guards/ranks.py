@@ -26,6 +26,7 @@ from qed.guards.watchdog import Breach, HangReport
 TICK = 1.0  # seconds
 SILENCE = 30.0  # seconds without a heartbeat after which a rank is lost, if run.watchdog is not shorter
 FAREWELL = 5.0  # seconds that rank 0, which may hold the store, waits at the end for the others to leave
+MAX_REASON = 300  # characters
 GONE = "gone"  # of a rank that has ended as all do: its run is complete, or stopped, or has trained nothing
 
 
@@ -130,15 +131,19 @@ class RankMonitor:
 
     def close(self, error: BaseException | None = None) -> None:
         """Tell the others that this rank ends, with an error or without, and stop the heartbeats."""
-        if error is not None:
-            self.claim_failure()
-        agreed = error is None or isinstance(error, Interrupted | NothingTrained)
-        self._left = GONE if agreed else f"has ended with {type(error).__name__}: {error}"
+        self.end_with(error)
         self._done.set()
         with suppress(ValueError):
             watchdog.explanations.remove(self.explain_wait)
         for thread in self._threads:
             thread.join(FAREWELL)
+
+    def end_with(self, error: BaseException | None) -> None:
+        """Note for the last heartbeat how this rank ends; of an error, whether this rank prints it."""
+        if error is not None:
+            self.claim_failure()
+        agreed = error is None or isinstance(error, Interrupted | NothingTrained)
+        self._left = GONE if agreed else f"has ended with {type(error).__name__}: {error}"[:MAX_REASON]
 
     def enter(self, name: str) -> None:
         """Say that this rank enters a collective."""
@@ -211,8 +216,7 @@ class RankMonitor:
             last = self._done.is_set()
             count += 1
             with suppress(Exception):  # a store that fails is one that does not answer
-                self._exchange(count)
-                self._rounds += 1
+                self.exchange(count)
             if last:
                 break
             self._done.wait(self.tick)
@@ -223,14 +227,20 @@ class RankMonitor:
             with suppress(Exception):
                 self._read_beats(0.0)
 
-    def _exchange(self, count: int) -> None:
+    def exchange(self, count: int) -> None:
+        """Write heartbeat number `count`, and read those of the others and the signals."""
+        self.write_beat(count)
+        self._share_stop()
+        self._share_save()
+        self._read_beats(self.tick)
+        self._rounds += 1
+
+    def write_beat(self, count: int) -> None:
+        """Write heartbeat number `count`."""
         dog = watchdog.find_watchdog()
         seen = {"step": dog.step, "stage": dog.stage, "idle": dog.idle} if dog is not None else {}
         own = Beat(count, os.getpid(), socket.gethostname(), waiting=self._waiting, sequence=self._sequence)
         self.store.set(f"beat/{self.rank}", json.dumps({**asdict(own), **seen, "left": self._left}))
-        self._share_stop()
-        self._share_save()
-        self._read_beats(self.tick)
 
     def _share_stop(self) -> None:
         if self._shared_stop:
