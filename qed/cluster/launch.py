@@ -21,7 +21,7 @@ from types import FrameType
 from typing import IO, Any
 
 from qed.cluster.environment import share_cores
-from qed.errors import RankLost
+from qed.errors import QedError, RankLost
 from qed.guards.parents import LAUNCHER
 from qed.guards.signals import EXIT_CODES, SAVE
 
@@ -70,13 +70,15 @@ class Rank:
             with suppress(OSError):
                 (os.killpg if group else os.kill)(self.process.pid, number)
 
-    def read_tail(self) -> list[str]:
-        """Return the last lines of the rank's stderr."""
-        if self.errors is None:
-            return []
-        with suppress(OSError):
-            return self.errors.read_text("utf-8", errors="replace").splitlines()[-TAIL:]
-        return []
+    def read_errors(self, otherwise: int = 0) -> list[str]:
+        """Return the last error in the rank's stderr with its traceback; without one, so many of the last lines."""
+        lines: list[str] = []
+        if self.errors is not None:
+            with suppress(OSError):
+                lines = self.errors.read_text("utf-8", errors="replace").splitlines()[-TAIL:]
+        marks = [number for number, line in enumerate(lines) if line.startswith(("error: ", "Traceback "))]
+        start = marks[-2] if len(marks) > 1 and lines[marks[-2]].startswith("Traceback ") else (marks or [None])[-1]
+        return lines[start:] if start is not None else lines[len(lines) - otherwise :]
 
 
 def build_child_command(arguments: Sequence[str]) -> list[str]:
@@ -183,7 +185,7 @@ def _reserve_port() -> Iterator[int]:
                 holder.close()
             yield port
             return
-    raise RankLost("No port of this machine can be bound, so that the ranks cannot find each other.")
+    raise QedError("No port of this machine can be bound, so that the ranks cannot find each other.")
 
 
 @contextmanager
@@ -299,11 +301,8 @@ class Watch:
     def _show_errors(self, first: Rank) -> None:
         """Show what the first rank to fail has said, and the errors of others: of a common one, one rank tells."""
         for rank in self.ended:
-            if rank is first:
-                lines = rank.read_tail()
-            else:
-                lines = [line for line in rank.read_tail() if line.startswith("error: ") and rank.code != LOST]
-            for line in lines:
+            shown = rank is first or rank.code != LOST
+            for line in rank.read_errors(TAIL if rank is first else 0) if shown else ():
                 _say(f"[rank {rank.number}] {line}")
 
 

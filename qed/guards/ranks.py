@@ -50,9 +50,8 @@ class Store(Protocol):
 class Beat:
     """What a rank says of itself.
 
-    `count` rises with every heartbeat; `idle` is the number of seconds without progress, as its watchdog counts them;
-    `waiting` is the collective that it waits in, or empty; `sequence` the number of collectives that it has entered;
-    `left` why it has ended, or empty.
+    `count` rises with every heartbeat; `waiting` is the collective that it waits in, or empty; `sequence` the number of
+    collectives that it has entered; `left` why it has ended, or empty.
     """
 
     count: int = 0
@@ -60,7 +59,6 @@ class Beat:
     host: str = "an unknown machine"
     step: int = 0
     stage: str = watchdog.LOAD
-    idle: float = 0.0
     waiting: str = ""
     sequence: int = 0
     left: str = ""
@@ -135,7 +133,8 @@ class RankMonitor:
         self._done.set()
         with suppress(ValueError):
             watchdog.explanations.remove(self.explain_wait)
-        for thread in self._threads:
+        # A second signal ends a run at once.
+        for thread in self._threads if not isinstance(error, KeyboardInterrupt) else ():
             thread.join(FAREWELL)
 
     def end_with(self, error: BaseException | None) -> None:
@@ -199,13 +198,20 @@ class RankMonitor:
             f"Rank {self.rank} waits in '{self._waiting or 'no collective'}' for " + "; ".join(map(str, missing)) + "."
         )
 
-    def build_error(self, patience: float = 0.0) -> RankLost:
+    def build_error(self, seconds: float = 5.0) -> RankLost:
         """Build the error for a collective that failed because a rank is missing.
 
         Args:
-            patience: seconds of silence after which a rank counts as missing; 0 stands for two heartbeats.
+            seconds: how long to wait until it is clear which one: a rank that was killed is silent only after a while.
         """
-        return RankLost(self._describe_loss(self.find_missing(patience or 2 * self.tick)))
+        patience, gone = 2 * self.tick, list[Missing]()
+        for _ in range(int(seconds / self.tick)):
+            missing = self.find_missing(patience)
+            gone = [one for one in missing if self.beats[one.rank].left or self._find_silence(one.rank) >= patience]
+            if gone:
+                break
+            time.sleep(self.tick)
+        return RankLost(self._describe_loss(gone or self.find_missing(patience)))
 
     # The threads. Talking may block, and then watching goes on.
 
@@ -238,7 +244,7 @@ class RankMonitor:
     def write_beat(self, count: int) -> None:
         """Write heartbeat number `count`."""
         dog = watchdog.find_watchdog()
-        seen = {"step": dog.step, "stage": dog.stage, "idle": dog.idle} if dog is not None else {}
+        seen = {"step": dog.step, "stage": dog.stage} if dog is not None else {}
         own = Beat(count, os.getpid(), socket.gethostname(), waiting=self._waiting, sequence=self._sequence)
         self.store.set(f"beat/{self.rank}", json.dumps({**asdict(own), **seen, "left": self._left}))
 
@@ -267,8 +273,8 @@ class RankMonitor:
             beat = Beat(**json.loads(self.store.get(key))) if before.count or self.store.check([key]) else before
             self.silent[rank] = self.silent[rank] + seconds if beat.count == before.count else 0.0
             self.beats[rank] = beat
-            # Who waits for a rank that makes progress is not stuck: only the watchdog of that rank may complain.
-            if self._waiting and beat.sequence < self._sequence and beat.idle <= self.tick and not self.silent[rank]:
+            # Who waits for a rank that is there does not hang: that rank has a watchdog of its own.
+            if self._waiting and beat.sequence < self._sequence and not beat.left and not self.silent[rank]:
                 watchdog.beat()
 
     def _watch(self) -> None:

@@ -62,15 +62,12 @@ class Watchdog:
         heartbeat: a file that is updated every few seconds with the current step and stage; None writes none.
         seconds: the shortest deadline; 0 disables the watchdog.
         report: how a hang is reported.
-
-    `idle` is the number of seconds without progress.
     """
 
     def __init__(self, heartbeat: Path | None, seconds: float, report: HangReport | None = None) -> None:
         self.heartbeat = heartbeat
         self.seconds = seconds
         self.report = report
-        self.idle = 0.0
         self.tick = min(TICK, seconds / 4)
         self.step, self.stage, self.entered = 0, LOAD, time.monotonic()
         self.spent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
@@ -91,17 +88,17 @@ class Watchdog:
 
     def watch(self, breached: Callable[[Breach], None]) -> None:
         """Count ticks until the run ends, or call `breached` once a deadline has passed."""
-        last, since = beat(), HEARTBEAT
+        last, idle, since = beat(), 0.0, HEARTBEAT
         while not self._done.wait(self.tick):
             now = beat()
             # `beat` above counts one; any more come from progress.
-            self.idle = self.idle + self.tick if now == last + 1 else 0.0
+            idle = idle + self.tick if now == last + 1 else 0.0
             last, since = now, since + self.tick
             if since >= HEARTBEAT:
-                self._write_heartbeat(self.idle)
+                self._write_heartbeat(idle)
                 since = 0.0
-            if self.idle >= self.deadline():
-                breached(Breach(self.step, self.stage, self.idle))
+            if idle >= self.deadline():
+                breached(Breach(self.step, self.stage, idle))
                 return
 
     def end(self) -> None:

@@ -256,6 +256,19 @@ def test_a_suspended_launcher_suspends_its_ranks(launch: Launch, tmp_path: Path)
     going.send_signal(signal.SIGTERM)
 
 
+def test_an_error_is_shown_from_its_beginning(launch: Launch, tmp_path: Path) -> None:
+    """With its traceback, and without the warnings before it."""
+    program = """
+if rank == 1:
+    print("a warning\\nTraceback (most recent call last):\\n  one\\nerror: a\\nmore", file=sys.stderr)
+    sys.exit(3)
+wait()"""
+    _, _, err = finish(launch(program, patience=0.1), tmp_path)
+    assert err.splitlines() == [
+        f"[rank 1] {line}" for line in ("Traceback (most recent call last):", "  one", "error: a", "more")
+    ]
+
+
 def test_output_of_many_lines_is_cut_to_its_end(launch: Launch, tmp_path: Path) -> None:
     program = "if rank == 1:\n    print(*range(1000), sep='\\n', file=sys.stderr)\n    sys.exit(3)\nwait()"
     _, _, err = finish(launch(program, patience=0.1), tmp_path)

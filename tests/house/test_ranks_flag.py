@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +51,17 @@ def test_ranks_are_started_with_the_same_command(run: Run, launched: list[Any], 
     ((command, ranks),) = launched
     assert ranks == 2
     assert command[-6:] == ["-m", "qed", "grpo", "--steps", "3", "seed=4"]
+
+
+def test_the_launcher_is_light() -> None:
+    """It lives as long as the run, beside ranks that need the memory."""
+    code = (
+        "import sys\nfrom qed.cli import main\nmain.run_ranks = lambda *_: 0\n"
+        "try:\n    main.main(['grpo', '--ranks', '2'])\nexcept SystemExit as left:\n    assert not left.code\n"
+        "print({'torch', 'transformers', 'numpy', 'datasets'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 def test_one_rank_is_this_process(run: Run, recipes: Any, launched: list[Any]) -> None:
