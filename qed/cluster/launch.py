@@ -77,8 +77,9 @@ class Rank:
             with suppress(OSError):
                 lines = self.errors.read_text("utf-8", errors="replace").splitlines()[-TAIL:]
         marks = [number for number, line in enumerate(lines) if line.startswith(("error: ", "Traceback "))]
-        start = marks[-2] if len(marks) > 1 and lines[marks[-2]].startswith("Traceback ") else (marks or [None])[-1]
-        return lines[start:] if start is not None else lines[len(lines) - otherwise :]
+        if len(marks) > 1 and lines[marks[-2]].startswith("Traceback "):
+            marks.pop()
+        return lines[marks[-1] if marks else len(lines) - otherwise :]
 
 
 def build_child_command(arguments: Sequence[str]) -> list[str]:

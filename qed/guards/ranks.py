@@ -14,12 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Protocol
 
 from qed.errors import Interrupted, NothingTrained, RankLost
 from qed.guards import watchdog
+from qed.guards.heartbeats import Beat, Missing, Store
 from qed.guards.signals import Stop
 from qed.guards.watchdog import Breach, HangReport
 
@@ -28,56 +28,6 @@ SILENCE = 30.0  # seconds without a heartbeat after which a rank is lost, if run
 FAREWELL = 5.0  # seconds that rank 0, which may hold the store, waits at the end for the others to leave
 MAX_REASON = 300  # characters
 GONE = "gone"  # of a rank that has ended as all do: its run is complete, or stopped, or has trained nothing
-
-
-class Store(Protocol):
-    """What is used of a `torch.distributed.Store`; a clone with a timeout of a few seconds, used by nobody else."""
-
-    def set(self, key: str, value: str) -> None:
-        """Write a value."""
-
-    def get(self, key: str) -> bytes:
-        """Read a value that exists."""
-
-    def check(self, keys: list[str]) -> bool:
-        """Return whether all keys exist."""
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number that begins at 0, and return the sum."""
-
-
-@dataclass(frozen=True)
-class Beat:
-    """What a rank says of itself.
-
-    `count` rises with every heartbeat; `waiting` is the collective that it waits in, or empty; `sequence` the number of
-    collectives that it has entered; `left` why it has ended, or empty.
-    """
-
-    count: int = 0
-    process: int = 0
-    host: str = "an unknown machine"
-    step: int = 0
-    stage: str = watchdog.LOAD
-    waiting: str = ""
-    sequence: int = 0
-    left: str = ""
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A rank that the others cannot count on: where it runs, its last known step and stage, and why it is missing."""
-
-    rank: int
-    host: str
-    process: int
-    step: int
-    stage: str
-    why: str
-
-    def __str__(self) -> str:
-        where = f"process {self.process} on {self.host}" if self.process else self.host
-        return f"rank {self.rank} ({where}): {self.why}, last in stage '{self.stage}' of step {self.step}"
 
 
 class RankMonitor:
