@@ -46,6 +46,7 @@ ORDER = [
     "report",
     "trackers",
     "loops",
+    "cluster",
     "doctor",
     "cli",
     "api",
