@@ -21,7 +21,7 @@ from qed.models import lora
 from qed.models.load import is_new, load_model, prepare_model
 from qed.runs import manifest
 from qed.runs.manifest import parse_step
-from qed.training import checkpoints
+from qed.training.checkpoint_writer import save_reference
 from qed.training.learner import Learner
 from qed.types import Rollout
 
@@ -51,7 +51,7 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
     # A run that resumes from before this phase saves the reference again, because its settings may have changed.
     if setup.resumed is None or (parse_step(setup.resumed.name) or 0) < offset or not folder.is_dir():
-        checkpoints.save_reference(setup.run, offset, setup.model, setup.tokenizer, folder)
+        save_reference(setup.run, offset, setup.model, setup.tokenizer, folder)
         # Merging the adapters for the file rounds, so the file is read back: a resumed run gets the same weights.
         if not lora.has_adapters(setup.model):
             return None
