@@ -46,6 +46,13 @@ class Weight:
     read: Callable[[], Tensor]
     sharded: bool
 
+    @staticmethod
+    def of(name: str, source: Source, dtype: str) -> Weight:
+        """Return a source under its name in the file, where numbers are rounded to a dtype unless it is float32."""
+        rounds = dtype != "float32" and source.dtype.is_floating_point
+        kind: torch.dtype = getattr(torch, dtype) if rounds else source.dtype
+        return Weight(name, source.shape, kind, source.read, source.sharded)
+
     @property
     def nbytes(self) -> int:
         """The number of bytes in the file."""
@@ -75,23 +82,16 @@ class ModelFiles:
         sources = lora.list_merged(model) if adapted else _list_sources(model)
         self.shell = qlora.build_unquantized_shell(model) if adapted else model
         self.dtype = dtype
-        self.sources = _drop_tied(model, sources)
-        names = _find_names_in_file(self.shell, self.sources)
+        sources = _drop_tied(model, sources)
+        names = _find_names_in_file(self.shell, sources)
         self.streamed = names is not None
-        kind = None if dtype == "float32" else getattr(torch, dtype)
         weights = [
-            Weight(
-                name if names is None else names[name],
-                source.shape,
-                kind if kind is not None and source.dtype.is_floating_point else source.dtype,
-                source.read,
-                source.sharded,
-            )
-            for name, source in self.sources.items()
+            Weight.of(file_name, sources[name], dtype)
+            for name, file_name in (names or {name: name for name in sources}).items()
         ]
-        # In the order of the files, which is the order in which the ranks gather them.
-        ordered = [weight for _, each in _cut_into_files(weights) for weight in each]
-        self.weights = ordered if self.streamed else weights
+        files = _cut_into_files(weights) if self.streamed else [("", weights)]
+        self.cuts = [(file, len(each)) for file, each in files]  # the files, and how many weights each has
+        self.weights = [weight for _, each in files for weight in each]  # in the order in which the ranks gather them
 
     def copy_to_host(self, keep: bool = True) -> None:
         """Copy the weights to host memory, so that training may go on before they are written.
@@ -139,13 +139,15 @@ class ModelFiles:
         """Write the weights, which are taken from `turn` in their order."""
         turn = turn or iter(self.weights)
         if not self.streamed:
-            whole = {name: next(turn).load() for name in self.sources}
+            whole = {weight.name: weight.load() for weight in turn}
             self.shell.save_pretrained(folder, state_dict=whole, max_shard_size=SHARD_BYTES)
             self._write_dtype(folder)
             return
-        files = _cut_into_files(self.weights)
-        for name, weights in files:
-            _write_file(folder / name, weights, turn)
+        first, files = 0, []
+        for name, count in self.cuts:
+            files.append((name, self.weights[first : first + count]))
+            _write_file(folder / name, files[-1][1], turn)
+            first += count
         if len(files) > 1:
             _write_index(folder, files)
 
@@ -191,7 +193,7 @@ def _drop_tied(model: Any, sources: dict[str, Source]) -> dict[str, Source]:
 
 
 def _find_names_in_file(model: Any, sources: dict[str, Source]) -> dict[str, str] | None:
-    """Return the names in the file that transformers gives weights on saving; None where it changes tensors too."""
+    """Return the names that transformers gives weights on saving, in its order; None where it changes tensors too."""
     if any(source.dtype not in DTYPES for source in sources.values()):
         return None
     empty = {name: torch.empty(source.shape, dtype=source.dtype, device="meta") for name, source in sources.items()}
