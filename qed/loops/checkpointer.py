@@ -15,8 +15,8 @@ from qed.rollout.stages import Stream
 from qed.runs import manifest
 from qed.training import checkpoints
 from qed.training.best import keep_best
+from qed.training.checkpoint_writer import Content, build_ranks, save_checkpoint
 from qed.training.learner import Learner
-from qed.training.parallel import read_full
 
 
 class Checkpointer:
@@ -53,7 +53,7 @@ class Checkpointer:
         self.learner, self.ema_reference, self.non_finite = learner, ema_reference, non_finite
         self.stream: Stream[Any] | None = None
         self.collector: RolloutCollector | None = None
-        tensors, state = setup.read_state()
+        state = setup.read_state()
         self.first = self.step = max(offset, state["step"])
         last = offset + settings.learner.steps
         self.resumes = offset < state["step"] <= last and state.get("phase") == name
@@ -61,7 +61,7 @@ class Checkpointer:
         setup.signal_steps = max(setup.signal_steps, state.get("run_signal_steps", 0))
         if self.resumes:
             non_finite.in_a_row = state.get("skipped_in_a_row", 0)
-            learner.load_state(ema_reference.load(tensors, state.get("reference_moves", 0)))
+            self._load_tensors(state.get("reference_moves", 0))
             learner.algorithm = replace_fields(settings.algorithm, state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
         # The checkpoint of the first step exists if an earlier phase, or the run before it was resumed, has saved it.
@@ -100,21 +100,25 @@ class Checkpointer:
         with self.setup.timer("save"):
             state = self._build_state() | {"best": self.step if best else best_step}
             rows = self._copied.to_rows() if self._copied else []
-            tensors = {
-                name: read_full(tensor)
-                for name, tensor in {**self.learner.state(), **self.ema_reference.state()}.items()
-            }
-            model, tokenizer, dtype = self.setup.model, self.setup.tokenizer, self.settings.run.save_dtype
-
-            def save() -> None:
-                checkpoints.save_checkpoint(run, self.step, model, tokenizer, tensors, state, rows, dtype)
-                if best:
-                    checkpoints.set_pointer(run, "BEST", self.step)
-                keep_best(run, self.settings.run, scores, self.setup.boundaries)
-
-            with parallel.gather_weights(model):
-                parallel.run_on_first(save)
+            tensors = {**self.learner.state(), **self.ema_reference.state()}
+            content = Content(tensors, state, rows, self.settings.run.save_dtype)
+            ranks = build_ranks(parallel)
+            save_checkpoint(run, self.step, self.setup.model, self.setup.tokenizer, content, ranks)
             self._saved = self.step
+            parallel.run_on_first(lambda: self._select(scores, best))
+
+    def _select(self, scores: Mapping[int, float], best: bool) -> None:
+        """Point BEST to the saved step if it is the best, and delete the checkpoints that are not kept."""
+        if best:
+            checkpoints.set_pointer(self.setup.run, "BEST", self.step)
+        keep_best(self.setup.run, self.settings.run, scores, self.setup.boundaries)
+
+    def _load_tensors(self, moves: int) -> None:
+        """Load the optimizer's state, and the reference model after `moves` updates, from the checkpoint."""
+        assert self.setup.resumed is not None
+        like = {**dict(self.setup.model.named_parameters()), **self.ema_reference.describe()}
+        tensors = checkpoints.read_tensors(self.setup.resumed, like)
+        self.learner.load_state(self.ema_reference.load(tensors, moves))
 
     def _build_state(self) -> dict[str, Any]:
         """Return the part of the state that is stored as JSON."""

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from qed.models import lora
 from qed.training.parallel import ALONE, Parallel, take_part
+from qed.training.slices import get_local, take_rows
 
 PREFIX = "reference."  # of the names of the reference's weights in a checkpoint's state
 
@@ -49,14 +50,18 @@ class EMAReference:
 
     def state(self) -> dict[str, Tensor]:
         """Return the reference's weights for a checkpoint; none as long as they are those at the start of the phase."""
-        return {PREFIX + name: weight for name, weight in self._weights().items()} if self.moves else {}
+        return self.describe() if self.moves else {}
+
+    def describe(self) -> dict[str, Tensor]:
+        """Return the reference's weights by their names in a checkpoint, whose rows `load` needs."""
+        return {PREFIX + name: weight for name, weight in self._weights().items()}
 
     @torch.no_grad()
-    def load(self, tensors: dict[str, Tensor], moves: int) -> dict[str, Tensor]:
+    def load(self, tensors: Mapping[str, Tensor], moves: int) -> dict[str, Tensor]:
         """Restore the weights that `state()` returned after `moves` updates, and return the remaining tensors."""
         self.moves = moves
         for name, weight in (self._weights() if moves else {}).items():
-            weight.copy_(tensors[PREFIX + name])
+            get_local(weight).copy_(take_rows(tensors[PREFIX + name], weight))
         return {name: tensor for name, tensor in tensors.items() if not name.startswith(PREFIX)}
 
     @torch.no_grad()

@@ -21,7 +21,7 @@ from qed.models import lora
 from qed.models.load import is_new, load_model, prepare_model
 from qed.runs import manifest
 from qed.runs.manifest import parse_step
-from qed.training import checkpoints
+from qed.training.checkpoint_writer import build_ranks, save_reference
 from qed.training.learner import Learner
 from qed.training.parallel import read_full
 from qed.types import Rollout
@@ -54,10 +54,7 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
     parallel = setup.parallel
     earlier = setup.resumed is None or (parse_step(setup.resumed.name) or 0) < offset
     if earlier or parallel.run_on_first(lambda: not folder.is_dir()):
-        with parallel.gather_weights(setup.model):
-            parallel.run_on_first(
-                lambda: checkpoints.save_reference(setup.run, offset, setup.model, setup.tokenizer, folder)
-            )
+        save_reference(setup.run, offset, setup.model, setup.tokenizer, folder, build_ranks(parallel))
         # Merging the adapters for the file rounds, so the file is read back: a resumed run gets the same weights. A
         # sharded model cannot be copied.
         if not (lora.has_adapters(setup.model) or parallel.is_sharded(setup.model)):

@@ -93,9 +93,9 @@ class Setup:
         """The grader of the current phase."""
         return self.materials[self.current].grader
 
-    def read_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Read the tensors and the JSON state of the checkpoint to resume from; a fresh run is at step 0."""
-        return checkpoints.read_state(self.resumed) if self.resumed else ({}, {"step": 0})
+    def read_state(self) -> dict[str, Any]:
+        """Read the JSON state of the checkpoint to resume from; a fresh run is at step 0."""
+        return checkpoints.read_state(self.resumed) if self.resumed else {"step": 0}
 
 
 @contextmanager

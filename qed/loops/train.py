@@ -60,7 +60,7 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
 def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
     """Run the steps of one phase that are not done yet, and set `setup.last`; see `Phase` for the arguments."""
     name = name_phase(settings)
-    _, state = setup.read_state()
+    state = setup.read_state()
     steps = recall_steps(setup, settings, name)
     if setup.resumed is not None and state["phase"] != name and steps is not None and state["step"] >= offset + steps:
         setup.last = offset + steps

@@ -41,6 +41,7 @@ from qed.training.logps import compute_scores
 from qed.training.optim import compute_learning_rate, load_optimizer_tensors, make_optimizer, read_optimizer_tensors
 from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
 from qed.training.parallel import ALONE, Parallel, call_scores, read_full, take_part
+from qed.training.slices import Part
 from qed.training.spreading import spread_microbatches
 from qed.types import Rollout
 
@@ -247,11 +248,11 @@ class Learner:
         """Return the weights for a sampler: the model itself, which in-process samplers share."""
         return self.model
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Part]:
         """Return the optimizer's state; the weights are saved separately."""
         return read_optimizer_tensors(self.optimizer, self.model)
 
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
+    def load_state(self, tensors: Mapping[str, Part]) -> None:
         """Load what `state` returned."""
         load_optimizer_tensors(self.optimizer, self.model, tensors)
 

@@ -71,7 +71,7 @@ ROOMS = {
     "yaml": ["config/", "report/", "trackers/follow.py"],
     "transformers": ["training/attention.py", "models/", "sampling/"],
     "tokenizers": ["models/"],
-    "safetensors": ["training/checkpoints.py", "training/export.py", "models/"],
+    "safetensors": ["training/checkpoint_writer.py", "training/export.py", "training/slices.py", "models/"],
     "zstandard": ["runs/run.py", "data/sources/texts.py"],
     "rich": ["console/"],
     "IPython": ["console/"],
