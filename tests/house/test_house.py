@@ -59,7 +59,7 @@ ROOMS = {
     "sympy": [],
     "mpmath": ["grading/"],
     "vllm": [],
-    "ray": [],
+    "ray": ["cluster/"],
     "wandb": ["trackers/wandb.py"],
     "tensorboard": ["trackers/tensorboard.py"],
     "trackio": ["trackers/trackio.py"],
