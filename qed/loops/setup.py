@@ -24,6 +24,7 @@ from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
+from qed.loops.device_fit import settle_device_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
@@ -53,6 +54,7 @@ class Setup:
     console: Console
     stop: Stop
     launch: Launch
+    settings: Settings | PipelineSettings  # with the defaults for the device
     device: torch.device
     model: Any
     tokenizer: Any
@@ -120,6 +122,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         copy_warnings(run.log_line),
     ):
         console.log = run.log_line
+        settings, launch = settle_device_defaults(settings, launch, device, run, console)
         settings = restore_precision(settings, run.folder, launch)
         try:
             with _roll_back_on_error(folder, aside, launch):
@@ -200,6 +203,7 @@ def _build_setup(
         console=console,
         stop=stop,
         launch=launch,
+        settings=settings,
         device=device,
         model=policy.model,
         tokenizer=policy.tokenizer,

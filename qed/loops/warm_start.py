@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from qed.config.changes import list_changes
+from qed.config.keys import list_origins
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import resolve_settings
 from qed.config.values import dump_settings
 from qed.errors import DataError, Interrupted, UsageError
+from qed.loops.resume import list_phases
 from qed.loops.setup import open_run
 from qed.loops.train import run_phases
 from qed.runs.run import Launch
@@ -49,11 +51,14 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
     if not model.is_dir():
         # Two runs may need the same model at once: each trains its own, and the first to end renames its folder.
         temporary = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
-        sft_launch = replace(launch, resume=False, overwrite=False, command=(*launch.command, "# start"))
+        resolved = resolve_settings("sft", [config])
+        origins = list_origins(resolved.settings, resolved.origins)
+        command = (*launch.command, "# start")
+        sft_launch = replace(launch, resume=False, overwrite=False, command=command, origins=origins)
         try:
             with open_run(replace(start, run=replace(start.run, out=str(temporary))), sft_launch, "start") as setup:
                 setup.console.say(f"Warm start first: qed sft {config}.")
-                run_phases(setup, [start])
+                run_phases(setup, list_phases(setup.settings))
             if not model.is_dir():
                 temporary.rename(folder)
         except Interrupted as stopped:
