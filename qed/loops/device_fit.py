@@ -15,12 +15,12 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import qed
 from qed.config.phases import Settings
 from qed.config.settings import LearnerSettings, ModelSettings
 from qed.config.values import format_value
@@ -48,6 +48,7 @@ from qed.loops.memory import measure_shape
 from qed.loops.resume import list_phases
 from qed.models import lora
 from qed.models.load import is_new, load_outline
+from qed.runs.environment import read_version
 from qed.runs.run import Launch, Run, write_whole
 
 SECONDS = 600  # after which a measurement is given up
@@ -209,7 +210,7 @@ def _find_cache_file(request: FitRequest, settings: Settings, card: Card) -> Pat
         "arguments": request.arguments,
         "config": config.read_text(encoding="utf-8") if config.is_file() else "",
         "card": (card.name, card.capability, card.memory),
-        "versions": [version(name) for name in ("qed", "torch", "transformers")],
+        "versions": [qed.__version__, *map(read_version, ("torch", "transformers"))],
     }
     key = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:16]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
