@@ -27,7 +27,7 @@ from qed.config import plugins
 from qed.config.arguments import drop_flags
 from qed.config.fields import Table
 from qed.config.help import format_command_help, format_overview
-from qed.config.keys import list_paths
+from qed.config.keys import list_origins
 from qed.config.phases import PipelineSettings
 from qed.config.resolve import Resolved, read_sources, resolve_settings
 from qed.errors import DataError, QedError, UsageError
@@ -150,18 +150,19 @@ def _find_help_table(command: str, rest: Sequence[str]) -> Table:
 
 def run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dict[str, Any]:
     """Run the recipe of a command with its settings; `home` is the folder of --out if the run is inside it."""
+    origins = list_origins(resolved.settings, resolved.origins)
     if resolved.flags.dry_run:
         from qed.loops.dry_run import run_dry
 
-        run_dry(resolved.settings)
+        run_dry(resolved.settings, origins)
         return {}
     from qed.loops.warm_start import warm_start
     from qed.runs.run import Launch
 
-    flags, paths = resolved.flags, list_paths(resolved.settings)
+    flags = resolved.flags
     launch = Launch(
         command=("qed", *arguments),
-        origins={paths.get(key, key): origin for key, origin in resolved.origins.items()},
+        origins=origins,
         resume=_should_resume(resolved),
         requeue=flags.requeue,
         overwrite=flags.overwrite,

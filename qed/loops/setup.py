@@ -25,6 +25,7 @@ from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
+from qed.loops.device_fit import settle_device_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
@@ -57,6 +58,7 @@ class Setup:
     console: Console
     stop: Stop
     launch: Launch
+    settings: Settings | PipelineSettings  # with the defaults for the device
     device: torch.device
     model: Any
     tokenizer: Any
@@ -127,7 +129,11 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
     ):
         console.log = run.log_line
         stop.together = parallel.world > 1
-        settings = parallel.run_on_first(lambda: restore_precision(settings, run.folder, launch))
+        # `name=name` in these functions: the values of now, as they are assigned here.
+        settings, launch = parallel.run_on_first(
+            lambda given=settings, started=launch: settle_device_defaults(given, started, device, run, console)
+        )
+        settings = parallel.run_on_first(lambda given=settings: restore_precision(given, run.folder, launch))
         try:
             with _roll_back_on_error(folder, aside, launch) if parallel.is_first else nullcontext():
                 resumed = parallel.run_on_first(
@@ -227,6 +233,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
         console=console,
         stop=stop,
         launch=launch,
+        settings=settings,
         device=device,
         model=policy.model,
         tokenizer=policy.tokenizer,

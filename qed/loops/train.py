@@ -13,6 +13,7 @@ from qed.loops.epochs import recall_steps
 from qed.loops.non_finite import describe_end
 from qed.loops.online import train_online
 from qed.loops.preferences import train_preferences
+from qed.loops.resume import list_phases
 from qed.loops.setup import Setup, open_run
 from qed.loops.sft import train_sft
 from qed.report.model_card import write_card
@@ -29,13 +30,13 @@ def train(settings: Settings, launch: Launch) -> dict[str, Any]:
         the run's folder, its last step and the figures of the last evaluation.
     """
     with open_run(settings, launch, Path(settings.method).stem) as setup:
-        return run_phases(setup, [settings])
+        return run_phases(setup, list_phases(setup.settings))
 
 
 def run_pipeline(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
     """Train with SFT and then RL in one run; either can be skipped."""
     with open_run(settings, launch, "pipeline") as setup:
-        return run_phases(setup, settings.phases())
+        return run_phases(setup, list_phases(setup.settings))
 
 
 def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:

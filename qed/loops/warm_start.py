@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from qed.config.changes import list_changes
+from qed.config.keys import list_origins
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import resolve_settings
 from qed.config.values import dump_settings
 from qed.errors import DataError, Interrupted, UsageError
+from qed.loops.resume import list_phases
 from qed.loops.setup import open_run
 from qed.loops.train import run_phases
 from qed.models import load
@@ -52,11 +54,14 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
         # Two runs may need the same model at once: each trains its own, and the first to end renames its folder.
         parallel = join_ranks(load.pick_device(settings.model.device), seconds=settings.run.watchdog)
         temporary = folder.with_name(parallel.run_on_first(lambda: f"{folder.name}.{secrets.token_hex(4)}"))
-        sft_launch = replace(launch, resume=False, overwrite=False, command=(*launch.command, "# start"))
+        resolved = resolve_settings("sft", [config])
+        origins = list_origins(resolved.settings, resolved.origins)
+        command = (*launch.command, "# start")
+        sft_launch = replace(launch, resume=False, overwrite=False, command=command, origins=origins)
         try:
             with open_run(replace(start, run=replace(start.run, out=str(temporary))), sft_launch, "start") as setup:
                 setup.console.say(f"Warm start first: qed sft {config}.")
-                run_phases(setup, [start])
+                run_phases(setup, list_phases(setup.settings))
             parallel.run_on_first(lambda: _rename_unless(model, temporary, folder))
         except Interrupted as stopped:
             raise Interrupted(
