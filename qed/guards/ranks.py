@@ -90,7 +90,7 @@ class RankMonitor:
     def end_with(self, error: BaseException | None) -> None:
         """Note for the last heartbeat how this rank ends; of an error, whether this rank prints it."""
         if error is not None:
-            self.claim_failure()
+            claim_failure()
         agreed = error is None or isinstance(error, Interrupted | NothingTrained)
         self._left = GONE if agreed else f"has ended with {type(error).__name__}: {error}"[:MAX_REASON]
 
@@ -148,8 +148,8 @@ class RankMonitor:
             f"Rank {self.rank} waits in '{self._waiting or 'no collective'}' for " + "; ".join(map(str, missing)) + "."
         )
 
-    def build_error(self, seconds: float = 5.0) -> RankLost:
-        """Build the error for a collective that failed because a rank is missing.
+    def find_lost(self, seconds: float = 5.0) -> RankLost | None:
+        """Return the error for a collective that failed because a rank is missing; None if none is.
 
         Args:
             seconds: how long to wait until it is clear which one: a rank that was killed is silent only after a while.
@@ -161,7 +161,7 @@ class RankMonitor:
             if gone:
                 break
             time.sleep(self.tick)
-        return RankLost(self._describe_loss(gone or self.find_missing(patience)))
+        return RankLost(self._describe_loss(gone)) if gone else None
 
     # The threads. Talking may block, and then watching goes on.
 
@@ -276,6 +276,7 @@ class RankMonitor:
 
 
 _active: list[RankMonitor] = []  # the last one of this process, also once it is closed
+_assigned: list[bool] = []  # whether this rank prints the error that all have raised; empty until then
 
 
 @contextmanager
@@ -292,6 +293,24 @@ def watch_ranks(monitor: RankMonitor) -> Iterator[RankMonitor]:
         monitor.close()
 
 
+@contextmanager
+def in_collective(name: str) -> Iterator[None]:
+    """Say that this rank waits for the others while the block runs."""
+    for monitor in _active:
+        monitor.enter(name)
+    yield
+    for monitor in _active:
+        monitor.leave()
+
+
+def assign_failure(prints: bool) -> None:
+    """Say whether this rank prints the error that all ranks are about to raise."""
+    _assigned[:] = [prints]
+
+
 def claim_failure() -> bool:
-    """Return whether this process prints its error: of several ranks, the first to ask; without ranks, always."""
-    return all(monitor.claim_failure() for monitor in _active)
+    """Return whether this process prints its error.
+
+    Of an error that all ranks raise, the one that was assigned does; else the first to ask; without ranks, always.
+    """
+    return all(_assigned) if _assigned else all(monitor.claim_failure() for monitor in _active)

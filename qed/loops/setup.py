@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
+from qed.guards.ranks import RankMonitor, watch_ranks
 from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
@@ -125,15 +127,12 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         _open_records(folder, launch, parallel) as run,
         threads.restore_threads(),
         watch_run(run, settings.run.watchdog, parallel.is_first),
+        _watch_ranks(parallel, stop, settings.run.watchdog, run),
         copy_warnings(run.log_line),
     ):
         console.log = run.log_line
         stop.together = parallel.world > 1
-        # `name=name` in these functions: the values of now, as they are assigned here.
-        settings, launch = parallel.run_on_first(
-            lambda given=settings, started=launch: settle_device_defaults(given, started, device, run, console)
-        )
-        settings = parallel.run_on_first(lambda given=settings: restore_precision(given, run.folder, launch))
+        settings, launch = parallel.run_on_first(partial(_settle_settings, settings, launch, device, run, console))
         try:
             with _roll_back_on_error(folder, aside, launch) if parallel.is_first else nullcontext():
                 resumed = parallel.run_on_first(
@@ -149,6 +148,36 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         finally:
             stop.together = False
             console.end_phase()
+
+
+@contextmanager
+def _watch_ranks(parallel: Parallel, stop: Stop, seconds: float, run: Run) -> Iterator[None]:
+    """Exchange heartbeats with the other ranks; where one is lost, say which.
+
+    Raises:
+        RankLost: an operation of all ranks failed, because one has ended.
+    """
+    if parallel.world == 1:
+        yield
+        return
+    # The lowest rank that is left writes the event, even if it is not rank 0.
+    monitor = RankMonitor(parallel.open_store(), parallel.rank, parallel.world, stop, seconds, partial(Run.event, run))
+    with watch_ranks(monitor):
+        try:
+            yield
+        except RuntimeError as error:  # what torch.distributed raises
+            lost = monitor.find_lost()
+            if lost is None:
+                raise
+            raise lost from error
+
+
+def _settle_settings(
+    settings: Settings | PipelineSettings, launch: Launch, device: torch.device, run: Run, console: Console
+) -> tuple[Settings | PipelineSettings, Launch]:
+    """Return the settings with the defaults of the device, or those of the run that is resumed."""
+    settings, launch = settle_device_defaults(settings, launch, device, run, console)
+    return restore_precision(settings, run.folder, launch), launch
 
 
 def _open_records(folder: Path, launch: Launch, parallel: Parallel) -> Run:

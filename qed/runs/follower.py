@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
-from qed.errors import UsageError
+from qed.errors import QedError, UsageError
+from qed.guards.ranks import claim_failure
 from qed.runs.run import Row, Run
 from qed.types import Rollout
 
@@ -26,6 +29,7 @@ class FollowerRun(Run):
         self.home = Path(home) if home else folder
         self.attempt = attempt
         self.log = folder / "logs" / f"attempt_{attempt}" / f"rank_{rank}.log"
+        self.rank = rank
         self._written = set()
 
     def require_shared(self, host: str) -> None:
@@ -42,6 +46,15 @@ class FollowerRun(Run):
                 f"{host} does not see the run's folder {self.folder.resolve()}, in which rank 0 writes. Put --out on "
                 "storage that all machines share, under the same path."
             )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if error is not None and claim_failure():  # rank 0 has not noticed it yet
+            with suppress(OSError, QedError):
+                code = getattr(error, "exit_code", 1)
+                super().event("failed", reason=str(error)[:500], exit_code=code, rank=self.rank)
 
     def event(self, kind: str, **what: Any) -> None:
         """Leave it to rank 0, which has the same events."""

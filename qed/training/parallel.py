@@ -15,10 +15,12 @@ from __future__ import annotations
 import atexit
 import datetime
 import os
+import socket
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -30,6 +32,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from qed import errors
 from qed.errors import Diverged, Interrupted, QedError, UsageError
+from qed.guards.heartbeats import Store
+from qed.guards.ranks import assign_failure, in_collective
 from qed.guards.signals import Stop, allow_stop_in_section
 from qed.models.families import split_head
 
@@ -39,6 +43,7 @@ SCORES = "compute_scores"  # the name of the scoring function among a sharded mo
 BUCKET = 2**26  # elements of gradients that are summed in one call
 # The number of this process among those of its machine, and their number, in the environment of torchrun.
 LOCAL = (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
+STORE_SECONDS = 5  # that a request to the store of the ranks may take
 FOREVER = datetime.timedelta(days=7)  # a wait that the watchdog ends, if anything does
 
 
@@ -93,6 +98,7 @@ class Parallel:
             if described
         ]
         if failed:
+            assign_failure(prints=self.is_first)
             rank = min(failed)[1]
             raise error if error is not None and rank == self.rank else _rebuild_error(outcomes[rank][1] or {}, rank)
         return [cast(T, value) for value, _ in outcomes]
@@ -133,7 +139,8 @@ class Parallel:
     def sum_in_place(self, tensor: Tensor) -> Tensor:
         """Add up a tensor over the ranks."""
         if self.world > 1:
-            dist.all_reduce(tensor)
+            with in_collective("sum"):
+                dist.all_reduce(tensor)
         return tensor
 
     def shard_model(self, model: nn.Module, scores: Callable[..., Any]) -> nn.Module:
@@ -179,8 +186,7 @@ class Parallel:
                 if parameter.grad is None:  # a rank without rows
                     parameter.grad = torch.zeros_like(parameter)
             gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
-            flat = torch.cat([gradient.flatten() for gradient in gradients])
-            dist.all_reduce(flat)
+            flat = self.sum_in_place(torch.cat([gradient.flatten() for gradient in gradients]))
             for gradient, summed in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):  # type: ignore[no-untyped-call]
                 gradient.copy_(summed.view_as(gradient))
 
@@ -215,8 +221,18 @@ class Parallel:
     def _gather(self, value: T) -> list[T]:
         """Return the value of every rank, in their order."""
         values: list[Any] = [None] * self.world
-        dist.all_gather_object(values, value)
+        with in_collective("exchange of results"):
+            dist.all_gather_object(values, value)
         return values
+
+    def open_store(self) -> Store:
+        """Open a key-value store that all ranks share; rank 0 holds it."""
+        timeout = datetime.timedelta(seconds=STORE_SECONDS)
+        host = os.environ.get("MASTER_ADDR") or socket.gethostname()
+        make: Any = partial(dist.TCPStore, timeout=timeout)  # type: ignore[attr-defined]
+        store = make(host, 0, is_master=True, wait_for_workers=False) if self.is_first else None
+        host, port = self._gather((host, store.port if store is not None else 0))[0]
+        return store or make(host, port, is_master=False)  # type: ignore[no-any-return]
 
 
 ALONE = Parallel()
