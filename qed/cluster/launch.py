@@ -199,8 +199,8 @@ def _receive_signals() -> Iterator[list[int]]:
 
     previous: dict[int, Any] = {number: signal.getsignal(number) for number in (*EXIT_CODES, SAVE, signal.SIGTSTP)}
     for number, handler in previous.items():
-        # Under nohup SIGHUP is ignored, and stays so; the ranks inherit that.
-        if number != signal.SIGHUP or handler != signal.SIG_IGN:
+        # Under nohup SIGHUP is ignored, as SIGTSTP is without job control, and stays so; the ranks inherit that.
+        if number not in (signal.SIGHUP, signal.SIGTSTP) or handler != signal.SIG_IGN:
             signal.signal(number, note)
     try:
         yield received

@@ -41,7 +41,7 @@ class RankMonitor:
             to agree with the others before it acts on one.
         seconds: a rank whose heartbeat is missing for so long, at most 30 s, is lost: this process ends with exit code
             75, even if it is blocked in a collective. 0 ends nothing. A rank that is loading gets ten times as long.
-        record: writes an event; called on the lowest rank that is left.
+        record: writes an event into the run's events.jsonl; called on the lowest rank that is left.
         tick: seconds between two heartbeats.
     """
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -237,6 +238,30 @@ def test_a_killed_launcher_leaves_no_orphan(launch: Launch, tmp_path: Path) -> N
     going.kill()
     wait_for(lambda: all(has_ended(rank["process"]) for rank in ranks))
     assert going.wait() == -signal.SIGKILL
+
+
+@pytest.mark.faults
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells of a parent's death on Linux alone")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_launcher_may_end_at_any_moment(launch: Launch, tmp_path: Path, number: signal.Signals) -> None:
+    """Also while it starts its ranks, or while they start; each has the folder as its current one."""
+    for moment in range(20):
+        going = launch("wait()", 3)
+        time.sleep(0.03 * moment)
+        assert list_processes_in(tmp_path)
+        going.send_signal(number)
+        assert going.wait() in (-number, 128 + number)
+        wait_for(lambda: not list_processes_in(tmp_path))
+
+
+def list_processes_in(folder: Path) -> list[int]:
+    """List the processes whose current folder this is; one that waits to be reaped has none."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (place / "cwd").readlink() == folder:
+                found.append(int(place.name))
+    return found
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the state of a process is read from /proc")
