@@ -28,6 +28,7 @@ NAME = "qed_packed"
 # The rows on which `supports_packing` tests a model; the first two share a prompt.
 PROBE = ([1, 2, 3, 4, 5, 6, 7, 8, 9, 1], [1, 2, 3, 4, 5, 6, 7, 8, 2, 3], [3, 1, 2], [2, 2])
 PROBE_PROMPTS = (8, 8, 1, 1)
+BLOCK_DEVICES = ("cuda",)  # whose kernels of attention by blocks have a backward pass
 # The row on which attention by blocks is tried, of more than one block: a prompt, two answers to it, and a row alone.
 TRIAL = (Segment(0, 150), Segment(150, 110, 0, 150), Segment(260, 70, 0, 150), Segment(330, 90))
 TRIAL_ERROR = 0.02  # the largest relative error of values and gradients; a wrong mask gives more than 0.1
@@ -112,7 +113,7 @@ def choose_attention(shape: Shape) -> str:
     tried once for each shape; it does not where a compiler is missing or a head is too small or too large. By spans on
     every other device, for which the kernels have no backward pass.
     """
-    if shape.device.type != "cuda":
+    if shape.device.type not in BLOCK_DEVICES:
         return f"{shape.device.type} devices have no kernel for attention by blocks"
     if shape not in _FAULTS:
         _FAULTS[shape] = _find_fault(shape)
@@ -139,7 +140,9 @@ def _find_fault(shape: Shape) -> str:
                 gradients = [torch.autograd.grad(one.float().sin().sum(), inputs) for one in (found, expected)]
             with torch.autocast(shape.device.type, enabled=False), torch.no_grad():  # a kernel of its own
                 pairs += [(attend_blocks(mask, *inputs, None).transpose(1, 2), expected), *zip(*gradients, strict=True)]
-            error = max(float((one - other).float().norm() / other.float().norm()) for one, other in pairs)
+            error = max(
+                float((one - other).detach().float().norm() / other.detach().float().norm()) for one, other in pairs
+            )
             if not error <= TRIAL_ERROR:
                 return f"FlexAttention is wrong by {error:.2g} for {shape}"
     except torch.OutOfMemoryError:
@@ -150,8 +153,9 @@ def _find_fault(shape: Shape) -> str:
 
 
 def _describe_fault(error: Exception, shape: Shape) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"FlexAttention fails for {shape}: {type(error).__name__}: {lines[0]}"
+    cause = error.__cause__ or error  # what the compiler met, rather than that it failed
+    lines = str(cause).strip().splitlines() or [""]
+    return f"FlexAttention fails for {shape}: {type(cause).__name__}: {lines[0]}"
 
 
 def _attend(
@@ -175,13 +179,13 @@ def _attend(
     if window is not None and window >= layout.longest:
         window = None
     scaling = settings.get("scaling")
-    if query.device.type == "cuda":
-        return _attend_on_cuda(layout, query, key, value, scaling, window), None
+    if query.device.type in BLOCK_DEVICES:
+        return _attend_by_choice(layout, query, key, value, scaling, window), None
     return _attend_in_order(layout.spans, layout.order, query, key, value, scaling, window), None
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # the kernel is compiled by itself
-def _attend_on_cuda(
+def _attend_by_choice(
     layout: Layout, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
 ) -> Tensor:
     """Compute the attention of a packed row by blocks if possible, else by spans, [1, N, heads, D]."""

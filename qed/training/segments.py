@@ -25,7 +25,7 @@ class Segment(NamedTuple):
 
 
 class Visible(NamedTuple):
-    """What each of N inputs sees of the packed row: two intervals, [N] int32 each."""
+    """What each of N inputs sees of the packed row: two intervals, [N] int32 each, each with memory of its own."""
 
     own: Tensor  # from here to the input itself
     prompt: Tensor  # from here
@@ -45,7 +45,7 @@ def compute_visible(segments: Sequence[Segment], window: int | None, device: tor
     start, _, prompt, prompt_length = table.repeat_interleave(table[:, 1].long(), dim=0, output_size=count).unbind(1)
     place = torch.arange(count, dtype=torch.int32, device=device)
     if window is None:
-        return Visible(start, prompt, prompt + prompt_length)
+        return Visible(start.contiguous(), prompt.contiguous(), prompt + prompt_length)
     # The prompt ends where the segment begins in its row, wherever the two are in the packed row.
     in_prompt = prompt_length + (place - start) - (window - 1)
     return Visible(

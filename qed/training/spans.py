@@ -64,11 +64,10 @@ class Span:
         height = self.width
         if self._needs_mask(reach) and self.width * self.columns > MASK_ELEMENTS:
             # A piece computes `height` keys beyond the window, so it is not much longer than the window.
-            height = min(MASK_ELEMENTS // min(self.columns, 2 * reach), max(reach, SHORTEST_PIECE))
-        starts = range(0, self.width, max(1, height))
+            height = min(max(1, MASK_ELEMENTS // min(self.columns, 2 * reach)), max(reach, SHORTEST_PIECE))
         return [
             Piece(first, min(first + height, self.width), max(0, self.prompt_columns + first - reach + 1))
-            for first in starts
+            for first in range(0, self.width, max(1, height))
         ]
 
     def compute_mask(self, piece: Piece, window: int | None, dtype: torch.dtype) -> Tensor | None:
