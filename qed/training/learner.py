@@ -283,9 +283,7 @@ class Learner:
         device = self.parameters[0].device.type
         return torch.autocast(device, dtype=self.precision, enabled=self.precision != torch.float32)
 
-    def _score_outputs(
-        self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]
-    ) -> list[tuple[float, ...]]:
+    def _score_outputs(self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]) -> list[Sequence[float]]:
         """Compute the log-probs of each rollout's output under a model, 0 where it is not trained."""
         if not rollouts:
             return []
