@@ -198,7 +198,6 @@ def _tokenize(template: PromptTemplate, problems: Iterable[tuple[int, Problem]])
 
 
 def _encode(template: PromptTemplate, batch: Sequence[tuple[int, bool, tuple[Prompt, str]]]) -> Iterator[TokenRow]:
-    check_signals("load")
     encoded = template.encode([written for _, _, written in batch])
     for (number, verbatim, _), (prompt, reply) in zip(batch, encoded, strict=True):
         yield TokenRow(number, prompt, reply, verbatim)
@@ -208,6 +207,7 @@ def _report(problems: Sequence[Problem], say: Callable[[str], None]) -> Iterator
     """Yield the problems with their numbers, and say now and then how many have been read."""
     said = time.monotonic()
     for number, problem in enumerate(problems):
+        check_signals("load")
         if time.monotonic() - said >= SAID_EVERY:
             said = time.monotonic()
             say(f"Tokenising: {number:,} of {len(problems):,} problems.")

@@ -73,13 +73,16 @@ def dump_batch(setup: Setup, step: int, rollouts: Sequence[Rollout]) -> Path:
     folder = setup.run.folder / "dumps"
     count = len(list(folder.glob(f"step_{step:06d}*")))
     name = f"dumps/step_{step:06d}{f'-{count + 1}' if count else ''}.jsonl"
-    # Demonstrations from a store have no text.
-    read = setup.tokenizer.decode
-    texts = [rollout.text or read(list(rollout.output), skip_special_tokens=True) for rollout in rollouts]
-    rows = [_build_row(replace(rollout, text=text), step) for rollout, text in zip(rollouts, texts, strict=True)]
+    rows = (_build_row(_restore_text(rollout, setup.tokenizer), step) for rollout in rollouts)
     lines = "".join(json.dumps(_to_strict_json(row)) + "\n" for row in rows)
     setup.run.write(name, lines.encode())
     return setup.run.folder / name
+
+
+def _restore_text(rollout: Rollout, tokenizer: Any) -> Rollout:
+    """Return a rollout with the text of its tokens, which rows of SFT do not have."""
+    text = rollout.text or tokenizer.decode(list(rollout.output), skip_special_tokens=True)
+    return replace(rollout, text=text, prompt_text=rollout.prompt_text or tokenizer.decode(list(rollout.prompt)))
 
 
 def _build_row(rollout: Rollout, step: int) -> dict[str, Any]:
