@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -121,10 +122,10 @@ def precompute_logps(
         values = np.array([value for rollout in rollouts for value in rollout.ref_logps or ()], dtype=np.float64)
         parallel.run_on_first(lambda: _write_cache(cache, values))
         return list(rollouts)
-    cached = iter(logps.tolist())
+    ends = accumulate(lengths)
     return [
-        replace(rollout, ref_logps=tuple(islice(cached, length)))
-        for rollout, length in zip(rollouts, lengths, strict=True)
+        replace(rollout, ref_logps=array("d", logps[end - length : end].tobytes()))
+        for rollout, length, end in zip(rollouts, lengths, ends, strict=True)
     ]
 
 
@@ -132,8 +133,8 @@ def _build_key(network: nn.Module | lora.AdapterDisabled, learner: Learner, roll
     digest = hashlib.sha256(json.dumps([learner.temperature, str(learner.precision)]).encode())
     for rollout in rollouts:
         # Only trained tokens are scored. Without a mask the key is the one of earlier versions.
-        mask = [rollout.loss_mask] if rollout.loss_mask else []
-        digest.update(json.dumps([rollout.prompt, rollout.output, *mask]).encode())
+        mask = [list(rollout.loss_mask)] if rollout.loss_mask else []
+        digest.update(json.dumps([list(rollout.prompt), list(rollout.output), *mask]).encode())
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         values: np.ndarray = read_full(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy()

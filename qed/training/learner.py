@@ -304,9 +304,7 @@ class Learner:
     def _autocast(self) -> AbstractContextManager[object]:
         return compute_in(self.device.type, self.precision)
 
-    def _score_outputs(
-        self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]
-    ) -> list[tuple[float, ...]]:
+    def _score_outputs(self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]) -> list[Sequence[float]]:
         """Compute the log-probs of each rollout's output under a model, 0 where it is not trained."""
         if not rollouts:
             return []

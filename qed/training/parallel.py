@@ -107,10 +107,10 @@ class Parallel:
         """Compute something on rank 0, and return its result on all ranks; an error there is raised on all."""
         return self.exchange(compute if self.is_first else lambda: None)[0]  # type: ignore[return-value]
 
-    def split(self, items: Sequence[T]) -> list[T]:
+    def split(self, items: Sequence[T]) -> Sequence[T]:
         """Return this rank's part of a sequence: consecutive items, as many as the other ranks have or one more."""
         start, end = (number * len(items) // self.world for number in (self.rank, self.rank + 1))
-        return list(items[start:end])
+        return items[start:end]
 
     def map_split(self, compute: Callable[[Sequence[T]], list[Any]], items: Sequence[T]) -> list[Any]:
         """Compute a list from consecutive items, each rank for its part; the parts are joined in order."""
