@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ MAX_WORKERS = 8
 class GradeJob:
     """What `qed grade` grades: files, the columns of gold and answer, the mode of extraction, and a reward if any.
 
-    `seconds` of processor time are for one answer, where the reward is a file of the user's.
+    `seconds` of processor time are for one answer, where the reward is a file of the user's; its `workers` are as many
+    as the machine has cores, up to 8, if they are 0.
     """
 
     files: tuple[str, ...]
@@ -44,11 +46,12 @@ class GradeJob:
     reward: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     seconds: float = 10.0
+    workers: int = 0
 
     def describe(self, block: int) -> Row:
         """Describe the whole for its shards, with units of `block` rows."""
         data = [hash_file(Path(name)) for name in self.files]
-        about = {name: value for name, value in asdict(self).items() if name != "files"}
+        about = {name: value for name, value in asdict(self).items() if name not in ("files", "workers")}
         return {"kind": "grades", "block": block, "data": data, **about}
 
     def list_files(self) -> list[str]:
@@ -73,7 +76,7 @@ class GradeJob:
 
     def grade(self, rows: Rows) -> Iterator[Graded]:
         """Yield the rows with their verdicts, in order."""
-        judge, workers = self._load_grader()
+        judge, workers = self.grader
         symbolic.CHILD.start()  # the process loads while the first rows are read
         return grade_rows(rows, self.keys, self.mode, judge, workers)
 
@@ -112,12 +115,13 @@ class GradeJob:
             console.say(f"Every verdict is in {out}.")
         return figures
 
-    def _load_grader(self) -> tuple[Grader | None, int]:
-        """Return the grader of the reward and its number of workers; None grades by the final answer."""
+    @cached_property
+    def grader(self) -> tuple[Grader | None, int]:
+        """The grader of the reward and its number of workers; None grades by the final answer."""
         if not self.reward:
             return None, 1
         user_code = any(plugins.is_users_own(parse_reward(name).source) for name in self.reward)
-        workers = min(MAX_WORKERS, os.cpu_count() or 1) if user_code else 1
+        workers = (self.workers or min(MAX_WORKERS, os.cpu_count() or 1)) if user_code else 1
         pool = grader.Pool(workers, Limits(self.seconds, 6 * self.seconds))
         return grader.make_grader(self.reward, self.options, pool=pool), workers
 

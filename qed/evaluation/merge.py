@@ -66,7 +66,8 @@ def _merge_evaluation(out: Path, joined: Joined, overwrite: bool, console: Conso
     require_evaluations(out)
     whole = joined.whole
     _compare_environments(joined.infos, console)
-    write_environment(out, joined.infos[0]["environment"], [info["command"] for info in joined.infos])
+    commands = (info["command"] for info in joined.infos)
+    write_environment(out, joined.infos[0]["environment"], list(dict.fromkeys(commands)))
     units = iter(joined.units)
     figures: dict[str, Row] = {}
     records: dict[str, TaskRecord] = {}

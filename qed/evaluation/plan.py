@@ -6,6 +6,7 @@ A chunk is a unit of work that does not depend on what is finished, nor on how m
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -24,6 +25,7 @@ from qed.evaluation import benchmarks
 from qed.evaluation.benchmarks import Benchmark
 from qed.evaluation.finish import TaskRecord
 from qed.evaluation.outputs import list_references
+from qed.guards.redaction import redact
 from qed.guards.watchdog import enter_stage
 from qed.models import threads
 from qed.models.load import pick_device, read_window
@@ -32,6 +34,7 @@ from qed.rewards.grader import Grader
 from qed.rollout.agreement import IN_EVALUATION, require_sampler
 from qed.rollout.grader import load_evaluator, load_grader
 from qed.rollout.policy import Policy, load_policy, report_handover
+from qed.runs.environment import describe_environment
 from qed.runs.run import Row
 from qed.sampling.base import Sampling
 from qed.types import Problem
@@ -113,6 +116,16 @@ class Plan:
         chunks = {task.record.label: len(task.chunks) for task in self.tasks}
         whole: Row = json.loads(json.dumps({"kind": "evaluation", **about, "chunks": chunks, "tasks": records}))
         return whole
+
+    @cached_property
+    def about(self) -> Row:
+        """What belongs to the process that evaluates, and not to the whole."""
+        return {
+            "command": redact(shlex.join(self.request.command)),
+            "environment": describe_environment(self.policy.model.device, threads.describe_compute()),
+            "weights": {task.record.label: task.record.settings["weights"] for task in self.tasks},
+            "checks": self.checks,
+        }
 
 
 def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:

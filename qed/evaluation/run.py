@@ -8,7 +8,6 @@ has the same problems, so the result equals that of an uninterrupted evaluation,
 from __future__ import annotations
 
 import json
-import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,13 +30,11 @@ from qed.evaluation.plan import (
 from qed.evaluation.rows import build_rows
 from qed.evaluation.shards import Shard, ShardFile, find_shard_folder
 from qed.evaluation.store import Store, find_stored
-from qed.guards.redaction import redact
 from qed.guards.signals import EXIT_CODES, watch_signals
 from qed.guards.watchdog import HangReport, enter_stage, watch
 from qed.models import threads
 from qed.models.load import check_name
 from qed.rollout.stages import flatten, grade, sample
-from qed.runs.environment import describe_environment
 from qed.runs.run import Row, name_step_folder
 from qed.types import Request
 
@@ -60,7 +57,7 @@ def run_evaluation(request: EvaluationRequest, shard: Shard | None = None) -> di
     with _explain_stops(request, console):
         plan = plan_evaluation(request, console)
         if shard is not None:
-            return evaluate_shard(plan, shard, console)
+            return _evaluate_shard(plan, shard, console)
         figures = {task.record.label: _evaluate_task(plan, task, console) for task in plan.tasks}
     records = {task.record.label: task.record for task in plan.tasks}
     return build_result(request.folder, request.step, records, figures, plan.checks, console)
@@ -88,8 +85,7 @@ def _evaluate_task(plan: Plan, task: TaskPlan, console: Console) -> Row:
         console.say(f"{record.label}: already evaluated with these settings; nothing is sampled again.")
         return store.summary
     if not (request.folder / ENVIRONMENT).exists():
-        about = describe_shard(plan)
-        write_environment(request.folder, about["environment"], [about["command"]])
+        write_environment(request.folder, plan.about["environment"], [plan.about["command"]])
     _announce(task, request, console)
     done = store.find_finished({problem.id: task.bench.samples_of(problem) for problem in task.kept})
     chunks = dict(enumerate(task.chunks))
@@ -98,20 +94,25 @@ def _evaluate_task(plan: Plan, task: TaskPlan, console: Console) -> Row:
     return finish_task(store, record, request.model, console)
 
 
-def evaluate_shard(plan: Plan, shard: Shard, console: Console) -> Row:
+def _evaluate_shard(plan: Plan, shard: Shard, console: Console) -> Row:
+    """Make a shard, unless the evaluation is finished in its folder, and return its place."""
+    request = plan.request
+    result: Row = {"folder": str(request.folder), "step": request.step, "shard": None, "tasks": {}, "outputs": {}}
+    if not request.overwrite and find_figures(plan) is not None:
+        console.say("This evaluation is already finished in this folder; nothing is sampled again.")
+        return result
+    file = make_shard(plan, shard, console)
+    console.say(f"Shard {shard} is in {file.path}; `qed merge {request.folder}` joins all of them.")
+    return {**result, "shard": str(file.path)}
+
+
+def make_shard(plan: Plan, shard: Shard, console: Console) -> ShardFile:
     """Sample a shard's chunks of all tasks, and write them for `qed merge`.
 
     Chunks are numbered over all tasks, so that the shards of many small tasks are of similar size.
-
-    Returns:
-        the folder of the evaluation, the shard's file, and its numbers of problems and of right answers.
     """
-    request = plan.request
-    if not request.overwrite and all(map(_is_stored(request), plan.tasks)):
-        console.say("This evaluation is already finished in this folder; nothing is sampled again.")
-        return {"folder": str(request.folder), "step": request.step, "shard": None, "tasks": {}, "outputs": {}}
+    request, first = plan.request, 0
     file = ShardFile(find_step_shards(request), shard, plan.whole, request.overwrite)
-    first = 0
     for task in plan.tasks:
         own = {number: chunk for number, chunk in enumerate(task.chunks, first) if shard.has(number)}
         first += len(task.chunks)
@@ -124,9 +125,8 @@ def evaluate_shard(plan: Plan, shard: Shard, console: Console) -> Row:
             rows = [row for number in own for row in file.units.get(number, ())]
             _sample(task, request, own, missing, rows, lambda number, rows: file.add({number: rows}), console)
     if not file.is_finished:
-        file.finish(first, describe_shard(plan))
-    console.say(f"Shard {shard} is in {file.path}; `qed merge {request.folder}` joins all of them.")
-    return {"folder": str(request.folder), "step": request.step, "shard": str(file.path), "tasks": {}, "outputs": {}}
+        file.finish(first, plan.about)
+    return file
 
 
 def find_step_shards(request: EvaluationRequest) -> Path:
@@ -135,31 +135,19 @@ def find_step_shards(request: EvaluationRequest) -> Path:
     return find_shard_folder(request.folder, is_file=False) / name
 
 
-def describe_shard(plan: Plan) -> Row:
-    """Describe what belongs to the process that makes a shard, and not to the whole."""
-    request = plan.request
-    return {
-        "command": redact(shlex.join(request.command)),
-        "environment": describe_environment(plan.policy.model.device, threads.describe_compute()),
-        "weights": {task.record.label: task.record.settings["weights"] for task in plan.tasks},
-        "checks": plan.checks,
-    }
-
-
-def _is_stored(request: EvaluationRequest) -> Callable[[TaskPlan], bool]:
-    """Return a test whether a task is finished in the folder.
+def find_figures(plan: Plan) -> dict[str, Row] | None:
+    """Return the figures of all tasks if all are finished in the folder.
 
     Raises:
-        UsageError: it is finished with other settings, so that the shards could not be joined there.
+        UsageError: one is finished with other settings, so that shards could not be joined there.
     """
-    home = request.folder / name_step_folder(request.step)
-
-    def is_stored(task: TaskPlan) -> bool:
-        record = task.record
+    home = plan.request.folder / name_step_folder(plan.request.step)
+    found = {}
+    for record in (task.record for task in plan.tasks):
         asked = json.loads(json.dumps(record.settings))
-        return find_stored(home, record.label, record.decoding, asked) is not None
-
-    return is_stored
+        found[record.label] = find_stored(home, record.label, record.decoding, asked)
+    figures = {label: summary for label, summary in found.items() if summary is not None}
+    return figures if len(figures) == len(found) else None
 
 
 def _announce(task: TaskPlan, request: EvaluationRequest, console: Console) -> None:

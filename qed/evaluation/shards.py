@@ -110,9 +110,10 @@ class ShardFile:
         """Return whether a file is of this shard; False for none, or for one that a kill left without a header."""
         there = read_header(path)
         if there is not None and there != self.header:
+            differences = compare_wholes(there["whole"], self.header["whole"])
             raise UsageError(
-                f"{path} is a shard with other settings: {compare_wholes(there, self.header)}. Use another --out, or "
-                "start again with --overwrite."
+                f"{path} is a shard with other settings: {differences}. Use another --out, or start again with "
+                "--overwrite."
             )
         return there is not None
 
@@ -220,7 +221,7 @@ def join_shards(files: Sequence[Path]) -> Joined:
         if part.header["whole"] != first.header["whole"] or part.total != first.total:
             raise DataError(
                 f"{part.path} and {first.path} are not shards of the same whole: "
-                f"{compare_wholes(first.header, part.header)}. Name those of one command only."
+                f"{compare_wholes(first.header['whole'], part.header['whole'])}. Name those of one command only."
             )
         if part.shard.count != first.shard.count:
             raise DataError(
@@ -254,18 +255,15 @@ def _require_all(by_number: Mapping[int, Part], first: Part) -> None:
 
 
 def compare_wholes(there: Row, here: Row) -> str:
-    """Describe the differences between the headers of two shards."""
-    return (
-        list_differences(dict(_flatten(there["whole"])), dict(_flatten(here["whole"])))
-        or "their data have different numbers of rows"
-    )
+    """Describe the differences between the wholes of two shards."""
+    return list_differences(dict(_flatten(there)), dict(_flatten(here))) or "their data have different numbers of rows"
 
 
 def _flatten(value: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values of nested settings with dotted names, shortened; a list of many counts as one value."""
     for name, inner in value.items():
         if isinstance(inner, dict):
-            yield from _flatten(inner, f"{prefix}{name}." if name != "settings" else prefix)
+            yield from _flatten(inner, f"{prefix}{name}." if name not in ("tasks", "settings") else prefix)
         else:
             text = json.dumps(inner, ensure_ascii=False)
             short = text if len(text) <= 60 else f"{text[:40]}… ({hashlib.sha256(text.encode()).hexdigest()[:8]})"

@@ -63,10 +63,9 @@ def test_graded_files(
         run_row_shard(job, find_shard_folder(joined, is_file=True), Shard(number, shards), False, console)
     result = merge(joined, [], False, console)
     assert without_times(result) == without_times(figures)
-    if suffix == ".jsonl":
-        rows = [[json.loads(line) for line in path.read_text().splitlines()] for path in (whole, joined)]
-        assert [without_times(row) for row in rows[1]] == [without_times(row) for row in rows[0]]
-        assert [list(row) for row in rows[1]] == [list(row) for row in rows[0]], "columns in the same order"
+    rows = [[row for _, row in read_files([str(path)])] for path in (whole, joined)]
+    assert [without_times(row) for row in rows[1]] == [without_times(row) for row in rows[0]]
+    assert [list(row) for row in rows[1]] == [list(row) for row in rows[0]], "columns in the same order"
     assert not find_shard_folder(joined, is_file=True).exists(), "shards that lie with OUT go when they are joined"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from qed.cli.commands.base import Parser
 from qed.cli.evaluation_file import read_options
+from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
 from qed.errors import DataError, UsageError
 from qed.runs.choose import FINAL, choose_checkpoint, is_run
@@ -56,8 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     if args.config:
         # What the command line gives comes later and counts.
         args = parser.parse([*read_options(args.config, parser, PASSED, args.allow_user_code), *arguments])
-    if args.responses and args.shard and not args.out:
-        raise UsageError("--shard needs the folder that all shards make: add --out DIR.")
+    check_sharing(args, args.model is not None and is_run(Path(args.model)))
     if (args.model is None) == (args.responses is None):
         raise UsageError("qed evaluate needs either --model with --tasks, or --responses with a file of answers.")
     result = _score_responses(args) if args.responses else _evaluate_model(args, arguments)
@@ -77,7 +77,7 @@ def _build_parser() -> Parser:
     add("--reward", metavar="NAME,…", help="grade by this reward (default: the run's, or the prompt's default)")
     add("--reward-options", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
     add("--out", type=Path, metavar="DIR", help="folder of the answers (default: the run's folder, or a new one)")
-    add("--shard", metavar="I/N", help="only the I-th of N shares of the problems; `qed merge` joins them")
+    add_sharing_options(parser)
     add("--json", action="store_true", help="print the metrics as one line of JSON, as the last line of stdout")
     return parser
 
@@ -153,22 +153,24 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
     )
     samples = 1 if args.greedy else args.samples or 0
     command = ("qed", "evaluate", *arguments)
-    return run_evaluation(
-        EvaluationRequest(
-            settings,
-            tasks,
-            sampling,
-            samples,
-            args.limit,
-            folder,
-            step,
-            args.model,
-            args.overwrite,
-            command,
-            args.json,
-        ),
-        parse_shard(args.shard) if args.shard else None,
+    request = EvaluationRequest(
+        settings,
+        tasks,
+        sampling,
+        samples,
+        args.limit,
+        folder,
+        step,
+        args.model,
+        args.overwrite,
+        command,
+        args.json,
     )
+    if args.cluster:
+        from qed.cluster.evaluation import evaluate_on_cluster
+
+        return evaluate_on_cluster(request, args.cluster)
+    return run_evaluation(request, parse_shard(args.shard) if args.shard else None)
 
 
 def _choose_model(args: argparse.Namespace) -> tuple[Path | None, str, int]:
@@ -215,8 +217,6 @@ def _choose_folder(args: argparse.Namespace, run_folder: Path | None) -> Path:
     if args.resume and (folder is None or not (folder / "eval").is_dir()):
         raise UsageError("--resume needs the folder of an evaluation: add --out DIR.")
     if folder is None:
-        if args.shard:
-            raise UsageError("--shard needs the folder that all shards make: add --out DIR.")
         label = args.model.rstrip("/").split("/")[-1].replace(":", "-")
         return Path(f"runs/evaluate--{label}--{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
     from qed.evaluation.finish import require_evaluations
@@ -240,15 +240,11 @@ def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
     options = tuple(option.strip() for option in (args.reward_options or "").split(",") if option.strip())
     job = ScoreJob(str(args.responses), scoring, names, options)
     console = Console(args.json)
-    if not args.shard:
+    if not (args.shard or args.cluster):
         return job.score(args.out, console)
-    from qed.evaluation.row_shards import run_row_shard
-    from qed.evaluation.shards import find_shard_folder, parse_shard
+    from qed.evaluation.shards import find_shard_folder
 
-    shard = parse_shard(args.shard)
-    path = run_row_shard(job, find_shard_folder(args.out, is_file=False) / "responses", shard, args.overwrite, console)
-    console.say(f"Shard {shard} is in {path}; `qed merge {args.out}` joins all of them.")
-    return {"folder": str(args.out), "shard": str(path)}
+    return run_shared(args, job, find_shard_folder(args.out, is_file=False) / "responses", console)
 
 
 def evaluate_model(options: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.cli.commands.base import Parser
+from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.errors import DataError, UsageError
 from qed.guards.redaction import strip_control
 
@@ -54,8 +55,8 @@ def _build_parser() -> Parser:
     add("--reward-options", default="", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
     add("--seconds", type=float, default=10.0, help="CPU seconds for one answer, for a reward of your own")
     add("--out", type=Path, metavar="FILE", help="rows with their verdicts: .jsonl, .jsonl.gz, .csv or .parquet")
-    add("--shard", metavar="I/N", help="grade only the I-th of N shares of the rows; `qed merge` joins them")
-    add("--overwrite", action="store_true", help="with --shard, start again if there is one with other settings")
+    add_sharing_options(parser)
+    add("--overwrite", action="store_true", help="with --shard or --cluster, start again if there are other shards")
     add("--json", action="store_true", help="print a summary as one line of JSON, as the last line of stdout")
     add("--explain", nargs=2, metavar=("GOLD", "ANSWER"), help="show each step of one verdict")
     return parser
@@ -71,15 +72,11 @@ def _grade_files(args: argparse.Namespace) -> dict[str, Any]:
     options = tuple(option.strip() for option in args.reward_options.split(",") if option.strip())
     files = tuple(map(str, args.files))
     job = GradeJob(files, (args.gold_key, args.response_key), args.extract, names, options, args.seconds)
-    if not args.shard:
+    if not (args.shard or args.cluster):
         return job.write(job.grade(read_files(files)), args.out, console)
-    from qed.evaluation.row_shards import run_row_shard
-    from qed.evaluation.shards import find_shard_folder, parse_shard
+    from qed.evaluation.shards import find_shard_folder
 
-    shard = parse_shard(args.shard)
-    path = run_row_shard(job, find_shard_folder(args.out, is_file=True), shard, args.overwrite, console)
-    console.say(f"Shard {shard} is in {path}; `qed merge {args.out}` joins all of them.")
-    return {"out": str(args.out), "shard": str(path)}
+    return run_shared(args, job, find_shard_folder(args.out, is_file=True), console)
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -90,8 +87,9 @@ def _check_options(args: argparse.Namespace) -> None:
             raise DataError(f"There is no file {file} to grade.")
     if not MAX_SECONDS >= args.seconds > 0:
         raise UsageError(f"--seconds must be more than 0 and at most {MAX_SECONDS:,}, not {args.seconds:g}.")
-    if args.shard:
+    check_sharing(args)
+    if args.shard or args.cluster:
         from qed.data.sources.writing import SUFFIXES
 
-        if args.out is None or not args.out.name.endswith(SUFFIXES):
-            raise UsageError(f"--shard needs the file that all shards make: add --out FILE, in {', '.join(SUFFIXES)}.")
+        if not args.out.name.endswith(SUFFIXES):
+            raise UsageError(f"{args.out} must end in one of {', '.join(SUFFIXES)}.")
