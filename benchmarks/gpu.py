@@ -32,7 +32,7 @@ from gpu_parts.report import Report, format_state, format_table
 # are worth starting with.
 PARTS = {
     "checks": (25, 60),
-    "ceilings": (5, 20),
+    "ceilings": (6, 30),
     "0.5b": (15, 40),
     "1.5b": (17, 45),
     "7b-lora": (22, 60),
@@ -43,6 +43,7 @@ NEEDS_CEILINGS = ("0.5b", "1.5b", "7b-lora")
 TINY_LEAST = 5  # seconds, in place of the least ones
 LIBRARIES = ("torch", "transformers", "peft", "trl", "bitsandbytes", "datasets", "triton")
 HERE = Path(__file__).parent
+CHILD = (sys.executable, "-m", "gpu_parts.part")
 
 
 def main() -> int:
@@ -100,7 +101,7 @@ def _run_part(name: str, remaining: list[str], args: argparse.Namespace, report:
     began = time.time()
     # A session of its own, so that a part ends with all of its processes.
     child = subprocess.Popen(
-        [sys.executable, "-m", "gpu_parts.part", json.dumps(told)],
+        [*CHILD, json.dumps(told)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -16,6 +16,8 @@ import pytest
 import torch
 from making import VOCABULARY, make_model, make_rollout
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import Qwen2ForCausalLM
 
 from qed.algorithms.grpo import Grpo
 from qed.cli.main import run_recipe
@@ -28,8 +30,12 @@ from qed.models.qlora import dequantize
 from qed.randomness import derive_seed
 from qed.runs.run import read_lines
 from qed.sampling.base import Sampling
+from qed.sampling.draw import draw_tokens, shape_logits
 from qed.sampling.hf import HFSampler
+from qed.sampling.native.decoder import LlamaDecoder
+from qed.sampling.native.kv_cache import new_cache
 from qed.sampling.native.sampler import NativeSampler
+from qed.sampling.native.sequences import new_sequences
 from qed.training import fused_logps
 from qed.training.fused_logps import compute_linear_scores
 from qed.training.learner import Learner
@@ -153,6 +159,31 @@ def test_the_native_sampler_is_the_reference(device: torch.device, sampling: Sam
         assert own.tokens == other.tokens
         assert own.logps == pytest.approx(other.logps, abs=1e-4)
         assert own.support == other.support
+
+
+def test_a_decoding_step_has_no_tensor_elsewhere() -> None:
+    """With tensors that have a device but no memory, so that no device is needed: mixing devices raises."""
+    rows, heads, width, columns, vocabulary = 4, 2, 16, 7, 5000
+    config = make_model(**SHAPE, vocab_size=vocabulary).config
+    with torch.no_grad(), FakeTensorMode():
+        with torch.device("cuda"):
+            model = Qwen2ForCausalLM(config).eval()
+        cache = new_cache(model.config)
+        for layer in cache.layers:
+            layer.update(*(torch.zeros(rows, heads, columns, width, device="cuda") for _ in range(2)))
+        mask = torch.ones(rows, columns, dtype=torch.bool, device="cuda")
+        ids = [(row, 0) for row in range(rows)]
+        sequences = new_sequences(ids, [1] * rows, [columns] * rows, [9] * rows, Sampling(1.0, 9), mask, cache)
+        assert sequences.uniforms is not None
+        sequences.append_slot()
+        sequences.reserve(columns + 9)
+        positions, column = sequences.prompt_lens + sequences.output_lens - 1, torch.tensor([columns], device="cuda")
+        last = sequences.tokens[:, 0]
+        scores = LlamaDecoder(model, 32).step_in_place(sequences, last, positions, column)
+        sampling = Sampling(0.7, 9, top_p=0.9, top_k=5, min_p=0.1, min_tokens=3)
+        logits = shape_logits(scores, sampling, column, sequences.finished[:, None])
+        tokens, logps = draw_tokens(logits, sequences.uniforms[:, 0])
+    assert {one.device.type for one in (scores, logits, tokens, logps)} == {"cuda"}
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
