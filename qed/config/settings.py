@@ -269,6 +269,8 @@ class RunSettings:
     """With run.keep_last, the number of checkpoints with the best validation accuracy to keep."""
     save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of the model in a checkpoint's hf/; below float32 the exact weights are saved too, for resuming."""
+    save_async: bool = False
+    """Write checkpoints in the background while training goes on, from a copy of the state in host memory."""
     save_rollouts: bool = True
     """Save every rollout, compressed."""
     on_no_signal: Literal["stop", "warn"] = "stop"

@@ -184,7 +184,7 @@ class Phase:
 
     def save_and_describe_exit(self) -> str:
         """Save the last complete step after a stop signal, and return a message that says how to resume."""
-        self.checkpointer.save(self.evaluator.scores)
+        self.checkpointer.save(self.evaluator.scores, last=True)
         name = self.setup.stop.received.name if self.setup.stop.received else "a signal"
         return (
             f"Stopped after step {self.checkpointer.step} by {name}; its checkpoint is saved. Continue with the same "

@@ -1,4 +1,4 @@
-"""Checkpoints of several processes over gloo: written in slices, read by another number of processes, whole or absent."""
+"""Checkpoints of several processes over gloo: in slices, read by another number of processes, whole or absent."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from qed.models import lora
 from qed.models.save import save_model
 from qed.runs import manifest
 from qed.runs.run import Run
-from qed.training.checkpoint_writer import Content, Ranks, save_checkpoint
-from qed.training.checkpoints import EXACT, load_exact_weights, read_tensors
+from qed.training import checkpoint_writer
+from qed.training.checkpoint_writer import CheckpointWriter, Content, Ranks, save_checkpoint
+from qed.training.checkpoints import EXACT, load_exact_weights, name_folder, read_tensors, set_pointer
 from qed.training.optim import load_optimizer_tensors, read_optimizer_tensors
 from qed.training.slices import get_local, read_slices
 
@@ -95,6 +96,16 @@ def gathered(model: Any) -> dict[str, Tensor]:
     }
 
 
+def save(run: Run, step: int, model: Any, content: Content, ranks: Ranks) -> None:
+    target = name_folder(run.folder, step)
+    writer = CheckpointWriter(run, step, model, Words(), target, content, ranks)
+    save_checkpoint(writer, lambda: set_pointer(run, "LATEST", step))
+
+
+def fill(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def write_all(rank: int, world: int, folder: Path) -> None:
     """Write whole weights, rounded ones and merged adapters; then a save that fails on the last rank."""
     run = Run(folder / f"rank_{rank}")
@@ -104,19 +115,14 @@ def write_all(rank: int, world: int, folder: Path) -> None:
         optimizer = build_optimizer(model)
         train(model, optimizer, 2)
         content = Content(read_optimizer_tensors(optimizer, model), {"kind": step}, [{"row": 1}], dtype)
-        save_checkpoint(run, step, model, Words(), content, Ranks(rank, world, "same", agree))
+        save(run, step, model, content, Ranks(rank, world, "same", agree))
         train(model, optimizer, 1)
         state = {name: get_local(part) for name, part in read_optimizer_tensors(optimizer, model).items()}
         torch.save((gathered(model), state), folder / f"after_{step}_{rank}.pt")
     if rank == world - 1:
-        import qed.training.checkpoint_writer as writer
-
-        def fill(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        writer.write_slices = fill  # type: ignore[assignment]
+        checkpoint_writer.write_slices = fill  # type: ignore[assignment]
     with pytest.raises(QedError, match="No space left"):
-        save_checkpoint(run, 9, model, Words(), content, Ranks(rank, world, "other", agree))
+        save(run, 9, model, content, Ranks(rank, world, "other", agree))
     dist.barrier()
     assert not list(folder.glob("checkpoints/.tmp*")), "the half checkpoint is removed"
     assert not (folder / "checkpoints" / "step_000009").exists()
