@@ -188,7 +188,7 @@ class Phase:
 
     def save_and_describe_exit(self) -> str:
         """Save the last complete step after a stop signal, and return a message that says how to resume."""
-        self.checkpointer.save(self.evaluator.scores)
+        self.checkpointer.save(self.evaluator.scores, last=True)
         received = self.setup.stop.received or self.setup.stop.agreed
         name = received.name if received else "a signal"
         return (

@@ -47,6 +47,7 @@ from qed.runs.run import Launch, Run
 from qed.sampling.base import Sampler
 from qed.trackers.start import RunTrackers, require_installed
 from qed.training import checkpoints
+from qed.training.background import BackgroundSaver
 from qed.training.checkpoint_size import checkpoint_bytes
 from qed.training.parallel import Parallel, join_ranks
 from qed.types import Problem
@@ -78,6 +79,7 @@ class Setup:
     last: int = 0  # the last step of the current phase
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the current step
+    saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
     save_and_describe_exit: Callable[[], str] | None = None
