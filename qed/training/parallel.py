@@ -122,6 +122,8 @@ class Parallel:
             gathered = self._gather((stop.received, stop.save))
             stop.agreed = max((received for received, _ in gathered if received), default=None)
             stop.save = any(save for _, save in gathered)
+            if stop.agreed:
+                assign_failure(prints=self.is_first)
 
     def sum_metrics(self, sums: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
         """Add up metrics over the ranks, in their order, so that all have the same bits; `_max` ones are maxima."""
