@@ -169,9 +169,14 @@ class Parallel:
         # FSDP takes the module whose forward pass runs first for the root.
         with torch.no_grad():
             model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
-        for module in _list_sharded(model):
-            module.reshard()  # the forward pass has left complete weights in place of the shards
+        self.free_weights(model)
         return model
+
+    def free_weights(self, model: nn.Module) -> None:
+        """Free the complete weights of a sharded model, which a forward pass without a backward pass leaves behind."""
+        if id(model) not in self._gathered:
+            for module in _list_sharded(model):
+                module.reshard()
 
     def begin_microbatch(self, model: nn.Module, is_last: bool) -> None:
         """Let a sharded model sum its gradients over the ranks in the last micro-batch of a step only."""
