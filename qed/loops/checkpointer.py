@@ -9,16 +9,15 @@ from typing import Any
 
 from qed.config.field_names import changed_fields, replace_fields
 from qed.config.phases import Settings
-from qed.errors import QedError
+from qed.errors import Interrupted, QedError
 from qed.loops.ema_reference import EMAReference
 from qed.loops.non_finite import NonFinitePolicy
 from qed.loops.setup import Setup
 from qed.rollout.collector import RolloutCollector
 from qed.rollout.stages import Stream
-from qed.runs import manifest
 from qed.training import checkpoints
 from qed.training.best import keep_best
-from qed.training.checkpoint_writer import CheckpointWriter, Content, save_checkpoint
+from qed.training.checkpoint_writer import CheckpointWriter, Content, Ranks, save_checkpoint
 from qed.training.learner import Learner
 
 
@@ -54,9 +53,11 @@ class Checkpointer:
         self.settings = settings
         self.name = name
         self.learner, self.ema_reference, self.non_finite = learner, ema_reference, non_finite
+        self.ranks = Ranks()
         self.stream: Stream[Any] | None = None
         self.collector: RolloutCollector | None = None
         state = setup.read_state()
+        setup.best = state.get("best") if setup.best is None else setup.best
         self.first = self.step = max(offset, state["step"])
         last = offset + settings.learner.steps
         self.resumes = offset < state["step"] <= last and state.get("phase") == name
@@ -88,7 +89,8 @@ class Checkpointer:
         Raises:
             QedError: a checkpoint could not be written in the background.
         """
-        self.setup.saver.check()
+        if self.settings.run.save_async:
+            self.ranks.agree(self.setup.saver.check)
         self.step = step
         self.position = self.stream.position if self.stream else 0
         self._copied = self.collector and self.collector.copy()
@@ -110,18 +112,21 @@ class Checkpointer:
         if self.step == self._saved and not best and not last:
             return
         with self.setup.timer("save"):
-            saver.wait()
-            best_step = manifest.read_pointer(run.folder, "BEST")
-            if self.step == self._saved and (best_step == self.step or not best):
+            self.ranks.agree(saver.wait)
+            if self.step == self._saved and (self.setup.best == self.step or not best):
                 return
-            state = self._build_state() | {"best": self.step if best else best_step}
+            if best:
+                self.setup.best = self.step
+            state = self._build_state() | {"best": self.setup.best}
             rows = self._copied.to_rows() if self._copied else []
             tensors = {**self.learner.state(), **self.ema_reference.state()}
             content = Content(tensors, state, rows, self.settings.run.save_dtype)
             background = saver if self.settings.run.save_async and not last else None
             then = partial(self._settle, self.step, dict(scores), best)
             target = checkpoints.name_folder(run.folder, self.step)
-            writer = CheckpointWriter(run, self.step, self.setup.model, self.setup.tokenizer, target, content)
+            writer = CheckpointWriter(
+                run, self.step, self.setup.model, self.setup.tokenizer, target, content, self.ranks
+            )
             save_checkpoint(writer, then, background)
             self._saved = self.step
 
@@ -163,14 +168,17 @@ def finish_saving(setup: Setup) -> Iterator[None]:
     """Wait for a checkpoint that is being written in the background, however the work within the context ends.
 
     Raises:
-        QedError: it cannot be written. If the work fails too, that is only said, and the work's own error is raised.
+        QedError: it cannot be written. If the work fails too, that is only said, and the work's own error is raised,
+            unless that is a stop, which says that the last step is saved.
     """
     try:
         yield
-    except Exception:
+    except Exception as cause:
         try:
             setup.saver.wait()
         except QedError as error:
+            if isinstance(cause, Interrupted):
+                raise error from cause
             setup.console.say(str(error))
         raise
     setup.saver.wait()
