@@ -123,7 +123,7 @@ def test_a_block_mask_has_the_blocks_with_visible_pairs(window: int | None) -> N
     assert torch.equal(mask.mask_mod(0, 0, place[:, None], place), dense)
 
 
-def test_a_long_row_needs_no_square_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_row_needs_no_square_tensor() -> None:
     """Not even one bit for each pair; the count of blocks says that a window leaves a narrow band."""
     largest = 0
 
