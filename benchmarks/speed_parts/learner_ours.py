@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from qed.models.load import read_precision
+from qed.models.precision import read_precision
 from qed.rollout.policy import load_policy
 from qed.training.learner import Learner
 from qed.types import Problem, Rollout

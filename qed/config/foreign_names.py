@@ -91,7 +91,7 @@ INSTEAD = {
     **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps", "micro_batch_size"), _ROWS),
     **dict.fromkeys(("adv_estimator", "advantage_estimator"), _ESTIMATOR),
     "config": " A configuration is given without an option name: qed {command} FILE.yaml.",
-    "fp16": " The precisions are float32 and bfloat16: --model.precision bfloat16.",
+    "fp16": " The precisions are float32, bfloat16 and float64: --model.precision bfloat16.",
     "loss_type": " A loss is algorithm.surrogate with algorithm.average. For TRL's and others: qed config import.",
     "ppo_mini_batch_size": " It counts problems in verl. learner.batch_size counts answers: problems x group_size.",
     "resume_from_checkpoint": " Give the run's folder as --out and add --resume.",

@@ -33,8 +33,8 @@ class ModelSettings:
     """Hub revision to load; empty loads the newest."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of the computation; weights and optimizer state stay in float32."""
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Precision of the computation; the weights are float32, or float64 with float64, which is for tests and doubts."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: saves memory, takes about a third more time."""
     lora_rank: int = 0
@@ -54,6 +54,8 @@ class ModelSettings:
         require(self.lora_alpha >= 0, "model.lora_alpha must not be negative.")
         valid = self.quantization == "none" or (self.lora_rank > 0 and not self.name.startswith("new:"))
         require(valid, "model.quantization needs model.lora_rank above 0, and a model.name other than new:….")
+        exact = self.precision != "float64" or self.quantization == "none"
+        require(exact, "model.precision float64 keeps all weights in float64: take model.quantization=none.")
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,14 @@ class LearnerSettings:
 
 
 @dataclass(frozen=True)
+class ParallelSettings:
+    """How several ranks share a model; their number is that of --ranks or of torchrun."""
+
+    shard: Literal["none", "grads", "full"] = "none"
+    """What FSDP2 spreads over the ranks: none; grads (gradients and optimizer state); full (the weights too)."""
+
+
+@dataclass(frozen=True)
 class EvaluationSettings:
     """The evaluation, on problems that are never trained on."""
 
@@ -268,7 +278,9 @@ class RunSettings:
     keep_best: int = 1
     """With run.keep_last, the number of checkpoints with the best validation accuracy to keep."""
     save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision of the model in a checkpoint's hf/; below float32 the exact weights are saved too, for resuming."""
+    """Precision of a checkpoint's hf/; weights with a higher one are also saved exactly, for resuming."""
+    save_async: bool = False
+    """Write checkpoints in the background while training goes on, from a copy of the state in host memory."""
     save_rollouts: bool = True
     """Save every rollout, compressed."""
     on_no_signal: Literal["stop", "warn"] = "stop"

@@ -13,7 +13,8 @@ from qed.data.splits import load_problems
 from qed.errors import UsageError
 from qed.loops.memory import reserve_training
 from qed.models import lora
-from qed.models.load import check_name, find_end_ids, is_new, pick_device, read_precision, read_window
+from qed.models.load import check_name, find_end_ids, is_new, pick_device, read_window
+from qed.models.precision import read_precision
 from qed.rollout.policy import Policy, load_policy
 from qed.sampling.base import Sampler, build_sampling
 from qed.training.learner import Learner

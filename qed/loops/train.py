@@ -9,6 +9,7 @@ from typing import Any
 from qed.config.phases import PipelineSettings, Settings
 from qed.data.splits import VALIDATION
 from qed.errors import Diverged, Interrupted, NothingTrained
+from qed.loops.checkpointer import finish_saving
 from qed.loops.epochs import recall_steps
 from qed.loops.non_finite import describe_end
 from qed.loops.online import train_online
@@ -52,7 +53,7 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
             run_phase(setup, phase, setup.last)
         except NothingTrained as error:
             untrained = error
-    result = finish_run(setup, setup.last)
+    result = setup.parallel.run_on_first(lambda: finish_run(setup, setup.last))
     if untrained is not None:
         raise untrained
     return result
@@ -61,7 +62,7 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
 def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
     """Run the steps of one phase that are not done yet, and set `setup.last`; see `Phase` for the arguments."""
     name = name_phase(settings)
-    _, state = setup.read_state()
+    state = setup.read_state()
     steps = recall_steps(setup, settings, name)
     if setup.resumed is not None and state["phase"] != name and steps is not None and state["step"] >= offset + steps:
         setup.last = offset + steps
@@ -69,7 +70,8 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
     algorithm = settings.algorithm
     loop = train_online if algorithm.online else train_preferences if algorithm.together == 2 else train_sft
     try:
-        loop(setup, settings, name, offset)
+        with finish_saving(setup):
+            loop(setup, settings, name, offset)
     except Diverged as error:
         raise describe_end(setup, error) from error
     except Interrupted as stopped:

@@ -1,13 +1,14 @@
 """Load a model and its tokenizer, or build a small one with random weights and a tokenizer from a task's text.
 
-Weights are in float32 whatever the precision of the computation. Code from a model's repository is never run, and
-pickled weights are never read.
+Weights are in float32 where the computation is in half precision, and in float64 where it is. Code from a model's
+repository is never run, and pickled weights are never read.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import adapters, qlora
 from qed.models.chat_template import find_turn_end
 from qed.models.families import choose_attention, read_text_config
+from qed.models.precision import KeepFloat64, read_weights_dtype, require_float64
 from qed.models.sources import (
     LOADING_ERRORS,
     describe_source,
@@ -144,10 +146,11 @@ def _remove_tags(text: str) -> str:
 
 
 def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
-    """Load a causal language model and its tokenizer from a Hugging Face folder or the hub, in float32 on the CPU.
+    """Load a causal language model and its tokenizer from a Hugging Face folder or the hub onto the CPU.
 
-    A quantized model is loaded directly on the device of the settings, where it is quantized. Of an adapter folder, the
-    base model is loaded and the adapter merged into its weights.
+    The weights are in float32, or in float64 where the computation is. A quantized model is loaded directly on the
+    device of the settings, where it is quantized. Of an adapter folder, the base model is loaded and the adapter merged
+    into its weights.
 
     Raises:
         ModelError: the model is not found, has no tokenizer, only pickled weights, or an adapter that does not fit.
@@ -180,7 +183,7 @@ def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:
         model, loading_info = AutoModelForCausalLM.from_pretrained(
             settings.name,
             config=config,
-            dtype=torch.float32,
+            dtype=read_weights_dtype(settings),
             use_safetensors=True,
             attn_implementation=choose_attention(config, settings.attention),
             output_loading_info=True,
@@ -252,7 +255,12 @@ def load_tokenizer(name: str) -> tuple[Any, Any]:
 
 
 def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.device) -> nn.Module:
-    """Move a model to its device, ready to train, without dropout: sampling and training must see the same policy."""
+    """Move a model to its device, ready to train, without dropout: sampling and training must see the same policy.
+
+    Raises:
+        UsageError: the device does not have the precision.
+    """
+    require_float64(settings, device)
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -261,10 +269,17 @@ def prepare_model(model: nn.Module, settings: ModelSettings, device: torch.devic
                 setattr(module, name, 0.0)
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable(  # type: ignore[operator]
-            gradient_checkpointing_kwargs={"use_reentrant": False}
+            gradient_checkpointing_kwargs={"use_reentrant": False, **_recompute_alike(settings)}
         )
     # Only gradient checkpointing needs training mode; without dropout both modes compute the same.
     return model.train(settings.gradient_checkpointing).to(device)
+
+
+def _recompute_alike(settings: ModelSettings) -> dict[str, Any]:
+    """Return the option of checkpointing that recomputes in float64; it restores autocast by itself."""
+    if settings.precision != "float64":
+        return {}
+    return {"context_fn": lambda: (nullcontext(), KeepFloat64())}
 
 
 def pick_device(name: str) -> torch.device:
@@ -277,11 +292,6 @@ def pick_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UsageError(f"The device '{name}' cannot be used here: {str(error).splitlines()[0]}") from error
     return device
-
-
-def read_precision(settings: ModelSettings) -> torch.dtype:
-    """Return the precision of the computation."""
-    return torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
 
 
 def find_end_ids(model: Any, tokenizer: Any, chat: bool) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from qed.config.phases import Settings
 from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
 from qed.models import load
+from qed.models.precision import read_precision
 from qed.rollout.policy import Policy
 from qed.rollout.sampler_check import PROBLEMS, Options, SamplerCheck, check_sampler, choose_prompts, require_agreement
 from qed.runs.run import Row
@@ -41,7 +42,7 @@ def compare_sampler(
     prompts = [template.tokens(template.prompt(problem)) for problem in problems[:PROBLEMS]]
     address = (settings.run.seed, "sampler check")
     batches = choose_prompts(prompts, sampling.max_tokens, window)
-    return check_sampler(sampler, score, batches, sampling, load.read_precision(settings.model), address)
+    return check_sampler(sampler, score, batches, sampling, read_precision(settings.model), address)
 
 
 def require_sampler(

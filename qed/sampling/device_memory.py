@@ -17,7 +17,7 @@ from qed.config.settings import LearnerSettings
 def count_weight_bytes(model: nn.Module, precision: torch.dtype = torch.float32) -> int:
     """Return the bytes of a model's weights and buffers, and of the copies of trained weights that autocast keeps."""
     tensors = {tensor.data_ptr(): tensor for tensor in chain(model.parameters(), model.buffers())}
-    cast = precision.itemsize if precision != torch.float32 else 0
+    cast = precision.itemsize if precision == torch.bfloat16 else 0
     return sum(tensor.nbytes + tensor.numel() * cast * tensor.requires_grad for tensor in tensors.values())
 
 

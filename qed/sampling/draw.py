@@ -38,15 +38,18 @@ def keep_candidates(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def shape_logits(scores: Tensor, sampling: Sampling, ends: Tensor | None = None, early: Tensor | None = None) -> Tensor:
-    """Compute the logits that are sampled from, [B, V] float32; those of tokens that cannot be are minus infinity.
+    """Compute the logits that are sampled from, [B, V]; those of tokens that cannot be are minus infinity.
 
     Args:
         scores: [B, V], the model's logits.
         sampling: temperature and truncation; temperature 0 changes nothing.
         ends: [E] int64, the tokens that end an answer.
         early: [B, 1] bool, the rows that may not end yet; None if all may.
+
+    Returns:
+        float64 where the scores are, else float32.
     """
-    logits = scores.float()
+    logits = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if ends is not None and early is not None:
         logits = logits.index_copy(1, ends, logits[:, ends].masked_fill(early, -torch.inf))
     if sampling.temperature not in (0, 1):
@@ -62,7 +65,7 @@ def draw_tokens(logits: Tensor, uniform: Tensor | None) -> tuple[Tensor, Tensor]
         uniform: [B] float64 in [0, 1), the rows' random numbers for this position; None takes the most likely token.
 
     Returns:
-        tokens [B] int64 and log-probs [B] float32.
+        tokens [B] int64 and log-probs [B] in the precision of the logits.
     """
     logps = logits.log_softmax(-1)
     if uniform is None:

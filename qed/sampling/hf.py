@@ -1,7 +1,7 @@
 """The reference sampler: transformers' `model.generate` on the learner's own model.
 
 It is built to be correct, and the native sampler is tested against it. Log-probs are those of the distribution that was
-sampled from, in float32, at the sampling temperature. For random numbers see `draw.py`.
+sampled from, in float32 or float64, at the sampling temperature. For random numbers see `draw.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList,
 
 from qed.errors import Diverged
 from qed.guards.signals import check_signals
+from qed.models.precision import compute_in
 from qed.randomness import draw_uniforms
 from qed.sampling.base import Sampling
 from qed.sampling.draw import draw_tokens, shape_logits
@@ -54,9 +55,12 @@ class HFSampler:
 
     @property
     def exact_logps(self) -> bool:
-        """Return whether it computes in float32; in half precision or TF32, rounding depends on the batch's shape."""
+        """Return whether it computes in float32 or float64.
+
+        In half precision or TF32, rounding depends on the batch's shape.
+        """
         exact = torch.get_float32_matmul_precision() == "highest"
-        return exact and self.precision in (torch.float32, torch.float64)
+        return self.precision == torch.float64 or (exact and self.precision == torch.float32)
 
     def load(self, weights: nn.Module, version: int) -> None:
         """Sample with these weights from now on; the learner's model is used directly, without a copy."""
@@ -166,12 +170,12 @@ def completes_stop(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -
 
 @contextmanager
 def prepare_for_sampling(model: Any, precision: torch.dtype) -> Iterator[None]:
-    """Put a model into evaluation mode under autocast, without its own generation defaults such as top-p."""
+    """Put a model into evaluation mode and a precision, without its own generation defaults such as top-p."""
     training, generation_config = model.training, model.generation_config
     model.eval()
     model.generation_config = GenerationConfig()
     try:
-        with torch.autocast(model.device.type, dtype=precision, enabled=precision != torch.float32):
+        with compute_in(model.device.type, precision):
             yield
     finally:
         model.generation_config = generation_config

@@ -10,10 +10,10 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from qed.guards.finite import describe_update, require_finite
 from qed.guards.signals import check_signals
 from qed.models.families import require_known_logits, split_head
 from qed.models.lora import AdapterDisabled, disable_adapters
+from qed.models.precision import compute_in
 from qed.training.attention import supports_packing, use_packed_attention
 from qed.training.batch import (
     Batch,
@@ -36,9 +37,12 @@ from qed.training.batch import (
     split_by_gradient,
     split_rows,
 )
-from qed.training.logps import compute_logps, compute_scores
+from qed.training.logps import compute_scores
 from qed.training.optim import compute_learning_rate, load_optimizer_tensors, make_optimizer, read_optimizer_tensors
 from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
+from qed.training.parallel import ALONE, Parallel, call_scores, read_full, take_part
+from qed.training.slices import Part
+from qed.training.spreading import spread_microbatches
 from qed.types import Rollout
 
 # The counts of a step: rollouts, those with a gradient, their trained tokens, and all tokens that were computed for a
@@ -57,9 +61,10 @@ class Learner:
         length: the generation budget in tokens, for averages by a constant.
         precision: of the computation; the weights keep theirs.
         reference: the frozen reference model, if the algorithm needs one; by default a copy of the current model.
+        parallel: the ranks that share the work; all of them call the same methods with the same arguments.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- a learner has many parts
         self,
         model: nn.Module,
         algorithm: Algorithm,
@@ -69,6 +74,7 @@ class Learner:
         length: int = 1,
         precision: torch.dtype = torch.float32,
         reference: nn.Module | AdapterDisabled | None = None,
+        parallel: Parallel = ALONE,
     ) -> None:
         self.model = model
         self.algorithm = algorithm
@@ -76,19 +82,24 @@ class Learner:
         self.temperature = temperature
         self.length = length
         self.precision = precision
-        self.optimizer = make_optimizer(model, settings)
-        self.reference = reference or (copy.deepcopy(model) if algorithm.reference else None)
-        if isinstance(self.reference, nn.Module):
-            self.reference.requires_grad_(False)
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.parallel = parallel
         self.initial_weights: dict[str, Tensor] = {}
         self.moved = 0.0  # approximate change of each weight since the rollouts were scored, as AdamW steps
-        with self._autocast():
+        self.device = next(model.parameters()).device
+        with parallel.gather_weights(model), self._autocast():
             require_known_logits(model)
             self.packing = settings.packing and supports_packing(split_head(model)[0])
         if settings.compile:
             # In place, so that weights keep their names; dynamic, because the shapes of micro-batches differ.
             split_head(model)[0].compile(dynamic=True)
+        self.reference = reference or (copy.deepcopy(model) if algorithm.reference else None)
+        if isinstance(self.reference, nn.Module):
+            self.reference.requires_grad_(False)
+            parallel.shard_model(self.reference, compute_scores)
+        parallel.shard_model(model, compute_scores)
+        # Sharding replaces parameters.
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = make_optimizer(model, settings)
 
     def score(
         self,
@@ -126,7 +137,8 @@ class Learner:
     def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Store a copy of the initial weights of the phase, for `restore_initial_weights`."""
         # Copied in one call, so that tied weights, which have several names, are copied once.
-        self.initial_weights = copy.deepcopy({name: weights[name].detach() for name in self.model.state_dict()})
+        shards = {name: take_part(weights[name].detach(), own) for name, own in self.model.state_dict().items()}
+        self.initial_weights = copy.deepcopy(shards)
 
     def restore_initial_weights(self) -> None:
         """Restore the initial weights of the phase, and clear the optimizer's state."""
@@ -157,7 +169,7 @@ class Learner:
         stats["optim/lr"] = rate
         if stats["train/live_rows"] == 0:
             return stats | {"optim/grad_norm": 0.0}
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf))
+        norm = float(read_full(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf)))
         if not (math.isfinite(norm) and math.isfinite(stats["train/loss"])):
             self.optimizer.zero_grad(set_to_none=True)
             raise describe_update(rollouts, self.compute_mean_scores(rollouts), stats["train/loss"], norm, rate)
@@ -175,15 +187,8 @@ class Learner:
         skipped = {"optim/skipped": 0.0} if self.settings.skip_norm else {}
         return stats | {"optim/grad_norm": norm, **skipped}
 
-    def accumulate(self, rollouts: Sequence[Rollout], rank: int = 0, world: int = 1) -> dict[str, float]:
-        """Accumulate the gradient of the rollouts' loss, and return metrics.
-
-        Args:
-            rollouts: all rows of the optimizer step.
-            rank: the index of this process; each takes every world-th micro-batch, and the sum of their gradients is
-                that of a single process.
-            world: the number of processes that share the step.
-        """
+    def accumulate(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Accumulate the gradient of the rollouts' loss, summed over the ranks, and return metrics."""
         stats: dict[str, float] = {"train/loss": 0.0, "train/rows": len(rollouts), **dict.fromkeys(COUNTS[1:], 0)}
         if not rollouts:
             return stats
@@ -193,12 +198,20 @@ class Learner:
         live = self.algorithm.has_gradient(batch).nonzero().flatten()
         trained = float(batch.mask.sum())
         stats |= {"train/live_rows": len(live), "train/tokens": trained}
+        if not len(live):
+            return stats
         # Rows without a gradient are dropped first, to free memory.
         batch = batch if len(live) == len(batch) else batch.select(live)
         sums: dict[str, Tensor | float] = defaultdict(float)
-        for part in islice(self._parts(batch), rank, None, world) if len(live) else ():
-            for name, value in self._backward(part).items():
+        parts = self._cut(batch)
+        for number, rows in enumerate(parts):
+            check_signals("update")
+            self.parallel.begin_microbatch(self.model, is_last=number == len(parts) - 1)
+            computed = self._backward(self._select(batch, rows))
+            for name, value in computed.items() if rows else ():
                 sums[name] = max(sums[name], value) if name.endswith("_max") else sums[name] + value
+        self.parallel.sum_gradients(self.parameters)
+        sums = self.parallel.sum_metrics(sums)
         # The loss and `step_means` are weighted by the step's token weights already, and maxima are not averaged.
         final = {name for name in sums if name.endswith("_max")} | {"train/loss", *COUNTS, *self.algorithm.step_means}
         return stats | compute_means(sums, final, batch)
@@ -208,8 +221,9 @@ class Learner:
         layout = self._layout(part)
         with use_packed_attention(split_head(self.model)[0].config) if layout is not None else nullcontext():
             with self._autocast():
-                logps, entropy, log_squares = compute_scores(
+                logps, entropy, log_squares = call_scores(
                     self.model,
+                    compute_scores,
                     part,
                     self.temperature,
                     squares=self.algorithm.log_squares,
@@ -219,7 +233,8 @@ class Learner:
             part = part if log_squares is None else replace(part, log_squares=log_squares)
             loss, extra = self.algorithm.loss(part, logps, entropy)
             loss = faults.pass_through("loss", loss)
-            loss.backward()  # type: ignore[no-untyped-call]
+            # A blank micro-batch has no loss, but takes part in the backward pass of the other ranks.
+            (loss if bool(part.mask.any()) else loss + 0 * logps.sum()).backward()  # type: ignore[no-untyped-call]
         sums: dict[str, Tensor | float] = {**extra, **measure_mismatch(logps.detach(), part)}
         sums |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
         sums["train/computed_tokens"] = float(part.attention.sum()) if layout is None else layout.ids.numel()
@@ -233,11 +248,11 @@ class Learner:
         """Return the weights for a sampler: the model itself, which in-process samplers share."""
         return self.model
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Part]:
         """Return the optimizer's state; the weights are saved separately."""
         return read_optimizer_tensors(self.optimizer, self.model)
 
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
+    def load_state(self, tensors: Mapping[str, Part]) -> None:
         """Load what `state` returned."""
         load_optimizer_tensors(self.optimizer, self.model, tensors)
 
@@ -257,7 +272,7 @@ class Learner:
     def _collate(self, rollouts: Sequence[Rollout]) -> Batch:
         """Collate rollouts on the model's device."""
         dtype = torch.float64 if self.parameters[0].dtype == torch.float64 else torch.float32
-        return collate(rollouts, dtype=dtype).to(self.parameters[0].device)
+        return collate(rollouts, dtype=dtype).to(self.device)
 
     def _prepare_batch(self, batch: Batch) -> Batch:
         """Compute the token weights and the algorithm's `prepare` over all rows of the step."""
@@ -266,26 +281,30 @@ class Learner:
             return self.algorithm.prepare(batch, None, None)
         return self.algorithm.prepare(batch, *self.forward_logps(self.model, batch))
 
-    def _cut(self, batch: Batch) -> Iterator[list[int]]:
-        """Yield the rows of each micro-batch, with a check for signals before each."""
+    def _cut(self, batch: Batch) -> list[list[int]]:
+        """Return the rows of each micro-batch of this rank; a sharded model has equally many on every rank.
+
+        An empty list stands for a micro-batch that only takes part in what the other ranks compute.
+        """
         cut = cut_packed_microbatches if self.packing else cut_microbatches
-        for rows in cut(batch, self.settings.tokens_per_microbatch, self.algorithm.together):
-            check_signals("update")
-            yield rows
+        return spread_microbatches(
+            batch, partial(cut, together=self.algorithm.together), self.settings.tokens_per_microbatch, self.parallel
+        )
+
+    def _select(self, batch: Batch, rows: list[int]) -> Batch:
+        """Return the rows of a micro-batch; without any a blank one, whose loss is 0."""
+        if rows:
+            return batch.select(rows)
+        part = batch.select(list(range(self.algorithm.together)))
+        return replace(part, mask=torch.zeros_like(part.mask), weights=torch.zeros_like(part.weights))
 
     def _layout(self, part: Batch) -> Layout | None:
         return pack_batch(part) if self.packing else None
 
-    def _parts(self, batch: Batch) -> Iterator[Batch]:
-        return (batch.select(rows) for rows in self._cut(batch))
-
     def _autocast(self) -> AbstractContextManager[object]:
-        device = self.parameters[0].device.type
-        return torch.autocast(device, dtype=self.precision, enabled=self.precision != torch.float32)
+        return compute_in(self.device.type, self.precision)
 
-    def _score_outputs(
-        self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]
-    ) -> list[tuple[float, ...]]:
+    def _score_outputs(self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]) -> list[Sequence[float]]:
         """Compute the log-probs of each rollout's output under a model, 0 where it is not trained."""
         if not rollouts:
             return []
@@ -299,13 +318,15 @@ class Learner:
     @torch.no_grad()
     def forward_logps(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
-        logps, entropy = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
+        scores = torch.zeros(2, *batch.mask.shape, dtype=batch.mask.dtype, device=batch.mask.device)
         for rows in self._cut(batch):
-            part = batch.select(rows)
+            check_signals("update")
+            part = self._select(batch, rows)
             with self._autocast():
-                computed = compute_logps(model, part, self.temperature, self._layout(part))
-            for column, values in zip((logps, entropy), computed, strict=True):
-                column[rows, : values.shape[1]] = values.to(column.dtype)
+                computed = call_scores(model, compute_scores, part, self.temperature, layout=self._layout(part))
+            for column, values in zip(scores, computed[:2], strict=True):
+                column[rows, : values.shape[1]] = values.to(column.dtype)[: len(rows)]
+        logps, entropy = self.parallel.sum_in_place(scores)  # 0 where another rank has computed a row
         return logps, entropy
 
 

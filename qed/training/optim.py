@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import cycle
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.optim.adamw import adamw
 
 from qed.config.settings import LearnerSettings
 from qed.errors import UsageError
+from qed.training.slices import Part, slice_like, take_rows, wrap_rows
 
 # Elements of a moment per transfer: large enough for the full bandwidth of the bus, small compared to a model. Two
 # chunks of two moments are on the device at a time, 128 MiB in float32.
@@ -140,27 +142,33 @@ def compute_learning_rate(settings: LearnerSettings, step: int) -> float:
     return settings.lr * (1 - done if settings.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
-def read_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+def read_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Part]:
     """Return the optimizer's state as flat tensors, `parameter name/entry`, for a checkpoint; a count becomes int64."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
-        f"{names[parameter]}/{entry}": value if isinstance(value, Tensor) else torch.tensor(value)
+        f"{names[parameter]}/{entry}": slice_like(value, parameter)
+        if isinstance(value, Tensor)
+        else torch.tensor(value)
         for parameter, state in optimizer.state.items()
         for entry, value in state.items()
     }
 
 
-def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Part]) -> None:
     """Load what `read_optimizer_tensors` returned, from this optimizer or from another with the same entries.
 
-    Moments go to their parameter's device, or to host memory where the optimizer keeps them there.
+    Moments go to their parameter's device, or to host memory where the optimizer keeps them there. Of a sharded
+    parameter they may be whole or the rows of this rank.
     """
     parameters = dict(model.named_parameters())
     offloaded = isinstance(optimizer, OffloadedAdamW)
-    for key, value in tensors.items():
+    for key, part in tensors.items():
         name, entry = key.rsplit("/", 1)
         parameter = parameters[name]
+        value = take_rows(part, parameter)
         device = torch.device("cpu") if offloaded else parameter.device
         loaded = torch.empty_like(value, device=device, pin_memory=offloaded and parameter.is_cuda).copy_(value)
+        if not offloaded:  # which works on the rows of each rank
+            loaded = wrap_rows(loaded, parameter)
         # bitsandbytes counts steps in a Python int, which is the only integer in a checkpoint.
         optimizer.state[parameter][entry] = int(loaded) if value.dtype == torch.int64 else loaded

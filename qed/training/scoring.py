@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from qed.errors import ModelError
 from qed.models.families import split_head
+from qed.models.precision import compute_in
 from qed.training.batch import Batch, collate, cut_microbatches
 from qed.training.logps import compute_logps
 from qed.training.packing import cut_packed_microbatches, pack_batch
@@ -38,7 +39,7 @@ def score_with(model: nn.Module, temperature: float, packing: bool = False) -> S
         scored: list[tuple[float, ...]] = [()] * len(rows)
         for numbers in (cut_packed_microbatches if packing else cut_microbatches)(batch, SCORED_TOKENS):
             part = batch.select(numbers)
-            with torch.autocast(parameter.device.type, dtype=precision, enabled=precision != torch.float32):
+            with compute_in(parameter.device.type, precision):
                 logps = _compute_part_logps(model, part, temperature, packing)
             for number, values, mask in zip(numbers, logps.cpu(), part.mask.bool().cpu(), strict=True):
                 scored[number] = tuple(values[mask].tolist())
@@ -64,7 +65,7 @@ def _compute_from_logits(model: nn.Module, part: Batch, temperature: float) -> T
         inputs = part.inputs[row : row + 1, : int(part.attention[row].sum())]
         count = int(mask.sum())
         logits = model(input_ids=inputs, use_cache=False, logits_to_keep=count).logits[0, -count:]
-        logits = logits.float() / temperature
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
         support = build_label_support(part.support[row : row + 1], mask[None])
         if support is not None:
             support.hide(logits, slice(0, count), 0)

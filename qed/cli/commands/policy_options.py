@@ -48,7 +48,7 @@ def add_policy_options(parser: argparse.ArgumentParser) -> None:
     add("--seed", metavar="N", help="random seed (default: 0, or the run's)")
     add("--revision", metavar="REV", help="the hub revision of the model")
     add("--device", metavar="NAME", help="auto, cpu, cuda, cuda:N or mps")
-    add("--precision", metavar="NAME", help="float32 or bfloat16")
+    add("--precision", metavar="NAME", help="float32, bfloat16 or float64")
     add("--threads", metavar="N", help="CPU threads")
     add("--sampler", default="", metavar="NAME", help="sampler by name (default: native)")
     add("--allow-user-code", action="store_true", help="allow the run's settings to name code outside of qed")
@@ -110,6 +110,8 @@ def _require_no_typo(name: str) -> None:
 
 def load_answering_policy(settings: Settings, say: Callable[[str], None]) -> Policy:
     """Load the model with its prompt and sampler onto its device, in the precision of the computation."""
+    from torch import bfloat16
+
     from qed.models import load, lora, threads
     from qed.rollout.policy import load_policy, report_handover
 
@@ -117,8 +119,8 @@ def load_answering_policy(settings: Settings, say: Callable[[str], None]) -> Pol
     policy = load_policy(settings, [], load.pick_device(settings.model.device), None)
     report_handover(policy.sampler, say)
     policy.model.requires_grad_(False)
-    if settings.model.precision != "float32":
-        lora.cast_frozen_weights(policy.model, load.read_precision(settings.model))
+    if settings.model.precision == "bfloat16":
+        lora.cast_frozen_weights(policy.model, bfloat16)
     return policy
 
 

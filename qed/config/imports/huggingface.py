@@ -29,6 +29,7 @@ ATTENTION = {"flash_attention_2": "flash_attention_2", "sdpa": "sdpa", "eager": 
 PRECISION = {
     **dict.fromkeys(("bfloat16", "bf16", "torch.bfloat16"), "bfloat16"),
     **dict.fromkeys(("float32", "fp32", "torch.float32"), "float32"),
+    **dict.fromkeys(("float64", "torch.float64"), "float64"),
 }
 ONE_PROCESS = "qed trains in one process"
 OWN_SAMPLER = "qed samples by itself; see sampling.sampler"

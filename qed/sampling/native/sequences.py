@@ -26,7 +26,7 @@ class Sequences:
 
     ids: list[SequenceId]
     tokens: Tensor  # [R, max_tokens + 1] int64; the last column is for tokens sampled after a row has finished
-    logps: Tensor  # [R, max_tokens + 1] float32
+    logps: Tensor  # [R, max_tokens + 1] float32, or float64 where the model computes in it
     output_lens: Tensor  # [R] int64: sampled tokens
     prompt_lens: Tensor  # [R] int64: tokens of the prompt
     max_output_lens: Tensor  # [R] int64: tokens that may be sampled
@@ -106,12 +106,13 @@ def new_sequences(
 ) -> Sequences:
     """Build sequences without sampled tokens; `cache` may have one row for the prompt of several of them."""
     count, device, longest = len(ids), mask.device, sampling.max_tokens + 1
+    dtype = torch.promote_types(cache.layers[0].dtype, torch.float32)
     # MPS has no float64, so there the random numbers stay on the CPU.
     uniforms_device = torch.device("cpu") if device.type == "mps" else device
     return Sequences(
         list(ids),
         tokens=torch.zeros(count, longest, dtype=torch.int64, device=device),
-        logps=torch.zeros(count, longest, device=device),
+        logps=torch.zeros(count, longest, dtype=dtype, device=device),
         output_lens=torch.zeros(count, dtype=torch.int64, device=device),
         prompt_lens=torch.tensor(prompt_lens, device=device),
         max_output_lens=torch.tensor(max_output_lens, device=device),

@@ -1,0 +1,67 @@
+"""The precision of the weights and of the computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from qed.config.settings import ModelSettings
+from qed.errors import UsageError
+
+
+def read_precision(settings: ModelSettings) -> torch.dtype:
+    """Return the precision of the computation."""
+    return {"bfloat16": torch.bfloat16, "float64": torch.float64}.get(settings.precision, torch.float32)
+
+
+def read_weights_dtype(settings: ModelSettings) -> torch.dtype:
+    """Return the precision of the weights: that of the computation in float64, else float32."""
+    return torch.float64 if settings.precision == "float64" else torch.float32
+
+
+def compute_in(device: str, precision: torch.dtype) -> AbstractContextManager[object]:
+    """Return the context in which a model computes in a precision.
+
+    Args:
+        device: the type of the model's device.
+        precision: bfloat16 computes under autocast, float64 without the float32 parts of a model, and float32 as the
+            model itself does.
+    """
+    if precision == torch.float64:
+        return KeepFloat64()
+    return torch.autocast(device, dtype=precision) if precision != torch.float32 else nullcontext()
+
+
+class KeepFloat64(TorchFunctionMode):
+    """Computes in float64 where a model asks for float32.
+
+    The norms and rotary embeddings of transformers, and some softmaxes, compute in float32 whatever the precision of
+    the weights: enough for half precision, but in float64 it would round everything to float32.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call a function of torch with float64 in place of float32."""
+        if func is torch.Tensor.float:
+            return args[0].double()
+        wide = {name: _widen(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_widen, args), **wide)
+
+
+def _widen(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
+
+
+def require_float64(settings: ModelSettings, device: torch.device) -> None:
+    """Refuse float64 on a device without it.
+
+    Raises:
+        UsageError: the device has no float64.
+    """
+    if settings.precision == "float64" and device.type == "mps":
+        raise UsageError("model.precision float64 does not exist on mps: take model.device=cpu, or float32.")

@@ -1,0 +1,324 @@
+"""Writes atomic checkpoints: to a temporary folder with a manifest of checksums, which is then renamed.
+
+A checkpoint is written in phases, between which many ranks agree that all of them have succeeded: rank 0 makes the
+folder, every rank writes its slices while the model is gathered for rank 0, and rank 0 writes the rest and renames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from qed.errors import QedError
+from qed.guards import faults
+from qed.models import lora
+from qed.models.save import ModelFiles, list_exact_weights
+from qed.runs import disk, manifest
+from qed.runs.run import Row, Run
+from qed.training import folders
+from qed.training.background import BackgroundSaver
+from qed.training.checkpoint_size import checkpoint_bytes, count_bytes
+from qed.training.checkpoints import EXACT, STATE
+from qed.training.parallel import Parallel
+from qed.training.slices import Part, copy_to_host, write_slices
+
+FAILED = "failed"  # a file that a rank leaves which cannot write in the background
+DEADLINE = 1800.0  # seconds for the other ranks to write their slices after rank 0 has written its own
+
+
+def run_alone(phase: Callable[[], None]) -> None:
+    """Run a phase of a single process."""
+    phase()
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that write a checkpoint together.
+
+    Args:
+        rank: of this process, from 0.
+        world: their number.
+        token: in the name of the temporary folder, the same on all ranks.
+        agree: runs a phase on every rank, waits for all of them, and raises on all if one has raised.
+    """
+
+    rank: int = 0
+    world: int = 1
+    token: str = field(default_factory=lambda: secrets.token_hex(4))
+    agree: Callable[[Callable[[], None]], None] = run_alone
+
+
+def build_ranks(parallel: Parallel) -> Ranks:
+    """Return the ranks that write the next checkpoint of a run; all of them call this together."""
+    if parallel.world == 1:
+        return Ranks()
+
+    def agree(phase: Callable[[], None]) -> None:
+        parallel.exchange(phase)
+
+    token = parallel.run_on_first(lambda: secrets.token_hex(4))
+    return Ranks(parallel.rank, parallel.world, token, agree)
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a checkpoint has besides the model.
+
+    Args:
+        tensors: the optimizer's state, sharded or not.
+        state: other small values, as JSON.
+        rows: completions that the run holds for later steps, one per line.
+        dtype: of the weights in `hf/`. Below that of the model the exact weights are saved too, to resume from; with
+            adapters, `adapter/` has what is trained.
+    """
+
+    tensors: Mapping[str, Part]
+    state: Mapping[str, Any]
+    rows: Sequence[Row] = ()
+    dtype: str = "float32"
+
+
+class CheckpointWriter:
+    """Writes the checkpoint of a step, or a model alone, in phases: `prepare`, `write`, `commit`; always `discard`.
+
+    Every rank calls every phase, and starts one after all ranks have finished the one before.
+
+    Args:
+        run: the run.
+        step: of the run.
+        model: its adapters are merged in `hf/`, and also saved separately.
+        tokenizer: saved with the model.
+        target: the folder to write.
+        content: of a checkpoint; None writes the model alone, into the folder itself.
+        ranks: that write it together.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        step: int,
+        model: Any,
+        tokenizer: Any,
+        target: Path,
+        content: Content | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.run, self.step, self.model, self.tokenizer = run, step, model, tokenizer
+        self.ranks = ranks or Ranks()
+        self.target, self.temporary = target, folders.name_temporary(target, self.ranks.token)
+        self.content = content
+        self.hf = self.temporary / "hf" if content is not None else self.temporary
+        self.state = self.answers = ""
+        dtype = content.dtype if content else ""
+        self.files = ModelFiles(model, dtype)
+        self.has_adapters = content is not None and lora.has_adapters(model)
+        self.adapters: dict[str, Tensor] | None = None
+        self.slices: dict[str, Mapping[str, Part]] = {}
+        if content is not None:
+            if _rounds(model, dtype) and not self.has_adapters:
+                self.slices[EXACT] = list_exact_weights(model)
+            self.slices[STATE] = content.tensors
+            self.state = json.dumps({"step": step, **content.state}, indent=1)
+            self.answers = "".join(json.dumps(row) + "\n" for row in content.rows)
+        self.detached = False
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which writes all that is not sliced."""
+        return self.ranks.rank == 0
+
+    def run_phases(self) -> None:
+        """Write everything and rename the folder, or leave no trace of it.
+
+        Raises:
+            QedError: the disk is full or cannot be written, on any rank; the old folder, if any, is unchanged.
+        """
+        try:
+            for phase in (self.prepare, self.write, self.commit):
+                self.ranks.agree(phase)
+        finally:
+            self.discard()
+
+    def detach(self) -> None:
+        """Copy what this rank writes to host memory and write the small files; `finish` writes the rest in a thread.
+
+        Raises:
+            QedError: the disk is full or cannot be written.
+        """
+        self.adapters = self._gather_adapters()
+        self.files.copy_to_host(keep=self.is_first)
+        self.slices = {name: copy_to_host(tensors) for name, tensors in self.slices.items()}
+        self.detached = True
+        if self.is_first:
+            with self._explain_disk_errors():
+                self.files.write_config(self.hf, self.tokenizer)
+                if self.adapters is not None:
+                    self.tokenizer.save_pretrained(self.temporary / "adapter")
+
+    def finish(self) -> None:
+        """Write and commit after `detach`, without communication; ranks leave a file for rank 0 when they are done.
+
+        Raises:
+            QedError: the disk is full or cannot be written, on this rank, or on rank 0: on any rank.
+        """
+        done = [self.temporary / f"rank-{rank}.done" for rank in range(self.ranks.world)]
+        try:
+            self.write()
+            done[self.ranks.rank].touch()
+            if self.is_first:
+                with self._explain_disk_errors():
+                    _wait_for_files(done)
+                    for file in done:
+                        file.unlink()
+                self.commit()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                (self.temporary / FAILED).touch()  # rank 0 need not wait
+            raise
+        finally:
+            self.discard()
+
+    def prepare(self) -> None:
+        """Check the disk space and make the temporary folder, on rank 0.
+
+        Raises:
+            QedError: there is no space, or the folder cannot be made.
+        """
+        if self.is_first:
+            with self._explain_disk_errors():
+                self.run.sync()
+                others = sum(map(count_bytes, self.content.tensors.values())) if self.content else 0
+                needed = checkpoint_bytes(self.model, others + len(self.answers), copies=int(EXACT in self.slices))
+                disk.require_space(self.run, needed)
+                self.temporary.mkdir(parents=True)
+                faults.hit("save")
+
+    def write(self) -> None:
+        """Write the model on rank 0, and the slices of this rank.
+
+        Raises:
+            QedError: the disk is full or cannot be written. The ranks that gather have finished all the same.
+        """
+        with self._explain_disk_errors():
+            # Everything that the ranks do together comes before what may fail on one of them.
+            adapters = self._gather_adapters()
+            if not self.detached:
+                self.files.write(self.hf, self.tokenizer, self.ranks.rank)
+            elif self.is_first:
+                self.files.write_weights(self.hf)
+            faults.hit("save")
+            if adapters is not None and self.is_first:
+                lora.save_adapters(self.model, self.temporary / "adapter", adapters)
+                if not self.detached:
+                    self.tokenizer.save_pretrained(self.temporary / "adapter")  # the adapter is a model too
+            for name, tensors in self.slices.items():
+                for file in write_slices(self.temporary, name, tensors, self.ranks.rank, self.ranks.world):
+                    manifest.fsync(file)  # here, because rank 0 may be on another machine
+            faults.hit("save")
+
+    def commit(self) -> None:
+        """Write the rest with the manifest, and rename the folder, on rank 0.
+
+        Raises:
+            QedError: the disk is full or cannot be written.
+        """
+        if not self.is_first:
+            return
+        with self._explain_disk_errors():
+            if self.content is not None:
+                (self.temporary / "state.json").write_text(self.state, encoding="utf-8")
+                (self.temporary / "answers.jsonl").write_text(self.answers, encoding="utf-8")
+                faults.hit("save")
+            manifest.write_manifest(self.temporary, self.step, self.run.folder / "settings.yaml", self.ranks.world)
+            folders.commit(self.temporary, self.target)
+
+    def discard(self) -> None:
+        """Remove what is left of the temporary folder, on rank 0."""
+        if self.is_first:
+            folders.discard(self.temporary, self.target)
+
+    def _gather_adapters(self) -> dict[str, Tensor] | None:
+        if self.adapters is not None or not self.has_adapters:
+            return self.adapters
+        return lora.gather_adapters(self.model)
+
+    @contextlib.contextmanager
+    def _explain_disk_errors(self) -> Iterator[None]:
+        """Turn an error while writing into a QedError about the disk."""
+        try:
+            yield
+        except Exception as error:
+            # A full disk raises an OSError, a SafetensorError, or a bare Exception from tokenizers.
+            if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:
+                raise
+            raise QedError(
+                f"Cannot write {self.target}: {error}. Earlier checkpoints are complete. Free some space, or fix "
+                f"the folder, and continue with --resume --out {self.run.home}."
+            ) from error
+
+
+def _rounds(model: Any, dtype: str) -> bool:
+    """Whether a precision is not enough for all weights of a model."""
+    kind: torch.dtype = getattr(torch, dtype)
+    return any(torch.promote_types(weight.dtype, kind) != kind for weight in model.parameters())
+
+
+def save_checkpoint(writer: CheckpointWriter, then: Callable[[], None], saver: BackgroundSaver | None = None) -> None:
+    """Write the checkpoint of a step with a manifest.
+
+    Args:
+        writer: of the checkpoint, on every rank.
+        then: called on rank 0 once the checkpoint is complete, to point to it.
+        saver: writes in the background; the state is copied to host memory first.
+
+    Raises:
+        QedError: the disk is full or cannot be written; earlier checkpoints are unchanged. With a `saver` it raises
+            what fails later.
+    """
+    finish = then if writer.is_first else (lambda: None)
+    if saver is None:
+        writer.run_phases()
+        writer.ranks.agree(finish)
+        return
+    writer.ranks.agree(saver.wait)
+    try:
+        for phase in (writer.prepare, writer.detach):
+            writer.ranks.agree(phase)
+    except BaseException:
+        writer.discard()
+        raise
+    saver.start(writer.finish, finish)
+
+
+def save_reference(run: Run, step: int, model: Any, tokenizer: Any, target: Path, ranks: Ranks | None = None) -> None:
+    """Write the current model alone, with a manifest.
+
+    Raises:
+        QedError: the disk is full or cannot be written.
+    """
+    CheckpointWriter(run, step, model, tokenizer, target, ranks=ranks).run_phases()
+
+
+def _wait_for_files(files: Sequence[Path]) -> None:
+    """Wait until other ranks have made all of some files.
+
+    Raises:
+        OSError: a rank has failed, or is too slow.
+    """
+    end = time.monotonic() + DEADLINE
+    while missing := [file.name for file in files if not file.exists()]:
+        if (files[0].parent / FAILED).exists():
+            raise OSError("another rank could not write its slices; its log says why")
+        if time.monotonic() > end:
+            raise OSError(f"after {DEADLINE:.0f} s there is still no {missing[0]} of another rank")
+        time.sleep(0.05)
