@@ -23,6 +23,7 @@ from qed.loops.memory import measure_shape, reserve_training
 from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
 from qed.sampling.native.sampler import NativeSampler
+from qed.training.attention import list_faults
 from qed.training.learner import Learner
 from qed.types import Completion, Problem, Rollout
 
@@ -195,6 +196,7 @@ def _run_rounds(
             mismatch=stats.get("mismatch/logp"),
             grad_norm=stats["optim/grad_norm"],
             without_graphs=step.sampler.without_graphs,
+            attention_faults=list_faults(),
             **_compare_with_ceilings(step.shape, best, stats, ceilings),
         )
         if time.time() + 1.5 * (time.perf_counter() - began) / len(rounds) > end:
