@@ -42,10 +42,12 @@ class Step:
         shape: of the model and of its work.
         device: to compute on.
         settings: with the size of a micro-batch and activation checkpointing.
+        note: is told what comes next, so that a part that is cut off says where.
     """
 
-    def __init__(self, shape: Shape, device: torch.device, settings: Settings) -> None:
-        self.shape, self.device = shape, device
+    def __init__(self, shape: Shape, device: torch.device, settings: Settings, note: Callable[[str], None]) -> None:
+        self.shape, self.device, self.note = shape, device, note
+        note("build the model")
         self.model = make_model(shape, device, settings.model.gradient_checkpointing)
         sampling, learner = settings.sampling, settings.learner
         self.sampler = NativeSampler(self.model, make_tokenizer(), (NEVER,), sampling.rows_per_batch, PRECISION)
@@ -72,6 +74,7 @@ class Step:
         return self.sampler.generate(self.prompts, seeds, Sampling(1.0, self.shape.answer))
 
     def _time(self, stage: str, work: Callable[[], Any]) -> Any:
+        self.note(stage)
         wait_for(self.device)
         began = time.perf_counter()
         result = work()
@@ -124,15 +127,17 @@ def measure_step(shape: Shape, device: torch.device, ceilings: Figures, name: st
     """
     torch.set_float32_matmul_precision("high")
     settings: Settings | None
+    step: Step | None = None
     settings, estimated = fit_settings(shape, device)
     report.add_part(name, shape=describe(shape))
     while settings is not None:
         try:
-            _run_rounds(Step(shape, device, settings), settings, estimated, ceilings, name, report, end)
+            step = Step(shape, device, settings, lambda stage: report.add_part(name, at=stage))
+            _run_rounds(step, settings, estimated, ceilings, name, report, end)
             return
         except torch.OutOfMemoryError:
             report.add_part(name, out_of_memory_at=describe_sizes(settings))
-        settings = shrink_settings(settings)
+        step, settings = None, shrink_settings(settings)
         gc.collect()
         torch.cuda.empty_cache()
     report.add_part(name, failed="out of memory at every size")
@@ -202,6 +207,7 @@ def _run_rounds(
         if time.time() + 1.5 * (time.perf_counter() - began) / len(rounds) > end:
             break
     _measure_eager(step, report, name, end)
+    report.add_part(name, at="done")
 
 
 def _compare_with_ceilings(

@@ -281,6 +281,7 @@ def test_a_dry_run_says_what_would_be_chosen(capsys: pytest.CaptureFixture[str])
 @pytest.mark.usefixtures("pretended")
 def test_config_show_says_it_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("qed.host.may_have_cuda", lambda: True)
     assert config.run(["show", "grpo", "--model", "new:tiny", "--model.device", "cpu"]) == 0
     assert "  model.precision bfloat16: H100 computes it in hardware" in capsys.readouterr().out.splitlines()
 
