@@ -19,7 +19,8 @@ from qed.algorithms.grpo import Grpo
 from qed.config.phases import Settings
 from qed.config.settings import DataSettings, LearnerSettings, ModelSettings, SamplingSettings
 from qed.loops.device_defaults import Card, estimate_peak, estimate_sizes
-from qed.loops.memory import measure_shape, reserve_training
+from qed.loops.device_fit import measure_shape
+from qed.loops.memory import reserve_training
 from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
 from qed.sampling.native.sampler import NativeSampler
