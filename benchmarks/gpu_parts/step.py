@@ -18,7 +18,7 @@ from gpu_parts.shapes import LORA_RANK, Shape, describe, make_model, make_tokeni
 from qed.algorithms.grpo import Grpo
 from qed.config.phases import Settings
 from qed.config.settings import DataSettings, LearnerSettings, ModelSettings, SamplingSettings
-from qed.loops.device_defaults import Card, estimate_peak, estimate_sizes
+from qed.loops.device_defaults import Card, Surroundings, choose_device_defaults, estimate_peak, read_card
 from qed.loops.device_fit import measure_shape
 from qed.loops.memory import reserve_training
 from qed.randomness import derive_seed
@@ -169,13 +169,9 @@ def fit_settings(shape: Shape, device: torch.device) -> tuple[Settings, int]:
     settings = make_settings(shape)
     with torch.device("meta"):
         outline = measure_shape(make_model(shape, torch.device("meta"), checkpointing=False))
-    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 4 * GIB
-    card = Card("", (9, 0), memory, memory)
-    if estimate_peak(outline, settings, shape.prompt) > 0.9 * memory:
-        settings = replace(settings, model=replace(settings.model, gradient_checkpointing=True))
-    sizes = estimate_sizes(outline, settings, card)
-    learner = replace(settings.learner, tokens_per_microbatch=sizes.tokens)
-    settings = replace(settings, learner=learner, sampling=replace(settings.sampling, rows_per_batch=sizes.rows))
+    card = read_card(device) or Card("", (9, 0), 4 * GIB, 4 * GIB)
+    settings, _ = choose_device_defaults(settings, {}, Surroundings(card, outline, disk=0))
+    assert isinstance(settings, Settings)
     return settings, estimate_peak(outline, settings, shape.prompt)
 
 

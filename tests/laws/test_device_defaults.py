@@ -125,8 +125,14 @@ def test_both_phases_of_a_pipeline_get_the_size_unless_one_is_given() -> None:
 
 
 def test_checkpointing_is_on_where_the_estimate_says_so() -> None:
+    """Where 4,096 tokens do not fit without it, or as many as are set."""
+    small = Card("A", (8, 0), 40 * GIB, 40 * GIB)
     assert not choose(shape=HALF)[0].model.gradient_checkpointing
-    settings, origins = choose(shape=MIDDLE, card=Card("A", (8, 0), 40 * GIB, 40 * GIB))
+    assert not choose(shape=HALF, card=small)[0].model.gradient_checkpointing
+    settings, origins = choose(shape=MIDDLE, card=small)
+    assert settings.model.gradient_checkpointing
+    assert "4,096 tokens" in origins["model.gradient_checkpointing"]
+    settings, origins = choose("--learner.tokens_per_microbatch", "16384", shape=HALF, card=small)
     assert settings.model.gradient_checkpointing
     assert "16,384 tokens" in origins["model.gradient_checkpointing"]
 
