@@ -11,7 +11,7 @@ import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
@@ -50,6 +50,10 @@ def explain_stops(folder: Path, console: Console) -> Iterator[None]:
         ) from stopped
     finally:
         console.end_phase()
+        with suppress(OSError):  # it is empty if the command has made no shard
+            folder.rmdir()
+            if folder.parent.name == "shards":
+                folder.parent.rmdir()
 
 
 def prepare(folder: Path, session: Session, overwrite: bool, console: Console) -> None:
