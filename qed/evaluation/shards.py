@@ -71,7 +71,7 @@ def find_shard_folder(out: Path, is_file: bool | None = None) -> Path:
     inside = out / "shards"
     if is_file is None:
         is_file = not inside.is_dir()
-    return out.with_name(f"{out.name}.shards") if is_file else inside
+    return out.parent / f"{out.name}.shards" if is_file else inside
 
 
 class ShardFile:
