@@ -107,7 +107,7 @@ class Parallel:
         return self.exchange(compute if self.is_first else lambda: None)[0]  # type: ignore[return-value]
 
     def split(self, items: Sequence[T]) -> Sequence[T]:
-        """Return this rank's part of a sequence: consecutive items, as many as the other ranks have or one more."""
+        """Return this rank's part of a sequence: consecutive items, about as many as each other rank's."""
         start, end = (number * len(items) // self.world for number in (self.rank, self.rank + 1))
         return items[start:end]
 
@@ -218,11 +218,6 @@ class Parallel:
             for module in modules:
                 module.set_reshard_after_forward(self.shard == "full" and id(module) != id(model), recurse=False)
                 module.reshard()
-
-    def synchronize(self) -> None:
-        """Wait until all ranks are here, and raise the error of one that failed."""
-        if self.world > 1:
-            self.exchange(lambda: None)
 
     def _gather(self, value: T) -> list[T]:
         """Return the value of every rank, in their order."""
