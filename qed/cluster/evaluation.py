@@ -37,7 +37,8 @@ def evaluate_on_cluster(request: EvaluationRequest, address: str) -> dict[str, A
     with connect(address) as session, explain_stops(folder, console):
         prepare(folder, session, request.overwrite, console)
         slot = _choose_slot(session, request.settings)
-        settings = replace(request.settings, run=replace(request.settings.run, threads=int(slot.cpus)))
+        run = request.settings.run
+        settings = replace(request.settings, run=replace(run, threads=run.threads or int(slot.cpus)))
         # The driver has deleted what is overwritten, and a task that is started again must not delete more.
         asked = replace(request, settings=settings, overwrite=False)
         tasks = Tasks(slot)
