@@ -9,13 +9,12 @@ from typing import Any
 
 from qed.config.field_names import changed_fields, replace_fields
 from qed.config.phases import Settings
-from qed.errors import QedError
+from qed.errors import Interrupted, QedError
 from qed.loops.ema_reference import EMAReference
 from qed.loops.non_finite import NonFinitePolicy
 from qed.loops.setup import Setup
 from qed.rollout.collector import RolloutCollector
 from qed.rollout.stages import Stream
-from qed.runs import manifest
 from qed.training import checkpoints
 from qed.training.best import keep_best
 from qed.training.checkpoint_writer import CheckpointWriter, Content, build_ranks, save_checkpoint
@@ -57,6 +56,7 @@ class Checkpointer:
         self.stream: Stream[Any] | None = None
         self.collector: RolloutCollector | None = None
         state = setup.read_state()
+        setup.best = state.get("best") if setup.best is None else setup.best
         self.first = self.step = max(offset, state["step"])
         last = offset + settings.learner.steps
         self.resumes = offset < state["step"] <= last and state.get("phase") == name
@@ -112,10 +112,11 @@ class Checkpointer:
             return
         with self.setup.timer("save"):
             parallel.exchange(saver.wait)
-            best_step = parallel.run_on_first(lambda: manifest.read_pointer(run.folder, "BEST"))
-            if self.step == self._saved and (best_step == self.step or not best):
+            if self.step == self._saved and (self.setup.best == self.step or not best):
                 return
-            state = self._build_state() | {"best": self.step if best else best_step}
+            if best:
+                self.setup.best = self.step
+            state = self._build_state() | {"best": self.setup.best}
             rows = self._copied.to_rows() if self._copied else []
             tensors = {**self.learner.state(), **self.ema_reference.state()}
             content = Content(tensors, state, rows, self.settings.run.save_dtype)
@@ -164,14 +165,17 @@ def finish_saving(setup: Setup) -> Iterator[None]:
     """Wait for a checkpoint that is being written in the background, however the work within the context ends.
 
     Raises:
-        QedError: it cannot be written. If the work fails too, that is only said, and the work's own error is raised.
+        QedError: it cannot be written. If the work fails too, that is only said, and the work's own error is raised,
+            unless that is a stop, which says that the last step is saved.
     """
     try:
         yield
-    except Exception:
+    except Exception as cause:
         try:
             setup.saver.wait()
         except QedError as error:
+            if isinstance(cause, Interrupted):
+                raise error from cause
             setup.console.say(str(error))
         raise
     setup.parallel.exchange(setup.saver.wait)

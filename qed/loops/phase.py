@@ -36,6 +36,7 @@ from qed.rollout.collector import RolloutCollector
 from qed.rollout.stages import Stream, flatten
 from qed.runs.metric_names import read_metrics
 from qed.runs.run import Row
+from qed.training.attention import list_faults
 from qed.training.learner import Learner
 from qed.types import Groups, Rollout
 
@@ -71,6 +72,9 @@ class Phase:
         self.ema_reference = EMAReference(self.learner.reference, setup.model, every, mix, parallel=setup.parallel)
         if settings.learner.packing and not self.learner.packing:
             setup.console.say(f"{name}: this model cannot separate packed sequences, so batches are padded.")
+        for reason in list_faults():
+            setup.console.say(f"{name}: attention of packed rows is computed by spans, with more memory. {reason}")
+            setup.run.event("attention_by_spans", phase=name, reason=reason)
         if settings.algorithm.restarts_each_step:
             self.learner.set_initial_weights(load_initial_weights(setup, settings, offset))
         self.non_finite = NonFinitePolicy(setup, settings.run.non_finite_skips)

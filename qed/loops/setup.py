@@ -79,6 +79,7 @@ class Setup:
     last: int = 0  # the last step of the current phase
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the current step
+    best: int | None = None  # the step that BEST names
     saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.

@@ -84,7 +84,10 @@ class ModelFiles:
         self.shell = qlora.build_unquantized_shell(model) if adapted else model
         self.dtype = dtype
         sources = _drop_tied(model, sources)
-        converted = _convert_sources(self.shell, sources)
+        try:
+            converted = _convert_sources(self.shell, sources)
+        except Exception:  # noqa: BLE001 -- a conversion that needs numbers fails on tensors without data
+            converted = None
         self.streamed = converted is not None
         weights = [Weight.of(name, source, dtype) for name, source in (converted or sources).items()]
         files = _cut_into_files(weights) if self.streamed else [("", weights)]

@@ -121,11 +121,9 @@ class CheckpointWriter:
         self.state = self.answers = ""
         dtype = content.dtype if content else ""
         self.files = ModelFiles(model, dtype)
-        self.has_adapters = content is not None and lora.has_adapters(model)
-        self.adapters: dict[str, Tensor] | None = None
         self.slices: dict[str, Mapping[str, Part]] = {}
         if content is not None:
-            if _rounds(model, dtype) and not self.has_adapters:
+            if _rounds(model, dtype) and not lora.has_adapters(model):
                 self.slices[EXACT] = list_exact_weights(model)
             self.slices[STATE] = content.tensors
             self.state = json.dumps({"step": step, **content.state}, indent=1)
@@ -155,15 +153,14 @@ class CheckpointWriter:
         Raises:
             QedError: the disk is full or cannot be written.
         """
-        self.adapters = self._gather_adapters()
+        adapters = self._gather_adapters()
         self.files.copy_to_host(keep=self.is_first)
         self.slices = {name: copy_to_host(tensors) for name, tensors in self.slices.items()}
         self.detached = True
         if self.is_first:
             with self._explain_disk_errors():
                 self.files.write_config(self.hf, self.tokenizer)
-                if self.adapters is not None:
-                    self.tokenizer.save_pretrained(self.temporary / "adapter")
+                self._save_adapters(adapters)
 
     def finish(self) -> None:
         """Write and commit after `detach`, without communication; ranks leave a file for rank 0 when they are done.
@@ -211,16 +208,14 @@ class CheckpointWriter:
         """
         with self._explain_disk_errors():
             # Everything that the ranks do together comes before what may fail on one of them.
-            adapters = self._gather_adapters()
+            adapters = None if self.detached else self._gather_adapters()
             if not self.detached:
                 self.files.write(self.hf, self.tokenizer, self.ranks.rank)
             elif self.is_first:
                 self.files.write_weights(self.hf)
             faults.hit("save")
-            if adapters is not None and self.is_first:
-                lora.save_adapters(self.model, self.temporary / "adapter", adapters)
-                if not self.detached:
-                    self.tokenizer.save_pretrained(self.temporary / "adapter")  # the adapter is a model too
+            if self.is_first:
+                self._save_adapters(adapters)
             for name, tensors in self.slices.items():
                 for file in write_slices(self.temporary, name, tensors, self.ranks.rank, self.ranks.world):
                     manifest.fsync(file)  # here, because rank 0 may be on another machine
@@ -248,9 +243,13 @@ class CheckpointWriter:
             folders.discard(self.temporary, self.target)
 
     def _gather_adapters(self) -> dict[str, Tensor] | None:
-        if self.adapters is not None or not self.has_adapters:
-            return self.adapters
-        return lora.gather_adapters(self.model)
+        """Return the adapters of the model whole; None if it has none, or is written alone."""
+        return lora.gather_adapters(self.model) if self.content is not None and lora.has_adapters(self.model) else None
+
+    def _save_adapters(self, adapters: Mapping[str, Tensor] | None) -> None:
+        if adapters is not None:
+            lora.save_adapters(self.model, self.temporary / "adapter", adapters)
+            self.tokenizer.save_pretrained(self.temporary / "adapter")  # with its chat template: a model too
 
     @contextlib.contextmanager
     def _explain_disk_errors(self) -> Iterator[None]:
@@ -290,9 +289,8 @@ def save_checkpoint(writer: CheckpointWriter, then: Callable[[], None], saver: B
         writer.run_phases()
         writer.ranks.agree(finish)
         return
-    writer.ranks.agree(saver.wait)
     try:
-        for phase in (writer.prepare, writer.detach):
+        for phase in (saver.wait, writer.prepare, writer.detach):
             writer.ranks.agree(phase)
     except BaseException:
         writer.discard()

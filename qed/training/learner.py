@@ -326,6 +326,7 @@ class Learner:
                 computed = call_scores(model, compute_scores, part, self.temperature, layout=self._layout(part))
             for column, values in zip(scores, computed[:2], strict=True):
                 column[rows, : values.shape[1]] = values.to(column.dtype)[: len(rows)]
+        self.parallel.free_weights(model)
         logps, entropy = self.parallel.sum_in_place(scores)  # 0 where another rank has computed a row
         return logps, entropy
 

@@ -24,6 +24,7 @@ from qed.models.save import save_model
 from qed.runs import manifest
 from qed.runs.run import Run
 from qed.training import checkpoint_writer
+from qed.training.background import BackgroundSaver
 from qed.training.checkpoint_writer import CheckpointWriter, Content, Ranks, save_checkpoint
 from qed.training.checkpoints import EXACT, load_exact_weights, name_folder, read_tensors, set_pointer
 from qed.training.optim import load_optimizer_tensors, read_optimizer_tensors
@@ -99,10 +100,10 @@ def gathered(model: Any) -> dict[str, Tensor]:
     }
 
 
-def save(run: Run, step: int, model: Any, content: Content, ranks: Ranks) -> None:
+def save(run: Run, step: int, model: Any, content: Content, ranks: Ranks, saver: BackgroundSaver | None = None) -> None:
     target = name_folder(run.folder, step)
     writer = CheckpointWriter(run, step, model, Words(), target, content, ranks)
-    save_checkpoint(writer, lambda: set_pointer(run, "LATEST", step))
+    save_checkpoint(writer, lambda: set_pointer(run, "LATEST", step), saver)
 
 
 def fill(*_: object) -> None:
@@ -113,14 +114,17 @@ def write_all(rank: int, world: int, folder: Path) -> None:
     """Write whole weights, rounded ones and merged adapters; then a save that fails on the last rank."""
     run = Run(folder / f"rank_{rank}")
     run.folder = folder
+    saver = BackgroundSaver()
     for step, (adapted, dtype) in enumerate([(False, "float32"), (False, "bfloat16"), (True, "float32")], 1):
         model = shard(make_policy(adapted))
         optimizer = build_optimizer(model)
         train(model, optimizer, 2)
         content = Content(read_optimizer_tensors(optimizer, model), {"kind": step}, [{"row": 1}], dtype)
         save(run, step, model, content, Ranks(rank, world, "same", agree))
+        save(run, step + 3, model, content, Ranks(rank, world, "same", agree), saver)
         train(model, optimizer, 1)
         state = {name: get_local(part) for name, part in read_optimizer_tensors(optimizer, model).items()}
+        saver.wait()
         torch.save((gathered(model), state), folder / f"after_{step}_{rank}.pt")
     if rank == world - 1:
         checkpoint_writer.write_slices = fill  # type: ignore[assignment]
@@ -163,7 +167,13 @@ def test_checkpoints_of_three_ranks_are_resumed_by_one_and_two(tmp_path: Path) -
         assert manifest.list_extra_files(checkpoint) == []
         assert json.loads((checkpoint / manifest.NAME).read_text())["world_size"] == 3
         assert len(list(checkpoint.glob("state-*-of-00003.safetensors"))) == 3
-    assert manifest.read_pointer(tmp_path, "LATEST") == 3
+        later = tmp_path / "checkpoints" / f"step_{step + 3:06d}"
+        assert manifest.list_damage(later) == manifest.list_extra_files(later) == []
+        files = [path for path in checkpoint.rglob("*") if path.is_file()]
+        for path in files:
+            if path.name not in (manifest.NAME, "state.json"):
+                assert (later / path.relative_to(checkpoint)).read_bytes() == path.read_bytes(), path
+    assert manifest.read_pointer(tmp_path, "LATEST") == 6
     resume(0, 1, tmp_path)
     # The files of the model are those that one process writes of the same weights.
     exact = read_slices(tmp_path / "checkpoints" / "step_000002", EXACT)
