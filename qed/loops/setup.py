@@ -198,18 +198,15 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     phases = list_phases(settings)
     last = phases[-1]
     # The reward comes first, so that a mistake in it shows before a model is loaded.
-    grader, evaluator = _load_graders(last, run, console)
+    grader, evaluator = (share_grader(each, parallel) for each in _load_graders(last, run, console))
     check_signals("load")
     loaded, first_problems = load_run_problems(phases)
-    for reason, count in loaded.left_out.items():
-        console.say(f"Left out {count} {reason}.")
-    for line in explain_functions(grader.functions, loaded.problems):
+    for line in _describe_loaded(loaded, grader):
         console.say(line)
     check_signals("load")
     policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     check_signals("load")
     policy.sampler = share_sampler(policy.sampler, policy.model, parallel)
-    grader, evaluator = share_grader(grader, parallel), share_grader(evaluator, parallel)
     size = checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed))
     parallel.run_on_first(lambda: disk.require_space(run, size))
     if resumed is not None:
@@ -241,6 +238,12 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
         parallel=parallel,
         boundaries=list_boundaries(settings),
     )
+
+
+def _describe_loaded(loaded: LoadedProblems, grader: Grader) -> list[str]:
+    """Describe the problems that are left out, and what a user's functions are given."""
+    left_out = [f"Left out {count} {reason}." for reason, count in loaded.left_out.items()]
+    return [*left_out, *explain_functions(grader.functions, loaded.problems)]
 
 
 def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:
