@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from safetensors.torch import load_model as load_weights
 from safetensors.torch import save_model as save_weights
-from torch import Tensor, nn
+from torch import Tensor
 
 from qed.errors import DataError, QedError
 from qed.guards import faults
@@ -59,7 +59,7 @@ def save_checkpoint(  # noqa: PLR0913 -- a checkpoint has many parts
     Raises:
         QedError: the disk is full or cannot be written; earlier checkpoints are unchanged.
     """
-    exact_too = _rounds(model, dtype) and not lora.has_adapters(model)
+    exact_too = _rounds(model.parameters(), dtype) and not lora.has_adapters(model)
     target = run.folder / "checkpoints" / f"step_{step:06d}"
     answers = "".join(json.dumps(row) + "\n" for row in rows)
     with _explain_disk_errors(run, target):
@@ -180,25 +180,25 @@ def remove_leftovers(run: Run) -> None:
             _remove(leftover)
 
 
-def _rounds(model: nn.Module, dtype: str) -> bool:
-    """Whether a precision is not enough for all weights of a model."""
+def _rounds(weights: Iterable[Tensor], dtype: str) -> bool:
+    """Whether a precision is not enough for some weights of a model."""
     kind: torch.dtype = getattr(torch, dtype)
-    return any(torch.promote_types(weight.dtype, kind) != kind for weight in model.parameters())
+    return any(torch.promote_types(weight.dtype, kind) != kind for weight in weights)
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path, dtype: str = "") -> None:
     """Write a model and its tokenizer for `from_pretrained`, with adapters merged into the weights.
 
-    `dtype` is the precision of the weights in the folder; empty keeps theirs.
+    `dtype` is the highest precision of the weights in the folder; empty keeps theirs.
     """
     merged = lora.merge_adapters(model) if lora.has_adapters(model) else None
     if merged is not None:
         model = qlora.build_unquantized_shell(model)
     weights = model.state_dict() if merged is None else merged
-    kind: torch.dtype | None = getattr(torch, dtype) if dtype else None
-    if kind is None or all(tensor.dtype == kind for tensor in weights.values() if tensor.is_floating_point()):
+    if not dtype or not _rounds(weights.values(), dtype):
         model.save_pretrained(folder, state_dict=merged)
     else:
+        kind: torch.dtype = getattr(torch, dtype)
         # Tied weights share their memory, and stay tied.
         cast = {tensor.data_ptr(): tensor.to(kind) for tensor in weights.values() if tensor.is_floating_point()}
         cast_weights = {name: cast.get(tensor.data_ptr(), tensor) for name, tensor in weights.items()}

@@ -38,7 +38,15 @@ from qed.training.batch import (
     split_rows,
 )
 from qed.training.logps import compute_logps, compute_scores
-from qed.training.optim import compute_learning_rate, load_optimizer_tensors, make_optimizer, read_optimizer_tensors
+from qed.training.offload import Places, lend_device, move_back, move_to_host
+from qed.training.optim import (
+    compute_learning_rate,
+    list_state_tensors,
+    load_optimizer_tensors,
+    make_optimizer,
+    read_optimizer_tensors,
+    reset_optimizer,
+)
 from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
 from qed.types import Rollout
 
@@ -83,6 +91,7 @@ class Learner:
             self.reference.requires_grad_(False)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.initial_weights: dict[str, Tensor] = {}
+        self.hosted: Places = []  # what `sleep` has moved to the host
         self.moved = 0.0  # approximate change of each weight since the rollouts were scored, as AdamW steps
         with self._autocast():
             require_known_logits(model)
@@ -131,8 +140,9 @@ class Learner:
 
     def restore_initial_weights(self) -> None:
         """Restore the initial weights of the phase, and clear the optimizer's state."""
+        self.wake()
         self.model.load_state_dict(self.initial_weights)
-        self.optimizer.state.clear()
+        reset_optimizer(self.optimizer)
 
     def compute_mean_scores(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
         """Compute the mean entropy and the mean log-prob of each rollout, over its trained tokens, under the model."""
@@ -152,6 +162,7 @@ class Learner:
             QedError: the weights have changed since the rollouts were scored, and yet every ratio is exactly 1.
         """
         require_finite(rollouts)
+        self.wake()
         rate = compute_learning_rate(self.settings, step)
         self.optimizer.zero_grad(set_to_none=True)
         stats = self.accumulate(rollouts)
@@ -232,6 +243,8 @@ class Learner:
 
     def weights(self) -> nn.Module:
         """Return the weights for a sampler: the model itself, which in-process samplers share."""
+        if self.settings.offload_for_sampling:
+            self.sleep()  # until the next update
         return self.model
 
     def state(self) -> dict[str, Tensor]:
@@ -241,6 +254,19 @@ class Learner:
     def load_state(self, tensors: dict[str, Tensor]) -> None:
         """Load what `state` returned."""
         load_optimizer_tensors(self.optimizer, self.model, tensors)
+
+    def sleep(self) -> None:
+        """Move the optimizer's state, and the initial weights to restart from, to the host; gradients are dropped.
+
+        The weights stay, because a sampler in this process reads them.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        self.hosted += move_to_host([*list_state_tensors(self.optimizer), *self.initial_weights.values()])
+
+    def wake(self) -> None:
+        """Move back what `sleep` has moved; `update` does so by itself."""
+        move_back(self.hosted)
+        self.hosted = []
 
     def _require_ratios(self, stats: Mapping[str, float]) -> None:
         """Raise if every ratio of a later update is exactly 1, as happens when old log-probs are overwritten.
@@ -293,7 +319,8 @@ class Learner:
             with disable_adapters(model.model):
                 return self._score_outputs(model.model, rollouts)
         batch = self._collate(rollouts)
-        logps, _ = self.forward_logps(model, batch)
+        with lend_device(model, self.parameters[0].device):
+            logps, _ = self.forward_logps(model, batch)
         return split_rows(logps, rollouts)
 
     @torch.no_grad()
