@@ -29,6 +29,7 @@ from qed.loops.evaluator import Evaluator
 from qed.loops.memory import reserve_training
 from qed.loops.metrics import MetricsWriter, Stats, measure_thoughts, merge_updates, summarize_step
 from qed.loops.non_finite import NonFinitePolicy
+from qed.loops.out_of_memory import remember_limits
 from qed.loops.reference import load_initial_weights, load_reference
 from qed.loops.setup import Setup
 from qed.models.precision import read_precision
@@ -66,6 +67,7 @@ class Phase:
             precision=read_precision(settings.model),
             reference=load_reference(setup, settings, offset) if settings.algorithm.reference else None,
         )
+        remember_limits(setup, settings, self.learner)
         self.ema_reference = EMAReference(self.learner.reference, setup.model, *settings.algorithm.reference_moves)
         if settings.learner.packing and not self.learner.packing:
             setup.console.say(f"{name}: this model cannot separate packed sequences, so batches are padded.")

@@ -47,6 +47,7 @@ from qed.training.optim import (
     read_optimizer_tensors,
     reset_optimizer,
 )
+from qed.training.out_of_memory import MicrobatchBudget, explain_out_of_memory
 from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
 from qed.types import Rollout
 
@@ -91,6 +92,7 @@ class Learner:
             self.reference.requires_grad_(False)
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.initial_weights: dict[str, Tensor] = {}
+        self.budget = MicrobatchBudget(settings.tokens_per_microbatch)
         self.hosted: Places = []  # what `sleep` has moved to the host
         self.moved = 0.0  # approximate change of each weight since the rollouts were scored, as AdamW steps
         with self._autocast():
@@ -147,7 +149,7 @@ class Learner:
     def compute_mean_scores(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
         """Compute the mean entropy and the mean log-prob of each rollout, over its trained tokens, under the model."""
         batch = self._collate(rollouts)
-        logps, entropy = self.forward_logps(self.model, batch)
+        logps, entropy = self.budget.repeat(lambda: self.forward_logps(self.model, batch))
         counts = batch.mask.sum(1).clamp(min=1)
         means = [(column * batch.mask).sum(1) / counts for column in (entropy, logps)]
         return list(zip(*(mean.tolist() for mean in means), strict=True))
@@ -165,7 +167,7 @@ class Learner:
         self.wake()
         rate = compute_learning_rate(self.settings, step)
         self.optimizer.zero_grad(set_to_none=True)
-        stats = self.accumulate(rollouts)
+        stats = self.budget.repeat(lambda: self.accumulate(rollouts), self.optimizer.zero_grad)
         stats["optim/lr"] = rate
         if stats["train/live_rows"] == 0:
             return stats | {"optim/grad_norm": 0.0}
@@ -181,7 +183,8 @@ class Learner:
         self._require_ratios(stats)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        with explain_out_of_memory("the optimizer's state"):
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)  # sampling needs the memory
         self.moved += rate * min(1.0, norm)
         skipped = {"optim/skipped": 0.0} if self.settings.skip_norm else {}
@@ -296,7 +299,8 @@ class Learner:
     def _cut(self, batch: Batch) -> Iterator[list[int]]:
         """Yield the rows of each micro-batch, with a check for signals before each."""
         cut = cut_packed_microbatches if self.packing else cut_microbatches
-        for rows in cut(batch, self.settings.tokens_per_microbatch, self.algorithm.together):
+        together = self.algorithm.together
+        for rows in self.budget.watch(cut(batch, self.budget.tokens, together), batch, together):
             check_signals("update")
             yield rows
 
@@ -320,7 +324,7 @@ class Learner:
                 return self._score_outputs(model.model, rollouts)
         batch = self._collate(rollouts)
         with lend_device(model, self.parameters[0].device):
-            logps, _ = self.forward_logps(model, batch)
+            logps, _ = self.budget.repeat(lambda: self.forward_logps(model, batch))
         return split_rows(logps, rollouts)
 
     @torch.no_grad()

@@ -9,6 +9,8 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from qed.guards.out_of_memory import free_cache
+
 Places = list[tuple[Tensor, torch.device]]  # tensors, and the devices to which they return
 
 
@@ -44,8 +46,3 @@ def lend_device(model: nn.Module, device: torch.device) -> Iterator[None]:
             tensor.data = data
         if tensors:
             free_cache()
-
-
-def free_cache() -> None:
-    """Return the memory that nothing uses to the device, so that other programs can have it."""
-    torch.cuda.empty_cache()  # does nothing where CUDA is not in use

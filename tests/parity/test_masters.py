@@ -158,6 +158,7 @@ def test_computation_above_the_weights_is_refused() -> None:
             ModelSettings(**{name: "bfloat16"})
 
 
+QUICK = ("on the host",)
 VARIANTS: dict[str, tuple[object, ...]] = {
     "masters": (),
     "on the host": ("--learner.optimizer", "adamw_offload", "--learner.offload_for_sampling", "true"),
@@ -170,7 +171,9 @@ VARIANTS: dict[str, tuple[object, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS]
+)
 def test_a_run_with_bfloat16_weights_resumes_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_problems: None, name: str
 ) -> None:

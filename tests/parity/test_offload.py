@@ -66,7 +66,7 @@ def test_sleep_leaves_the_weights_alone_on_the_device() -> None:
     assert {tensor.device.type for tensor in state} == {"cuda"}
 
 
-@pytest.mark.parametrize("device", ["meta", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_reference_model_is_lent_the_device(device: str) -> None:
     model = make_model(dtype=torch.float32)
     before = copy.deepcopy(model.state_dict())

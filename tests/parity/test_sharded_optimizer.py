@@ -71,6 +71,7 @@ def test_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert (tmp_path / "done-1-0").exists()
 
 
+@pytest.mark.slow
 def test_of_two_processes(tmp_path: Path) -> None:
     mp.spawn(work, (2, str(tmp_path)), nprocs=2)
     assert len(list(tmp_path.glob("done-2-*"))) == 2
