@@ -56,6 +56,16 @@ class NothingTrained(QedError):
     exit_code = 5
 
 
+class RankLost(QedError):
+    """A run of several processes in which one of them died, hangs, or cannot be reached.
+
+    The message names the rank, why it is taken for lost, and how to resume. The exit code is EX_TEMPFAIL: a scheduler
+    may start the run again.
+    """
+
+    exit_code = 75
+
+
 class Interrupted(QedError):
     """A run that a signal ended, after its state was saved. The exit code is that of the signal."""
 

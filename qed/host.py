@@ -102,12 +102,19 @@ def count_usable_cores(root: Path = ROOT) -> int:
     return _limit_to_quota(len(list_cores()), root)
 
 
-def choose_threads(root: Path = ROOT) -> int:
-    """Choose the number of threads for numeric kernels: OMP_NUM_THREADS, else the physical cores of this process."""
+def choose_threads(root: Path = ROOT, ranks: int = 1) -> int:
+    """Choose the number of threads for numeric kernels: OMP_NUM_THREADS, else the physical cores of this process.
+
+    Args:
+        root: of the file system.
+        ranks: the processes of a run that share these cores. torchrun sets OMP_NUM_THREADS to 1 for each of them where
+            the user has not set it, so that this value does not count there; `run.threads` sets 1 thread.
+    """
     requested = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if requested.isdecimal() and int(requested):
+    set_by_torchrun = requested == "1" and ranks > 1 and "TORCHELASTIC_RUN_ID" in os.environ
+    if requested.isdecimal() and int(requested) and not set_by_torchrun:
         return int(requested)
-    return _limit_to_quota(count_physical_cores(root), root)
+    return max(1, _limit_to_quota(count_physical_cores(root), root) // ranks)
 
 
 def _limit_to_quota(count: int, root: Path) -> int:

@@ -9,15 +9,72 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, overload
 
 StopReason = Literal["stop", "length"]
 Source = Literal["policy", "greedy", "demonstration", "expert", "replay"]
 UNGRADED = ("timeout", "error")  # values of `Grade.tier` where no grader could decide
 # One number for the whole completion, or one per token.
 Advantage = float | tuple[float, ...]
+T = TypeVar("T", bound=float)
+
+
+class Column(Sequence[T]):
+    """The numbers of a rollout's tokens in one block of memory; it is immutable.
+
+    A token id takes 4 bytes, a log-prob 8 and a mask 1, and in a tuple 36, 32 and 8. It equals the tuple of its
+    numbers, has the same hash, and can be added to one. `numbers` is the block, of the type `i`, `d` or `b`: NumPy and
+    torch read it without a copy.
+    """
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: array[Any]) -> None:
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __iter__(self) -> Iterator[T]:
+        read: Any = bool if self.numbers.typecode == "b" else None
+        return map(read, self.numbers) if read else iter(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[T]: ...
+
+    def __getitem__(self, index: int | slice) -> T | Sequence[T]:
+        part: Any = self.numbers[index]
+        if isinstance(index, slice):
+            return Column(part) if part else ()
+        return bool(part) if self.numbers.typecode == "b" else part  # type: ignore[return-value]
+
+    def __add__(self, other: Sequence[T]) -> tuple[T, ...]:
+        return (*self, *other)
+
+    def __radd__(self, other: Sequence[T]) -> tuple[T, ...]:
+        return (*other, *self)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Column):
+            # NaN equals itself here, as the same object does in two tuples.
+            return self.numbers == other.numbers or self.numbers.tobytes() == other.numbers.tobytes()
+        return tuple(self) == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def pack_column(kind: str, values: Sequence[T]) -> Sequence[T]:
+    """Return values as a `Column` of a type of `array`; a column and () as they are."""
+    return values if isinstance(values, Column) or len(values) == 0 else Column(array(kind, values))
 
 
 @dataclass(frozen=True)
@@ -102,10 +159,15 @@ class Completion:
     `support` is None if every token could be sampled at every position, or if it was not asked for.
     """
 
-    tokens: tuple[int, ...]
-    logps: tuple[float, ...]
+    tokens: Sequence[int]
+    logps: Sequence[float]
     stop_reason: StopReason
     support: Support | None = None
+
+    def __post_init__(self) -> None:
+        """Store the tokens and log-probs as columns."""
+        object.__setattr__(self, "tokens", pack_column("i", self.tokens))
+        object.__setattr__(self, "logps", pack_column("d", self.logps))
 
 
 @dataclass(frozen=True)
@@ -129,28 +191,44 @@ class Grade:
     has_reward: bool = True
 
 
+# The type of a rollout's columns. Log-probs keep float64, so that a resumed run has the same bits.
+COLUMNS = {
+    **dict.fromkeys(("prompt", "output"), "i"),
+    **dict.fromkeys(("logps", "behaviour", "old_logps", "ref_logps"), "d"),
+    **dict.fromkeys(("sampled_mask", "loss_mask"), "b"),
+}
+
+
 @dataclass
 class Rollout:
-    """One completion of one problem, with its prompt, grade, advantage and log-probs."""
+    """One completion of one problem, with its prompt, grade, advantage and log-probs.
+
+    The fields of `COLUMNS` take any sequence of numbers, and are kept as a `Column`, or as () where they are empty.
+    """
 
     problem: Problem  # collect
-    prompt: tuple[int, ...]  # collect: token ids
-    output: tuple[int, ...]  # collect: token ids of the completion, end token included
-    logps: tuple[float, ...]  # collect: the sampler's, of `output`; 0 if not sampled; empty for a demonstration
+    prompt: Sequence[int]  # collect: token ids
+    output: Sequence[int]  # collect: token ids of the completion, end token included
+    logps: Sequence[float]  # collect: the sampler's, of `output`; 0 if not sampled; empty for a demonstration
     text: str  # collect: the completion as text, including what the prompt opened (`Prompt.opened`)
     stop_reason: StopReason  # collect: `stop` at an end token, `length` at max_tokens
     source: Source = "policy"  # collect: who wrote the completion
     version: int = 0  # collect: the version of the policy that sampled it
     index: int = 0  # collect: its position among the completions of its problem
     prompt_text: str = ""  # collect: the rendered prompt
-    sampled_mask: tuple[bool, ...] = ()  # collect: which tokens of `output` this policy sampled; empty: all
-    loss_mask: tuple[bool, ...] = ()  # collect: which tokens of `output` are trained; empty: all
-    behaviour: tuple[float, ...] = ()  # collect: log-probs of `output` under its author; NaN or empty if unknown
+    sampled_mask: Sequence[bool] = ()  # collect: which tokens of `output` this policy sampled; empty: all
+    loss_mask: Sequence[bool] = ()  # collect: which tokens of `output` are trained; empty: all
+    behaviour: Sequence[float] = ()  # collect: log-probs of `output` under its author; NaN or empty if unknown
     grade: Grade | None = None  # grade
     advantage: Advantage = 0.0  # credit
     support: Support | None = None  # collect: which tokens could be sampled at each position of `output`; None: all
-    old_logps: tuple[float, ...] | None = None  # score: the learner's, before the first update of the step
-    ref_logps: tuple[float, ...] | None = None  # score: the reference model's
+    old_logps: Sequence[float] | None = None  # score: the learner's, before the first update of the step
+    ref_logps: Sequence[float] | None = None  # score: the reference model's
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set a field; a column is packed."""
+        kind = COLUMNS.get(name)
+        object.__setattr__(self, name, value if kind is None or value is None else pack_column(kind, value))
 
     def __post_init__(self) -> None:
         """Refuse a mask or a support whose length is not that of `output`."""
@@ -171,7 +249,7 @@ class Rollout:
         return self.grade is None or self.grade.has_reward
 
     @property
-    def trained(self) -> tuple[bool, ...]:
+    def trained(self) -> Sequence[bool]:
         """Whether each token of `output` is trained."""
         return self.loss_mask or (True,) * len(self.output)
 
@@ -181,7 +259,7 @@ class Rollout:
         return sum(self.loss_mask) if self.loss_mask else len(self.output)
 
     @property
-    def on_policy(self) -> tuple[bool, ...]:
+    def on_policy(self) -> Sequence[bool]:
         """Whether each token of `output` is trained and was sampled by this policy."""
         if not self.sampled_mask:
             return self.trained
@@ -237,9 +315,9 @@ def append_tokens(
     )
 
 
-def _extend_mask(mask: tuple[bool, ...], before: int, count: int, value: bool) -> tuple[bool, ...]:
+def _extend_mask(mask: Sequence[bool], before: int, count: int, value: bool) -> tuple[bool, ...]:
     """Append `count` times `value` to a mask of `before` tokens; return () where all entries are True."""
-    extended = (mask or (True,) * before) + (value,) * count
+    extended = (*(mask or (True,) * before), *(value,) * count)
     return () if all(extended) else extended
 
 

@@ -20,13 +20,19 @@ from typing import Any
 import qed
 from qed import host
 from qed.cli.commands.base import resolve_training_command
+from qed.cluster.environment import is_first_rank, map_slurm, must_launch
+from qed.cluster.launch import build_child_command, run_ranks
+from qed.cluster.sweep import run_point
 from qed.config import plugins
+from qed.config.arguments import drop_flags
 from qed.config.fields import Table
 from qed.config.help import format_command_help, format_overview
-from qed.config.keys import list_paths
+from qed.config.keys import list_origins
 from qed.config.phases import PipelineSettings
 from qed.config.resolve import Resolved, read_sources, resolve_settings
 from qed.errors import DataError, QedError, UsageError
+from qed.guards.parents import die_with_launcher
+from qed.guards.ranks import claim_failure
 from qed.guards.redaction import redact, strip_control
 
 INTERRUPTED = 130
@@ -36,6 +42,7 @@ BROKEN_PIPE = 141  # the exit code of a process that SIGPIPE ends, as usual for 
 
 def main(argv: list[str] | None = None) -> None:
     """Run a command line and exit with its code."""
+    die_with_launcher()
     arguments = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -59,6 +66,8 @@ def _report_error(error: Exception, debug: bool) -> int:
         return BROKEN_PIPE
     if debug:
         traceback.print_exception(error)
+    if not claim_failure():
+        return error.exit_code if isinstance(error, QedError) else 1
     if isinstance(error, QedError):
         print(strip_control(redact(f"error: {error}")), file=sys.stderr)
         return error.exit_code
@@ -115,11 +124,18 @@ def _train(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
     if {"-h", "--help", "--help-all"} & set(rest):
         print(format_command_help(_find_help_table(command, rest), everything="--help-all" in rest))
         return 0
+    os.environ.update(map_slurm())
     resolved = resolve_settings(command, rest)
+    launches = must_launch(resolved.flags.ranks) and not resolved.flags.dry_run
+    if launches and command == "quickstart":
+        raise UsageError("qed quickstart trains a small model in one process. Leave --ranks out.")
     if resolved.flags.sweep:
-        return _run_sweep(command, rest, arguments)
+        return _run_sweep(command, rest, arguments, launches)
+    if launches:
+        _should_resume(resolved)  # which checks the flags
+        return run_ranks(build_child_command(drop_flags(arguments, "ranks")), resolved.flags.ranks)
     result = run_recipe(resolved, arguments)
-    if resolved.flags.json:
+    if resolved.flags.json and is_first_rank():
         print(json.dumps(result, default=str))
     return 0
 
@@ -134,18 +150,19 @@ def _find_help_table(command: str, rest: Sequence[str]) -> Table:
 
 def run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> dict[str, Any]:
     """Run the recipe of a command with its settings; `home` is the folder of --out if the run is inside it."""
+    origins = list_origins(resolved.settings, resolved.origins)
     if resolved.flags.dry_run:
         from qed.loops.dry_run import run_dry
 
-        run_dry(resolved.settings)
+        run_dry(resolved.settings, origins)
         return {}
     from qed.loops.warm_start import warm_start
     from qed.runs.run import Launch
 
-    flags, paths = resolved.flags, list_paths(resolved.settings)
+    flags = resolved.flags
     launch = Launch(
         command=("qed", *arguments),
-        origins={paths.get(key, key): origin for key, origin in resolved.origins.items()},
+        origins=origins,
         resume=_should_resume(resolved),
         requeue=flags.requeue,
         overwrite=flags.overwrite,
@@ -184,12 +201,14 @@ def _find_sweep_folder(point: Resolved) -> str:
     return str(Path(point.settings.run.out).parent)
 
 
-def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
+def _run_sweep(command: str, rest: Sequence[str], arguments: Sequence[str], launches: bool) -> int:
     from qed.config import sweep
 
-    outcomes = sweep.run_points(
-        sweep.list_points(command, rest),
-        lambda resolved: run_recipe(resolved, arguments, _find_sweep_folder(resolved)),
-    )
+    def train(point: sweep.Point) -> dict[str, Any]:
+        if launches:
+            return run_point(command, point)
+        return run_recipe(point.resolved, arguments, _find_sweep_folder(point.resolved))
+
+    outcomes = sweep.run_points(sweep.list_points(command, rest), train)
     print(sweep.format_json(outcomes) if "--json" in rest else sweep.format_table(outcomes))
     return 1 if any(outcome.error for outcome in outcomes) else 0

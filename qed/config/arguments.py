@@ -33,6 +33,8 @@ class Flags:
     """Replace the run in the folder --out."""
     dry_run: bool = False
     """Print what the run would do, without training."""
+    ranks: int = 1
+    """Train with so many processes on this machine, one per GPU; torchrun and srun start them themselves."""
     sweep: tuple[str, ...] = ()
     """Start one run per value; if repeated, one per combination."""
     config_name: str = ""
@@ -51,7 +53,7 @@ class Flags:
 
 FLAGS = tuple(flag.name for flag in fields(Flags))
 # Flags with a value, and where it is collected.
-TAKING = {"sweep": "sweep", "allow_change": "allow_change", "config_name": "configs"}
+TAKING = {"ranks": "ranks", "sweep": "sweep", "allow_change": "allow_change", "config_name": "configs"}
 
 
 @dataclass
@@ -61,6 +63,7 @@ class ParsedLine:
     configs: list[str] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
+    ranks: list[str] = field(default_factory=list)
     sweep: list[str] = field(default_factory=list)
     allow_change: list[str] = field(default_factory=list)
 
@@ -86,8 +89,31 @@ def parse_arguments(arguments: Sequence[str], table: Table) -> tuple[list[str], 
     if not {"resume", "requeue"} & line.flags and ("fast" in line.flags or line.allow_change):
         raise UsageError("--allow-change and --fast say how a run is resumed. Add --resume, or leave them out.")
     flags = Flags(**dict.fromkeys(line.flags, True))  # type: ignore[arg-type]
-    flags = replace(flags, sweep=tuple(line.sweep), allow_change=_expand_names(line.allow_change, table))
+    allowed = _expand_names(line.allow_change, table)
+    flags = replace(flags, ranks=_parse_ranks(line.ranks), sweep=tuple(line.sweep), allow_change=allowed)
     return line.configs, line.entries, flags
+
+
+def drop_flags(arguments: Sequence[str], *names: str) -> list[str]:
+    """Return a valid command line without these flags and their values."""
+    kept, rest = [], list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        name, equals, _ = argument.partition("=")
+        key = _normalize_key(name.removeprefix("--"))
+        if not argument.startswith("--") or key not in names:
+            kept.append(argument)
+        elif key in TAKING and not equals:
+            rest.pop(0)
+    return kept
+
+
+def _parse_ranks(texts: Sequence[str]) -> int:
+    """Return the number of processes of the last `--ranks`; 1 without any."""
+    text = texts[-1] if texts else "1"
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise UsageError(f"--ranks {text} is no number of processes; it must be 1 or more.")
+    return int(text)
 
 
 def _expand_names(names: Sequence[str], table: Table) -> tuple[str, ...]:

@@ -151,7 +151,9 @@ def _describe_shortcut(name: str, table: Table, values: dict[str, Value]) -> tup
 
 
 def _describe_flag(name: str) -> tuple[str, str]:
-    placeholder = {"sweep": " KEY=V1,V2", "allow_change": " KEY,…", "config_name": " CONFIG"}.get(name, "")
+    placeholder = {"ranks": " COUNT", "sweep": " KEY=V1,V2", "allow_change": " KEY,…", "config_name": " CONFIG"}.get(
+        name, ""
+    )
     return f"--{name.replace('_', '-')}{placeholder}", find_documentation(Flags, name)
 
 

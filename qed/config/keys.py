@@ -6,7 +6,7 @@ settings.origin.json contain paths.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from qed.config.field_names import find_short_names, find_shown_names, flatten_fields
@@ -48,3 +48,9 @@ def list_values(settings: Settings | PipelineSettings) -> dict[str, Any]:
     """Return the value of every setting by its key."""
     names = map_names(settings)
     return {names.get(path, path): value for path, value in flatten_fields(settings).items()}
+
+
+def list_origins(settings: Settings | PipelineSettings, origins: Mapping[str, str]) -> dict[str, str]:
+    """Return the origins of settings by their paths, from those by their keys."""
+    paths = list_paths(settings)
+    return {paths.get(key, key): origin for key, origin in origins.items()}

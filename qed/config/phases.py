@@ -10,6 +10,7 @@ from qed.config.settings import (
     EvaluationSettings,
     LearnerSettings,
     ModelSettings,
+    ParallelSettings,
     RunSettings,
     SamplingSettings,
     require,
@@ -29,6 +30,7 @@ class Settings:
     data: DataSettings = field(default_factory=DataSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     learner: LearnerSettings = field(default_factory=LearnerSettings)
+    parallel: ParallelSettings = field(default_factory=ParallelSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     run: RunSettings = field(default_factory=RunSettings)
 
@@ -75,6 +77,7 @@ class PipelineSettings:
     """Skip the RL phase and stop after SFT."""
     model: ModelSettings = field(default_factory=ModelSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    parallel: ParallelSettings = field(default_factory=ParallelSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     run: RunSettings = field(default_factory=RunSettings)
 
@@ -99,6 +102,7 @@ class PipelineSettings:
             data=part.data if name == "sft" else replace(part.data, window=0),
             sampling=self.sampling,
             learner=part.learner,
+            parallel=self.parallel,
             evaluation=self.evaluation,
             run=self.run,
         )

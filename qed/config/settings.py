@@ -228,6 +228,14 @@ class LearnerSettings:
 
 
 @dataclass(frozen=True)
+class ParallelSettings:
+    """How several ranks share a model; their number is that of --ranks or of torchrun."""
+
+    shard: Literal["none", "grads", "full"] = "none"
+    """What FSDP2 spreads over the ranks: none; grads (gradients and optimizer state); full (the weights too)."""
+
+
+@dataclass(frozen=True)
 class EvaluationSettings:
     """The evaluation, on problems that are never trained on."""
 

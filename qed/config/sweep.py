@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qed.config.arguments import drop_flags
 from qed.config.fields import Table
 from qed.config.help import format_columns
 from qed.config.names import suggest
@@ -24,10 +25,11 @@ MAX_NAME_LENGTH = 120  # characters of a run's folder name; file systems allow 2
 
 @dataclass(frozen=True)
 class Point:
-    """One run of a sweep: its swept values as written, and its resolved settings."""
+    """One run of a sweep: its swept values as written, its settings, and the arguments that say the same without it."""
 
     swept: dict[str, str]
     resolved: Resolved
+    arguments: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -56,17 +58,19 @@ def list_points(command: str, arguments: Sequence[str]) -> list[Point]:
         resolved = resolve_settings(command, [*arguments, *assignments, f"run.out={folder}"])
         # A resumed sweep resumes the runs that have started, and starts the others.
         flags = replace(resolved.flags, resume=resolved.flags.resume and (folder / "settings.yaml").is_file())
-        points.append(Point(point, replace(resolved, flags=flags)))
+        other = () if flags.resume else ("resume", "allow_change", "fast")
+        alone = drop_flags(arguments, "sweep", "ranks", *other)
+        points.append(Point(point, replace(resolved, flags=flags), (*alone, *assignments, f"run.out={folder}")))
     return points
 
 
-def run_points(points: Sequence[Point], train: Callable[[Resolved], dict[str, Any]]) -> list[Outcome]:
+def run_points(points: Sequence[Point], train: Callable[[Point], dict[str, Any]]) -> list[Outcome]:
     """Run the points in order; a failed run is reported, and the sweep continues."""
     outcomes = []
     for number, point in enumerate(points, 1):
         _print_point(f"sweep {number}/{len(points)}: {_choose_folder(point.swept)}")
         try:
-            outcomes.append(Outcome(point, train(point.resolved)))
+            outcomes.append(Outcome(point, train(point)))
         except Interrupted:
             raise
         except QedError as error:

@@ -49,13 +49,14 @@ class Console:
     Args:
         json: whether stdout is for JSON.
         log_every: steps between two progress lines where there is no terminal; 0 chooses about 20 lines a phase.
+        quiet: print nothing, and only write to the log.
     """
 
-    def __init__(self, json: bool = False, log_every: int = 0) -> None:
+    def __init__(self, json: bool = False, log_every: int = 0, quiet: bool = False) -> None:
         file = sys.stderr if json else sys.stdout
         # A file or a pipe has no width, and its tables should not be cut to rich's default.
         width = None if file.isatty() else PIPE_WIDTH
-        self.rich = RichConsole(file=file, highlight=False, soft_wrap=True, emoji=False, width=width)
+        self.rich = RichConsole(file=file, highlight=False, soft_wrap=True, emoji=False, width=width, quiet=quiet)
         self.log_every = log_every
         self.log: Callable[[str], None] | None = None  # receives every line that is printed, and every step's
         self.live: Live | NotebookLine | None = None
@@ -73,6 +74,8 @@ class Console:
         if title:
             self.say(title)
         self.began, self.first, self.shown, self.unit = time.perf_counter(), first, first, unit
+        if self.rich.quiet:
+            return
         if self.rich.is_jupyter:
             self.live = NotebookLine()
         elif self.rich.is_terminal:

@@ -161,6 +161,7 @@ class Summary:
         self.tiers: Counter[str] = Counter()
         self.classes: Counter[str] = Counter(dict.fromkeys(CLASSES, 0))
         self.reward = 0.0
+        self.spent = 0.0
         self.slowest = 0.0
         self.replaced: dict[str, None] = {}
 
@@ -173,6 +174,7 @@ class Summary:
         self.classes[graded.kind] += 1
         self.reward += grade.reward if grade.has_reward else 0.0
         self.counts["without_reward"] += not grade.has_reward
+        self.spent += graded.seconds
         self.slowest = max(self.slowest, graded.seconds)
         self.counts["correct"] += grade.correct
         self.counts["format_ok"] += grade.format_ok
@@ -182,9 +184,13 @@ class Summary:
             self.counts["false_positives"] += grade.correct and not expected
             self.counts["false_negatives"] += expected and not grade.correct
 
-    def figures(self) -> dict[str, Any]:
-        """Return the figures for JSON; rates are by wall-clock time since the first row."""
-        seconds = time.perf_counter() - self.start
+    def figures(self, together: bool = False) -> dict[str, Any]:
+        """Return the figures for JSON.
+
+        Rates are by wall-clock time since the first row, or by the time of all rows `together` if other processes
+        graded them.
+        """
+        seconds = self.spent if together else time.perf_counter() - self.start
         labelled = self.counts["expected"]
         rewarded = self.n - self.counts["without_reward"]
         mean = self.reward / rewarded if rewarded else math.nan

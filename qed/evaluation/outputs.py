@@ -3,38 +3,51 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from qed.console.live import Console
-from qed.evaluation.benchmarks import Benchmark
 from qed.evaluation.store import Store
 from qed.runs.run import Row, write_whole
 
+if TYPE_CHECKING:
+    from qed.evaluation.benchmarks import Benchmark
 
-def write_outputs(bench: Benchmark, store: Store, generator: str, console: Console) -> Row:
+REFERENCE = ("dataset", "reference", "generator")  # what a problem may have besides its instruction
+
+
+def list_references(bench: Benchmark) -> dict[str, Row]:
+    """Return what the problems have besides their instructions, by their ids."""
+    return {
+        problem.id: {name: problem.meta[name] for name in REFERENCE if problem.meta.get(name)}
+        for problem in bench.problems
+    }
+
+
+def write_outputs(store: Store, references: Mapping[str, Row], generator: str, console: Console) -> Row:
     """Write the first output to each instruction, and the references that the task has, in two files of the same form.
 
     Returns:
         the path of the outputs.
     """
-    problems = {problem.id: problem for problem in bench.problems}
-    outputs, references = [], []
+    outputs, expected = [], []
     for row in store.rows:
         if row["sample_id"] == 0:
-            meta = problems[row["group_id"]].meta
+            known = references[row["group_id"]]
             about = {
                 "instruction": row["question"],
-                "dataset": meta.get("dataset") or row.get("data_source") or bench.label,
+                "dataset": known.get("dataset") or row.get("data_source") or store.task,
             }
             outputs.append({**about, "output": str(row["text"]).strip(), "generator": generator})
-            if meta.get("reference"):
-                references.append({**about, "output": meta["reference"], "generator": str(meta.get("generator", ""))})
-    path = store.home / f"{bench.label}.outputs.json"
+            if known.get("reference"):
+                expected.append({**about, "output": known["reference"], "generator": str(known.get("generator", ""))})
+    path = store.home / f"{store.task}.outputs.json"
     write_whole(path, json.dumps(outputs, indent=1).encode())
-    if references:
-        write_whole(find_references(path), json.dumps(references, indent=1).encode())
+    if expected:
+        write_whole(find_references(path), json.dumps(expected, indent=1).encode())
     store.part.unlink(missing_ok=True)
-    console.say(f"{bench.label}: there are no gold answers; its {len(outputs)} outputs are in {path}.")
+    console.say(f"{store.task}: there are no gold answers; its {len(outputs)} outputs are in {path}.")
     console.say(f"A model judges them with `qed judge {path} --url ADDRESS --model NAME`.")
     return {"outputs": str(path)}
 

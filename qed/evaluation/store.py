@@ -49,21 +49,8 @@ class Store:
         self.part = self.home / f".{task}.{decoding}.unfinished.jsonl"
         # In the same form as when read from a file.
         self.asked: Row = json.loads(json.dumps(asked))
-        self.summary = self._read_stored(overwrite)
+        self.summary = None if overwrite else find_stored(self.home, task, decoding, self.asked)
         self.rows: list[Row] = [] if self.summary is not None else self._load_unfinished(overwrite)
-
-    def _read_stored(self, overwrite: bool) -> Row | None:
-        """Return the summary of the same evaluation if it is finished."""
-        summary = read_json(self.home / "summary.json", {}).get(self.task, {}).get(self.decoding)
-        if summary is None or overwrite:
-            return None
-        if summary.get("settings") != self.asked:
-            raise UsageError(
-                f"{self.home / self.task}.jsonl already contains a {self.decoding} evaluation with other settings: "
-                f"{list_differences(summary.get('settings'), self.asked)}. Use another --out, or replace it with "
-                "--overwrite."
-            )
-        return dict(summary)
 
     def _load_unfinished(self, overwrite: bool) -> list[Row]:
         """Return the rows of an interrupted evaluation, and write the partial file."""
@@ -117,6 +104,21 @@ class Store:
     def _replace(self, rows: Sequence[Row]) -> None:
         """Write the file atomically, so that a kill leaves the previous one."""
         write_whole(self.part, encode_lines("".join(map(encode_line, [{"asked": self.asked}, *rows]))))
+
+
+def find_stored(home: Path, task: str, decoding: str, asked: Row) -> Row | None:
+    """Return the summary of the same evaluation if it is finished in a step's folder.
+
+    Raises:
+        UsageError: the folder has answers to another request.
+    """
+    summary = read_json(home / "summary.json", {}).get(task, {}).get(decoding)
+    if summary is not None and summary.get("settings") != asked:
+        raise UsageError(
+            f"{home / task}.jsonl already contains a {decoding} evaluation with other settings: "
+            f"{list_differences(summary.get('settings'), asked)}. Use another --out, or replace it with --overwrite."
+        )
+    return None if summary is None else dict(summary)
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from qed.console.live import Console
 from qed.data.sources import local
 from qed.data.sources.rows import Place
 from qed.errors import DataError
@@ -25,6 +26,7 @@ from qed.evaluation.grade_files import (
 )
 from qed.evaluation.per_sample_metrics import compute_sample_metrics
 from qed.evaluation.summary import average_tasks, summarize
+from qed.evaluation.table import show_summary
 from qed.grading import symbolic
 from qed.randomness import derive_seed
 from qed.rewards.base import FINAL_ANSWER
@@ -54,6 +56,14 @@ class Scoring:
     grader: Grader | None = None
 
 
+@dataclass(frozen=True)
+class StoredAnswer:
+    """An answer to grade, with its number of tokens where the file has it: only its program knows them."""
+
+    rollout: Rollout
+    tokens: Row
+
+
 def score_responses(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
     """Return the rows of an evaluation for each column of answers, named by the file or by the column.
 
@@ -61,34 +71,50 @@ def score_responses(file: Path, scoring: Scoring) -> dict[str, list[Row]]:
         DataError: the file is missing, empty or broken, or a column is missing; the message names the row.
     """
     symbolic.CHILD.start()  # the process loads while the first rows are read
+    table = read_answers(file, scoring)
+    names = name_columns(file, scoring)
+    return {name: [score_answer(row[number], scoring) for row in table] for number, name in enumerate(names)}
+
+
+def name_columns(file: Path, scoring: Scoring) -> list[str]:
+    """Return the name of each column of answers: its own if there are several, else the file's."""
+    several = len(scoring.response_keys) > 1
+    return [key.split(".")[0] if several else file.name.split(".")[0] for key in scoring.response_keys]
+
+
+def read_answers(file: Path, scoring: Scoring) -> list[list[StoredAnswer]]:
+    """Read the answers of a file, for each row those of all columns; see `score_responses` for the errors."""
     table = list(local.read_rows(str(file), ""))
     if not table:
         raise DataError(f"{file} has no row to score.")
     # If the first row has an id, every row must have one; otherwise the question identifies a problem.
     id_key = scoring.id_key or next((name for name in ID if name in table[0][1]), "")
     scoring = replace(scoring, id_key=id_key)
-    several = len(scoring.response_keys) > 1
-    name = file.name.split(".")[0]
-    return {key.split(".")[0] if several else name: _score_column(table, key, scoring) for key in scoring.response_keys}
+    columns = [_read_column(table, key, scoring) for key in scoring.response_keys]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _score_column(table: Sequence[tuple[Place, Row]], key: str, scoring: Scoring) -> list[Row]:
+def _read_column(table: Sequence[tuple[Place, Row]], key: str, scoring: Scoring) -> list[StoredAnswer]:
     counts: Counter[str] = Counter()
-    rows = []
-    for place, row in table:
-        rollout = _build_rollout(place, row, key, scoring, counts)
-        text = rollout.text
-        if scoring.mode == LAST_LINE:
-            rollout = replace(rollout, text=text.rstrip().rpartition("\n")[2])
-        mode = "flexible" if scoring.mode == LAST_LINE else scoring.mode
-        grade = grade_answer(rollout, scoring.grader, "", mode)
-        graded = replace(rollout, grade=grade)
-        # Only the program that generated an answer knows its tokens.
-        tokens = {"n_tokens": row["n_tokens"]} if isinstance(row.get("n_tokens"), int) else {}
-        rows.append(
-            {"decoding": DECODING, **build_row(graded, 0), **compute_sample_metrics(graded), "text": text, **tokens}
+    return [
+        StoredAnswer(
+            _build_rollout(place, row, key, scoring, counts),
+            {"n_tokens": row["n_tokens"]} if isinstance(row.get("n_tokens"), int) else {},
         )
-    return rows
+        for place, row in table
+    ]
+
+
+def score_answer(answer: StoredAnswer, scoring: Scoring) -> Row:
+    """Grade an answer, and return its row of an evaluation."""
+    rollout = answer.rollout
+    text = rollout.text
+    if scoring.mode == LAST_LINE:
+        rollout = replace(rollout, text=text.rstrip().rpartition("\n")[2])
+    mode = "flexible" if scoring.mode == LAST_LINE else scoring.mode
+    graded = replace(rollout, grade=grade_answer(rollout, scoring.grader, "", mode))
+    measures = {**compute_sample_metrics(graded), "text": text, **answer.tokens}
+    return {"decoding": DECODING, **build_row(graded, 0), **measures}
 
 
 def _build_rollout(place: Place, row: Row, key: str, scoring: Scoring, counts: Counter[str]) -> Rollout:
@@ -120,18 +146,29 @@ def _read_meta(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in KEPT if row.get(name) not in (None, "")}
 
 
-def summarize_columns(scored: dict[str, list[Row]], grader: Grader | None = None) -> dict[str, Row]:
+def summarize_columns(scored: dict[str, list[Row]], judge: str | None = None) -> dict[str, Row]:
     """Summarize each column of answers, and name the judge: a reward's, or the final answer."""
-    judged_by = (grader.judge if grader else None) or FINAL_ANSWER
-    return {name: {"judged_by": judged_by, **summarize(rows)} for name, rows in scored.items()}
+    return {name: {"judged_by": judge or FINAL_ANSWER, **summarize(rows)} for name, rows in scored.items()}
 
 
-def write_scores(folder: Path, scored: dict[str, list[Row]], figures: dict[str, Row]) -> None:
-    """Write all verdicts and figures as an evaluation of step 0."""
-    for name, rows in scored.items():
-        write_evaluation(folder, 0, name, rows, {DECODING: figures[name]})
+def finish_scores(
+    scored: dict[str, list[Row]], judge: str | None, reward: str, out: Path | None, console: Console
+) -> dict[str, Any]:
+    """Print the figures of scored answers, write all verdicts as an evaluation of step 0, and return the figures.
 
-
-def build_result(figures: dict[str, Row]) -> Row:
-    """Build the result for JSON."""
+    Args:
+        scored: the rows of each column of answers.
+        judge: the part of the reward that decides correctness; None for the final answer.
+        reward: the reward that graded the answers, if one was given.
+        out: the folder of the verdicts, if they are wanted.
+        console: prints.
+    """
+    figures = summarize_columns(scored, judge)
+    if reward and judge is None:
+        console.say(f"{reward} does not judge correctness: an answer is correct by its final answer.")
+    show_summary(console, figures)
+    if out:
+        for name, rows in scored.items():
+            write_evaluation(out, 0, name, rows, {DECODING: figures[name]})
+        console.say(f"Every verdict is in {out / 'eval'}.")
     return {"tasks": figures, "overall": average_tasks(list(figures.values()))}

@@ -32,6 +32,42 @@ def show_summary(console: Console, summaries: Mapping[str, Figures]) -> None:
         _show_kinds(console, name, figures)
 
 
+def show_grades(console: Console, figures: Figures, rewarded: bool) -> None:
+    """Print the counts of `qed grade`, and the mean reward if a reward graded the answers."""
+    n = figures["n"]
+    rows = [
+        (label, f"{figures[name]:,}", f"{figures[name] / n:.1%}")
+        for label, name in (
+            ("right", "correct"),
+            ("in format", "format_ok"),
+            ("without an answer", "no_answer"),
+            ("out of time", "timeouts"),
+            ("failed", "errors"),
+        )
+    ]
+    console.table(f"{n:,} answers, {figures['cases_per_second']:,.0f} a second", ("", "n", "share"), rows)
+    classes = figures["classes"]
+    console.table(
+        "format × answer",
+        ("", "right", "wrong"),
+        [
+            (label, *(f"{classes[f'fmt{format_ok}_ans{correct}']:,}" for correct in (1, 0)))
+            for label, format_ok in (("format kept", 1), ("format broken", 0))
+        ],
+    )
+    if rewarded:
+        mean = figures["mean_reward"]
+        without = figures["without_reward"]
+        line = "a reward is not finite" if mean is None else f"mean reward {mean:.4f}"
+        line = "no answer has a reward" if without == n else line
+        console.say(f"{line}; {without:,} answers have none" if 0 < without < n else line)
+    if "labelled" in figures:
+        console.say(
+            f"against the column `expected`: {figures['false_positives']} of {figures['labelled']} wrongly accepted, "
+            f"{figures['false_negatives']} wrongly refused"
+        )
+
+
 def _show_kinds(console: Console, name: str, figures: Figures) -> None:
     """Print grading failures, and the accuracy by level, subject and source if these have few values."""
     if figures["timeouts"] or figures["errors"]:

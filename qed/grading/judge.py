@@ -25,7 +25,7 @@ from qed.types import Grade, Group, Problem, Rollout
 MAX_WORKERS = 8
 POLL_SECONDS = 0.2  # between checks for a signal while answers are graded
 # The fields of a rollout that a reward can read; not log-probs or what later stages write.
-ROLLOUT_FIELDS = ("prompt", "output", "text", "stop_reason", "source", "version", "index", "prompt_text")
+ROLLOUT_FIELDS = ("text", "stop_reason", "source", "version", "index", "prompt_text")
 
 
 class Judge:
@@ -182,6 +182,8 @@ def _encode_rollout(rollout: Rollout) -> dict[str, Any]:
             "meta": _encode_meta(problem.meta),
         },
         **{name: getattr(rollout, name) for name in ROLLOUT_FIELDS},
+        "prompt": list(rollout.prompt),
+        "output": list(rollout.output),
     }
 
 

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 
+LAUNCHER = "QED_LAUNCHER"  # environment variable: the process that has started this one as a rank of a run
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, an option of prctl(2)
 
 
@@ -27,3 +28,9 @@ def die_with_parent(parent: int) -> Callable[[], None]:
             os._exit(1)
 
     return bind
+
+
+def die_with_launcher() -> None:
+    """Tie this process to its launcher if it is a rank of a run; what it starts itself is not tied to that one."""
+    if launcher := os.environ.pop(LAUNCHER, ""):
+        die_with_parent(int(launcher))()

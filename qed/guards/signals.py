@@ -31,12 +31,23 @@ class Stop:
 
     `received` is the stop signal, `save` whether a checkpoint is requested after the step. While `deferred` is set,
     `check_signals` does not stop the run, because its state is between two steps.
+
+    With `together` set, the process is one of several that communicate, and must not leave them alone: then
+    `check_signals` stops the run only for a signal that all have `agreed` on, or in a section of
+    `allow_stop_in_section`.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self.agreed: signal.Signals | None = None
         self.save = False
         self.deferred = False
+        self.together = False
+
+    @property
+    def wanted(self) -> signal.Signals | None:
+        """Return the signal that stops the run here; None if there is none."""
+        return None if self.deferred else self.agreed if self.together else self.received
 
     @property
     def exit_code(self) -> int:
@@ -61,11 +72,24 @@ def check_signals(point: str, progress: bool = True) -> None:
         beat()
     faults.hit(point)
     stop = _watching[0] if _watching else None
-    if stop is not None and stop.received is not None and not stop.deferred:
+    if stop is not None and (wanted := stop.wanted) is not None:
         raise Interrupted(
-            f"Stopped by {stop.received.name}. There was nothing to save; the same command starts again.",
-            stop.exit_code,
+            f"Stopped by {wanted.name}. There was nothing to save; the same command starts again.",
+            EXIT_CODES[wanted],
         )
+
+
+@contextmanager
+def allow_stop_in_section() -> Iterator[None]:
+    """Let `check_signals` stop this process alone within the block; whoever calls this tells the other processes."""
+    for stop in _watching[:1]:
+        together, stop.together = stop.together, False
+        try:
+            yield
+        finally:
+            stop.together = together
+        return
+    yield
 
 
 @contextmanager

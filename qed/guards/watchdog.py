@@ -42,6 +42,8 @@ beat: Callable[[], int] = _pulse.__next__
 
 
 _watching: list[Watchdog] = []  # of nested runs; the last one is the active run
+# Each returns sentences that the message of a hang adds, such as which rank is behind; empty for none.
+explanations: list[Callable[[], str]] = []
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,13 @@ class Watchdog:
     Args:
         heartbeat: a file that is updated every few seconds with the current step and stage; None writes none.
         seconds: the shortest deadline; 0 disables the watchdog.
+        report: how a hang is reported.
     """
 
-    def __init__(self, heartbeat: Path | None, seconds: float) -> None:
+    def __init__(self, heartbeat: Path | None, seconds: float, report: HangReport | None = None) -> None:
         self.heartbeat = heartbeat
         self.seconds = seconds
+        self.report = report
         self.tick = min(TICK, seconds / 4)
         self.step, self.stage, self.entered = 0, LOAD, time.monotonic()
         self.spent: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
@@ -121,17 +125,18 @@ class HangReport:
     event: Callable[..., None] | None = None
 
 
-def watch_run(run: Run, seconds: float) -> AbstractContextManager[Watchdog]:
-    """Watch a training run, see `watch`."""
+def watch_run(run: Run, seconds: float, is_first: bool = True) -> AbstractContextManager[Watchdog]:
+    """Watch a training run, see `watch`; only the first of its ranks writes the heartbeat."""
     advice = f"Resume from the last checkpoint with --resume --out {run.home}"
-    report = HangReport(run.log.with_name("hang.txt"), advice, "run.watchdog", run.event)
-    return watch(report, seconds, run.folder / "heartbeat.json")
+    stacks = run.log.with_name("hang.txt" if is_first else f"{run.log.stem}.hang.txt")
+    report = HangReport(stacks, advice, "run.watchdog", run.event)
+    return watch(report, seconds, run.folder / "heartbeat.json" if is_first else None)
 
 
 @contextmanager
 def watch(report: HangReport, seconds: float, heartbeat: Path | None = None) -> Iterator[Watchdog]:
     """Watch the block; if it hangs, the process ends with exit code 75. See `Watchdog` for the arguments."""
-    dog = Watchdog(heartbeat, seconds)
+    dog = Watchdog(heartbeat, seconds, report)
     _watching.append(dog)
     if seconds > 0:
         threading.Thread(target=dog.watch, args=(partial(_end_process, report),), name="watchdog", daemon=True).start()
@@ -148,18 +153,35 @@ def enter_stage(stage: str, step: int) -> None:
         dog.enter(stage, step)
 
 
+def find_watchdog() -> Watchdog | None:
+    """Return the watchdog of the active run."""
+    return _watching[-1] if _watching else None
+
+
 def _end_process(report: HangReport, breach: Breach) -> None:
-    """Report a hang on disk and on stderr, and end the process with all its children."""
+    """Report a hang, and end the process with all its children."""
+    reasons = []
+    for explain in explanations:
+        with suppress(Exception):  # nothing may keep the process from ending
+            reasons.append(explain())
+    end_process(
+        report,
+        breach,
+        f"No progress for {breach.seconds:.0f} s in stage '{breach.stage}' of step {breach.step}. "
+        + "".join(f"{reason} " for reason in reasons if reason)
+        + f"The stacks of all threads are in {report.stacks}. {report.advice}; if a stage may take longer, increase "
+        f"{report.setting}, or set it to 0.",
+    )
+
+
+def end_process(report: HangReport, breach: Breach, message: str) -> None:
+    """Write the stacks and an event to the disk and a message to stderr; end the process and its children with 75."""
     # In a thread, because writing blocks if the disk is what hangs.
     writing = threading.Thread(target=_record, args=(report, breach), daemon=True)
     writing.start()
     writing.join(WRITING)
-    message = (
-        f"error: No progress for {breach.seconds:.0f} s in stage '{breach.stage}' of step {breach.step}. The stacks of "
-        f"all threads are in {report.stacks}. {report.advice}; if a stage may take longer, increase {report.setting}, "
-        "or set it to 0.\n"
-    )
-    os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + b"\n" + message.encode())
+    with suppress(OSError):  # the terminal may be closed
+        os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + f"\nerror: {message}\n".encode())
     for number in (child["process"] for child in list_children()):
         with suppress(OSError):
             os.kill(number, signal.SIGKILL)

@@ -15,6 +15,7 @@ from qed.rollout.stages import Stream
 from qed.runs import manifest
 from qed.training import checkpoints
 from qed.training.best import keep_best
+from qed.training.checkpoint_writer import Content, build_ranks, save_checkpoint
 from qed.training.learner import Learner
 
 
@@ -52,7 +53,7 @@ class Checkpointer:
         self.learner, self.ema_reference, self.non_finite = learner, ema_reference, non_finite
         self.stream: Stream[Any] | None = None
         self.collector: RolloutCollector | None = None
-        tensors, state = setup.read_state()
+        state = setup.read_state()
         self.first = self.step = max(offset, state["step"])
         last = offset + settings.learner.steps
         self.resumes = offset < state["step"] <= last and state.get("phase") == name
@@ -60,7 +61,7 @@ class Checkpointer:
         setup.signal_steps = max(setup.signal_steps, state.get("run_signal_steps", 0))
         if self.resumes:
             non_finite.in_a_row = state.get("skipped_in_a_row", 0)
-            learner.load_state(ema_reference.load(tensors, state.get("reference_moves", 0)))
+            self._load_tensors(state.get("reference_moves", 0))
             learner.algorithm = replace_fields(settings.algorithm, state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
         # The checkpoint of the first step exists if an earlier phase, or the run before it was resumed, has saved it.
@@ -92,19 +93,32 @@ class Checkpointer:
             best: whether BEST is to name this step from now on.
         """
         run = self.setup.run
-        best_step = manifest.read_pointer(run.folder, "BEST")
+        parallel = self.setup.parallel
+        best_step = parallel.run_on_first(lambda: manifest.read_pointer(run.folder, "BEST"))
         if self.step == self._saved and (best_step == self.step or not best):
             return
         with self.setup.timer("save"):
             state = self._build_state() | {"best": self.step if best else best_step}
             rows = self._copied.to_rows() if self._copied else []
             tensors = {**self.learner.state(), **self.ema_reference.state()}
-            model, tokenizer, dtype = self.setup.model, self.setup.tokenizer, self.settings.run.save_dtype
-            checkpoints.save_checkpoint(run, self.step, model, tokenizer, tensors, state, rows, dtype)
+            content = Content(tensors, state, rows, self.settings.run.save_dtype)
+            ranks = build_ranks(parallel)
+            save_checkpoint(run, self.step, self.setup.model, self.setup.tokenizer, content, ranks)
             self._saved = self.step
-            if best:
-                checkpoints.set_pointer(run, "BEST", self.step)
-            keep_best(run, self.settings.run, scores, self.setup.boundaries)
+            parallel.run_on_first(lambda: self._select(scores, best))
+
+    def _select(self, scores: Mapping[int, float], best: bool) -> None:
+        """Point BEST to the saved step if it is the best, and delete the checkpoints that are not kept."""
+        if best:
+            checkpoints.set_pointer(self.setup.run, "BEST", self.step)
+        keep_best(self.setup.run, self.settings.run, scores, self.setup.boundaries)
+
+    def _load_tensors(self, moves: int) -> None:
+        """Load the optimizer's state, and the reference model after `moves` updates, from the checkpoint."""
+        assert self.setup.resumed is not None
+        like = {**dict(self.setup.model.named_parameters()), **self.ema_reference.describe()}
+        tensors = checkpoints.read_tensors(self.setup.resumed, like)
+        self.learner.load_state(self.ema_reference.load(tensors, moves))
 
     def _build_state(self) -> dict[str, Any]:
         """Return the part of the state that is stored as JSON."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any
@@ -13,13 +13,14 @@ from qed.data.prompts.base import PromptTemplate
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.splits import load_prompt, resolve_prompt_name, resolve_reward_names
 from qed.errors import DataError
+from qed.loops.device_fit import preview_device_defaults
 from qed.loops.material import has_own_data, load_run_problems
 from qed.loops.memory import estimate_memory, measure_shape
 from qed.loops.resume import list_phases
 from qed.loops.sft import NO_DEMONSTRATION
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
 from qed.models import lora
-from qed.models.load import SIZES, check_name, find_end_ids, is_new, load_outline, read_window
+from qed.models.load import SIZES, check_name, find_end_ids, is_new, load_outline, pick_device, read_window
 from qed.rewards.grader import Grader
 from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_grader
@@ -41,8 +42,11 @@ class Outline:
     tokenizer: Any
 
 
-def run_dry(settings: Settings | PipelineSettings) -> None:
-    """Resolve the settings, load the data and print what would happen; errors and exit codes are those of the run."""
+def run_dry(settings: Settings | PipelineSettings, origins: Mapping[str, str] | None = None) -> None:
+    """Resolve the settings, load the data and print what would happen; errors and exit codes are those of the run.
+
+    With the `origins` of the settings by their paths, also what a run would choose for the device.
+    """
     config = resolve_warm_start_config(settings)
     if config:
         resolve_warm_start_settings(settings, config)
@@ -65,6 +69,7 @@ def run_dry(settings: Settings | PipelineSettings) -> None:
             lines += _describe_problems(phase, problems[number], graders[number])
         lines += _describe_phase(phase, len(problems[number]))
         lines += _describe_tokens(phase, problems[number], outline) if outline else []
+    lines += preview_device_defaults(settings, origins, pick_device(settings.model.device)) if origins else []
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for
 
 

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from qed.models import lora
+from qed.training.parallel import ALONE, Parallel, take_part
+from qed.training.slices import get_local, take_rows
 
 PREFIX = "reference."  # of the names of the reference's weights in a checkpoint's state
 
@@ -27,6 +29,7 @@ class EMAReference:
         every: steps of a phase between two updates; 0 never updates.
         mix: weight of the policy in an update; 1 copies the policy.
         moves: updates so far.
+        parallel: the ranks that share the policy.
     """
 
     reference: nn.Module | lora.AdapterDisabled | None
@@ -34,6 +37,7 @@ class EMAReference:
     every: int
     mix: float
     moves: int = 0
+    parallel: Parallel = ALONE
 
     def update_if_due(self, step: int) -> None:
         """Update the reference if that is due before a step of the phase, counted from 1.
@@ -46,21 +50,30 @@ class EMAReference:
 
     def state(self) -> dict[str, Tensor]:
         """Return the reference's weights for a checkpoint; none as long as they are those at the start of the phase."""
-        return {PREFIX + name: weight for name, weight in self._weights().items()} if self.moves else {}
+        return self.describe() if self.moves else {}
+
+    def describe(self) -> dict[str, Tensor]:
+        """Return the reference's weights by their names in a checkpoint, whose rows `load` needs."""
+        return {PREFIX + name: weight for name, weight in self._weights().items()}
 
     @torch.no_grad()
-    def load(self, tensors: dict[str, Tensor], moves: int) -> dict[str, Tensor]:
+    def load(self, tensors: Mapping[str, Tensor], moves: int) -> dict[str, Tensor]:
         """Restore the weights that `state()` returned after `moves` updates, and return the remaining tensors."""
         self.moves = moves
         for name, weight in (self._weights() if moves else {}).items():
-            weight.copy_(tensors[PREFIX + name])
+            get_local(weight).copy_(take_rows(tensors[PREFIX + name], weight))
         return {name: tensor for name, tensor in tensors.items() if not name.startswith(PREFIX)}
 
     @torch.no_grad()
     def _update(self) -> None:
-        new = lora.merge_adapters(self.policy) if lora.has_adapters(self.policy) else self.policy.state_dict()
+        if lora.has_adapters(self.policy):
+            with self.parallel.gather_weights(self.policy):
+                new = lora.merge_adapters(self.policy)
+        else:
+            new = self.policy.state_dict()
         for name, weight in self._weights().items():
-            weight.lerp_(new[name].to(weight), self.mix)
+            part = new[name] if type(new[name]) is type(weight) else take_part(new[name], weight)
+            weight.lerp_(part.to(weight), self.mix)
 
     def _weights(self) -> Mapping[str, Tensor]:
         """Return the reference's weights by name; a weight that two layers share is listed once."""

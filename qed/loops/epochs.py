@@ -36,6 +36,6 @@ def recall_steps(setup: Setup, settings: Settings, name: str) -> int | None:
     """Return the number of steps of a phase; with epochs the one that the run has recorded, or None before it has."""
     if not settings.learner.epochs:
         return settings.learner.steps
-    rows = read_lines(setup.run.folder / "events.jsonl")
+    rows = setup.parallel.run_on_first(lambda: read_lines(setup.run.folder / "events.jsonl"))
     steps = [row["steps"] for row in rows if row["event"] == EVENT and row["phase"] == name]
     return int(steps[-1]) if steps else None

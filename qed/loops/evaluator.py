@@ -51,7 +51,7 @@ class Evaluator:
         self.measure: Measure | None = None
         self.measured: set[int] = set()
         self.evaluated = {row["step"] for row in recorded if EVALUATED in row}
-        self.scores = read_scores(setup.run.folder)
+        self.scores = self._read_scores()
 
     def evaluate(self, step: int) -> None:
         """Evaluate the policy after a step, unless that has been done."""
@@ -60,7 +60,8 @@ class Evaluator:
             if self.measure is not None:
                 self._measure(self.measure, step)
             tasks = self._select_tasks(step)
-            recorded = dict(read_evaluations(self.setup.run.folder)).get(step, {})
+            folder = self.setup.run.folder
+            recorded = self.setup.parallel.run_on_first(lambda: dict(read_evaluations(folder))).get(step, {})
             done = step in self.evaluated and set(recorded) >= set(tasks)
             summaries = {} if done else evaluate(self.setup, self.settings, step, tasks)
         seconds = timer.pop("evaluate")
@@ -72,8 +73,11 @@ class Evaluator:
         """Return whether this step has the best validation score so far."""
         if step == self.ends[0] or step not in self.evaluated | self.measured:
             return False
-        self.scores = read_scores(self.setup.run.folder)
+        self.scores = self._read_scores()
         return is_best(self.scores, step)
+
+    def _read_scores(self) -> dict[int, float]:
+        return self.setup.parallel.run_on_first(lambda: read_scores(self.setup.run.folder))
 
     def _measure(self, measure: Measure, step: int) -> None:
         if not any(row["step"] == step and measure.name in row for row in self.recorded) and step not in self.measured:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from qed.loops.setup import Setup
 from qed.runs import manifest
 from qed.runs.run import build_row
 from qed.training.learner import COUNTS, Learner
-from qed.types import Rollout
+from qed.types import Column, Rollout
 
 SKIPPED = "optim/skipped"  # updates that a step has skipped
 
@@ -63,7 +63,7 @@ class NonFinitePolicy:
 def describe_end(setup: Setup, error: Diverged) -> Diverged:
     """Return the error that ends a run, with its step, the path of the dumped batch and how to resume."""
     where = f" The batch is in {dump_batch(setup, setup.step, error.rollouts)}." if error.rollouts else ""
-    saved = manifest.read_pointer(setup.run.folder, "LATEST")
+    saved = manifest.read_pointer(setup.run.folder, "LATEST")  # of no effect on what follows: ranks may differ here
     resume = f" The checkpoint of step {saved} is complete: continue from it with --resume --out {setup.run.home}."
     return Diverged(f"Step {setup.step}: {error}{where}{'' if saved is None else resume}", error.rollouts)
 
@@ -73,9 +73,16 @@ def dump_batch(setup: Setup, step: int, rollouts: Sequence[Rollout]) -> Path:
     folder = setup.run.folder / "dumps"
     count = len(list(folder.glob(f"step_{step:06d}*")))
     name = f"dumps/step_{step:06d}{f'-{count + 1}' if count else ''}.jsonl"
-    lines = "".join(json.dumps(_to_strict_json(_build_row(rollout, step))) + "\n" for rollout in rollouts)
+    rows = (_build_row(_restore_text(rollout, setup.tokenizer), step) for rollout in rollouts)
+    lines = "".join(json.dumps(_to_strict_json(row)) + "\n" for row in rows)
     setup.run.write(name, lines.encode())
     return setup.run.folder / name
+
+
+def _restore_text(rollout: Rollout, tokenizer: Any) -> Rollout:
+    """Return a rollout with the text of its tokens, which rows of SFT do not have."""
+    text = rollout.text or tokenizer.decode(list(rollout.output), skip_special_tokens=True)
+    return replace(rollout, text=text, prompt_text=rollout.prompt_text or tokenizer.decode(list(rollout.prompt)))
 
 
 def _build_row(rollout: Rollout, step: int) -> dict[str, Any]:
@@ -92,6 +99,6 @@ def _to_strict_json(value: Any) -> Any:
     """Convert a value to strict JSON: numbers that are not finite become strings such as "nan"."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | Column):
         return [_to_strict_json(inner) for inner in value]
     return {key: _to_strict_json(inner) for key, inner in value.items()} if isinstance(value, dict) else value

@@ -66,9 +66,11 @@ class Phase:
             length=settings.sampling.max_tokens,
             precision=read_precision(settings.model),
             reference=load_reference(setup, settings, offset) if settings.algorithm.reference else None,
+            parallel=setup.parallel,
         )
         remember_limits(setup, settings, self.learner)
-        self.ema_reference = EMAReference(self.learner.reference, setup.model, *settings.algorithm.reference_moves)
+        every, mix = settings.algorithm.reference_moves
+        self.ema_reference = EMAReference(self.learner.reference, setup.model, every, mix, parallel=setup.parallel)
         if settings.learner.packing and not self.learner.packing:
             setup.console.say(f"{name}: this model cannot separate packed sequences, so batches are padded.")
         if settings.algorithm.restarts_each_step:
@@ -83,7 +85,7 @@ class Phase:
                 f"{setup.run.folder} has already made {self.first - offset} steps of {name}, more than the "
                 f"{settings.learner.steps} asked for."
             )
-        recorded = read_metrics(setup.run.folder / "metrics.jsonl")
+        recorded = setup.parallel.run_on_first(lambda: read_metrics(setup.run.folder / "metrics.jsonl"))
         of_phase = [row for row in recorded if row.get("phase") == name and row["step"] >= offset]
         self.metrics = MetricsWriter(setup, name, of_phase)
         self.evaluator = Evaluator(setup, settings, (offset, self.last), self.metrics, recorded)
@@ -165,6 +167,7 @@ class Phase:
         """Mark a step as complete: checkpoints are now of this step, and signals may stop the run again."""
         self.checkpointer.complete_step(step)
         self.setup.stop.deferred = False
+        self.setup.parallel.agree_on_stop(self.setup.stop)
 
     def evaluate_if_due(self, step: int) -> None:
         """Evaluate before the first step, after the last, and every `evaluation.every` steps between."""
@@ -182,12 +185,14 @@ class Phase:
 
     def stop_if_asked(self) -> None:
         """Raise `Interrupted` if the run has received a stop signal."""
+        self.setup.parallel.agree_on_stop(self.setup.stop)
         check_signals("step")
 
     def save_and_describe_exit(self) -> str:
         """Save the last complete step after a stop signal, and return a message that says how to resume."""
         self.checkpointer.save(self.evaluator.scores)
-        name = self.setup.stop.received.name if self.setup.stop.received else "a signal"
+        received = self.setup.stop.received or self.setup.stop.agreed
+        name = received.name if received else "a signal"
         return (
             f"Stopped after step {self.checkpointer.step} by {name}; its checkpoint is saved. Continue with the same "
             f"command and --resume --out {self.setup.run.home}."

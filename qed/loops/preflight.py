@@ -11,6 +11,7 @@ import torch
 
 from qed import host
 from qed.config.reward_names import parse_reward
+from qed.data.demonstrations import Demonstrations, Windows
 from qed.data.prompts.demonstrations import find_trouble
 from qed.data.splits import resolve_reward_names
 from qed.guards import preflight_rules as rules
@@ -68,7 +69,7 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
         *(rules.check_demonstrations(_judge_demonstrations(phase, probed)) if rows or guided else []),
         *rules.check_window(sum(len(rollout.output) > max_tokens for rollout in written), len(written), max_tokens),
         *rules.check_schedule(settings.learner.lr, settings.learner.count_warmup_steps(), settings.learner.steps),
-        *_check_memory(phase, [*rows, *flatten(groups)]),
+        *_check_memory(phase, rows or flatten(groups)),
         *_check_disk(phase),
     ]
     seconds = time.perf_counter() - began
@@ -94,7 +95,8 @@ def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
     sampling = build_sampling(settings.sampling)
     window = load.read_window(setup.model)
     score = score_with(setup.model, sampling.temperature, phase.learner.packing)
-    check = compare_sampler(setup.sampler, score, setup.template, problems, window, sampling, settings)
+    with setup.parallel.gather_weights(setup.model):
+        check = compare_sampler(setup.sampler, score, setup.template, problems, window, sampling, settings)
     setup.run.event("sampler_check", phase=phase.name, step=phase.first, **check.fields)
     setup.console.say(check.describe())
     require_agreement(check, setup.sampler, Options())
@@ -104,7 +106,8 @@ def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
 
 def _is_recorded(phase: Phase, name: str) -> bool:
     """Return whether the phase has this metric already, from an attempt that was stopped before its first step."""
-    rows = read_lines(phase.setup.run.folder / "metrics.jsonl")
+    setup = phase.setup
+    rows = setup.parallel.run_on_first(lambda: read_lines(setup.run.folder / "metrics.jsonl"))
     return any(name in row and row.get("phase") == phase.name and row["step"] == phase.first for row in rows)
 
 
@@ -174,8 +177,11 @@ def _count_prefixes(phase: Phase, answers: Sequence[Rollout]) -> tuple[int, int]
 
 def _check_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
     """Estimate the memory of the longest micro-batch and of the KV cache, and compare it with what is free."""
-    prompt = max((len(rollout.prompt) for rollout in rows), default=0)
-    reply = max((len(rollout.output) for rollout in rows), default=0)
+    if isinstance(rows, Demonstrations | Windows):
+        prompt, reply = rows.longest
+    else:
+        prompt = max((len(rollout.prompt) for rollout in rows), default=0)
+        reply = max((len(rollout.output) for rollout in rows), default=0)
     copies = int(isinstance(phase.learner.reference, torch.nn.Module))
     needed = estimate_memory(measure_shape(phase.setup.model), phase.settings, prompt, reply, len(rows), copies)
     return rules.check_memory(*needed, _read_free_memory(phase.setup.device))

@@ -40,6 +40,8 @@ def run_quickstart(settings: PipelineSettings, launch: Launch) -> dict[str, Any]
         raise UsageError("quickstart compares SFT with RL, so it can skip neither; `qed pipeline quickstart` can.")
     began = time.perf_counter()
     with open_run(settings, launch, "quickstart") as setup:
+        assert isinstance(setup.settings, PipelineSettings)
+        settings = setup.settings
         run_phases(setup, settings.phases())
         _run_control(setup, settings)
         report = write_report([setup.run.folder], setup.run.folder / "report.html")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +24,9 @@ from qed.models.load import is_new, load_model, prepare_model
 from qed.models.precision import read_weights_dtype
 from qed.runs import manifest
 from qed.runs.manifest import parse_step
-from qed.training import checkpoints
+from qed.training.checkpoint_writer import build_ranks, save_reference
 from qed.training.learner import Learner
+from qed.training.parallel import read_full
 from qed.types import Rollout
 
 ROWS_AT_ONCE = 256  # scored in one call; even, so that preference pairs stay together
@@ -59,14 +61,17 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
         return lora.AdapterDisabled(setup.model)  # new adapters change nothing, so this is the initial model
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
     # A run that resumes from before this phase saves the reference again, because its settings may have changed.
-    if setup.resumed is None or (parse_step(setup.resumed.name) or 0) < offset or not folder.is_dir():
-        checkpoints.save_reference(setup.run, offset, setup.model, setup.tokenizer, folder)
-        # Merging the adapters for the file rounds, so the file is read back: a resumed run gets the same weights.
+    parallel = setup.parallel
+    earlier = setup.resumed is None or (parse_step(setup.resumed.name) or 0) < offset
+    if earlier or parallel.run_on_first(lambda: not folder.is_dir()):
+        save_reference(setup.run, offset, setup.model, setup.tokenizer, folder, build_ranks(parallel))
+        # Merging the adapters for the file rounds, so the file is read back: a resumed run gets the same weights. A
+        # sharded model cannot be copied.
         separate = settings.model.reference_offload or settings.model.reference_dtype != "same"
-        if not lora.has_adapters(setup.model) and not separate:
+        if not (lora.has_adapters(setup.model) or parallel.is_sharded(setup.model) or separate):
             return None
     else:
-        _require_complete(folder, setup)
+        parallel.run_on_first(lambda: _require_complete(folder, setup))
     network, _ = load_model(replace(_read_model(settings), name=str(folder), revision="", quantization="none"))
     return _place(network, setup, settings)
 
@@ -78,8 +83,9 @@ def _read_model(settings: Settings) -> ModelSettings:
 
 
 def _place(network: nn.Module, setup: Setup, settings: Settings) -> nn.Module:
-    """Prepare a reference model where it stays while it does not score."""
-    device = torch.device("cpu") if settings.model.reference_offload else setup.device
+    """Prepare a reference model where it stays while it does not score; a sharded one takes little on the device."""
+    hosted = settings.model.reference_offload and not setup.parallel.shards
+    device = torch.device("cpu") if hosted else setup.device
     return prepare_model(network, settings.model, device)
 
 
@@ -129,21 +135,21 @@ def precompute_logps(
     change of any of them computes the log-probs again.
     """
     network = load_reference(setup, settings, offset) or setup.model
+    parallel = setup.parallel
     cache = setup.run.folder / "reference" / f"logps_{_build_key(network, learner, rollouts)}.npy"
     lengths = [len(rollout.output) for rollout in rollouts]
-    logps = _read_cache(cache, sum(lengths))
+    logps = parallel.run_on_first(lambda: _read_cache(cache, sum(lengths)))
     if logps is None:
         setup.console.say(f"Scoring {len(rollouts)} answers under the reference model.")
         for start in range(0, len(rollouts), ROWS_AT_ONCE):
             learner.score(rollouts[start : start + ROWS_AT_ONCE], old=False, reference=network)
-        _write_cache(
-            cache, np.array([value for rollout in rollouts for value in rollout.ref_logps or ()], dtype=np.float64)
-        )
+        values = np.array([value for rollout in rollouts for value in rollout.ref_logps or ()], dtype=np.float64)
+        parallel.run_on_first(lambda: _write_cache(cache, values))
         return list(rollouts)
-    values = iter(logps.tolist())
+    ends = accumulate(lengths)
     return [
-        replace(rollout, ref_logps=tuple(islice(values, length)))
-        for rollout, length in zip(rollouts, lengths, strict=True)
+        replace(rollout, ref_logps=array("d", logps[end - length : end].tobytes()))
+        for rollout, length, end in zip(rollouts, lengths, ends, strict=True)
     ]
 
 
@@ -151,11 +157,12 @@ def _build_key(network: nn.Module | lora.AdapterDisabled, learner: Learner, roll
     digest = hashlib.sha256(json.dumps([learner.temperature, str(learner.precision)]).encode())
     for rollout in rollouts:
         # Only trained tokens are scored. Without a mask the key is the one of earlier versions.
-        mask = [rollout.loss_mask] if rollout.loss_mask else []
-        digest.update(json.dumps([rollout.prompt, rollout.output, *mask]).encode())
+        mask = [list(rollout.loss_mask)] if rollout.loss_mask else []
+        digest.update(json.dumps([list(rollout.prompt), list(rollout.output), *mask]).encode())
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+        values: np.ndarray = read_full(tensor.detach()).cpu().contiguous().flatten().view(torch.uint8).numpy()
+        digest.update(values.data)
     return digest.hexdigest()[:16]
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,12 @@ from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
+from qed.guards.ranks import RankMonitor, watch_ranks
 from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
+from qed.loops.device_fit import settle_device_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
@@ -32,9 +36,11 @@ from qed.rewards.grader import Grader
 from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_evaluator, load_grader
 from qed.rollout.policy import Policy, load_policy, report_handover
+from qed.rollout.shared import share_grader, share_sampler
 from qed.runs import disk
 from qed.runs.environment import describe_environment
 from qed.runs.folder import lock_folder, open_folder
+from qed.runs.follower import FollowerRun
 from qed.runs.log import copy_warnings
 from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run
@@ -42,6 +48,7 @@ from qed.sampling.base import Sampler
 from qed.trackers.start import RunTrackers, require_installed
 from qed.training import checkpoints
 from qed.training.checkpoint_size import checkpoint_bytes
+from qed.training.parallel import Parallel, join_ranks
 from qed.types import Problem
 
 
@@ -53,6 +60,7 @@ class Setup:
     console: Console
     stop: Stop
     launch: Launch
+    settings: Settings | PipelineSettings  # with the defaults for the device
     device: torch.device
     model: Any
     tokenizer: Any
@@ -62,6 +70,7 @@ class Setup:
     validation: list[Problem]  # training problems that are held out to choose the best checkpoint
     sampler: Sampler
     resumed: Path | None  # the checkpoint that the run resumes from
+    parallel: Parallel  # the ranks of the run, of which rank 0 writes its folder
     # The first and last steps of its phases, as far as known, whose checkpoints are never deleted.
     boundaries: frozenset[int]
     trackers: RunTrackers | None = None  # once they have been started
@@ -88,9 +97,9 @@ class Setup:
         """The grader of the current phase."""
         return self.materials[self.current].grader
 
-    def read_state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Read the tensors and the JSON state of the checkpoint to resume from; a fresh run is at step 0."""
-        return checkpoints.read_state(self.resumed) if self.resumed else ({}, {"step": 0})
+    def read_state(self) -> dict[str, Any]:
+        """Read the JSON state of the checkpoint to resume from; a fresh run is at step 0."""
+        return checkpoints.read_state(self.resumed) if self.resumed else {"step": 0}
 
 
 @contextmanager
@@ -107,32 +116,81 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
     for phase in list_phases(settings):
         require_functions(phase.data.reward)
     device = load.pick_device(settings.model.device)
+    parallel = join_ranks(device, settings.parallel.shard, settings.run.watchdog)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
-    folder, aside = open_folder(settings.run.out, f"{name}--{label}", launch)
-    console = Console(launch.json, settings.run.log_every)
+    folder, aside = parallel.run_on_first(lambda: open_folder(settings.run.out, f"{name}--{label}", launch))
+    console = Console(launch.json, settings.run.log_every, quiet=not parallel.is_first)
     with (
         watch_signals() as stop,
-        lock_folder(folder),
-        RunTrackers(settings.run.trackers, console) as trackers,
-        Run(folder, launch.home) as run,
+        lock_folder(folder) if parallel.is_first else nullcontext(),
+        RunTrackers(settings.run.trackers if parallel.is_first else (), console) as trackers,
+        _open_records(folder, launch, parallel) as run,
         threads.restore_threads(),
-        watch_run(run, settings.run.watchdog),
+        watch_run(run, settings.run.watchdog, parallel.is_first),
+        _watch_ranks(parallel, stop, settings.run.watchdog, run),
         copy_warnings(run.log_line),
     ):
         console.log = run.log_line
-        settings = restore_precision(settings, run.folder, launch)
+        stop.together = parallel.world > 1
+        settings, launch = parallel.run_on_first(partial(_settle_settings, settings, launch, device, run, console))
         try:
-            with _roll_back_on_error(folder, aside, launch):
-                resumed = find_checkpoint(settings, run, console, launch) if launch.resume else None
-                set_compute(settings, run, launch, device, console)
-                _write_settings(settings, run, launch, device)
-                setup = _build_setup(settings, run, console, stop, launch, device, resumed)
+            with _roll_back_on_error(folder, aside, launch) if parallel.is_first else nullcontext():
+                resumed = parallel.run_on_first(
+                    lambda: find_checkpoint(settings, run, console, launch) if launch.resume else None
+                )
+                set_compute(settings, run, launch, device, console, parallel.local_world)
+                parallel.run_on_first(lambda: _write_settings(settings, run, launch, device, parallel))
+                setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel)
             trackers.start(run)
             setup.trackers = trackers
             with closing(setup.evaluator), closing(setup.materials[0].grader):
                 yield setup
         finally:
+            stop.together = False
             console.end_phase()
+
+
+@contextmanager
+def _watch_ranks(parallel: Parallel, stop: Stop, seconds: float, run: Run) -> Iterator[None]:
+    """Exchange heartbeats with the other ranks; where one is lost, say which.
+
+    Raises:
+        RankLost: an operation of all ranks failed, because one has ended.
+    """
+    if parallel.world == 1:
+        yield
+        return
+    # The lowest rank that is left writes the event, even if it is not rank 0.
+    monitor = RankMonitor(parallel.open_store(), parallel.rank, parallel.world, stop, seconds, partial(Run.event, run))
+    with watch_ranks(monitor):
+        try:
+            yield
+        except RuntimeError as error:  # what torch.distributed raises
+            lost = monitor.find_lost()
+            if lost is None:
+                raise
+            raise lost from error
+
+
+def _settle_settings(
+    settings: Settings | PipelineSettings, launch: Launch, device: torch.device, run: Run, console: Console
+) -> tuple[Settings | PipelineSettings, Launch]:
+    """Return the settings with the defaults of the device, or those of the run that is resumed."""
+    settings, launch = settle_device_defaults(settings, launch, device, run, console)
+    return restore_precision(settings, run.folder, launch), launch
+
+
+def _open_records(folder: Path, launch: Launch, parallel: Parallel) -> Run:
+    """Open a run's folder for writing; on other ranks than the first for their own logs only.
+
+    Raises:
+        UsageError: another rank does not see the folder.
+    """
+    run = Run(folder, launch.home) if parallel.is_first else None
+    attempt = parallel.run_on_first(lambda: run.attempt if run is not None else 0)
+    follower = FollowerRun(folder, launch.home, attempt, parallel.rank)
+    parallel.exchange(lambda: follower.require_shared(socket.gethostname()))
+    return run or follower
 
 
 @contextmanager
@@ -161,7 +219,7 @@ def _count_copies(settings: Settings | PipelineSettings, resumed: Path | None) -
     return saved + any(method.reference_moves[0] > 0 for method in methods)
 
 
-def _build_setup(
+def _build_setup(  # noqa: PLR0913 -- a run has many parts
     settings: Settings | PipelineSettings,
     run: Run,
     console: Console,
@@ -169,6 +227,7 @@ def _build_setup(
     launch: Launch,
     device: torch.device,
     resumed: Path | None,
+    parallel: Parallel,
 ) -> Setup:
     phases = list_phases(settings)
     last = phases[-1]
@@ -183,7 +242,10 @@ def _build_setup(
     check_signals("load")
     policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     check_signals("load")
-    disk.require_space(run, checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed)))
+    policy.sampler = share_sampler(policy.sampler, policy.model, parallel)
+    grader, evaluator = share_grader(grader, parallel), share_grader(evaluator, parallel)
+    size = checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed))
+    parallel.run_on_first(lambda: disk.require_space(run, size))
     if resumed is not None:
         console.say(f"Resuming from {resumed}.")
     loaded = fit_run_problems(loaded, policy, last, run, console)
@@ -191,7 +253,7 @@ def _build_setup(
     materials = build_materials(phases, material, first_problems, policy, run, console)
     fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
     if launch.resume:
-        require_same_problems(fingerprint, run, launch)
+        parallel.run_on_first(lambda: require_same_problems(fingerprint, run, launch))
     run.truncate((resumed and parse_step(resumed.name)) or 0)
     run.event("data", **_describe_data(phases, loaded, materials), fingerprint=fingerprint)
     _report_setup(loaded, policy, settings, run, console)
@@ -200,6 +262,7 @@ def _build_setup(
         console=console,
         stop=stop,
         launch=launch,
+        settings=settings,
         device=device,
         model=policy.model,
         tokenizer=policy.tokenizer,
@@ -209,6 +272,7 @@ def _build_setup(
         validation=loaded.validation,
         sampler=policy.sampler,
         resumed=resumed,
+        parallel=parallel,
         boundaries=list_boundaries(settings),
     )
 
@@ -263,12 +327,15 @@ def _report_setup(
     )
 
 
-def _write_settings(settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device) -> None:
+def _write_settings(
+    settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device, parallel: Parallel
+) -> None:
+    compute = {**describe_compute(), "ranks": parallel.world, "local_ranks": parallel.local_world}
     # Without the folder's name, so that `qed METHOD settings.yaml` repeats the run in a fresh folder.
     files = {
         "settings.yaml": dump_settings(replace(settings, run=replace(settings.run, out=""))),
         "settings.origin.json": json.dumps(dict(launch.origins), indent=1),
-        "env.json": json.dumps(describe_environment(device, describe_compute()), indent=1),
+        "env.json": json.dumps(describe_environment(device, compute), indent=1),
         "command.txt": shlex.join(launch.command) + "\n",
     }
     for name, text in files.items():

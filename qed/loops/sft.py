@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from qed.config.phases import Settings
+from qed.data.demonstrations import Demonstrations, Windows, tokenize_problems
 from qed.errors import DataError, UsageError
 from qed.loops.epochs import settle_steps
 from qed.loops.evaluator import Measure
@@ -18,9 +19,8 @@ from qed.models import load
 from qed.models.precision import read_precision
 from qed.randomness import shuffle_indices
 from qed.training.best import LOSS, PERPLEXITY
-from qed.training.packing import cut_windows
 from qed.training.scoring import score_with
-from qed.types import Problem, Rollout
+from qed.types import Rollout
 
 ROWS_AT_ONCE = 256  # scored in one call
 NO_DEMONSTRATION = "There is no demonstration to imitate: the training problems have no worked solutions that fit."
@@ -52,11 +52,10 @@ def train_sft(setup: Setup, settings: Settings, name: str, offset: int = 0) -> N
     phase.finish()
 
 
-def collect_held_out(setup: Setup) -> list[Rollout]:
+def collect_held_out(setup: Setup) -> Demonstrations:
     """Return the demonstrations of the validation problems that fit the model's window."""
-    limit = load.read_window(setup.model)
-    rendered = [setup.template.demonstration(problem) for problem in setup.validation]
-    return [each for each in rendered if each is not None and len(each.prompt) + len(each.output) <= limit]
+    store = tokenize_problems(setup.template, setup.validation, setup.console.say)
+    return Demonstrations(store, setup.validation, load.read_window(setup.model))
 
 
 def measure_loss(setup: Setup, settings: Settings, rows: Sequence[Rollout]) -> Stats:
@@ -65,13 +64,19 @@ def measure_loss(setup: Setup, settings: Settings, rows: Sequence[Rollout]) -> S
     Every token of the replies has the same weight, end tokens included; the temperature is 1.
     """
     score = score_with(setup.model, temperature=1.0)
-    parts = (rows[start : start + ROWS_AT_ONCE] for start in range(0, len(rows), ROWS_AT_ONCE))
-    logps = [value for part in parts for row in score(part, read_precision(settings.model)) for value in row]
+    precision = read_precision(settings.model)
+
+    def score_rows(own: Sequence[Rollout]) -> list[float]:
+        parts = (own[start : start + ROWS_AT_ONCE] for start in range(0, len(own), ROWS_AT_ONCE))
+        return [value for part in parts for row in score(part, precision) for value in row]
+
+    with setup.parallel.gather_weights(setup.model):
+        logps = setup.parallel.map_split(score_rows, rows)
     loss = -math.fsum(logps) / len(logps)
     return {LOSS: loss, PERPLEXITY: math.exp(min(loss, LARGEST_EXPONENT))}
 
 
-def build_rows(setup: Setup, settings: Settings) -> list[Rollout]:
+def build_rows(setup: Setup, settings: Settings) -> Demonstrations | Windows:
     """Return the training rows: one for each demonstration, or with `data.window` windows of that many tokens.
 
     Windows are cut from the concatenated demonstrations, in an order shuffled once.
@@ -86,10 +91,8 @@ def build_rows(setup: Setup, settings: Settings) -> list[Rollout]:
     if length > limit:
         raise UsageError(f"data.window is {length}, but the model's own window holds only {limit} tokens.")
     demonstrations = collect_demonstrations(setup)  # without a limit, because windows cut long ones
-    order = shuffle_indices(len(demonstrations), settings.run.seed, "documents")
-    documents = ((*demonstrations[index].prompt, *demonstrations[index].output) for index in order)
-    windows = cut_windows(documents, length).tolist()
     count = len(demonstrations)
+    windows = Windows(demonstrations.store, shuffle_indices(count, settings.run.seed, "documents"), length)
     if not windows:
         raise DataError(f"All {count} demonstrations together do not fill one window of {length} tokens.")
     updates = math.ceil(len(windows) / (settings.learner.batch_size or len(windows)))
@@ -97,23 +100,18 @@ def build_rows(setup: Setup, settings: Settings) -> list[Rollout]:
     setup.console.say(
         f"{count} demonstrations make {len(windows)} windows of {length} tokens: an epoch is {updates} steps."
     )
-    # Every token but the first is a label, so the first token alone is the row's prompt.
-    return [
-        Rollout(Problem(f"window {number}", "", ""), (first,), tuple(rest), (), "", "stop", "demonstration")
-        for number, (first, *rest) in enumerate(windows)
-    ]
+    return windows
 
 
-def collect_demonstrations(setup: Setup, limit: int | None = None) -> list[Rollout]:
+def collect_demonstrations(setup: Setup, limit: int | None = None) -> Demonstrations:
     """Return the demonstrations of the training problems, at most `limit` tokens long; print how many are left out.
 
     Raises:
         DataError: there is none.
     """
-    rendered = [setup.template.demonstration(problem) for problem in setup.problems]
-    available = [rollout for rollout in rendered if rollout is not None]
-    fitting = [rollout for rollout in available if limit is None or len(rollout.prompt) + len(rollout.output) <= limit]
-    missing, too_long = len(rendered) - len(available), len(available) - len(fitting)
+    store = tokenize_problems(setup.template, setup.problems, setup.console.say)
+    fitting = Demonstrations(store, setup.problems, limit)
+    missing, too_long = len(setup.problems) - len(store), len(store) - len(fitting)
     if missing or too_long:
         setup.run.event("demonstrations_left_out", without_solution=missing, too_long=too_long, limit=limit)
         setup.console.say(

@@ -13,6 +13,7 @@ from qed.loops.epochs import recall_steps
 from qed.loops.non_finite import describe_end
 from qed.loops.online import train_online
 from qed.loops.preferences import train_preferences
+from qed.loops.resume import list_phases
 from qed.loops.setup import Setup, open_run
 from qed.loops.sft import train_sft
 from qed.report.model_card import write_card
@@ -29,13 +30,13 @@ def train(settings: Settings, launch: Launch) -> dict[str, Any]:
         the run's folder, its last step and the figures of the last evaluation.
     """
     with open_run(settings, launch, Path(settings.method).stem) as setup:
-        return run_phases(setup, [settings])
+        return run_phases(setup, list_phases(setup.settings))
 
 
 def run_pipeline(settings: PipelineSettings, launch: Launch) -> dict[str, Any]:
     """Train with SFT and then RL in one run; either can be skipped."""
     with open_run(settings, launch, "pipeline") as setup:
-        return run_phases(setup, settings.phases())
+        return run_phases(setup, list_phases(setup.settings))
 
 
 def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
             run_phase(setup, phase, setup.last)
         except NothingTrained as error:
             untrained = error
-    result = finish_run(setup, setup.last)
+    result = setup.parallel.run_on_first(lambda: finish_run(setup, setup.last))
     if untrained is not None:
         raise untrained
     return result
@@ -60,7 +61,7 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
 def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
     """Run the steps of one phase that are not done yet, and set `setup.last`; see `Phase` for the arguments."""
     name = name_phase(settings)
-    _, state = setup.read_state()
+    state = setup.read_state()
     steps = recall_steps(setup, settings, name)
     if setup.resumed is not None and state["phase"] != name and steps is not None and state["step"] >= offset + steps:
         setup.last = offset + steps

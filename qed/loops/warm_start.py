@@ -16,14 +16,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from qed.config.changes import list_changes
+from qed.config.keys import list_origins
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import resolve_settings
 from qed.config.values import dump_settings
 from qed.errors import DataError, Interrupted, UsageError
+from qed.loops.resume import list_phases
 from qed.loops.setup import open_run
 from qed.loops.train import run_phases
+from qed.models import load
 from qed.runs.run import Launch
 from qed.trackers.start import require_installed
+from qed.training.parallel import join_ranks
 
 WARM_START = "sft:"
 AnySettings = TypeVar("AnySettings", Settings, PipelineSettings)
@@ -48,21 +52,31 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
     model = folder / "final" / "hf"
     if not model.is_dir():
         # Two runs may need the same model at once: each trains its own, and the first to end renames its folder.
-        temporary = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}")
-        sft_launch = replace(launch, resume=False, overwrite=False, command=(*launch.command, "# start"))
+        parallel = join_ranks(load.pick_device(settings.model.device), seconds=settings.run.watchdog)
+        temporary = folder.with_name(parallel.run_on_first(lambda: f"{folder.name}.{secrets.token_hex(4)}"))
+        resolved = resolve_settings("sft", [config])
+        origins = list_origins(resolved.settings, resolved.origins)
+        command = (*launch.command, "# start")
+        sft_launch = replace(launch, resume=False, overwrite=False, command=command, origins=origins)
         try:
             with open_run(replace(start, run=replace(start.run, out=str(temporary))), sft_launch, "start") as setup:
                 setup.console.say(f"Warm start first: qed sft {config}.")
-                run_phases(setup, [start])
-            if not model.is_dir():
-                temporary.rename(folder)
+                run_phases(setup, list_phases(setup.settings))
+            parallel.run_on_first(lambda: _rename_unless(model, temporary, folder))
         except Interrupted as stopped:
             raise Interrupted(
                 "Stopped during the warm start; the same command starts it again.", stopped.exit_code
             ) from stopped
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            if parallel.is_first:
+                shutil.rmtree(temporary, ignore_errors=True)
     return replace(settings, model=replace(settings.model, name=str(model), revision=""))
+
+
+def _rename_unless(model: Path, temporary: Path, folder: Path) -> None:
+    """Rename the trained run's folder, unless another run has trained the same model in the meantime."""
+    if not model.is_dir():
+        temporary.rename(folder)
 
 
 def _find_trained(folders: Iterable[Path], start: Settings) -> Path | None:

@@ -7,9 +7,9 @@ the adapters in peft's own layout, from which a run resumes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import qlora
 from qed.models.adapters import WEIGHTS
 from qed.models.families import split_head
+from qed.models.weights import Source, gather, is_sharded
 from qed.randomness import derive_seed
 
 NAME = "default"  # peft's own name of a single adapter
@@ -141,25 +142,40 @@ def disable_adapters(model: nn.Module) -> Iterator[None]:
             layer.enable_adapters(True)
 
 
+def list_merged(model: nn.Module) -> dict[str, Source]:
+    """Return the weights of a model with adapters, under the names of the model without; reading one merges it.
+
+    Weights are dequantized, and those in bfloat16 become float32 before the adapter is added.
+    """
+    layers = {
+        f"{_strip_prefix(name)}.{getattr(layer, STACKED, 'weight')}": layer for name, layer in _list_layers(model)
+    }
+    merged = {}
+    for name, source in qlora.list_dequantized(model).items():
+        if ".lora_" not in name:
+            key = _strip_prefix(name)
+            merged[key] = _merge(source, layers.get(key))
+    return merged
+
+
 def merge_adapters(model: nn.Module) -> dict[str, Tensor]:
     """Merge the adapters into the weights, and return these under the names of the model without adapters."""
-    state = {name: tensor for name, tensor in qlora.dequantize(model).items() if ".lora_" not in name}
-    state = {name: tensor.float() if tensor.dtype == torch.bfloat16 else tensor for name, tensor in state.items()}
-    state = {_strip_prefix(name): tensor for name, tensor in state.items()}
-    for name, layer in _list_layers(model):
-        key = f"{_strip_prefix(name)}.{getattr(layer, STACKED, 'weight')}"
-        state[key] = state[key] + layer.get_delta_weight(NAME).to(state[key].dtype)
+    state = {name: source.read() for name, source in list_merged(model).items()}
     # An output layer with its own copy of the embedding's weight is tied again in the file.
     tied: dict[str, str] = getattr(model, "all_tied_weights_keys", {})
     return state | {target: state[source] for target, source in tied.items() if source in state}
 
 
-def save_adapters(model: Any, folder: Path) -> None:
-    """Write the adapters in peft's own layout."""
+def gather_adapters(model: nn.Module) -> dict[str, Tensor]:
+    """Return the adapters' weights whole in host memory, under peft's names; every rank must call this."""
+    return {name: gather(weight.detach()).cpu().contiguous() for name, weight in _list_adapters(model).items()}
+
+
+def save_adapters(model: Any, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
+    """Write the adapters in peft's own layout; `tensors` are those of `gather_adapters`, else the current ones."""
     folder.mkdir(parents=True, exist_ok=True)
     model.peft_config[NAME].save_pretrained(folder)
-    tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in _list_adapters(model).items()}
-    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    save_file(dict(tensors or gather_adapters(model)), folder / WEIGHTS, metadata={"format": "pt"})
 
 
 @torch.no_grad()
@@ -194,6 +210,34 @@ def cast_frozen_weights(model: nn.Module, dtype: torch.dtype) -> None:
         for parameter in parameters if multiplies else ():
             if parameter.dtype == torch.float32 and not parameter.requires_grad:
                 parameter.data = parameter.data.to(dtype)
+
+
+def _merge(source: Source, layer: Any) -> Source:
+    """Return a weight with its adapter added, if it has one."""
+    dtype = torch.float32 if source.dtype == torch.bfloat16 else source.dtype
+    if layer is None:
+        return replace(source, dtype=dtype, read=lambda: source.read().to(dtype))
+
+    def read() -> Tensor:
+        with torch.no_grad(), _gather_adapter(layer):
+            delta: Tensor = layer.get_delta_weight(NAME)
+            return source.read().to(dtype) + delta.to(dtype)
+
+    return replace(source, dtype=dtype, read=read, sharded=source.sharded or is_sharded(layer.lora_A[NAME].weight))
+
+
+@contextmanager
+def _gather_adapter(layer: Any) -> Iterator[None]:
+    """Replace the sharded matrices of an adapter by whole ones within the context; every rank must enter it."""
+    matrices = [part for part in (layer.lora_A[NAME], layer.lora_B[NAME]) if is_sharded(part.weight)]
+    sharded = [part.weight for part in matrices]
+    try:
+        for part, weight in zip(matrices, sharded, strict=True):
+            part._parameters["weight"] = nn.Parameter(gather(weight.detach()), requires_grad=False)
+        yield
+    finally:
+        for part, weight in zip(matrices, sharded, strict=True):
+            part._parameters["weight"] = weight
 
 
 def _is_inside(model: nn.Module, name: str) -> bool:

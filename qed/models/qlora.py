@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from qed.config.settings import ModelSettings
 from qed.errors import UsageError
+from qed.models.weights import Source
 
 
 def build_quantization_options(settings: ModelSettings, device: torch.device) -> dict[str, Any]:
@@ -47,17 +48,23 @@ def build_quantization_options(settings: ModelSettings, device: torch.device) ->
     return {"quantization_config": config, "device_map": {"": device}}
 
 
-def dequantize(model: nn.Module) -> dict[str, Tensor]:
-    """Return the model's weights, with 4-bit ones dequantized."""
-    state: dict[str, Tensor] = model.state_dict()
+def list_dequantized(model: nn.Module) -> dict[str, Source]:
+    """Return the model's weights by name; reading a 4-bit one dequantizes it."""
+    listed = {name: Source.of(tensor) for name, tensor in model.state_dict().items()}
     for name, module in model.named_modules():
         weight: Any = getattr(module, "weight", None)
-        if f"{name}.weight" in state and hasattr(weight, "quant_state"):
-            from bitsandbytes.functional import dequantize_4bit  # noqa: PLC0415 -- an extra, which may be absent
+        if f"{name}.weight" in listed and hasattr(weight, "quant_state"):
+            listed = {key: source for key, source in listed.items() if not key.startswith(f"{name}.weight.")}
+            listed[f"{name}.weight"] = _list_quantized(weight)
+    return listed
 
-            state = {key: tensor for key, tensor in state.items() if not key.startswith(f"{name}.weight.")}
-            state[f"{name}.weight"] = dequantize_4bit(weight.data, weight.quant_state)
-    return state
+
+def _list_quantized(weight: Any) -> Source:
+    """Return a 4-bit weight as a source of the full one."""
+    from bitsandbytes.functional import dequantize_4bit  # noqa: PLC0415 -- an extra, which may be absent
+
+    state = weight.quant_state
+    return Source(tuple(state.shape), state.dtype, lambda: dequantize_4bit(weight.data, state), sharded=False)
 
 
 def count_full_bytes(tensor: Tensor) -> int:

@@ -55,14 +55,16 @@ def restore_precision(
 
 
 def set_compute(
-    settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device, console: Console
+    settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device, console: Console, ranks: int
 ) -> None:
-    """Apply the compute settings, or those of the resumed run.
+    """Apply the compute settings, or those of the resumed run; `ranks` of this machine share its cores.
 
     Changes since the start of the run are recorded and printed, and so is a dependence of products on memory alignment.
     """
     before = read_json(run.folder / RECORD, {}) if launch.resume else {}
-    set_threads(settings.run.threads or before.get("threads", 0), settings.run.matmul_precision)
+    same = before.get("local_ranks", 1) == ranks
+    threads = settings.run.threads or (before.get("threads", 0) if same else 0) or host.choose_threads(ranks=ranks)
+    set_threads(threads, settings.run.matmul_precision)
     for name, now in read_kernel_settings().items():
         if name in before and before[name] != now:
             run.event(f"{name}_changed", before=before[name], now=now)

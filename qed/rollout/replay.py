@@ -15,7 +15,7 @@ from typing import Any
 
 from qed.errors import DataError
 from qed.randomness import derive_seed
-from qed.types import Grade, Group, Problem, Rollout, Support
+from qed.types import COLUMNS, Column, Grade, Group, Problem, Rollout, Support
 
 Row = dict[str, Any]
 MASKS = ("sampled_mask", "loss_mask")  # of a rollout; in a row a list of 0 and 1
@@ -187,7 +187,7 @@ def _convert_to_replay(rollout: Rollout) -> Rollout:
 def encode_rollout(rollout: Rollout) -> Row:
     """Encode a rollout as JSON without loss; its problem is represented by the id."""
     row = {part.name: getattr(rollout, part.name) for part in fields(Rollout)}
-    row |= {name: [int(value) for value in row[name]] for name in MASKS}
+    row |= {name: row[name].numbers.tolist() for name in COLUMNS if isinstance(row[name], Column)}
     support = rollout.support and {"counts": rollout.support.counts.tolist(), "ids": rollout.support.ids.tolist()}
     return {**row, "problem": rollout.problem.id, "grade": rollout.grade and asdict(rollout.grade), "support": support}
 

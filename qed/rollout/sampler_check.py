@@ -270,8 +270,8 @@ def _compare(
     rows: Sequence[Rollout], differences: Sequence[Sequence[float]], rounding: Rounding, tolerance: Tolerance
 ) -> SamplerCheck:
     tokens = [
-        (value, row.prompt, position)
-        for row, values in zip(rows, differences, strict=True)
+        (value, prompt, position)
+        for prompt, values in zip([tuple(row.prompt) for row in rows], differences, strict=True)
         for position, value in enumerate(values)
         if not math.isnan(value)
     ]

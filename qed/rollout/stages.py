@@ -93,12 +93,12 @@ def _sample_members(
 ) -> None:
     """Sample the answers of all members with source `policy`, in place; see `sample` for the arguments."""
     # Members of a group with the same prefix share one prompt of the sampler, which computes it once.
-    shared: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    shared: dict[tuple[int, Sequence[int]], list[int]] = {}
     for group_index, group in enumerate(groups):
         for index, member in enumerate(group):
             if member.source == "policy":
                 shared.setdefault((group_index, member.output), []).append(index)
-    prompts = [groups[group_index][0].prompt + prefix for group_index, prefix in shared]
+    prompts = [(*groups[group_index][0].prompt, *prefix) for group_index, prefix in shared]
     sharing = [[groups[group_index][index] for index in indices] for (group_index, _), indices in shared.items()]
     seeds = [[derive_seed(*address, each.problem.id, each.index) for each in members] for members in sharing]
     prefix_lengths = [len(prefix) for _, prefix in shared]

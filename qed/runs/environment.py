@@ -7,11 +7,13 @@ import platform
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+
+import qed
 
 LIBRARIES = ("torch", "transformers", "tokenizers", "safetensors", "datasets", "peft", "numpy")
 RECORD = "env.json"
@@ -20,9 +22,9 @@ RECORD = "env.json"
 def describe_environment(device: torch.device, compute: Mapping[str, Any]) -> dict[str, Any]:
     """Return versions, commit, hardware and the given compute settings, for env.json."""
     return {
-        "qed": version("qed"),
+        "qed": qed.__version__,
         "python": sys.version.split()[0],
-        **{name: version(name) for name in LIBRARIES},
+        **{name: read_version(name) for name in LIBRARIES},
         "commit": _read_commit(),
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
@@ -30,6 +32,14 @@ def describe_environment(device: torch.device, compute: Mapping[str, Any]) -> di
         **compute,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     }
+
+
+def read_version(name: str) -> str | None:
+    """Return the version of an installed package; None of one that is not installed."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _read_commit() -> str | None:

@@ -15,7 +15,6 @@ from typing import Any
 
 NAME = "MANIFEST.json"
 SCHEMA = 2
-WORLD_SIZE = 1  # processes whose state a checkpoint holds
 
 
 def parse_step(name: str) -> int | None:
@@ -40,20 +39,21 @@ def read_pointer(folder: Path, pointer: str) -> int | None:
         return None
 
 
-def write_manifest(folder: Path, step: int, settings: Path) -> None:
+def write_manifest(folder: Path, step: int, settings: Path, world_size: int = 1) -> None:
     """Sync a checkpoint's files to disk, then write and sync their manifest.
 
     Args:
         folder: of the checkpoint, under any name.
         step: of the checkpoint.
         settings: the run's settings.yaml; the manifest has its checksum if it exists.
+        world_size: the number of processes that wrote the checkpoint; any number can read it.
     """
     fsync_tree(folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     content = {
         "schema": SCHEMA,
         "step": step,
-        "world_size": WORLD_SIZE,
+        "world_size": world_size,
         "settings": _hash_file(settings) if settings.is_file() else None,
         "files": {file.relative_to(folder).as_posix(): [file.stat().st_size, _hash_file(file)] for file in files},
     }
@@ -117,8 +117,6 @@ def _check_manifest(content: Mapping[str, Any], step: int | None) -> str | None:
     """Say what is wrong with the manifest itself."""
     if content["schema"] != SCHEMA:
         return f"is of schema {content['schema']}, and this version of qed reads schema {SCHEMA}"
-    if content["world_size"] != WORLD_SIZE:
-        return f"is of a run of {content['world_size']} processes, and this one has {WORLD_SIZE}"
     if content["sha256"] != _hash_manifest({key: value for key, value in content.items() if key != "sha256"}):
         return "is damaged"
     if content["step"] != step:

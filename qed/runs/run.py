@@ -78,7 +78,8 @@ class Run:
             with contextlib.suppress(OSError, QedError):
                 self.write_log("".join(traceback.format_exception(error)))
                 error.qed_log = self.log  # type: ignore[attr-defined]
-                self.event("interrupted" if stopped else "failed", reason=str(error)[:500])
+                code = getattr(error, "exit_code", 1)
+                self.event("interrupted" if stopped else "failed", reason=str(error)[:500], exit_code=code)
 
     def write_log(self, text: str) -> None:
         """Append text to the run's log."""

@@ -40,6 +40,7 @@ class HFSampler:
     handed_over: str | None = None  # why this sampler is used instead of the native one
     reserved: int = 0  # bytes on the model's device that training takes besides the weights
     admitted: int = 0  # sequences of the batch that is sampled
+    repeats: bool = True  # with fewer sequences, where memory has run out
     on_fewer_rows: Callable[[int], None] | None = None  # called with a smaller `rows_per_batch`, after memory ran out
 
     def __init__(
@@ -106,6 +107,8 @@ class HFSampler:
         Raises:
             QedError: a single sequence does not fit.
         """
+        if not self.repeats:
+            return sample_missing()
         while not call_if_it_fits(sample_missing):
             if self.admitted <= 1:
                 raise QedError(

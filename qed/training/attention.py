@@ -7,23 +7,45 @@ replace, together with adapters, gradient checkpointing and autocast.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from qed.models.layer_windows import compute_layer_windows
 from qed.training.batch import COLUMNS, Batch
-from qed.training.packing import Layout, Span, pack_batch
+from qed.training.block_attention import attend_blocks, build_block_mask
+from qed.training.packing import Layout, pack_batch
+from qed.training.segments import Segment
+from qed.training.spans import Span, attend_spans, build_spans, read_compute_dtype
 
 NAME = "qed_packed"
 # The rows on which `supports_packing` tests a model; the first two share a prompt.
 PROBE = ([1, 2, 3, 4, 5, 6, 7, 8, 9, 1], [1, 2, 3, 4, 5, 6, 7, 8, 2, 3], [3, 1, 2], [2, 2])
 PROBE_PROMPTS = (8, 8, 1, 1)
+BLOCK_DEVICES = ("cuda",)  # whose kernels of attention by blocks have a backward pass
+# The row on which attention by blocks is tried, of more than one block: a prompt, two answers to it, and a row alone.
+TRIAL = (Segment(0, 150), Segment(150, 110, 0, 150), Segment(260, 70, 0, 150), Segment(330, 90))
+TRIAL_ERROR = 0.02  # the largest relative error of values and gradients; a wrong mask gives more than 0.1
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a kernel is compiled for."""
+
+    device: torch.device
+    dtype: torch.dtype
+    heads: int
+    kv_heads: int
+    size: int  # of a head
+
+
+_FAULTS: dict[Shape, str] = {}  # of attention by blocks on CUDA devices; "" where there is none
 
 
 def compute_packed_states(body: nn.Module, layout: Layout, **extra: Any) -> Tensor:
@@ -79,6 +101,63 @@ def use_packed_attention(config: Any) -> Iterator[None]:
         config._attn_implementation = original
 
 
+def list_faults() -> list[str]:
+    """List why attention by blocks is not used on devices that could have it, once for each reason."""
+    return sorted({reason for reason in _FAULTS.values() if reason})
+
+
+def choose_attention(shape: Shape) -> str:
+    """Return "" where attention is computed by blocks, or else why it is computed by spans.
+
+    By blocks on a CUDA device, if that gives the values and gradients of attention by spans on a short row, which is
+    tried once for each shape; it does not where a compiler is missing or a head is too small or too large. By spans on
+    every other device, for which the kernels have no backward pass.
+    """
+    if shape.device.type not in BLOCK_DEVICES:
+        return f"{shape.device.type} devices have no kernel for attention by blocks"
+    if shape not in _FAULTS:
+        _FAULTS[shape] = _find_fault(shape)
+    return _FAULTS[shape]
+
+
+def _find_fault(shape: Shape) -> str:
+    """Compare attention by blocks with attention by spans, and return what is wrong, or ""."""
+    source = torch.Generator().manual_seed(0)
+
+    def draw(heads: int) -> Tensor:
+        states = torch.randn(1, heads, sum(part.length for part in TRIAL), shape.size, generator=source)
+        return states.to(shape.device, shape.dtype).requires_grad_()
+
+    inputs = draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads)
+    spans, order = build_spans(TRIAL, shape.device)
+    try:
+        for window in (None, TRIAL[1].length):
+            mask = build_block_mask(TRIAL, window, shape.device)
+            with torch.autocast(shape.device.type, enabled=False), torch.enable_grad():
+                found = attend_blocks(mask, *inputs, None).transpose(1, 2)
+                expected = _attend_in_order(spans, order, *inputs, None, window)
+                pairs = [(found, expected)]
+                gradients = [torch.autograd.grad(one.float().sin().sum(), inputs) for one in (found, expected)]
+            with torch.autocast(shape.device.type, enabled=False), torch.no_grad():  # a kernel of its own
+                pairs += [(attend_blocks(mask, *inputs, None).transpose(1, 2), expected), *zip(*gradients, strict=True)]
+            error = max(
+                float((one - other).detach().float().norm() / other.detach().float().norm()) for one, other in pairs
+            )
+            if not error <= TRIAL_ERROR:
+                return f"FlexAttention is wrong by {error:.2g} for {shape}"
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
+        return _describe_fault(error, shape)
+    return ""
+
+
+def _describe_fault(error: Exception, shape: Shape) -> str:
+    cause = error.__cause__ or error  # what the compiler met, rather than that it failed
+    lines = str(cause).strip().splitlines() or [""]
+    return f"FlexAttention fails for {shape}: {type(cause).__name__}: {lines[0]}"
+
+
 def _attend(
     module: nn.Module,
     query: Tensor,
@@ -94,35 +173,46 @@ def _attend(
     layout: Layout = settings["layout"]
     if settings.get("softcap") is not None or settings.get("s_aux") is not None:
         raise ValueError("attention with a cap on its logits or with sinks is not packed")
-    queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
     window = settings.get("sliding_window") or None
     if "windows" in settings:
         settings["windows"].append(window)
-    outputs = [_attend_span(span, queries, keys, values, settings.get("scaling"), window) for span in layout.spans]
-    return torch.cat(outputs).index_select(0, layout.order)[None], None
+    if window is not None and window >= layout.longest:
+        window = None
+    scaling = settings.get("scaling")
+    if query.device.type in BLOCK_DEVICES:
+        return _attend_by_choice(layout, query, key, value, scaling, window), None
+    return _attend_in_order(layout.spans, layout.order, query, key, value, scaling, window), None
 
 
-def _attend_span(
-    span: Span, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # the kernel is compiled by itself
+def _attend_by_choice(
+    layout: Layout, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, window: int | None
 ) -> Tensor:
-    """Compute the attention of a span's padded queries, [segments * Q, heads, D]."""
+    """Compute the attention of a packed row by blocks if possible, else by spans, [1, N, heads, D]."""
+    shape = Shape(query.device, read_compute_dtype(query), query.shape[1], key.shape[1], query.shape[-1])
+    if not choose_attention(shape):
+        try:
+            return attend_blocks(layout.get_block_mask(window), query, key, value, scaling).transpose(1, 2)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001 -- a compiler fails in many ways
+            _FAULTS[shape] = _describe_fault(error, shape)
+            warnings.warn(f"{_FAULTS[shape]}. Attention is computed by spans from here on.", stacklevel=1)
+    return _attend_in_order(layout.spans, layout.order, query, key, value, scaling, window)
 
-    def select(states: Tensor, places: Tensor) -> Tensor:
-        """Return the states at some places, [segments, heads, columns, D]."""
-        rows = states.index_select(0, places)
-        return rows.view(span.segments, -1, *rows.shape[1:]).transpose(1, 2)
 
-    mask = span.get_mask(window)
-    queries, keys, values = select(query, span.queries), select(key, span.keys), select(value, span.keys)
-    group_size = query.shape[1] // key.shape[1]
-    if group_size > 1 and mask is not None and query.device.type != "cpu":
-        # The fast kernels of other devices support either a mask or grouped-query attention, not both.
-        keys, values = (states.repeat_interleave(group_size, 1) for states in (keys, values))
-    shared = queries.shape[1] != keys.shape[1]
-    attended: Tensor = scaled_dot_product_attention(
-        queries, keys, values, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=shared
-    )
-    return attended.transpose(1, 2).flatten(0, 1)
+def _attend_in_order(
+    spans: Sequence[Span],
+    order: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scaling: float | None,
+    window: int | None,
+) -> Tensor:
+    """Compute the attention of a packed row by spans, [1, N, heads, D]; `order` is that of `build_spans`."""
+    queries, keys, values = (states[0].transpose(0, 1) for states in (query, key, value))
+    return attend_spans(spans, queries, keys, values, scaling, window).index_select(0, order)[None]
 
 
 AttentionInterface.register(NAME, _attend)

@@ -5,6 +5,7 @@ Masks follow positions, never a comparison with pad or end ids. A row is never s
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor
 
 from qed.training.support import RowSupport
-from qed.types import Rollout
+from qed.types import Column, Rollout
 
+DTYPES = {"i": torch.int32, "d": torch.float64, "b": torch.int8}  # of a rollout's columns
 MISMATCH = ("mismatch/logp", "mismatch/kl")  # the metrics of `measure_mismatch`
 
 
@@ -81,16 +83,18 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
     columns["behaviour_logps"].fill_(torch.nan)
     for row, rollout in enumerate(rollouts):
         start, end = len(rollout.prompt), len(rollout.prompt) + len(rollout.output)
-        ids[row, :end] = torch.tensor(rollout.prompt + rollout.output)
+        for begin, tokens in ((0, rollout.prompt), (start, rollout.output)):
+            if tokens:
+                ids[row, begin : begin + len(tokens)] = _read_numbers(tokens)
         attention[row, : end - 1] = 1
         # The label of the last prompt token is the first response token; without a prompt the first token is no label.
         first, unlabelled = max(0, start - 1), int(start == 0)
         for name, values in _read_columns(rollout).items():
             if isinstance(values, float | int):
                 columns[name][row, first : end - 1] = values
-            elif values:
+            elif values is not None and len(values) > unlabelled:
                 labelled = values[unlabelled:]
-                columns[name][row, first : first + len(labelled)] = torch.tensor(labelled, dtype=dtype)
+                columns[name][row, first : first + len(labelled)] = labelled
     not_trained = columns["mask"] == 0
     for name, column in columns.items():
         column.masked_fill_(not_trained, torch.nan if name == "behaviour_logps" else 0)
@@ -104,28 +108,39 @@ def collate(rollouts: Sequence[Rollout], pad: int = 0, dtype: torch.dtype = torc
     )
 
 
-def _read_columns(rollout: Rollout) -> dict[str, float | tuple[float, ...] | None]:
+def _read_columns(rollout: Rollout) -> dict[str, Tensor | float | None]:
     """Return the columns of a rollout from its first response token on: one value for all tokens, or one per token."""
+    advantage, sampled = rollout.advantage, rollout.sampled_mask
     return {
-        "mask": rollout.loss_mask or 1.0,
-        "advantages": rollout.advantage,
-        "expert": rollout.off_policy if rollout.sampled_mask else 0.0,
-        "behaviour_logps": rollout.behaviour,
-        "sampled_logps": rollout.logps or torch.nan,
-        "old_logps": rollout.old_logps if rollout.old_logps is not None else rollout.logps,
-        "ref_logps": rollout.ref_logps,
+        "mask": _read_numbers(rollout.loss_mask) if rollout.loss_mask else 1.0,
+        "advantages": advantage if isinstance(advantage, float | int) else _read_numbers(advantage),
+        # Of tokens that are not trained, `collate` removes it.
+        "expert": 1 - _read_numbers(sampled) if sampled else 0.0,
+        "behaviour_logps": _read_numbers(rollout.behaviour),
+        "sampled_logps": _read_numbers(rollout.logps) if rollout.logps else torch.nan,
+        "old_logps": _read_numbers(rollout.logps if rollout.old_logps is None else rollout.old_logps),
+        "ref_logps": None if rollout.ref_logps is None else _read_numbers(rollout.ref_logps),
     }
 
 
-def split_rows(values: Tensor, rollouts: Sequence[Rollout]) -> list[tuple[float, ...]]:
-    """Split a column of the batch that `collate` builds into tuples aligned on the output of each rollout.
+def _read_numbers(values: Sequence[float]) -> Tensor:
+    """Return numbers as a tensor, a column's on the same memory; float64 if there are none."""
+    if isinstance(values, Column):
+        return torch.frombuffer(values.numbers, dtype=DTYPES[values.numbers.typecode])
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def split_rows(values: Tensor, rollouts: Sequence[Rollout]) -> list[Sequence[float]]:
+    """Split a column of the batch that `collate` builds into columns aligned on the output of each rollout.
 
     A first token without a prompt before it is no label, and gets 0.
     """
-    outputs: list[tuple[float, ...]] = []
-    for row, rollout in zip(values.tolist(), rollouts, strict=True):
+    outputs: list[Sequence[float]] = []
+    for row, rollout in zip(values.double().cpu().numpy(), rollouts, strict=True):
         first, end = len(rollout.prompt) - 1, len(rollout.prompt) + len(rollout.output) - 1
-        outputs.append((*((0.0,) if first < 0 else ()), *row[max(0, first) : end]))
+        numbers = array("d", [0.0] if first < 0 else [])
+        numbers.frombytes(row[max(0, first) : end].tobytes())
+        outputs.append(Column(numbers) if numbers else ())
     return outputs
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from torch import Tensor
+
 from qed.models import qlora
+from qed.models.weights import identify
 from qed.sampling.device_memory import count_state_bytes
+from qed.training.slices import Part, Slice
 
 MARGIN = 32 * 2**20  # bytes for the rest: the tokenizer, and what the run writes at the same time
 
 
 def checkpoint_bytes(model: Any, others: int | None = None, copies: int = 0) -> int:
-    """Compute the bytes of a checkpoint.
+    """Compute the bytes of a checkpoint, of all ranks together.
 
     Args:
         model: the model, whose weights are each counted once.
@@ -20,5 +25,13 @@ def checkpoint_bytes(model: Any, others: int | None = None, copies: int = 0) -> 
     """
     if others is None:
         others = sum(count_state_bytes(parameter) for parameter in model.parameters() if parameter.requires_grad)
-    weights = {tensor.data_ptr(): qlora.count_full_bytes(tensor) for tensor in model.state_dict().values()}
+    state: dict[str, Tensor] = model.state_dict(keep_vars=True)
+    weights = {identify(tensor): qlora.count_full_bytes(tensor) for tensor in state.values()}
     return (1 + copies) * sum(weights.values()) + others + MARGIN
+
+
+def count_bytes(part: Part) -> int:
+    """Count the bytes of a whole tensor, also where this rank holds only rows of it."""
+    if isinstance(part, Slice):
+        return math.prod(part.layout.shape) * part.rows.dtype.itemsize
+    return part.nbytes

@@ -20,7 +20,8 @@ from qed.models import adapters
 from qed.models.load import load_model, load_tokenizer
 from qed.runs import manifest
 from qed.training.checkpoint_size import MARGIN
-from qed.training.checkpoints import load_exact_weights, write_folder_atomically
+from qed.training.checkpoints import load_exact_weights
+from qed.training.folders import write_folder_atomically
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 SHARD_SIZE = "5GB"  # the usual largest file of weights on the hub

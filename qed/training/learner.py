@@ -10,17 +10,16 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from qed.algorithms.base import Algorithm
 from qed.config.settings import LearnerSettings
-from qed.errors import QedError
 from qed.guards import faults
 from qed.guards.finite import describe_update, require_finite
 from qed.guards.signals import check_signals
@@ -37,7 +36,7 @@ from qed.training.batch import (
     split_by_gradient,
     split_rows,
 )
-from qed.training.logps import compute_logps, compute_scores
+from qed.training.logps import compute_scores
 from qed.training.offload import Places, lend_device, move_back, move_to_host
 from qed.training.optim import (
     compute_learning_rate,
@@ -47,8 +46,12 @@ from qed.training.optim import (
     read_optimizer_tensors,
     reset_optimizer,
 )
-from qed.training.out_of_memory import MicrobatchBudget, explain_out_of_memory
+from qed.training.out_of_memory import explain_out_of_memory, share_budget
 from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
+from qed.training.parallel import ALONE, Parallel, call_scores, read_full, take_part
+from qed.training.ratios import is_older, require_ratios
+from qed.training.slices import Part
+from qed.training.spreading import select_rows, spread_microbatches
 from qed.types import Rollout
 
 # The counts of a step: rollouts, those with a gradient, their trained tokens, and all tokens that were computed for a
@@ -67,9 +70,10 @@ class Learner:
         length: the generation budget in tokens, for averages by a constant.
         precision: of the computation; the weights keep theirs.
         reference: the frozen reference model, if the algorithm needs one; by default a copy of the current model.
+        parallel: the ranks that share the work; all of them call the same methods with the same arguments.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- a learner has many parts
         self,
         model: nn.Module,
         algorithm: Algorithm,
@@ -79,6 +83,7 @@ class Learner:
         length: int = 1,
         precision: torch.dtype = torch.float32,
         reference: nn.Module | AdapterDisabled | None = None,
+        parallel: Parallel = ALONE,
     ) -> None:
         self.model = model
         self.algorithm = algorithm
@@ -86,21 +91,26 @@ class Learner:
         self.temperature = temperature
         self.length = length
         self.precision = precision
-        self.optimizer = make_optimizer(model, settings)
-        self.reference = reference or (copy.deepcopy(model) if algorithm.reference else None)
-        if isinstance(self.reference, nn.Module):
-            self.reference.requires_grad_(False)
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.parallel = parallel
         self.initial_weights: dict[str, Tensor] = {}
-        self.budget = MicrobatchBudget(settings.tokens_per_microbatch)
+        self.budget = share_budget(settings.tokens_per_microbatch, parallel)
         self.hosted: Places = []  # what `sleep` has moved to the host
         self.moved = 0.0  # approximate change of each weight since the rollouts were scored, as AdamW steps
-        with self._autocast():
+        self.device = next(model.parameters()).device
+        with parallel.gather_weights(model), self._autocast():
             require_known_logits(model)
             self.packing = settings.packing and supports_packing(split_head(model)[0])
         if settings.compile:
             # In place, so that weights keep their names; dynamic, because the shapes of micro-batches differ.
             split_head(model)[0].compile(dynamic=True)
+        self.reference = reference or (copy.deepcopy(model) if algorithm.reference else None)
+        if isinstance(self.reference, nn.Module):
+            self.reference.requires_grad_(False)
+            parallel.shard_model(self.reference, compute_scores)
+        parallel.shard_model(model, compute_scores)
+        # Sharding replaces parameters.
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = make_optimizer(model, settings)
 
     def score(
         self,
@@ -126,11 +136,10 @@ class Learner:
         if old:
             split = self.algorithm.has_ratio and len(rollouts) > 0
             live = self.algorithm.has_gradient(self._collate(rollouts)).tolist() if split else []
-            for part in split_by_gradient(
-                rollouts, live
-            ):  # the same micro-batches as in the update, so bfloat16 rounds alike
+            # The same micro-batches as in the update, so that bfloat16 rounds alike.
+            for part in split_by_gradient(rollouts, live):
                 for rollout, logps in zip(part, self._score_outputs(self.model, part), strict=True):
-                    rollout.old_logps = None if _is_older(rollout, version) else logps
+                    rollout.old_logps = None if is_older(rollout, version) else logps
         if reference is not None:
             for rollout, logps in zip(rollouts, self._score_outputs(reference, rollouts), strict=True):
                 rollout.ref_logps = logps
@@ -138,7 +147,8 @@ class Learner:
     def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Store a copy of the initial weights of the phase, for `restore_initial_weights`."""
         # Copied in one call, so that tied weights, which have several names, are copied once.
-        self.initial_weights = copy.deepcopy({name: weights[name].detach() for name in self.model.state_dict()})
+        shards = {name: take_part(weights[name].detach(), own) for name, own in self.model.state_dict().items()}
+        self.initial_weights = copy.deepcopy(shards)
 
     def restore_initial_weights(self) -> None:
         """Restore the initial weights of the phase, and clear the optimizer's state."""
@@ -149,7 +159,7 @@ class Learner:
     def compute_mean_scores(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
         """Compute the mean entropy and the mean log-prob of each rollout, over its trained tokens, under the model."""
         batch = self._collate(rollouts)
-        logps, entropy = self.budget.repeat(lambda: self.forward_logps(self.model, batch))
+        logps, entropy = self.forward_logps(self.model, batch)
         counts = batch.mask.sum(1).clamp(min=1)
         means = [(column * batch.mask).sum(1) / counts for column in (entropy, logps)]
         return list(zip(*(mean.tolist() for mean in means), strict=True))
@@ -167,11 +177,11 @@ class Learner:
         self.wake()
         rate = compute_learning_rate(self.settings, step)
         self.optimizer.zero_grad(set_to_none=True)
-        stats = self.budget.repeat(lambda: self.accumulate(rollouts), self.optimizer.zero_grad)
+        stats = self.accumulate(rollouts)
         stats["optim/lr"] = rate
         if stats["train/live_rows"] == 0:
             return stats | {"optim/grad_norm": 0.0}
-        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf))
+        norm = float(read_full(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf)))
         if not (math.isfinite(norm) and math.isfinite(stats["train/loss"])):
             self.optimizer.zero_grad(set_to_none=True)
             raise describe_update(rollouts, self.compute_mean_scores(rollouts), stats["train/loss"], norm, rate)
@@ -180,7 +190,7 @@ class Learner:
             # NaN and infinity are not valid JSON, and would spread to every mean over steps.
             finite = {name: value for name, value in stats.items() if math.isfinite(value)}
             return finite | {"optim/skipped": 1.0}
-        self._require_ratios(stats)
+        require_ratios(stats, self.moved, torch.finfo(self.precision).eps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         with explain_out_of_memory("the optimizer's state"):
@@ -190,15 +200,8 @@ class Learner:
         skipped = {"optim/skipped": 0.0} if self.settings.skip_norm else {}
         return stats | {"optim/grad_norm": norm, **skipped}
 
-    def accumulate(self, rollouts: Sequence[Rollout], rank: int = 0, world: int = 1) -> dict[str, float]:
-        """Accumulate the gradient of the rollouts' loss, and return metrics.
-
-        Args:
-            rollouts: all rows of the optimizer step.
-            rank: the index of this process; each takes every world-th micro-batch, and the sum of their gradients is
-                that of a single process.
-            world: the number of processes that share the step.
-        """
+    def accumulate(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Accumulate the gradient of the rollouts' loss, summed over the ranks, and return metrics."""
         stats: dict[str, float] = {"train/loss": 0.0, "train/rows": len(rollouts), **dict.fromkeys(COUNTS[1:], 0)}
         if not rollouts:
             return stats
@@ -208,23 +211,37 @@ class Learner:
         live = self.algorithm.has_gradient(batch).nonzero().flatten()
         trained = float(batch.mask.sum())
         stats |= {"train/live_rows": len(live), "train/tokens": trained}
+        if not len(live):
+            return stats
         # Rows without a gradient are dropped first, to free memory.
         batch = batch if len(live) == len(batch) else batch.select(live)
-        sums: dict[str, Tensor | float] = defaultdict(float)
-        for part in islice(self._parts(batch), rank, None, world) if len(live) else ():
-            for name, value in self._backward(part).items():
-                sums[name] = max(sums[name], value) if name.endswith("_max") else sums[name] + value
+        sums = self.budget.repeat(lambda: self._accumulate_parts(batch), self.optimizer.zero_grad)
+        self.parallel.sum_gradients(self.parameters)
+        sums = self.parallel.sum_metrics(sums)
         # The loss and `step_means` are weighted by the step's token weights already, and maxima are not averaged.
         final = {name for name in sums if name.endswith("_max")} | {"train/loss", *COUNTS, *self.algorithm.step_means}
         return stats | compute_means(sums, final, batch)
+
+    def _accumulate_parts(self, batch: Batch) -> dict[str, Tensor | float]:
+        """Accumulate the gradient of this rank's micro-batches, and return metrics as sums over their tokens."""
+        sums: dict[str, Tensor | float] = defaultdict(float)
+        parts = self._cut(batch)
+        for number, rows in enumerate(self.budget.watch(parts, batch, self.algorithm.together)):
+            check_signals("update")
+            self.parallel.begin_microbatch(self.model, is_last=number == len(parts) - 1)
+            computed = self._backward(select_rows(batch, rows, self.algorithm.together))
+            for name, value in computed.items() if rows else ():
+                sums[name] = max(sums[name], value) if name.endswith("_max") else sums[name] + value
+        return sums
 
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Accumulate the gradient of a micro-batch, and return metrics as sums over its tokens."""
         layout = self._layout(part)
         with use_packed_attention(split_head(self.model)[0].config) if layout is not None else nullcontext():
             with self._autocast():
-                logps, entropy, log_squares = compute_scores(
+                logps, entropy, log_squares = call_scores(
                     self.model,
+                    compute_scores,
                     part,
                     self.temperature,
                     squares=self.algorithm.log_squares,
@@ -234,7 +251,8 @@ class Learner:
             part = part if log_squares is None else replace(part, log_squares=log_squares)
             loss, extra = self.algorithm.loss(part, logps, entropy)
             loss = faults.pass_through("loss", loss)
-            loss.backward()  # type: ignore[no-untyped-call]
+            # A blank micro-batch has no loss, but takes part in the backward pass of the other ranks.
+            (loss if bool(part.mask.any()) else loss + 0 * logps.sum()).backward()  # type: ignore[no-untyped-call]
         sums: dict[str, Tensor | float] = {**extra, **measure_mismatch(logps.detach(), part)}
         sums |= {"train/loss": loss.detach(), "policy/entropy": entropy.detach().sum()}
         sums["train/computed_tokens"] = float(part.attention.sum()) if layout is None else layout.ids.numel()
@@ -250,11 +268,11 @@ class Learner:
             self.sleep()  # until the next update
         return self.model
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> dict[str, Part]:
         """Return the optimizer's state; the weights are saved separately."""
         return read_optimizer_tensors(self.optimizer, self.model)
 
-    def load_state(self, tensors: dict[str, Tensor]) -> None:
+    def load_state(self, tensors: Mapping[str, Part]) -> None:
         """Load what `state` returned."""
         load_optimizer_tensors(self.optimizer, self.model, tensors)
 
@@ -271,23 +289,10 @@ class Learner:
         move_back(self.hosted)
         self.hosted = []
 
-    def _require_ratios(self, stats: Mapping[str, float]) -> None:
-        """Raise if every ratio of a later update is exactly 1, as happens when old log-probs are overwritten.
-
-        Changes of the weights below the precision of the computation are ignored.
-        """
-        if stats.get("ratio/log_max") == 0 and self.moved > 1e-3 * torch.finfo(self.precision).eps:
-            raise QedError(
-                "The weights have changed since these answers were sampled, and yet every probability ratio is exactly "
-                "1: the loss compares the policy with itself, so that nothing is ever clipped. Old log-probs must be "
-                "scored once, before the first update of a step, and stay; does algorithm.loss or a field old_logps of "
-                "your own overwrite them? learner.passes 1 with learner.batch_size 0 makes one update per step."
-            )
-
     def _collate(self, rollouts: Sequence[Rollout]) -> Batch:
         """Collate rollouts on the model's device."""
         dtype = torch.float64 if self.parameters[0].dtype == torch.float64 else torch.float32
-        return collate(rollouts, dtype=dtype).to(self.parameters[0].device)
+        return collate(rollouts, dtype=dtype).to(self.device)
 
     def _prepare_batch(self, batch: Batch) -> Batch:
         """Compute the token weights and the algorithm's `prepare` over all rows of the step."""
@@ -296,26 +301,23 @@ class Learner:
             return self.algorithm.prepare(batch, None, None)
         return self.algorithm.prepare(batch, *self.forward_logps(self.model, batch))
 
-    def _cut(self, batch: Batch) -> Iterator[list[int]]:
-        """Yield the rows of each micro-batch, with a check for signals before each."""
+    def _cut(self, batch: Batch) -> list[list[int]]:
+        """Return the rows of each micro-batch of this rank; a sharded model has equally many on every rank.
+
+        An empty list stands for a micro-batch that only takes part in what the other ranks compute.
+        """
         cut = cut_packed_microbatches if self.packing else cut_microbatches
-        together = self.algorithm.together
-        for rows in self.budget.watch(cut(batch, self.budget.tokens, together), batch, together):
-            check_signals("update")
-            yield rows
+        return spread_microbatches(
+            batch, partial(cut, together=self.algorithm.together), self.budget.tokens, self.parallel
+        )
 
     def _layout(self, part: Batch) -> Layout | None:
         return pack_batch(part) if self.packing else None
 
-    def _parts(self, batch: Batch) -> Iterator[Batch]:
-        return (batch.select(rows) for rows in self._cut(batch))
-
     def _autocast(self) -> AbstractContextManager[object]:
-        return compute_in(self.parameters[0].device.type, self.precision)
+        return compute_in(self.device.type, self.precision)
 
-    def _score_outputs(
-        self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]
-    ) -> list[tuple[float, ...]]:
+    def _score_outputs(self, model: nn.Module | AdapterDisabled, rollouts: Sequence[Rollout]) -> list[Sequence[float]]:
         """Compute the log-probs of each rollout's output under a model, 0 where it is not trained."""
         if not rollouts:
             return []
@@ -323,24 +325,25 @@ class Learner:
             with disable_adapters(model.model):
                 return self._score_outputs(model.model, rollouts)
         batch = self._collate(rollouts)
-        with lend_device(model, self.parameters[0].device):
-            logps, _ = self.budget.repeat(lambda: self.forward_logps(model, batch))
+        with lend_device(model, self.device):
+            logps, _ = self.forward_logps(model, batch)
         return split_rows(logps, rollouts)
 
     @torch.no_grad()
     def forward_logps(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
-        logps, entropy = torch.zeros_like(batch.mask), torch.zeros_like(batch.mask)
-        for rows in self._cut(batch):
-            part = batch.select(rows)
-            with self._autocast():
-                computed = compute_logps(model, part, self.temperature, self._layout(part))
-            for column, values in zip((logps, entropy), computed, strict=True):
-                column[rows, : values.shape[1]] = values.to(column.dtype)
+        scores = self.budget.repeat(lambda: self._forward_parts(model, batch))
+        logps, entropy = self.parallel.sum_in_place(scores)  # 0 where another rank has computed a row
         return logps, entropy
 
-
-def _is_older(rollout: Rollout, version: int) -> bool:
-    """Whether an older policy than `version` sampled a rollout, with known log-probs."""
-    sampled = [logp for logp, on_policy in zip(rollout.logps, rollout.on_policy, strict=False) if on_policy]
-    return rollout.version < version and bool(sampled) and not any(map(math.isnan, sampled))
+    def _forward_parts(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Compute the log-probs and entropies of this rank's micro-batches, [2, B, T]; 0 elsewhere."""
+        scores = torch.zeros(2, *batch.mask.shape, dtype=batch.mask.dtype, device=batch.mask.device)
+        for rows in self.budget.watch(self._cut(batch), batch, self.algorithm.together):
+            check_signals("update")
+            part = select_rows(batch, rows, self.algorithm.together)
+            with self._autocast():
+                computed = call_scores(model, compute_scores, part, self.temperature, layout=self._layout(part))
+            for column, values in zip(scores, computed[:2], strict=True):
+                column[rows, : values.shape[1]] = values.to(column.dtype)[: len(rows)]
+        return scores

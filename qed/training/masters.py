@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qed.models.weights import is_sharded
+
 MASTER = "master"  # the name of a master in an optimizer's state
 
 
@@ -25,9 +27,10 @@ def needs_master(parameter: Tensor) -> bool:
 
 
 def accumulate_in_float32(parameters: Iterable[Tensor]) -> None:
-    """Accumulate the gradients of weights in half precision in float32."""
+    """Accumulate the gradients of weights in half precision in float32; those of sharded ones are FSDP's."""
     for parameter in filter(needs_master, parameters):
-        parameter.grad_dtype = torch.float32
+        if not is_sharded(parameter):
+            parameter.grad_dtype = torch.float32
 
 
 class MasterOptimizer(torch.optim.Optimizer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.optim.adamw import adamw
 from qed.config.settings import LearnerSettings
 from qed.errors import UsageError
 from qed.training.masters import MASTER, MasterOptimizer, accumulate_in_float32, needs_master
+from qed.training.slices import Part, get_local, slice_like, take_rows, wrap_rows
 
 # Elements of a moment per transfer: large enough for the full bandwidth of the bus, small compared to a model. Two
 # chunks of two moments are on the device at a time, 128 MiB in float32.
@@ -96,18 +97,19 @@ class OffloadedAdamW(torch.optim.Optimizer):
             state["step"] = torch.zeros((), dtype=torch.float32)
             dtype = torch.promote_types(parameter.dtype, torch.float32)
             names = (*MOMENTS, MASTER) if needs_master(parameter) else MOMENTS
+            local = get_local(parameter)
             for name in names:
-                state[name] = torch.zeros_like(parameter, dtype=dtype, device="cpu", pin_memory=parameter.is_cuda)
+                state[name] = torch.zeros_like(local, dtype=dtype, device="cpu", pin_memory=local.is_cuda)
             if MASTER in state:
-                state[MASTER].copy_(parameter)
+                state[MASTER].copy_(local)
         return state
 
 
 def _split_chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Yield the corresponding chunks of tensors of one shape; of sharded ones those of this process's shard."""
-    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    local = [get_local(tensor) for tensor in tensors]
     if local[0].numel():  # a weight with fewer rows than there are processes leaves some shards empty
-        yield from zip(*(tensor.view(-1).split(CHUNK) for tensor in local), strict=True)
+        yield from zip(*(tensor.view(-1).split(CHUNK) for tensor in local), strict=True)  # type: ignore[no-untyped-call]
 
 
 def _update_weights(group: dict[str, Any], step: float, weights: Tensor, gradient: Tensor, *kept: Tensor) -> None:
@@ -168,12 +170,14 @@ def compute_learning_rate(settings: LearnerSettings, step: int) -> float:
     return settings.lr * (1 - done if settings.schedule == "linear" else (1 + math.cos(math.pi * done)) / 2)
 
 
-def read_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+def read_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Part]:
     """Return the optimizer's state as flat tensors, `parameter name/entry`, for a checkpoint; a count becomes int64."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     states = optimizer.list_states() if isinstance(optimizer, MasterOptimizer) else optimizer.state
     return {
-        f"{names[parameter]}/{entry}": value if isinstance(value, Tensor) else torch.tensor(value)
+        f"{names[parameter]}/{entry}": slice_like(value, parameter)
+        if isinstance(value, Tensor)
+        else torch.tensor(value)
         for parameter, state in states.items()
         for entry, value in state.items()
     }
@@ -186,18 +190,22 @@ def list_state_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return list({id(tensor): tensor for tensor in tensors}.values())
 
 
-def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]) -> None:
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Part]) -> None:
     """Load what `read_optimizer_tensors` returned, from this optimizer or from another with the same entries.
 
-    Moments go to their parameter's device, or to host memory where the optimizer keeps them there.
+    Moments go to their parameter's device, or to host memory where the optimizer keeps them there. Of a sharded
+    parameter they may be whole or the rows of this rank.
     """
     parameters = dict(model.named_parameters())
     offloaded = isinstance(optimizer, OffloadedAdamW)
-    for key, value in tensors.items():
+    for key, part in tensors.items():
         name, entry = key.rsplit("/", 1)
         parameter = parameters[name]
+        value = take_rows(part, parameter)
         device = torch.device("cpu") if offloaded else parameter.device
         loaded = torch.empty_like(value, device=device, pin_memory=offloaded and parameter.is_cuda).copy_(value)
+        if not offloaded:  # which works on the rows of each rank
+            loaded = wrap_rows(loaded, parameter)
         # bitsandbytes counts steps in a Python int, which is the only integer in a checkpoint.
         restored = int(loaded) if value.dtype == torch.int64 else loaded
         if isinstance(optimizer, MasterOptimizer):

@@ -14,6 +14,7 @@ from typing import TypeVar
 from qed.errors import QedError
 from qed.guards.out_of_memory import call_if_it_fits, is_out_of_memory
 from qed.training.batch import Batch
+from qed.training.parallel import Parallel
 
 Result = TypeVar("Result")
 WHAT_FITS = (
@@ -59,15 +60,23 @@ def choose_budget(outcomes: Sequence[Outcome], budget: int) -> int | None:
 class MicrobatchBudget:
     """The tokens of a micro-batch, halved whenever memory runs out, for the rest of the run.
 
-    `join` returns the outcomes of all processes, given that of this one; `report` is called with each smaller budget.
+    `report` is called with each smaller budget.
 
     Args:
         tokens: to begin with.
+        join: returns the outcomes of all processes that share a computation, given that of this one.
+        repeats: whether a computation can be repeated; if not, its errors are passed on.
     """
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(
+        self,
+        tokens: int,
+        join: Callable[[Outcome], list[Outcome]] = lambda outcome: [outcome],
+        repeats: bool = True,
+    ) -> None:
         self.tokens = tokens
-        self.join: Callable[[Outcome], list[Outcome]] = lambda outcome: [outcome]
+        self.join = join
+        self.repeats = repeats
         self.report: Callable[[int], None] = lambda tokens: None
         self._current = Outcome()
 
@@ -91,7 +100,7 @@ class MicrobatchBudget:
         Raises:
             QedError: rows that cannot be split do not fit.
         """
-        while True:
+        while self.repeats:
             self._current = Outcome()
             found = call_if_it_fits(compute)
             tokens = choose_budget(self.join(replace(self._current, failed=not found)), self.tokens)
@@ -102,6 +111,15 @@ class MicrobatchBudget:
                 clear()
             self.tokens = tokens
             self.report(tokens)
+        return compute()
+
+
+def share_budget(tokens: int, parallel: Parallel) -> MicrobatchBudget:
+    """Return a budget on which all ranks agree.
+
+    The ranks of a sharded model wait for each other within a micro-batch, so none can repeat it alone.
+    """
+    return MicrobatchBudget(tokens, lambda own: parallel.exchange(lambda: own), repeats=not parallel.shards)
 
 
 @contextmanager

@@ -7,19 +7,22 @@ has the same log-probs as in a padded batch.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.attention.flex_attention import BlockMask
 
 from qed.training.batch import Batch
+from qed.training.block_attention import build_block_mask
+from qed.training.segments import Segment
+from qed.training.spans import Span, build_spans
 
 WORTH_SHARING = 8  # the shortest prompt in tokens that is worth computing once with separate attention
-PADDING = 1.5  # the largest ratio of a span's padded attention to that of its rows
 
 
 def cut_windows(documents: Iterable[Sequence[int]], length: int) -> Tensor:
@@ -36,60 +39,11 @@ def cut_windows(documents: Iterable[Sequence[int]], length: int) -> Tensor:
     return stream[: count * length + 1].unfold(0, length + 1, length)
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Consecutive inputs at `start` of the packed row: a complete row, a shared prompt, or a row's rest after one."""
+class Prompt(NamedTuple):
+    """The prompt of a row: rows of a batch have the same number where their prompts are equal token by token."""
 
-    start: int
-    length: int
-    prompt: int = 0  # the start of the prompt before it
-    prompt_length: int = 0  # the tokens of that prompt; 0 where the segment begins its row
-
-
-@dataclass(frozen=True)
-class Span:
-    """Segments whose attention is computed in one call, padded to the longest of them.
-
-    Prompts are padded on the left and segments on the right, so the query in column q is `prompt_columns + q` columns
-    after the first key.
-    """
-
-    queries: Tensor  # [segments * Q] int64: positions in the packed row; padding repeats the segment's first
-    keys: Tensor  # [segments * (prompt_columns + Q)] int64
-    segments: int
-    prompt_columns: int
-    not_padding: Tensor | None  # [segments, prompt_columns] bool: which are not padding; None where none is
-
-    @property
-    def width(self) -> int:
-        """Q, the length of the longest segment."""
-        return len(self.queries) // self.segments
-
-    @cached_property
-    def full_mask(self) -> Tensor | None:
-        """The mask of full attention, which all layers share."""
-        return self._compute_mask(self.prompt_columns + self.width)
-
-    def get_mask(self, window: int | None) -> Tensor | None:
-        """Return which keys the queries attend to, a bool that broadcasts; None for a plain causal mask.
-
-        Args:
-            window: the number of keys that a query attends to, itself included; None for all.
-        """
-        if window is None or window >= self.prompt_columns + self.width:
-            return self.full_mask
-        return self._compute_mask(window)
-
-    def _compute_mask(self, reach: int) -> Tensor | None:
-        columns, total = self.prompt_columns, self.prompt_columns + self.width
-        if columns == 0 and reach == total:
-            return None
-        position = torch.arange(total, device=self.queries.device)
-        distance = position[columns:, None] - position
-        mask = (distance >= 0) & (distance < reach)
-        if self.not_padding is None:
-            return mask
-        return mask & pad(self.not_padding, (0, self.width), value=True)[:, None, None]
+    number: int
+    length: int  # 0 where it is too short to be worth sharing; then no other row has its number
 
 
 @dataclass(frozen=True)
@@ -99,63 +53,107 @@ class Layout:
     ids: Tensor  # [1, N] int64
     positions: Tensor  # [1, N] int64, counted from the start of each row
     place: Tensor  # [B, T] int64: the position of each input of the batch; rows share the positions of their prompt
-    spans: tuple[Span, ...]
-    order: Tensor  # [N] int64: the index of each input's attention in the concatenated outputs of the spans
+    segments: tuple[Segment, ...]  # of the N inputs, in their order
+    longest: int  # the length of the longest row; no attention reaches further
+    block_masks: dict[int | None, BlockMask] = field(default_factory=dict)  # by window
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        """The segments in groups whose attention is computed in one call."""
+        return self._spans_and_order[0]
+
+    @cached_property
+    def order(self) -> Tensor:
+        """The index of each input's attention in the concatenated outputs of the spans, [N] int64."""
+        return self._spans_and_order[1]
+
+    def get_block_mask(self, window: int | None) -> BlockMask:
+        """Return the block mask of layers with a window, which all of them share; None for full attention."""
+        if window not in self.block_masks:
+            self.block_masks[window] = build_block_mask(self.segments, window, self.ids.device)
+        return self.block_masks[window]
+
+    @cached_property
+    def _spans_and_order(self) -> tuple[tuple[Span, ...], Tensor]:
+        return build_spans(self.segments, self.ids.device)
 
 
 class _Row:
-    """A packed row under construction."""
+    """A packed row under construction: its segments, and the row and column of the batch where each begins."""
 
-    def __init__(self, inputs: list[list[int]]) -> None:
-        self.inputs = inputs
-        self.ids: list[int] = []
-        self.positions: list[int] = []
-        self.place = [[0] * len(row) for row in inputs]
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.sources: list[tuple[int, int]] = []
+        self.length = 0
 
-    def add(self, row: int, first: int, last: int) -> int:
-        """Append inputs of a row, and return where they start."""
-        start = len(self.ids)
-        self.ids += self.inputs[row][first:last]
-        self.positions += range(first, last)
-        self.place[row][first:last] = range(start, len(self.ids))
+    def add(self, row: int, first: int, last: int, prompt: int = 0) -> int:
+        """Append the inputs of a row from `first` to before `last`, and return where they start."""
+        start = self.length
+        if last > first:
+            self.segments.append(Segment(start, last - first, prompt, first))
+            self.sources.append((row, first))
+            self.length += last - first
         return start
 
 
 def pack_batch(batch: Batch) -> Layout:
     """Pack the rows of a batch without padding, with each shared prompt only once."""
     lengths: list[int] = batch.attention.sum(1).tolist()
-    packed = _Row(batch.inputs.tolist())
-    segments: list[Segment] = []
+    packed = _Row()
+    # Of each row: where its prompt starts in the packed row, the prompt's length, and where the rest starts.
+    places = [(0, 0, 0)] * len(batch)
     for rows, shared in _group_by_prompt(batch, lengths):
-        prompt_start = packed.add(rows[0], 0, shared)
-        segments.append(Segment(prompt_start, shared))
-        if len(rows) == 1:
-            continue
+        prompt = packed.add(rows[0], 0, shared)
         for row in rows:
-            packed.place[row][:shared] = range(prompt_start, prompt_start + shared)
-            if lengths[row] > shared:
-                start = packed.add(row, shared, lengths[row])
-                segments.append(Segment(start, lengths[row] - shared, prompt_start, shared))
-    device, order, slot = batch.inputs.device, [0] * len(packed.ids), 0
-    spans = []
-    for members in _group_by_length(segments):
-        spans.append(_build_span(members, device))
-        for segment in members:
-            order[segment.start : segment.start + segment.length] = range(slot, slot + segment.length)
-            slot += members[0].length
-    ids, positions, place, places = (
-        torch.tensor(values, device=device) for values in ([packed.ids], [packed.positions], packed.place, order)
+            places[row] = (prompt, shared, packed.add(row, shared, lengths[row], prompt))
+    device = batch.inputs.device
+    table = [(*source, one.start, one.length) for source, one in zip(packed.sources, packed.segments, strict=True)]
+    columns = torch.tensor(table, dtype=torch.int64, device=device).reshape(-1, 4)
+    # Each input gets the values of its segment; without `output_size` this would wait for the device.
+    source, first, start, _ = columns.repeat_interleave(columns[:, 3], dim=0, output_size=packed.length).unbind(1)
+    positions = first + torch.arange(packed.length, device=device) - start
+    return Layout(
+        batch.inputs[source, positions][None],
+        positions[None],
+        _compute_place(places, lengths, batch.inputs),
+        tuple(packed.segments),
+        max(lengths, default=0),
     )
-    return Layout(ids, positions, place, tuple(spans), places)
 
 
-def list_prompts(batch: Batch) -> list[tuple[int, ...]]:
-    """List the inputs of each row before its first response token; () where they are too few to be worth sharing."""
-    before = (batch.mask != 0).long().argmax(1) + 1
-    return [
-        tuple(row[:length]) if length >= WORTH_SHARING else ()
-        for row, length in zip(batch.inputs.tolist(), before.tolist(), strict=True)
-    ]
+def _compute_place(places: Sequence[tuple[int, int, int]], lengths: Sequence[int], inputs: Tensor) -> Tensor:
+    """Compute the position in the packed row of each input of a batch, [B, T] int64; 0 for padding.
+
+    Args:
+        places: of each row, where its prompt starts, the prompt's length, and where the rest starts.
+        lengths: of each row, in inputs.
+        inputs: [B, T].
+    """
+    prompt, shared, rest = torch.tensor(places, device=inputs.device).reshape(-1, 3, 1).unbind(1)
+    column = torch.arange(inputs.shape[1], device=inputs.device)
+    place = torch.where(column < shared, prompt + column, rest + column - shared)
+    return place.masked_fill(column >= torch.tensor(lengths, device=inputs.device)[:, None], 0)
+
+
+def list_prompts(batch: Batch) -> list[Prompt]:
+    """List the inputs of each row before its first response token, as numbers that stand for equal prompts."""
+    lengths: list[int] = ((batch.mask != 0).long().argmax(1) + 1).tolist()
+    tokens = batch.inputs[:, : max(lengths, default=0)].cpu().numpy()
+    # Bytes are hashed and compared without an object for each id.
+    known: dict[bytes | int, int] = {}
+    prompts = []
+    for row, length in enumerate(lengths):
+        shareable = length >= WORTH_SHARING
+        number = known.setdefault(tokens[row, :length].tobytes() if shareable else row, len(known))
+        prompts.append(Prompt(number, length if shareable else 0))
+    return prompts
+
+
+def count_packed_tokens(batch: Batch, rows: Sequence[int]) -> int:
+    """Count the tokens that a packed micro-batch of these rows computes, with each shared prompt only once."""
+    part = batch.select(rows)
+    repeated = Counter(list_prompts(part))
+    return int(part.attention.sum()) - sum(prompt.length * (count - 1) for prompt, count in repeated.items())
 
 
 def cut_packed_microbatches(batch: Batch, budget: int, together: int = 1) -> list[list[int]]:
@@ -164,20 +162,20 @@ def cut_packed_microbatches(batch: Batch, budget: int, together: int = 1) -> lis
     Every `together` consecutive rows stay in one micro-batch. Rows longer than the budget get one of their own.
     """
     prompts, lengths = list_prompts(batch), batch.attention.sum(1).tolist()
-    bundles: dict[tuple[int, ...], list[range]] = defaultdict(list)
+    bundles: dict[Prompt, list[range]] = defaultdict(list)
     for start in range(0, len(batch), together):
-        bundles[prompts[start] or (-1 - start,)].append(range(start, start + together))
+        bundles[prompts[start]].append(range(start, start + together))
     parts: list[list[int]] = []
     free = 0  # tokens left in the last part
     for prompt, same_prompt in bundles.items():
         included = False  # whether the last part already has this prompt
         for bundle in same_prompt:
-            shared = {prompts[row] for row in bundle if prompts[row]}
-            tokens = sum(lengths[row] - len(prompts[row]) for row in bundle)
-            new = sum(len(other) for other in shared if not (included and other == prompt))
+            shared = {prompts[row] for row in bundle}
+            tokens = sum(lengths[row] - prompts[row].length for row in bundle)
+            new = sum(other.length for other in shared if not (included and other == prompt))
             if not parts or tokens + new > free:
                 parts.append([])
-                free, new = budget, sum(map(len, shared))
+                free, new = budget, sum(other.length for other in shared)
             parts[-1] += bundle
             free -= tokens + new
             included = True
@@ -186,46 +184,7 @@ def cut_packed_microbatches(batch: Batch, budget: int, together: int = 1) -> lis
 
 def _group_by_prompt(batch: Batch, lengths: Sequence[int]) -> list[tuple[list[int], int]]:
     """Group rows by prompt, each group with the length of its prompt; a row that shares none, with its full length."""
-    groups: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    groups: dict[Prompt, list[int]] = defaultdict(list)
     for row, prompt in enumerate(list_prompts(batch)):
-        groups[prompt or (-1 - row,)].append(row)
-    return [(rows, len(prompt) if len(rows) > 1 else lengths[rows[0]]) for prompt, rows in groups.items()]
-
-
-def _group_by_length(segments: Iterable[Segment]) -> list[list[Segment]]:
-    """Group segments of similar length, the longest first, for one attention call each."""
-    groups: list[list[Segment]] = []
-    needed = longest = 0  # the attention area of the last group's rows, and its longest prompt
-    for segment in sorted(segments, key=lambda item: (item.prompt_length > 0, -item.length, -item.prompt_length)):
-        area = segment.length * (segment.prompt_length + segment.length)
-        if groups and bool(longest) == bool(segment.prompt_length):
-            last, columns = groups[-1], max(longest, segment.prompt_length)
-            width = last[0].length
-            if (len(last) + 1) * width * (columns + width) <= PADDING * (needed + area):
-                last.append(segment)
-                needed, longest = needed + area, columns
-                continue
-        groups.append([segment])
-        needed, longest = area, segment.prompt_length
-    return groups
-
-
-def _build_span(members: Sequence[Segment], device: torch.device) -> Span:
-    """Build the span of segments, the longest first."""
-    width, columns = members[0].length, max(segment.prompt_length for segment in members)
-    queries, keys = [], []
-    for segment in members:
-        start, length = segment.start, segment.length
-        positions = [*range(start, start + length), *[start] * (width - length)]
-        queries += positions
-        keys += [start] * (columns - segment.prompt_length)
-        keys += [*range(segment.prompt, segment.prompt + segment.prompt_length), *positions]
-    missing = torch.tensor([columns - segment.prompt_length for segment in members], device=device)
-    not_padding = torch.arange(columns, device=device) >= missing[:, None]
-    return Span(
-        torch.tensor(queries, device=device),
-        torch.tensor(keys, device=device),
-        len(members),
-        columns,
-        not_padding if any(columns != segment.prompt_length for segment in members) else None,
-    )
+        groups[prompt].append(row)
+    return [(rows, prompt.length if len(rows) > 1 else lengths[rows[0]]) for prompt, rows in groups.items()]

@@ -25,7 +25,7 @@ FAULTS = {
     "sample": "import qed.sampling.native.sampler as n\nn.NativeSampler.generate = lambda *a, **k: time.sleep(999)",
     "update": "import qed.training.learner as n\nn.Learner.accumulate = lambda *a, **k: time.sleep(999)",
     "evaluate": "import qed.loops.evaluator as n\nn.evaluate = lambda *a, **k: time.sleep(999)",
-    "save": "import qed.training.checkpoints as n\nn.save_checkpoint = lambda *a, **k: time.sleep(999)",
+    "save": "import qed.loops.checkpointer as n\nn.save_checkpoint = lambda *a, **k: time.sleep(999)",
 }
 
 

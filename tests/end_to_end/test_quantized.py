@@ -17,7 +17,7 @@ from qed.algorithms.grpo import Grpo
 from qed.config.settings import LearnerSettings, ModelSettings
 from qed.errors import UsageError
 from qed.models import load, lora, qlora
-from qed.training import checkpoints
+from qed.models.save import save_model
 from qed.training.learner import Learner
 
 SETTINGS = ModelSettings(name="somewhere", lora_rank=4, quantization="nf4")
@@ -87,7 +87,7 @@ def test_adapters_over_four_bits_learn_and_are_saved_in_full(tmp_path: Path) -> 
     before = [weight.clone() for weight in packed]
     assert learner.update(rollouts, 0)["optim/grad_norm"] > 0
     assert all(torch.equal(weight, old) for weight, old in zip(packed, before, strict=True))
-    checkpoints.save_model(network, NoTokenizer(), tmp_path / "hf")
+    save_model(network, NoTokenizer(), tmp_path / "hf")
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", dtype=torch.float32)
     assert not any(hasattr(weight, "quant_state") for weight in again.parameters())
     with torch.no_grad():

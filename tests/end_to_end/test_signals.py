@@ -156,7 +156,7 @@ def test_a_second_signal_ends_a_run_at_once(
     second: signal.Signals,
 ) -> None:
     """It comes while the first one's checkpoint is being written, which is then absent and not half there."""
-    monkeypatch.setattr("qed.training.checkpoints.save_model", lambda *_: os.kill(os.getpid(), second))
+    monkeypatch.setattr("qed.models.save.ModelFiles.write", lambda *_: os.kill(os.getpid(), second))
     code, said = forked([*command(*GRPO), "--out", tmp_path / "run"], tmp_path / "log", f"update:{first}:1")
     assert code == -second, said
     assert not manifest.list_checkpoints(tmp_path / "run")

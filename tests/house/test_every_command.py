@@ -32,6 +32,7 @@ PATHS: dict[str, tuple[list[str], set[int]]] = {
     "generate": (["new:tiny", "{}"], {2, 3}),
     "grade": (["{}"], {2, 3}),
     "judge": (["{}", "--model", "x", "--url", "http://127.0.0.1:9"], {2, 3}),
+    "merge": (["{}"], {2, 3}),
     "report": (["{}"], {2, 3}),
     "track": (["{}", "--to", "tensorboard"], {2, 3}),
     **{command: (["--tasks", "{}", "--dry-run"], {2, 3}) for command in TRAINING},

@@ -18,7 +18,8 @@ from making import make_model
 from qed.errors import DataError, QedError
 from qed.runs import disk, manifest
 from qed.runs.run import Run, read_lines
-from qed.training import checkpoint_size, checkpoints
+from qed.training import checkpoint_size, checkpoints, folders
+from qed.training.checkpoint_writer import Content, save_checkpoint
 
 MODEL = make_model()
 FILES = ["hf/model.safetensors", "hf/config.json", "hf/tokenizer.json", "state.safetensors", "state.json"]
@@ -39,7 +40,7 @@ class Killed(BaseException):
 
 def save(run: Run, step: int, **state: Any) -> Path:
     tensors = {"weight/exp_avg": torch.full((3,), float(step))}
-    return checkpoints.save_checkpoint(run, step, MODEL, Words(), tensors, state, [{"kept": step}])
+    return save_checkpoint(run, step, MODEL, Words(), Content(tensors, state, [{"kept": step}]))
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_what_is_no_checkpoint_of_this_run(run: Run) -> None:
     step, said = newest(run)
     assert step == 4
     expected = [
-        "of a run of 2 processes",
+        "MANIFEST.json is damaged",
         "is of step 2",
         "schema 1",
         "is a link",
@@ -200,8 +201,8 @@ def test_a_save_may_be_killed_anywhere(run: Run, monkeypatch: pytest.MonkeyPatch
         _dies_at(monkeypatch, owner, name, calls, point)
     # A killed process cleans nothing up.
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "_remove", lambda *_: None)
-        patch.setattr(checkpoints, "_restore_replaced", lambda *_: None)
+        patch.setattr(folders, "remove", lambda *_: None)
+        patch.setattr(folders, "restore_replaced", lambda *_: None)
         try:
             save(run, 4 if again else 6)
         except Killed:

@@ -15,7 +15,7 @@ from qed.algorithms.parts.scales import compute_factor
 from qed.algorithms.parts.surrogates import CLIPPING
 from qed.cli.commands.base import Parser, resolve_training_command
 from qed.config.help import format_columns
-from qed.config.keys import list_values
+from qed.config.keys import list_origins, list_values
 from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import DEFAULT, Resolved, resolve_settings
 from qed.config.values import format_value
@@ -95,8 +95,25 @@ def _format_settings(resolved: Resolved) -> str:
     phases = settings.phases() if isinstance(settings, PipelineSettings) else [settings]
     scales = [line for phase in phases if phase.algorithm.online for line in ("", *_describe_scale(phase))]
     return "\n".join(
-        [format_columns([key, format_value(value), resolved.origins[key]] for key, value in values.items()), *scales]
+        [
+            format_columns([key, format_value(value), resolved.origins[key]] for key, value in values.items()),
+            *_preview_device(resolved),
+            *scales,
+        ]
     )
+
+
+def _preview_device(resolved: Resolved) -> list[str]:
+    """Return lines about the defaults for the device of this machine, if it has one."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    from qed.loops.device_fit import preview_device_defaults
+    from qed.models.load import pick_device
+
+    origins = list_origins(resolved.settings, resolved.origins)
+    return ["", *preview_device_defaults(resolved.settings, origins, pick_device(resolved.settings.model.device))]
 
 
 def _describe_scale(settings: Settings) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from qed.cli.commands.base import Parser
 from qed.cli.evaluation_file import read_options
+from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
 from qed.errors import DataError, UsageError
 from qed.runs.choose import FINAL, choose_checkpoint, is_run
@@ -56,6 +57,7 @@ def run(arguments: Sequence[str]) -> int:
     if args.config:
         # What the command line gives comes later and counts.
         args = parser.parse([*read_options(args.config, parser, PASSED, args.allow_user_code), *arguments])
+    check_sharing(args, args.model is not None and is_run(Path(args.model)))
     if (args.model is None) == (args.responses is None):
         raise UsageError("qed evaluate needs either --model with --tasks, or --responses with a file of answers.")
     result = _score_responses(args) if args.responses else _evaluate_model(args, arguments)
@@ -75,6 +77,7 @@ def _build_parser() -> Parser:
     add("--reward", metavar="NAME,…", help="grade by this reward (default: the run's, or the prompt's default)")
     add("--reward-options", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
     add("--out", type=Path, metavar="DIR", help="folder of the answers (default: the run's folder, or a new one)")
+    add_sharing_options(parser)
     add("--json", action="store_true", help="print the metrics as one line of JSON, as the last line of stdout")
     return parser
 
@@ -137,7 +140,9 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
     if not tasks and run_folder is None:
         raise UsageError("qed evaluate needs --tasks, for example --tasks math:test500,gsm8k:test.")
     folder = _choose_folder(args, run_folder)
-    from qed.evaluation.run import EvaluationRequest, run_evaluation
+    from qed.evaluation.plan import EvaluationRequest
+    from qed.evaluation.run import run_evaluation
+    from qed.evaluation.shards import parse_shard
     from qed.sampling.base import Sampling
 
     max_tokens = args.max_tokens or (settings.sampling.max_tokens if run_folder else 0)
@@ -148,21 +153,24 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
     )
     samples = 1 if args.greedy else args.samples or 0
     command = ("qed", "evaluate", *arguments)
-    return run_evaluation(
-        EvaluationRequest(
-            settings,
-            tasks,
-            sampling,
-            samples,
-            args.limit,
-            folder,
-            step,
-            args.model,
-            args.overwrite,
-            command,
-            args.json,
-        )
+    request = EvaluationRequest(
+        settings,
+        tasks,
+        sampling,
+        samples,
+        args.limit,
+        folder,
+        step,
+        args.model,
+        args.overwrite,
+        command,
+        args.json,
     )
+    if args.cluster:
+        from qed.cluster.evaluation import evaluate_on_cluster
+
+        return evaluate_on_cluster(request, args.cluster)
+    return run_evaluation(request, parse_shard(args.shard) if args.shard else None)
 
 
 def _choose_model(args: argparse.Namespace) -> tuple[Path | None, str, int]:
@@ -211,43 +219,32 @@ def _choose_folder(args: argparse.Namespace, run_folder: Path | None) -> Path:
     if folder is None:
         label = args.model.rstrip("/").split("/")[-1].replace(":", "-")
         return Path(f"runs/evaluate--{label}--{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
-    taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    if taken and not any((folder / name).exists() for name in ("eval", "settings.yaml", "env.json")):
-        raise UsageError(f"The folder {folder} already exists and contains no evaluation; choose another --out.")
+    from qed.evaluation.finish import require_evaluations
+
+    require_evaluations(folder)
     return folder
 
 
 def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
     from qed.console.live import Console
-    from qed.evaluation import stored
-    from qed.evaluation.table import show_summary
+    from qed.evaluation.score_run import ScoreJob
+    from qed.evaluation.stored import Scoring
 
     if not args.responses.is_file():
         raise DataError(f"There is no file {args.responses} to score.")
     if args.out:
         _choose_folder(args, None)
     keys = tuple(key.strip() for key in args.response_key.split(","))
-    scoring = stored.Scoring(args.gold_key, keys, args.id_key, args.extract, _load_grader(args))
-    scored = stored.score_responses(args.responses, scoring)
-    figures = stored.summarize_columns(scored, scoring.grader)
+    scoring = Scoring(args.gold_key, keys, args.id_key, args.extract)
+    names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
+    options = tuple(option.strip() for option in (args.reward_options or "").split(",") if option.strip())
+    job = ScoreJob(str(args.responses), scoring, names, options)
     console = Console(args.json)
-    if scoring.grader is not None and scoring.grader.judge is None:
-        console.say(f"{args.reward} does not judge correctness: an answer is correct by its final answer.")
-    show_summary(console, figures)
-    if args.out:
-        stored.write_scores(args.out, scored, figures)
-        console.say(f"Every verdict is in {args.out / 'eval'}.")
-    return stored.build_result(figures)
+    if not (args.shard or args.cluster):
+        return job.score(args.out, console)
+    from qed.evaluation.shards import find_shard_folder
 
-
-def _load_grader(args: argparse.Namespace) -> Any:
-    """Return the grader of --reward; None grades by the final answer."""
-    if not args.reward:
-        return None
-    from qed.rewards import grader
-
-    options = [option.strip() for option in (args.reward_options or "").split(",") if option.strip()]
-    return grader.make_grader([name.strip() for name in args.reward.split(",")], options)
+    return run_shared(args, job, find_shard_folder(args.out, is_file=False) / "responses", console)
 
 
 def evaluate_model(options: Sequence[str]) -> dict[str, Any]:

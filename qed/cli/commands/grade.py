@@ -5,19 +5,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qed.cli.commands.base import Parser
-from qed.config import plugins
+from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.errors import DataError, UsageError
 from qed.guards.redaction import strip_control
-
-if TYPE_CHECKING:
-    from qed.data.sources.rows import Rows
 
 ABOUT = """Grade answers stored in jsonl, csv or parquet files.
 
@@ -28,7 +23,6 @@ EPILOG = """examples:
   qed grade rollouts.parquet --gold-key reward_model.ground_truth --reward r1_zero --json
   qed grade --explain '\\frac12' 0.5"""
 MODES = ("strict", "flexible", "lenient")
-MAX_WORKERS = 8
 MAX_SECONDS = 86_400
 
 
@@ -44,7 +38,9 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     if not args.files:
         raise UsageError("qed grade needs a file of answers, or --explain GOLD ANSWER.")
-    _grade_files(args)
+    figures = _grade_files(args)
+    if args.json:
+        print(json.dumps(figures))
     return 0
 
 
@@ -59,40 +55,28 @@ def _build_parser() -> Parser:
     add("--reward-options", default="", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
     add("--seconds", type=float, default=10.0, help="CPU seconds for one answer, for a reward of your own")
     add("--out", type=Path, metavar="FILE", help="rows with their verdicts: .jsonl, .jsonl.gz, .csv or .parquet")
+    add_sharing_options(parser)
+    add("--overwrite", action="store_true", help="with --shard or --cluster, start again if there are other shards")
     add("--json", action="store_true", help="print a summary as one line of JSON, as the last line of stdout")
     add("--explain", nargs=2, metavar=("GOLD", "ANSWER"), help="show each step of one verdict")
     return parser
 
 
-def _grade_files(args: argparse.Namespace) -> None:
-    from qed.console.live import Console
-    from qed.data.sources.writing import Writer
-    from qed.evaluation.grade_files import Summary, grade_rows
-    from qed.grading import symbolic
-
+def _grade_files(args: argparse.Namespace) -> dict[str, Any]:
     _check_options(args)
+    from qed.console.live import Console
+    from qed.evaluation.grade_run import GradeJob, read_files
+
     console = Console(args.json)
-    grader, workers = _load_grader(args)
-    symbolic.CHILD.start()  # the process loads while the first rows are read
-    with Writer(args.out) if args.out else nullcontext() as writer:
-        summary = Summary()
-        try:
-            for graded in grade_rows(
-                _read_rows(args.files), (args.gold_key, args.response_key), args.extract, grader, workers
-            ):
-                summary.add(graded)
-                if writer is not None:
-                    writer.add(graded.as_row(rewarded=grader is not None))
-        except KeyboardInterrupt:
-            saved = f"; {writer.part} has them" if summary.n and writer is not None and writer.part.exists() else ""
-            console.say(f"Interrupted after {summary.n} rows{saved}.")
-            raise
-    figures = summary.figures()
-    if not summary.n:
-        raise DataError(f"{args.files[0]} has no row to grade.")
-    _show_counts(console, figures, args, list(summary.replaced))
-    if args.json:
-        print(json.dumps(figures))
+    names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
+    options = tuple(option.strip() for option in args.reward_options.split(",") if option.strip())
+    files = tuple(map(str, args.files))
+    job = GradeJob(files, (args.gold_key, args.response_key), args.extract, names, options, args.seconds)
+    if not (args.shard or args.cluster):
+        return job.write(job.grade(read_files(files)), args.out, console)
+    from qed.evaluation.shards import find_shard_folder
+
+    return run_shared(args, job, find_shard_folder(args.out, is_file=True), console)
 
 
 def _check_options(args: argparse.Namespace) -> None:
@@ -103,66 +87,9 @@ def _check_options(args: argparse.Namespace) -> None:
             raise DataError(f"There is no file {file} to grade.")
     if not MAX_SECONDS >= args.seconds > 0:
         raise UsageError(f"--seconds must be more than 0 and at most {MAX_SECONDS:,}, not {args.seconds:g}.")
+    check_sharing(args)
+    if args.shard or args.cluster:
+        from qed.data.sources.writing import SUFFIXES
 
-
-def _load_grader(args: argparse.Namespace) -> tuple[Any, int]:
-    """Return the grader of --reward and its number of workers; None grades by the final answer."""
-    if not args.reward:
-        return None, 1
-    from qed.config.reward_names import parse_reward
-    from qed.grading.session import Limits
-    from qed.rewards import grader
-
-    names = [name.strip() for name in args.reward.split(",")]
-    options = [option.strip() for option in args.reward_options.split(",") if option.strip()]
-    user_code = any(plugins.is_users_own(parse_reward(name).source) for name in names)
-    workers = min(MAX_WORKERS, os.cpu_count() or 1) if user_code else 1
-    pool = grader.Pool(workers, Limits(args.seconds, 6 * args.seconds))
-    return grader.make_grader(names, options, pool=pool), workers
-
-
-def _read_rows(files: Sequence[Path]) -> Rows:
-    from qed.data.sources import local
-
-    for file in files:
-        yield from local.read_rows(str(file), "")
-
-
-def _show_counts(console: Any, figures: dict[str, Any], args: argparse.Namespace, replaced: Sequence[str]) -> None:
-    """Print the counts as tables."""
-    n = figures["n"]
-    rows = [
-        (label, f"{figures[name]:,}", f"{figures[name] / n:.1%}")
-        for label, name in (
-            ("right", "correct"),
-            ("in format", "format_ok"),
-            ("without an answer", "no_answer"),
-            ("out of time", "timeouts"),
-            ("failed", "errors"),
-        )
-    ]
-    console.table(f"{n:,} answers, {figures['cases_per_second']:,.0f} a second", ("", "n", "share"), rows)
-    classes = figures["classes"]
-    console.table(
-        "format × answer",
-        ("", "right", "wrong"),
-        [
-            (label, *(f"{classes[f'fmt{format_ok}_ans{correct}']:,}" for correct in (1, 0)))
-            for label, format_ok in (("format kept", 1), ("format broken", 0))
-        ],
-    )
-    if args.reward:
-        mean = figures["mean_reward"]
-        without = figures["without_reward"]
-        line = "a reward is not finite" if mean is None else f"mean reward {mean:.4f}"
-        line = "no answer has a reward" if without == n else line
-        console.say(f"{line}; {without:,} answers have none" if 0 < without < n else line)
-    if "labelled" in figures:
-        console.say(
-            f"against the column `expected`: {figures['false_positives']} of {figures['labelled']} wrongly accepted, "
-            f"{figures['false_negatives']} wrongly refused"
-        )
-    if args.out:
-        if replaced:
-            console.say(f"Columns of the input replaced by new ones: {', '.join(replaced)}.")
-        console.say(f"Every verdict is in {args.out}.")
+        if not args.out.name.endswith(SUFFIXES):
+            raise UsageError(f"{args.out} must end in one of {', '.join(SUFFIXES)}.")

@@ -82,18 +82,18 @@ class PromptTemplate:
         # Some tokenizers append EOS to every text, but a prompt is continued.
         return [ids[:-1] if plain and ids and ids[-1] == self.tokenizer.eos_token_id else ids for ids in rows]
 
-    def read(self, prompt: Prompt, output: tuple[int, ...], min_tokens: int = 0) -> str:
+    def read(self, prompt: Prompt, output: Sequence[int], min_tokens: int = 0) -> str:
         """Return the text of an answer: the tag that the prompt opened, then the sampled text up to a stop string.
 
         A stop string that the first `min_tokens` tokens complete does not end the answer.
         """
-        text: str = self.tokenizer.decode(output, skip_special_tokens=True)
-        early = len(self.tokenizer.decode(output[:min_tokens], skip_special_tokens=True)) if min_tokens else 0
+        text: str = self.tokenizer.decode(list(output), skip_special_tokens=True)
+        early = len(self.tokenizer.decode(list(output[:min_tokens]), skip_special_tokens=True)) if min_tokens else 0
         return prompt.opened + cut_at_stop(text, self.stop, early)
 
-    def stops(self, output: tuple[int, ...]) -> bool:
+    def stops(self, output: Sequence[int]) -> bool:
         """Return whether an answer contains a stop string."""
-        text = self.tokenizer.decode(output, skip_special_tokens=True) if self.stop else ""
+        text = self.tokenizer.decode(list(output), skip_special_tokens=True) if self.stop else ""
         return any(stop in text for stop in self.stop)
 
     def demonstration(self, problem: Problem) -> Rollout | None:
@@ -112,25 +112,32 @@ class PromptTemplate:
         """
         texts = list_demonstrations(self.leaf, problem)
         rollouts = [self.build_rollout(problem, text) for text in texts]
-        logps = tuple(_log_probability(probability) for probability in problem.meta.get("trace_probabilities", ()))
-        verbatim = texts[:1] == [problem.meta.get("completion")]
-        if verbatim and len(logps) == len(rollouts[0].output):
-            rollouts[0] = replace(rollouts[0], behaviour=logps)
+        if texts[:1] == [problem.meta.get("completion")]:
+            rollouts[0] = replace(rollouts[0], behaviour=read_author_logps(problem, len(rollouts[0].output)))
         return rollouts
 
     def build_rollout(self, problem: Problem, text: str) -> Rollout:
         """Build a rollout with a text as the answer to a problem, end token included."""
+        prompt, added = self.write(problem, text)
+        ((ids, output),) = self.encode([(prompt, added)])
+        whole = prompt.opened + added
+        return Rollout(problem, ids, output, (), whole, "stop", "demonstration", prompt_text=prompt.text)
+
+    def write(self, problem: Problem, text: str) -> tuple[Prompt, str]:
+        """Return a problem's prompt, and what a text as the answer adds to it."""
         prompt = self.prompt(problem)
         added = remove_opened(text, prompt)
         # Some data has the end of the turn as text, and it is trained on once.
         written_end = self.tokenizer.decode([self.end], skip_special_tokens=False)
         if len(written_end) > 1 and added.rstrip().endswith(written_end):
             added = added.rstrip().removesuffix(written_end)
-        output = (*self.tokenizer(added, add_special_tokens=False)["input_ids"], self.end)
-        whole = prompt.opened + added
-        return Rollout(
-            problem, self.tokens(prompt), output, (), whole, "stop", "demonstration", prompt_text=prompt.text
-        )
+        return prompt, added
+
+    def encode(self, written: Sequence[tuple[Prompt, str]]) -> list[tuple[list[int], list[int]]]:
+        """Return the token ids of prompts and of what is added to them, end token included."""
+        added = self.tokenizer([text for _, text in written], add_special_tokens=False, return_attention_mask=False)
+        prompts = self._ids([prompt.text for prompt, _ in written])
+        return [(prompt, [*ids, self.end]) for prompt, ids in zip(prompts, added["input_ids"], strict=True)]
 
 
 def make_prompt(leaf: Any, text: str) -> Prompt:
@@ -144,6 +151,12 @@ def make_prompt(leaf: Any, text: str) -> Prompt:
 def remove_opened(text: str, prompt: Prompt) -> str:
     """Return a demonstration without the tag that its prompt opened, which is not trained on."""
     return text.removeprefix(prompt.opened if text.startswith(prompt.opened) else prompt.opened.strip())
+
+
+def read_author_logps(problem: Problem, length: int) -> tuple[float, ...]:
+    """Return the log-probs of a verbatim demonstration under its author; () unless the data has one per token."""
+    probabilities = problem.meta.get("trace_probabilities", ())
+    return tuple(map(_log_probability, probabilities)) if len(probabilities) == length else ()
 
 
 def _log_probability(probability: float) -> float:

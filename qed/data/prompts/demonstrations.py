@@ -8,7 +8,7 @@ demonstration from its reasoning and its answer. The prompt's own reward says wh
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -77,10 +77,15 @@ def write_demonstration(leaf: Any, problem: Problem) -> Demonstration:
 
 def list_demonstrations(leaf: Any, problem: Problem) -> list[str]:
     """List the distinct demonstrations of a problem: its own, then those of its traces."""
-    texts = [find_demonstration(leaf, problem)]
-    for trace in problem.meta.get("traces", ()):
-        texts.append(find_demonstration(leaf, replace(problem, meta={**problem.meta, "completion": trace})))
-    return list(dict.fromkeys(text for text in texts if text))
+    return list(dict.fromkeys(iterate_demonstrations(leaf, problem)))
+
+
+def iterate_demonstrations(leaf: Any, problem: Problem) -> Iterator[str]:
+    """Write the demonstrations of a problem one by one: its own, then those of its traces, which may be the same."""
+    for trace in (None, *problem.meta.get("traces", ())):
+        own = problem if trace is None else replace(problem, meta={**problem.meta, "completion": trace})
+        if text := find_demonstration(leaf, own):
+            yield text
 
 
 def has_markers(text: str) -> bool:

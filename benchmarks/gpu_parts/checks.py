@@ -1,0 +1,49 @@
+"""Correctness first: the tests that need a device, each outcome written as it comes."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from gpu_parts.report import Report
+
+ROOT = Path(__file__).parents[2]
+# What is compared on the device: CUDA graphs with plain steps, the fused output layer with the plain one, packed rows
+# with padded ones, 4-bit weights, offloaded and 8-bit moments, the mismatch of sampler and learner in bfloat16, a run.
+FILES = ("tests/parity/test_devices.py", "tests/parity/test_graphs.py", "tests/parity/test_optimizers.py")
+OUTCOME = re.compile(r"^(tests/\S+::.+?) (PASSED|FAILED|ERROR|SKIPPED)")
+REASONS = re.compile(r"^SKIPPED \[\d+\] (.+)")
+MOST = 12_000  # characters of the output that are kept
+
+
+def run_checks(device: str, name: str, report: Report) -> None:
+    """Run the tests of a device; on a CPU those of the same tests that a CPU can do."""
+    chosen = ["-m", "gpu", *FILES] if device == "cuda" else ["-k", "cpu", FILES[0]]
+    command = [sys.executable, "-m", "pytest", "-v", "-rfEs", "--tb=short", "-o", "addopts=", "-p", "no:cacheprovider"]
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    process = subprocess.Popen(
+        [*command, *chosen],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert process.stdout is not None
+    tests: dict[str, str] = {}
+    reasons: list[str] = []
+    output = ""
+    for line in process.stdout:
+        output = (output + line)[-MOST:]
+        if found := OUTCOME.match(line):
+            tests[found[1]] = {"ERROR": "failed"}.get(found[2], found[2].lower())
+            report.add_part(name, tests=tests)
+        elif found := REASONS.match(line):
+            reasons.append(found[1])
+    process.wait()
+    report.add_part(name, tests=tests, skip_reasons=reasons, exit_code=process.returncode)
+    if process.returncode or "failed" in tests.values() or not tests:
+        report.add_part(name, output=output)

@@ -1,0 +1,90 @@
+"""The results of the kit: one JSON file that is whole after every figure, and tables for people."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+Figures = dict[str, Any]
+
+
+class Report:
+    """A JSON file with the figures of each part under `parts`; parent and children write to it in turn.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> Figures:
+        """Return everything that was written so far."""
+        found: Figures = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {"parts": {}}
+        return found
+
+    def add(self, **figures: Any) -> None:
+        """Write figures about the whole kit."""
+        self._write({**self.read(), **figures})
+
+    def add_part(self, part: str, **figures: Any) -> None:
+        """Write figures of one part; earlier figures of other names stay."""
+        found = self.read()
+        found["parts"][part] = {**found["parts"].get(part, {}), **figures}
+        self._write(found)
+
+    def _write(self, figures: Figures) -> None:
+        temporary = self.path.with_name(f".{self.path.name}.part")
+        temporary.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        temporary.replace(self.path)
+
+
+COLUMNS = {  # heading, figure of a part, format
+    "sample s": ("seconds.sample", "{:.2f}"),
+    "score s": ("seconds.score", "{:.2f}"),
+    "update s": ("seconds.update", "{:.2f}"),
+    "sync s": ("seconds.sync", "{:.3f}"),
+    "sampler tok/s": ("sampler.tokens_per_s", "{:,.0f}"),
+    "of floor": ("sampler.share_of_floor", "{:.0%}"),
+    "without graphs": ("sampler.eager_tokens_per_s", "{:,.0f}"),
+    "learner tok/s": ("learner.tokens_per_s", "{:,.0f}"),
+    "of peak": ("learner.share_of_peak", "{:.0%}"),
+    "peak GiB": ("memory.peak_gib", "{:.1f}"),
+    "estimated": ("memory.estimated_gib", "{:.1f}"),
+    "tokens at once": ("settings.tokens_per_microbatch", "{:,}"),
+    "mismatch": ("mismatch", "{:.4f}"),
+}
+
+
+def format_table(found: Figures) -> str:
+    """Format the figures of all parts that measured a step, one column each."""
+    parts = {name: part for name, part in found["parts"].items() if "seconds" in part}
+    lines = [f"{'':<16}" + "".join(f"{name:>20}" for name in parts)] if parts else []
+    for heading, (path, shape) in COLUMNS.items() if parts else ():
+        lines.append(f"{heading:<16}" + "".join(f"{_cell(part, path, shape):>20}" for part in parts.values()))
+    return "\n".join(lines)
+
+
+def _cell(part: Figures, path: str, shape: str) -> str:
+    value: Any = part
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return "-" if value is None else shape.format(value)
+
+
+def format_state(name: str, part: Figures) -> str:
+    """Format in one line what became of a part."""
+    for state in ("skipped", "cut_off", "failed"):
+        if state in part:
+            return f"{name}: {state.replace('_', ' ')}: {part[state]}"
+    if "tests" in part:
+        counts = {
+            state: sum(one == state for one in part["tests"].values()) for state in ("passed", "failed", "skipped")
+        }
+        return f"{name}: " + ", ".join(f"{count} {state}" for state, count in counts.items())
+    plain = {key: value for key, value in part.items() if isinstance(value, int | float | str) and key != "wall_s"}
+    figures = ", ".join(
+        f"{key} {value:,.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in plain.items()
+    )
+    return f"{name}: done in {part.get('wall_s', 0):.0f} s{': ' if figures else ''}{figures}"

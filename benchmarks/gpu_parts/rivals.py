@@ -1,0 +1,113 @@
+"""Other programs on the same work: `model.generate` of transformers, and TRL's GRPOTrainer."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, TrainerCallback
+
+from gpu_parts.ceilings import Work, wait_for
+from gpu_parts.report import Report
+from gpu_parts.shapes import Shape, make_model, make_tokenizer
+from gpu_parts.step import draw_prompts
+
+STEPS = 3
+
+
+def measure_generate(shape: Shape, device: torch.device, name: str, report: Report, end: float) -> None:
+    """Time `model.generate` with bfloat16 weights on the prompts of a step, each repeated for its group."""
+    model = make_model(shape, device, checkpointing=False, dtype=torch.bfloat16).eval()
+    ids = torch.tensor([prompt for prompt in draw_prompts(shape) for _ in range(shape.group)], device=device)
+    options = GenerationConfig(
+        do_sample=True, top_k=0, max_new_tokens=shape.answer, min_new_tokens=shape.answer, pad_token_id=0
+    )
+    for attempt in ("first", "second"):
+        wait_for(device)
+        began = time.perf_counter()
+        with torch.no_grad():
+            found = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=options)
+        wait_for(device)
+        seconds = time.perf_counter() - began
+        assert found.shape[1] == shape.prompt + shape.answer
+        report.add_part(name, sample_s=seconds, tokens_per_s=Work(shape).tokens / seconds, round=attempt)
+        if time.time() + 1.5 * seconds > end:
+            return
+
+
+class _Clock(TrainerCallback):  # type: ignore[misc]
+    """Notes the seconds of every step."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.began, self.seconds = device, 0.0, list[float]()
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        """Start the clock."""
+        wait_for(self.device)
+        self.began = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        """Note the seconds."""
+        wait_for(self.device)
+        self.seconds.append(time.perf_counter() - self.began)
+
+
+def measure_trl(shape: Shape, device: torch.device, name: str, report: Report, end: float) -> None:
+    """Time steps of TRL's GRPOTrainer with the same model and numbers of prompts, answers and tokens.
+
+    Its prompts are texts whose length in tokens is near the shape's; answers have the full length. Micro-batches have
+    the rows of eight groups, because TRL pads and holds the logits of a micro-batch in memory.
+    """
+    if find_spec("trl") is None:
+        report.add_part(name, skipped="trl is not installed")
+        return
+    from datasets import Dataset  # noqa: PLC0415 -- optional here, as the next
+    from trl import GRPOConfig, GRPOTrainer  # noqa: PLC0415
+
+    source, rows = random.Random(0), shape.problems * shape.group
+    tokenizer = make_tokenizer()
+    tokenizer.padding_side = "left"
+    texts = [
+        " ".join(f"{source.randrange(400)} plus" for _ in range(max(1, shape.prompt // 5)))
+        for _ in range(shape.problems)
+    ]
+    at_once = min(rows, 8 * shape.group)
+    with tempfile.TemporaryDirectory() as out:
+        options = GRPOConfig(
+            output_dir=out,
+            max_steps=STEPS,
+            bf16=device.type == "cuda",
+            use_cpu=device.type == "cpu",
+            per_device_train_batch_size=at_once,
+            gradient_accumulation_steps=rows // at_once,
+            num_generations=shape.group,
+            max_completion_length=shape.answer,
+            generation_kwargs={"min_new_tokens": shape.answer},
+            beta=0.0,
+            temperature=1.0,
+            top_k=0,
+            gradient_checkpointing=False,
+            report_to=[],
+            save_strategy="no",
+            disable_tqdm=True,
+            logging_steps=1,
+        )
+        clock = _Clock(device)
+        trainer = GRPOTrainer(
+            model=make_model(shape, device, checkpointing=False),
+            reward_funcs=[lambda completions, **_: [source.random() for _ in completions]],
+            args=options,
+            train_dataset=Dataset.from_list([{"prompt": text} for text in texts * STEPS]),
+            processing_class=tokenizer,
+            callbacks=[clock],
+        )
+        trainer.train()
+    report.add_part(
+        name, step_s=min(clock.seconds), steps=len(clock.seconds), prompt_tokens=len(tokenizer(texts[0])["input_ids"])
+    )
+    if device.type == "cuda":
+        report.add_part(name, peak_gib=torch.cuda.max_memory_allocated(device) / 2**30)

@@ -1,0 +1,169 @@
+"""Do work in chunks on a Ray cluster: every chunk is a shard, and every shard is a task.
+
+A task writes its shard into the folder that all nodes share, and Ray starts it again if its worker or node is lost. The
+driver joins the shards as `qed merge` does. Finished shards stay after an interruption, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from signal import SIGINT
+from typing import Any
+
+from qed.cluster.ray_session import Session, load_ray, read_worker_environment, require_shared
+from qed.console.live import Console
+from qed.errors import Interrupted, QedError, UsageError
+from qed.evaluation.shards import Shard
+from qed.guards.signals import EXIT_CODES, check_signals, watch_signals
+from qed.runs.run import Row
+
+RETRIES = 3  # of a task whose worker or node was lost
+POLL_SECONDS = 1.0
+TASKS_PER_SLOT = 2  # submitted at the same time, so that no worker waits for the driver
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one task takes of a node."""
+
+    cpus: float
+    gpus: float = 0.0
+
+
+@contextmanager
+def explain_stops(folder: Path, console: Console) -> Iterator[None]:
+    """Handle signals while the block runs, and say after an interruption how the command continues."""
+    try:
+        with watch_signals():
+            yield
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
+        raise Interrupted(
+            f"Interrupted. Finished chunks are in {folder}; the same command continues.", code
+        ) from stopped
+    finally:
+        console.end_phase()
+
+
+def prepare(folder: Path, session: Session, overwrite: bool, console: Console) -> None:
+    """Check that all nodes share the folder of the shards; with `overwrite` it is emptied first."""
+    console.say(f"Ray cluster {session.address}: {session}.")
+    if overwrite:
+        shutil.rmtree(folder, ignore_errors=True)
+    require_shared(folder)
+
+
+class Tasks:
+    """Starts functions as tasks that take a slot, and says how many slots the cluster has."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.ray = load_ray()
+        self.options = {
+            "num_cpus": slot.cpus,
+            "num_gpus": slot.gpus,
+            "max_retries": RETRIES,
+            "runtime_env": {"env_vars": read_worker_environment()},
+        }
+        resources = self.ray.cluster_resources()
+        self.slots = max(1, int(resources.get("GPU", 0) if slot.gpus else resources.get("CPU", 0) / slot.cpus))
+
+    def start(self, function: Callable[..., Row], arguments: Sequence[Any]) -> Any:
+        """Start a task."""
+        return self.ray.remote(**self.options)(function).remote(*arguments)
+
+    def collect(self, task: Any, name: str) -> Row:
+        """Return the result of a task that has ended.
+
+        Raises:
+            QedError: that of the task, or its worker was lost too often.
+        """
+        try:
+            result: Row = self.ray.get(task)
+            return result
+        except self.ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+        except self.ray.exceptions.RayError as error:
+            reason = " ".join(str(error).split())[:300]
+            raise QedError(
+                f"{name} was lost {RETRIES + 1} times, with its worker or node: {reason}. Finished chunks are kept; "
+                "the same command continues. A worker that always dies there may need more memory."
+            ) from error
+
+    def run(self, function: Callable[..., Row], arguments: Sequence[Any]) -> Row:
+        """Run one task, and wait for it."""
+        task = self.start(function, arguments)
+        try:
+            while not self.ray.wait([task], timeout=POLL_SECONDS)[0]:
+                check_signals("cluster", progress=False)
+        except BaseException:
+            self.ray.cancel(task)
+            raise
+        return self.collect(task, "The first task")
+
+
+def make_shards(
+    tasks: Tasks,
+    function: Callable[..., Row],
+    chunks: Sequence[tuple[Shard, Sequence[Any]]],
+    folder: Path,
+    console: Console,
+) -> list[Path]:
+    """Run the tasks of all shards that are not there, and return the files of all.
+
+    Args:
+        tasks: starts them.
+        function: takes the shard and the arguments, writes the shard's file and returns counts.
+        chunks: the shards with the arguments of their tasks.
+        folder: of the files.
+        console: shows the progress.
+    """
+    waiting = deque(chunk for chunk in chunks if not (folder / chunk[0].file).exists())
+    finished, total, counts, began = len(chunks) - len(waiting), len(chunks), Counter[str](), time.perf_counter()
+    running: dict[Any, Shard] = {}
+    if finished:
+        console.say(f"{finished} of {total} chunks are already finished.")
+    console.phase("", finished, "chunk")
+    try:
+        while waiting or running:
+            while waiting and len(running) < TASKS_PER_SLOT * tasks.slots:
+                shard, arguments = waiting.popleft()
+                running[tasks.start(function, (shard, *arguments))] = shard
+            done, _ = tasks.ray.wait(list(running), timeout=POLL_SECONDS)
+            check_signals("cluster", progress=bool(done))
+            for task in done:
+                counts.update(tasks.collect(task, f"Chunk {running.pop(task)}"))
+                finished += 1
+                console.step(finished, total, _format_progress(counts, time.perf_counter() - began))
+    finally:
+        for task in running:
+            tasks.ray.cancel(task)
+    console.end_phase()
+    return [folder / shard.file for shard, _ in chunks]
+
+
+def _format_progress(counts: Counter[str], seconds: float) -> dict[str, float]:
+    accuracy = {"accuracy": counts["correct"] / counts["answers"]} if counts["answers"] else {}
+    speed = {"perf/tokens_per_s": counts["tokens"] / seconds} if counts["tokens"] else {}
+    return {**accuracy, **speed}
+
+
+def enter_folder(cwd: str) -> None:
+    """Work in the driver's folder, so that relative names mean the same.
+
+    Raises:
+        UsageError: this node does not have it.
+    """
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        raise UsageError(
+            f"The node {os.uname().nodename} has no folder {cwd} ({error.strerror}). Start qed in a folder that all "
+            "nodes have, such as a shared home."
+        ) from error

@@ -1,0 +1,92 @@
+"""The environment variables that tell a process of a run its rank: torchrun's names, which Slurm's are mapped to.
+
+RANK and WORLD_SIZE: its number among all processes, and how many there are. LOCAL_RANK and LOCAL_WORLD_SIZE: the same
+on this machine. GROUP_RANK: the machine's number. MASTER_ADDR and MASTER_PORT: where the processes find each other.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from qed import host
+from qed.errors import UsageError
+
+SLURM_PORT = "29500"  # torchrun's default too
+
+
+def read_world(environment: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
+    """Return the rank of this process and the number of ranks; None if nothing has started it as a rank.
+
+    Raises:
+        UsageError: the variables contradict each other.
+    """
+    if "RANK" not in environment or "WORLD_SIZE" not in environment:
+        return None
+    texts = environment["RANK"], environment["WORLD_SIZE"]
+    if not all(text.isascii() and text.isdecimal() for text in texts) or int(texts[0]) >= int(texts[1]):
+        raise UsageError(
+            f"The environment says RANK={texts[0]} and WORLD_SIZE={texts[1]}, which are no rank and number of ranks. "
+            "Unset both, or let torchrun set them."
+        )
+    return int(texts[0]), int(texts[1])
+
+
+def is_first_rank() -> bool:
+    """Return whether this process is alone or rank 0, so that it prints results."""
+    world = read_world()
+    return world is None or world[0] == 0
+
+
+def must_launch(ranks: int) -> bool:
+    """Return whether this process has to start `ranks` others instead of training itself.
+
+    Raises:
+        UsageError: the processes have been started already, and are not so many.
+    """
+    world = read_world()
+    if world is None or ranks == 1:
+        return ranks > 1
+    if world[1] != ranks:
+        raise UsageError(
+            f"--ranks {ranks}, but this process is one of {world[1]} that torchrun, srun or another launcher has "
+            "started (RANK and WORLD_SIZE are set). Leave --ranks out."
+        )
+    return False
+
+
+def map_slurm(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return torchrun's variables for a task that `srun` has started, by Slurm's; empty for any other process.
+
+    Slurm names no port and no address that all machines know, so MASTER_ADDR must be set; it shows too that the tasks
+    belong to one run. A batch script is no task: SLURM_STEP_NUM_TASKS exists under `srun` only.
+    """
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "")
+    if not tasks.isdecimal() or int(tasks) < 2 or "MASTER_ADDR" not in environment or "RANK" in environment:
+        return {}
+    node = environment.get("SLURM_NODEID", "0")
+    local = _count_local_tasks(environment.get("SLURM_STEP_TASKS_PER_NODE", tasks), int(node))
+    variables = {
+        "RANK": environment["SLURM_PROCID"],
+        "WORLD_SIZE": tasks,
+        "LOCAL_RANK": environment["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": str(local),
+        "GROUP_RANK": node,
+    }
+    threads = environment.get("SLURM_CPUS_PER_TASK") or str(share_cores(local))
+    defaults = {"MASTER_PORT": SLURM_PORT, "OMP_NUM_THREADS": threads}
+    return variables | {name: value for name, value in defaults.items() if name not in environment}
+
+
+def share_cores(ranks: int) -> int:
+    """Return the threads for numeric kernels of each of `ranks` processes on this machine."""
+    return max(1, host.choose_threads() // ranks)
+
+
+def _count_local_tasks(tasks_per_node: str, node: int) -> int:
+    """Return a node's number in Slurm's list such as `4(x2),3`: 4, 4 and 3 tasks."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks_per_node):
+        counts += [int(count)] * int(times or 1)
+    return counts[node] if node < len(counts) else counts[-1]

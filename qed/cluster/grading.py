@@ -1,0 +1,61 @@
+"""Grade the rows of a file on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from qed.cluster.chunks import Slot, Tasks, enter_folder, explain_stops, make_shards, prepare
+from qed.cluster.ray_session import connect
+from qed.console.live import Console
+from qed.evaluation.merge import merge
+from qed.evaluation.row_shards import RowJob, grade_units
+from qed.evaluation.shards import Shard, ShardFile
+from qed.runs.run import Row
+
+BLOCK = 1_000  # rows of a file that one task grades
+
+
+def grade_on_cluster(
+    job: RowJob, out: Path, folder: Path, address: str, overwrite: bool, console: Console
+) -> dict[str, Any]:
+    """Grade the rows of a file with a task for every thousand of them, and write what one process writes.
+
+    Args:
+        job: what is graded; the tasks get the rows, so that only `folder` must be on storage that all nodes share.
+        out: the file or folder of the verdicts.
+        folder: of the shards.
+        address: of the cluster, see `qed.cluster.ray_session.connect`.
+        overwrite: start again if there are shards of other settings.
+        console: prints.
+    """
+    whole, items = job.describe(BLOCK), job.read_items()
+    blocks = [items[start : start + BLOCK] for start in range(0, len(items), BLOCK)]
+    job = replace(job)  # type: ignore[type-var]  # without the grader that describing it may have loaded
+    with connect(address) as session, explain_stops(folder, console):
+        prepare(folder, session, overwrite, console)
+        place = str(folder.absolute())
+        chunks = [
+            (Shard(number, len(blocks)), (job, os.getcwd(), place, whole, block))
+            for number, block in enumerate(blocks, 1)
+        ]
+        files = make_shards(Tasks(Slot(1.0)), _grade_task, chunks, folder, console)
+    return merge(out, files, overwrite, console)
+
+
+# The job of this process of the cluster, with its grader, for the next task.
+_jobs: list[RowJob] = []
+
+
+def _grade_task(shard: Shard, job: RowJob, cwd: str, folder: str, whole: Row, items: Sequence[Any]) -> Row:
+    """Grade a block of rows, write its shard, and return counts."""
+    enter_folder(cwd)
+    if not _jobs or _jobs[0] != job:
+        _jobs[:] = [job]
+    file = ShardFile(Path(folder), shard, whole)
+    grade_units(_jobs[0], file, {shard.number - 1: items}, shard.count)
+    rows = [row for own in file.units.values() for row in own]
+    return {"answers": len(rows), "correct": sum(bool(row.get("grade", row)["correct"]) for row in rows)}

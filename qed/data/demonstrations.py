@@ -1,0 +1,267 @@
+"""The demonstrations of problems as a sequence of rollouts whose token ids are read from a `TokenStore` one by one.
+
+Large data is tokenised once: its store is in the cache, under a hash of the problems, of the prompt, the tokenizer and
+the code that renders them, and of a few rows rendered anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+import qed
+from qed.data.prompts.base import PromptTemplate, read_author_logps
+from qed.data.prompts.demonstrations import iterate_demonstrations
+from qed.data.system_prompt import WithSystemPrompt
+from qed.data.token_store import TokenRow, TokenStore, build_store, find_cache, open_store, pack_ids
+from qed.guards.signals import check_signals
+from qed.types import Problem, Prompt, Rollout
+
+CACHED_CHARACTERS = 8_000_000  # about 2 million tokens, which take 8 MB; less is tokenised at every start
+BATCH_CHARACTERS = 1_000_000  # tokenised in one call, in parallel
+PROBED = 32  # rows that are rendered anew for every key
+SAID_EVERY = 30.0  # seconds
+FORMAT = 1  # of the store's files
+CODE = ("data", "grading", "models", "rewards")  # the packages that decide how a demonstration is written
+LIBRARIES = ("jinja2", "tokenizers", "transformers")
+PARALLEL = "TOKENIZERS_PARALLELISM"
+
+
+class Demonstrations(Sequence[Rollout]):
+    """Demonstrations as rollouts, in the order of their problems. They have token ids, but not the text.
+
+    Args:
+        store: of the token ids.
+        problems: of which the store has the numbers.
+        limit: leave out rows of more tokens; None for no limit.
+    """
+
+    def __init__(self, store: TokenStore, problems: Sequence[Problem], limit: int | None = None) -> None:
+        self.store, self.problems = store, problems
+        lengths = store.lengths
+        self.rows = np.flatnonzero(lengths <= limit) if limit is not None else np.arange(len(lengths))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Rollout: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Rollout]: ...
+
+    def __getitem__(self, index: int | slice) -> Rollout | list[Rollout]:
+        if isinstance(index, slice):
+            return [self._build(int(row)) for row in self.rows[index]]
+        return self._build(int(self.rows[index]))
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """The length of the longest prompt, and of the longest reply; they may be of different rows."""
+        prompts = self.store.prompt_lengths[self.rows]
+        replies = self.store.lengths[self.rows] - prompts
+        return int(prompts.max(initial=0)), int(replies.max(initial=0))
+
+    def _build(self, row: int) -> Rollout:
+        problem = self.problems[int(self.store.numbers[row])]
+        prompt, reply = self.store.read(row)
+        behaviour = read_author_logps(problem, len(reply)) if self.store.verbatim[row] else ()
+        return Rollout(problem, prompt, reply, (), "", "stop", "demonstration", behaviour=behaviour)
+
+
+class Windows(Sequence[Rollout]):
+    """Consecutive windows of the concatenated rows of a store, as rollouts.
+
+    The inputs of a window are all but its last token, its labels all but its first. So the inputs of two windows do not
+    overlap, and every token of the stream but the first is a label once. There are (tokens - 1) // length windows; the
+    rest of the stream is dropped.
+
+    Args:
+        store: of the token ids.
+        order: of the rows.
+        length: of a window, in labels.
+    """
+
+    def __init__(self, store: TokenStore, order: Sequence[int], length: int) -> None:
+        self.store, self.length = store, length
+        self.order = np.array(order, dtype=np.int64)
+        self.starts = np.concatenate([[0], np.cumsum(store.lengths[self.order])])  # of each row in the stream
+        self.numbers = range(max(0, int(self.starts[-1]) - 1) // length)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Rollout: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Rollout]: ...
+
+    def __getitem__(self, index: int | slice) -> Rollout | list[Rollout]:
+        if isinstance(index, slice):
+            return [self._build(number) for number in self.numbers[index]]
+        return self._build(self.numbers[index])
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """The length of the longest prompt, and of the longest reply."""
+        return (1, self.length) if self.numbers else (0, 0)
+
+    def _build(self, number: int) -> Rollout:
+        begin, end = number * self.length, (number + 1) * self.length + 1
+        place = int(np.searchsorted(self.starts, begin, "right")) - 1
+        pieces = []
+        while begin < end:
+            start, stop = int(self.starts[place]), min(end, int(self.starts[place + 1]))
+            offset = int(self.store.offsets[self.order[place]]) - start
+            pieces.append(self.store.tokens[offset + begin : offset + stop])
+            begin, place = stop, place + 1
+        ids = np.concatenate(pieces)
+        # Every token but the first is a label, so the first token alone is the row's prompt.
+        return Rollout(
+            Problem(f"window {number}", "", ""), pack_ids(ids[:1]), pack_ids(ids[1:]), (), "", "stop", "demonstration"
+        )
+
+
+def tokenize_problems(template: PromptTemplate, problems: Sequence[Problem], say: Callable[[str], None]) -> TokenStore:
+    """Tokenise the demonstrations of problems, those of large data once for all runs.
+
+    Args:
+        template: renders them.
+        problems: a problem without a demonstration has no row.
+        say: prints a line, of large data alone.
+
+    Raises:
+        QedError: the cache cannot be written.
+    """
+    if sum(map(_count_characters, problems)) < CACHED_CHARACTERS:
+        return build_store(_tokenize(template, enumerate(problems)))
+    began = time.monotonic()
+    folder = find_cache() / "demonstrations" / build_key(template, problems)
+    made = False
+
+    def make() -> Iterator[TokenRow]:
+        nonlocal made
+        made = True
+        with _parallel_tokenizer():
+            yield from _tokenize(template, _report(problems, say))
+
+    store = open_store(folder, make, say)
+    what = f"{len(store):,} demonstrations, {len(store.tokens):,} tokens"
+    if made:
+        say(f"Tokenised {what} in {time.monotonic() - began:.1f} s; cached in {folder}.")
+    else:
+        say(f"{what}, tokenised before: read from {folder}.")
+    return store
+
+
+def build_key(template: PromptTemplate, problems: Sequence[Problem]) -> str:
+    """Return a hash of everything that decides the token ids of the problems' demonstrations."""
+    digest = hashlib.sha256(_describe_code(template).encode())
+    digest.update(_describe_tokenizer(template.tokenizer).encode())
+    digest.update(json.dumps([repr(template.leaf), template.stop, template.end]).encode())
+    for problem in problems:
+        fields = [problem.id, problem.question, problem.answer, problem.solution, dict(problem.meta)]
+        digest.update(json.dumps(fields, default=repr).encode())
+    # A prompt of one's own may depend on files that cannot be known here.
+    step = max(1, len(problems) // PROBED)
+    digest.update(repr(list(_tokenize(template, enumerate(problems[::step])))).encode())
+    return digest.hexdigest()[:32]
+
+
+def _tokenize(template: PromptTemplate, problems: Iterable[tuple[int, Problem]]) -> Iterator[TokenRow]:
+    """Yield the token ids of each problem's first demonstration, with the number of the problem."""
+    batch: list[tuple[int, bool, tuple[Prompt, str]]] = []
+    characters = 0
+    for number, problem in problems:
+        text = next(iterate_demonstrations(template.leaf, problem), None)
+        if text is not None:
+            prompt, added = template.write(problem, text)
+            batch.append((number, text == problem.meta.get("completion"), (prompt, added)))
+            characters += len(prompt.text) + len(added)
+        if characters >= BATCH_CHARACTERS:
+            yield from _encode(template, batch)
+            batch, characters = [], 0
+    if batch:
+        yield from _encode(template, batch)
+
+
+def _encode(template: PromptTemplate, batch: Sequence[tuple[int, bool, tuple[Prompt, str]]]) -> Iterator[TokenRow]:
+    encoded = template.encode([written for _, _, written in batch])
+    for (number, verbatim, _), (prompt, reply) in zip(batch, encoded, strict=True):
+        yield TokenRow(number, prompt, reply, verbatim)
+
+
+def _report(problems: Sequence[Problem], say: Callable[[str], None]) -> Iterator[tuple[int, Problem]]:
+    """Yield the problems with their numbers, and say now and then how many have been read."""
+    said = time.monotonic()
+    for number, problem in enumerate(problems):
+        check_signals("load")
+        if time.monotonic() - said >= SAID_EVERY:
+            said = time.monotonic()
+            say(f"Tokenising: {number:,} of {len(problems):,} problems.")
+        yield number, problem
+
+
+@contextmanager
+def _parallel_tokenizer() -> Iterator[None]:
+    """Let the tokenizer use a thread per core.
+
+    Its threads are never used outside of this block: a process that is forked later would wait for them for ever.
+    """
+    before = os.environ.get(PARALLEL)
+    os.environ[PARALLEL] = "true"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[PARALLEL]
+        else:
+            os.environ[PARALLEL] = before
+
+
+def _count_characters(problem: Problem) -> int:
+    texts = (problem.question, problem.solution, problem.meta.get("completion"), problem.meta.get("rendered"))
+    return sum(len(text) for text in texts if text)
+
+
+def _describe_code(template: PromptTemplate) -> str:
+    """Describe the code that writes demonstrations: of qed, of its libraries, and of a prompt of the user's own."""
+    leaf: Any = template.leaf.leaf if isinstance(template.leaf, WithSystemPrompt) else template.leaf
+    own = ""
+    with suppress(OSError, TypeError):  # a prompt that was written in a notebook has no file
+        own = inspect.getsource(leaf if inspect.ismodule(leaf) else type(leaf))
+    return json.dumps([FORMAT, _hash_code(), {name: version(name) for name in LIBRARIES}, own])
+
+
+@lru_cache
+def _hash_code() -> str:
+    digest = hashlib.sha256()
+    for package in CODE:
+        for file in sorted((Path(qed.__file__).parent / package).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def _describe_tokenizer(tokenizer: Any) -> str:
+    """Describe a tokenizer: all of its files' content, or its vocabulary where it is not one of the fast ones."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        content = json.loads(backend.to_str())
+        # A call sets these anew.
+        content |= {"padding": None, "truncation": None}
+    else:
+        content = {"vocabulary": tokenizer.get_vocab()}
+    special = {name: str(text) for name, text in tokenizer.special_tokens_map.items()}
+    return json.dumps([type(tokenizer).__name__, content, special, tokenizer.chat_template], sort_keys=True)

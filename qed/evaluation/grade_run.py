@@ -1,0 +1,150 @@
+"""Run `qed grade`: in one process, as a shard of several, and joined from shards."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from qed.config import plugins
+from qed.config.reward_names import parse_reward
+from qed.console.live import Console
+from qed.data.sources import local
+from qed.data.sources.rows import Place, Rows
+from qed.data.sources.writing import Writer
+from qed.errors import DataError
+from qed.evaluation.grade_files import Graded, Summary, grade_rows
+from qed.evaluation.row_shards import Items, hash_file, require_unchanged
+from qed.evaluation.shards import Joined
+from qed.evaluation.table import show_grades
+from qed.grading import symbolic
+from qed.grading.session import Limits
+from qed.rewards import grader
+from qed.rewards.grader import Grader
+from qed.runs.run import Row
+from qed.types import Grade
+
+MAX_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class GradeJob:
+    """What `qed grade` grades: files, the columns of gold and answer, the mode of extraction, and a reward if any.
+
+    `seconds` of processor time are for one answer, where the reward is a file of the user's; its `workers` are as many
+    as the machine has cores, up to 8, if they are 0.
+    """
+
+    files: tuple[str, ...]
+    keys: tuple[str, str] = ("", "")
+    mode: str = "flexible"
+    reward: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
+    seconds: float = 10.0
+    workers: int = 0
+
+    def describe(self, block: int) -> Row:
+        """Describe the whole for its shards, with units of `block` rows."""
+        data = [hash_file(Path(name)) for name in self.files]
+        about = {name: value for name, value in asdict(self).items() if name not in ("files", "workers")}
+        return {"kind": "grades", "block": block, "data": data, **about}
+
+    def list_files(self) -> list[str]:
+        """List the files with the rows."""
+        return list(self.files)
+
+    def read_items(self) -> list[Any]:
+        """Read all rows with their places.
+
+        Raises:
+            DataError: there is none, or a file is broken.
+        """
+        rows = list(read_files(self.files))
+        if not rows:
+            raise DataError(f"{self.files[0]} has no row to grade.")
+        return rows
+
+    def grade_items(self, items: Items) -> Iterator[list[Row]]:
+        """Yield the verdict of each row, in order, in a form for JSON."""
+        for graded in self.grade(iter(items)):
+            yield [{"grade": asdict(graded.grade), "seconds": graded.seconds, "kind": graded.kind}]
+
+    def grade(self, rows: Rows) -> Iterator[Graded]:
+        """Yield the rows with their verdicts, in order."""
+        judge, workers = self.grader
+        symbolic.CHILD.start()  # the process loads while the first rows are read
+        return grade_rows(rows, self.keys, self.mode, judge, workers)
+
+    def write(
+        self, graded: Iterable[Graded], out: Path | None, console: Console, together: bool = False
+    ) -> dict[str, Any]:
+        """Write rows with their verdicts as soon as they are graded, print the counts and return them.
+
+        Args:
+            graded: rows with verdicts, in order.
+            out: the file, if one is wanted.
+            console: prints.
+            together: whether other processes graded them, whose time then counts.
+
+        Raises:
+            DataError: there is no row.
+        """
+        summary, rewarded = Summary(), bool(self.reward)
+        with Writer(out) if out else nullcontext() as writer:
+            try:
+                for each in graded:
+                    summary.add(each)
+                    if writer is not None:
+                        writer.add(each.as_row(rewarded))
+            except KeyboardInterrupt:
+                saved = f"; {writer.part} has them" if summary.n and writer is not None and writer.part.exists() else ""
+                console.say(f"Interrupted after {summary.n} rows{saved}.")
+                raise
+        figures = summary.figures(together)
+        if not summary.n:
+            raise DataError(f"{self.files[0]} has no row to grade.")
+        show_grades(console, figures, rewarded)
+        if out and summary.replaced:
+            console.say(f"Columns of the input replaced by new ones: {', '.join(summary.replaced)}.")
+        if out:
+            console.say(f"Every verdict is in {out}.")
+        return figures
+
+    @cached_property
+    def grader(self) -> tuple[Grader | None, int]:
+        """The grader of the reward and its number of workers; None grades by the final answer."""
+        if not self.reward:
+            return None, 1
+        user_code = any(plugins.is_users_own(parse_reward(name).source) for name in self.reward)
+        workers = (self.workers or min(MAX_WORKERS, os.cpu_count() or 1)) if user_code else 1
+        pool = grader.Pool(workers, Limits(self.seconds, 6 * self.seconds))
+        return grader.make_grader(self.reward, self.options, pool=pool), workers
+
+
+def read_files(files: Iterable[str]) -> Iterator[tuple[Place, Row]]:
+    """Yield the rows of files with their places, one file after the other."""
+    for file in files:
+        yield from local.read_rows(file, "")
+
+
+def merge_grades(out: Path, joined: Joined, overwrite: bool, console: Console) -> dict[str, Any]:
+    """Write the rows of the graded files with the verdicts of the shards, and return the figures.
+
+    Raises:
+        DataError: a file is not here or has changed.
+    """
+    whole, named = joined.whole, [info["files"] for info in joined.infos]
+    files = next((names for names in named if all(Path(name).is_file() for name in names)), named[0])
+    require_unchanged(files, whole["data"])
+    job = GradeJob(tuple(files), reward=tuple(whole["reward"]))
+    verdicts = chain.from_iterable(joined.units)
+    graded = (
+        Graded(row, Grade(**verdict["grade"]), verdict["seconds"], verdict["kind"])
+        for (_, row), verdict in zip(read_files(job.files), verdicts, strict=True)
+    )
+    return job.write(graded, out, console, together=True)

@@ -1,0 +1,275 @@
+"""Plan an evaluation before anything is sampled: its model, its tasks, and the chunks of problems of each task.
+
+A chunk is a unit of work that does not depend on what is finished, nor on how many processes share the work.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qed.config.callables import leave_out_missing
+from qed.config.phases import Settings
+from qed.console.live import Console
+from qed.data.prompts.base import PromptTemplate
+from qed.data.splits import load_prompt, resolve_prompt_name, resolve_reward_names
+from qed.errors import DataError
+from qed.evaluation import benchmarks
+from qed.evaluation.benchmarks import Benchmark
+from qed.evaluation.finish import TaskRecord
+from qed.evaluation.outputs import list_references
+from qed.guards.redaction import redact
+from qed.guards.watchdog import enter_stage
+from qed.models import threads
+from qed.models.load import pick_device, read_window
+from qed.randomness import derive_seed
+from qed.rewards.grader import Grader
+from qed.rollout.agreement import IN_EVALUATION, require_sampler
+from qed.rollout.grader import load_evaluator, load_grader
+from qed.rollout.policy import Policy, load_policy, report_handover
+from qed.runs.environment import describe_environment
+from qed.runs.run import Row
+from qed.sampling.base import Sampling
+from qed.types import Problem
+
+BATCHES_PER_CHUNK = 4  # when an answer ends early, the next one of the chunk takes its place in the batch
+DEFAULT_TOKENS = 2_048
+TOO_LONG = "prompts longer than the window"
+Chunk = list[tuple[Problem, int]]  # problems that are sampled together, each with its number of answers
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """The request of an evaluation.
+
+    Args:
+        settings: settings of the model, prompt and reward, or of the evaluated run.
+        tasks: names of tasks; empty uses the held-out problems of the run.
+        sampling: sampling parameters; `max_tokens` 0 uses half of the window, at most 2,048.
+        samples: answers per problem; 0 uses each benchmark's number.
+        limit: number of problems of each task, from the start; 0 uses all.
+        folder, step: where the answers are written.
+        model: the model's name as given.
+        overwrite: replace another evaluation in the folder.
+        command: the command line.
+        json: keep stdout for the result.
+    """
+
+    settings: Settings
+    tasks: tuple[str, ...]
+    sampling: Sampling
+    samples: int
+    limit: int
+    folder: Path
+    step: int
+    model: str
+    overwrite: bool = False
+    command: tuple[str, ...] = ()
+    json: bool = False
+
+    @property
+    def decoding(self) -> str:
+        """Return the name of the decoding."""
+        return "greedy" if self.sampling.temperature == 0 else "sampled"
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """A task that is ready to be sampled; `policy` has the task's prompt."""
+
+    record: TaskRecord
+    bench: Benchmark
+    kept: list[Problem]
+    chunks: list[Chunk]
+    sampling: Sampling
+    policy: Policy
+    grader: Grader
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The tasks of an evaluation, the model, and the results of the sampler's check by task."""
+
+    request: EvaluationRequest
+    tasks: list[TaskPlan]
+    policy: Policy
+    checks: Row
+
+    @cached_property
+    def whole(self) -> Row:
+        """The whole for its shards. Weights are compared by content: a copy of a file has other times."""
+        records = {task.record.label: asdict(task.record) for task in self.tasks}
+        for record in records.values():
+            record["settings"]["weights"] = ""
+        about = {
+            "step": self.request.step,
+            "model": self.request.model,
+            "parameters": hash_parameters(self.policy.model),
+        }
+        chunks = {task.record.label: len(task.chunks) for task in self.tasks}
+        whole: Row = json.loads(json.dumps({"kind": "evaluation", **about, "chunks": chunks, "tasks": records}))
+        return whole
+
+    @cached_property
+    def about(self) -> Row:
+        """What belongs to the process that evaluates, and not to the whole."""
+        return {
+            "command": redact(shlex.join(self.request.command)),
+            "environment": describe_environment(self.policy.model.device, threads.describe_compute()),
+            "weights": {task.record.label: task.record.settings["weights"] for task in self.tasks},
+            "checks": self.checks,
+        }
+
+
+def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
+    """Load the model and the tasks, check the sampler, and split the problems into chunks."""
+    settings = request.settings
+    threads.set_threads(settings.run.threads, settings.run.matmul_precision)
+    loaded = benchmarks.load_benchmarks(settings, request.tasks, request.samples, request.limit)
+    for bench in loaded:
+        bench.report_problems(console)
+    problems = [problem for bench in loaded for problem in bench.problems]
+    policy = load_policy(replace(settings, data=loaded[0].data), problems, pick_device(settings.model.device), None)
+    report_handover(policy.sampler, console.say)
+    # By default half of the window is for the prompt.
+    max_tokens = request.sampling.max_tokens or min(DEFAULT_TOKENS, read_window(policy.model) // 2)
+    checks = {bench.label: _check_sampler(bench, request, policy, max_tokens, console) for bench in loaded}
+    return Plan(request, [_plan_task(bench, request, policy, max_tokens, console) for bench in loaded], policy, checks)
+
+
+def leave_out_functions(request: EvaluationRequest, console: Console) -> EvaluationRequest:
+    """Return the request without those functions in the run's reward that only the program that trained has."""
+    data = request.settings.data
+    reward = leave_out_missing(data.reward)
+    if reward == data.reward:
+        return request
+    data = replace(data, reward=reward, reward_options=data.reward_options if reward else ())
+    data = data if reward else replace(data, reward=resolve_reward_names(replace(data, reward=("auto",))))
+    console.say(
+        f"The run's reward has a function that only its Python program has: answers are judged by "
+        f"{', '.join(data.reward)}. Another reward is given with --reward, in Python with reward=FUNCTION."
+    )
+    return replace(request, settings=replace(request.settings, data=data))
+
+
+def _check_sampler(
+    bench: Benchmark, request: EvaluationRequest, policy: Policy, max_tokens: int, console: Console
+) -> Row:
+    """Check that the sampler agrees with the model's forward pass, before anything is sampled or written."""
+    enter_stage("preflight", request.step)
+    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,))
+    sampling = replace(request.sampling, max_tokens=max_tokens)
+    return require_sampler(policy, template, bench.problems, sampling, request.settings, console, IN_EVALUATION)
+
+
+def _plan_task(
+    bench: Benchmark, request: EvaluationRequest, policy: Policy, max_tokens: int, console: Console
+) -> TaskPlan:
+    settings = request.settings
+    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,), settings.sampling.stop)
+    policy = replace(policy, template=template)
+    sampling = replace(request.sampling, max_tokens=max_tokens, stop=template.stop)
+    ids = [problem.id for problem in bench.problems]
+    lengths = dict(zip(ids, template.lengths(bench.problems), strict=True))
+    kept = _drop_long_prompts(bench, lengths, policy.max_prompt_tokens(max_tokens), console)
+    reward_grader = load_grader(bench.data, max_tokens)
+    grader = load_evaluator(bench.data, max_tokens, reward_grader)
+    asked = _describe_request(bench, kept, request, sampling)
+    if reward_grader.judge is None:
+        asked["judged_by"] = grader.judge
+    left_out = {**bench.left_out, TOO_LONG: len(bench.problems) - len(kept)}
+    record = TaskRecord(
+        bench.label,
+        request.decoding,
+        bench.judged,
+        asked,
+        [problem.id for problem in kept],
+        {"temperature": sampling.temperature, "judged_by": grader.judge},
+        {why: count for why, count in left_out.items() if count},
+        {} if bench.judged else list_references(bench),
+    )
+    # Batches of similar prompt length waste the least; the order does not depend on what is finished.
+    by_length = sorted(kept, key=lambda problem: lengths[problem.id])
+    chunks = _split_chunks(by_length, bench, BATCHES_PER_CHUNK * settings.sampling.rows_per_batch)
+    return TaskPlan(record, bench, kept, chunks, sampling, policy, grader)
+
+
+def _drop_long_prompts(bench: Benchmark, lengths: Mapping[str, int], limit: int, console: Console) -> list[Problem]:
+    """Return the problems whose prompt has at most `limit` tokens; the others are counted and reported."""
+    kept = [problem for problem in bench.problems if lengths[problem.id] <= limit]
+    if not kept:
+        raise DataError(
+            f"No problem of {bench.label} fits: its shortest prompt has {min(lengths.values())} tokens, and besides "
+            f"the longest answer the window has space for {max(0, limit)}. Use a smaller --max-tokens, or a model "
+            "with a longer window."
+        )
+    if len(kept) < len(bench.problems):
+        console.say(f"{bench.label}: left out {len(bench.problems) - len(kept)} {TOO_LONG} ({limit} tokens).")
+    return kept
+
+
+def _split_chunks(problems: Sequence[Problem], bench: Benchmark, rows: int) -> list[Chunk]:
+    """Split the problems into chunks of at most `rows` answers."""
+    chunks: list[Chunk] = [[]]
+    for problem in problems:
+        if chunks[-1] and sum(count for _, count in chunks[-1]) + bench.samples_of(problem) > rows:
+            chunks.append([])
+        chunks[-1].append((problem, bench.samples_of(problem)))
+    return chunks
+
+
+def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: EvaluationRequest, sampling: Sampling) -> Row:
+    """Describe everything that determines the answers of a task."""
+    settings = request.settings
+    counts = [bench.samples_of(problem) for problem in kept]
+    return {
+        "model": request.model,
+        "weights": hash_weights(Path(settings.model.name)),
+        "revision": settings.model.revision,
+        "precision": settings.model.precision,
+        "task": bench.name,
+        "problems": f"{derive_seed(*(f'{each.id} {each.question} {each.answer}' for each in kept)):016x}",
+        "samples": max(counts) if len(set(counts)) == 1 else f"{derive_seed(*counts):016x}",
+        "prompt": resolve_prompt_name(bench.data),
+        "prompt_options": list(bench.data.prompt_options),
+        # Only where it is given, so that evaluations of earlier versions go on.
+        **({"system_prompt": bench.data.system_prompt} if bench.data.system_prompt else {}),
+        "reward": list(resolve_reward_names(bench.data)),
+        "reward_options": list(bench.data.reward_options),
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "max_tokens": sampling.max_tokens,
+        "rows_per_batch": settings.sampling.rows_per_batch,
+        "sampler": settings.sampling.sampler,
+        "seed": settings.run.seed,
+    }
+
+
+def hash_weights(folder: Path) -> str:
+    """Hash the names, sizes and times of a folder's weights: a rewritten checkpoint counts as another model."""
+    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    stats = [(file.name, file.stat()) for file in files]
+    return f"{derive_seed(*(f'{name} {at.st_size} {at.st_mtime_ns}' for name, at in stats)):016x}" if stats else ""
+
+
+def hash_parameters(model: Any) -> str:
+    """Hash the names, shapes and values of a model's parameters, wherever they were loaded from.
+
+    A value is the sum of a parameter's words of two bytes: integers, so that device and order do not matter. It tells
+    checkpoints apart, and is no protection against an attacker.
+    """
+    parts = []
+    for name, parameter in model.named_parameters():
+        values = parameter.detach().contiguous().reshape(-1)
+        words = values.view(torch.int16 if values.element_size() > 1 else torch.uint8)
+        parts.append(f"{name} {tuple(parameter.shape)} {int(words.sum(dtype=torch.int64))}")
+    return f"{derive_seed(*parts):016x}"

@@ -1,0 +1,92 @@
+"""Grade a share of the rows of a file, for `qed grade` and for `qed evaluate --responses`."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+from qed.console.live import Console
+from qed.errors import DataError
+from qed.evaluation.shards import Shard, ShardFile
+from qed.runs.run import Row
+
+ADD_SECONDS = 1.0  # between two writes of finished rows
+Items = Sequence[Any]  # rows of a file with what is needed to grade them
+
+
+class RowJob(Protocol):
+    """What is graded and how; it can be sent to another process."""
+
+    def describe(self, block: int) -> Row:
+        """Describe the whole for its shards, with units of `block` rows."""
+        ...
+
+    def list_files(self) -> list[str]:
+        """List the files with the rows."""
+        ...
+
+    def read_items(self) -> list[Any]:
+        """Read the rows."""
+        ...
+
+    def grade_items(self, items: Items) -> Iterator[list[Row]]:
+        """Yield the results of each row, in order."""
+        ...
+
+
+def hash_file(path: Path) -> str:
+    """Hash the content of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def require_unchanged(files: Sequence[str], hashes: Sequence[str]) -> None:
+    """Check that files have the content that was graded.
+
+    Raises:
+        DataError: one is missing or has changed.
+    """
+    for name, digest in zip(files, hashes, strict=True):
+        if not Path(name).is_file():
+            raise DataError(
+                f"There is no file {name}, whose rows the shards graded: join them in the folder where it is."
+            )
+        if hash_file(Path(name)) != digest:
+            raise DataError(f"{name} has changed since the shards graded it: restore it, or grade it again.")
+
+
+def run_row_shard(job: RowJob, folder: Path, shard: Shard, overwrite: bool, console: Console) -> Path:
+    """Grade every N-th row, and write the results for `qed merge`.
+
+    Returns:
+        the shard's file.
+    """
+    items = job.read_items()
+    units = {number: [items[number]] for number in shard.list_units(len(items))}
+    file = ShardFile(folder, shard, job.describe(1), overwrite)
+    done = len(file.units.keys() & units.keys())
+    console.say(f"Shard {shard}: {len(units):,} of {len(items):,} rows" + (f", {done:,} finished." if done else "."))
+    grade_units(job, file, units, len(items))
+    return file.path
+
+
+def grade_units(job: RowJob, file: ShardFile, units: Mapping[int, Items], total: int) -> None:
+    """Grade the missing units of a shard, and finish its file; `total` is the number of units of the whole."""
+    if file.is_finished:
+        return
+    missing = {unit: items for unit, items in units.items() if unit not in file.units}
+    results = job.grade_items(list(chain.from_iterable(missing.values())))
+    ready: dict[int, list[Row]] = {}
+    written = time.monotonic()
+    for unit, items in missing.items():
+        ready[unit] = [row for _ in items for row in next(results)]
+        if time.monotonic() - written >= ADD_SECONDS:
+            file.add(ready)
+            ready, written = {}, time.monotonic()
+    file.add(ready)
+    next(results, None)  # lets the grader end its workers
+    file.finish(total, {"files": job.list_files()})

@@ -1,0 +1,270 @@
+"""Shards: parts of an evaluation or a grading that separate processes make, on any machines, and that are joined later.
+
+The work of a whole is numbered in units, which do not depend on the number of shards; shard I of N has every N-th one.
+A shard's file is in JSON lines: first what the whole is, then a line with the rows of each unit, last a checksum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qed.errors import DataError, UsageError
+from qed.evaluation.store import append_rows, list_differences
+from qed.runs.run import Row, encode_line, encode_lines, read_lines, write_whole
+
+UNFINISHED = ".unfinished"
+MAX_SHARDS = 1_000_000
+MAX_NAMED = 10  # shards that a message names
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One of `count` shares of the same work, numbered from 1."""
+
+    number: int
+    count: int
+
+    def has(self, unit: int) -> bool:
+        """Return whether a unit of the work, numbered from 0, belongs to this shard."""
+        return unit % self.count == self.number - 1
+
+    def list_units(self, total: int) -> range:
+        """List the units of this shard, of a total number."""
+        return range(self.number - 1, total, self.count)
+
+    @property
+    def file(self) -> str:
+        """Return the name of its file, which sorts by the number."""
+        return f"shard-{self.number:0{len(str(self.count))}d}-of-{self.count}.jsonl"
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+
+def parse_shard(text: str) -> Shard:
+    """Parse I/N, such as 2/3.
+
+    Raises:
+        UsageError: it is not of this form, or I is not between 1 and N.
+    """
+    match = re.fullmatch(r"(\d{1,7})/(\d{1,7})", text.strip(), re.ASCII)
+    shard = Shard(int(match[1]), int(match[2])) if match else Shard(0, 0)
+    if not 1 <= shard.number <= shard.count <= MAX_SHARDS:
+        raise UsageError(f"--shard takes I/N, such as 2/3 for the second of three shards, not '{text}'.")
+    return shard
+
+
+def find_shard_folder(out: Path, is_file: bool | None = None) -> Path:
+    """Return the folder of the shards of an evaluation's folder, or of a file of verdicts.
+
+    Args:
+        out: the folder or the file.
+        is_file: which of both it is; None if only what exists can tell.
+    """
+    inside = out / "shards"
+    if is_file is None:
+        is_file = not inside.is_dir()
+    return out.with_name(f"{out.name}.shards") if is_file else inside
+
+
+class ShardFile:
+    """The file of a shard: units are on disk as soon as they are done, and an interrupted shard keeps them.
+
+    `done` has the numbers of the units that it holds, and `is_finished` says whether it holds all.
+
+    Args:
+        folder: of the shards of this whole.
+        shard: which of them.
+        whole: everything that determines the result of the whole, for JSON.
+        overwrite: start again, whatever is there.
+
+    Raises:
+        UsageError: there is a shard of another whole.
+        DataError: the file is damaged.
+    """
+
+    def __init__(self, folder: Path, shard: Shard, whole: Mapping[str, Any], overwrite: bool = False) -> None:
+        self.path = folder / shard.file
+        self.part = folder / f".{shard.file}{UNFINISHED}"
+        self.header: Row = json.loads(json.dumps({"shard": [shard.number, shard.count], "whole": whole}))
+        self.is_finished = not overwrite and self._is_same(self.path)
+        self.units: dict[int, list[Row]] = {}
+        if self.is_finished:
+            self.units = read_shard(self.path).units
+        elif not overwrite and self._is_same(self.part):
+            self.units = {row["unit"]: row["rows"] for row in read_lines(self.part)[1:]}
+            # Half a line at the end, as a power failure leaves it.
+            os.truncate(self.part, self.part.read_bytes().rfind(b"\n") + 1)
+        else:
+            self.path.unlink(missing_ok=True)
+            write_whole(self.part, encode_lines(encode_line(self.header)))
+
+    def _is_same(self, path: Path) -> bool:
+        """Return whether a file is of this shard; False for none, or for one that a kill left without a header."""
+        there = read_header(path)
+        if there is not None and there != self.header:
+            differences = compare_wholes(there["whole"], self.header["whole"])
+            raise UsageError(
+                f"{path} is a shard with other settings: {differences}. Use another --out, or start again with "
+                "--overwrite."
+            )
+        return there is not None
+
+    def add(self, units: Mapping[int, Sequence[Row]]) -> None:
+        """Append finished units.
+
+        Raises:
+            QedError: the disk is full; no part of them stays.
+        """
+        if units:
+            append_rows(self.part, [{"unit": unit, "rows": list(rows)} for unit, rows in units.items()])
+            self.units |= {unit: list(rows) for unit, rows in units.items()}
+
+    def finish(self, total: int, info: Mapping[str, Any]) -> None:
+        """Give the file its name; `total` is the number of units of the whole, `info` is about this shard alone."""
+        content = self.part.read_bytes()
+        end = {"end": len(self.units), "total": total, "info": info, "sha256": hashlib.sha256(content).hexdigest()}
+        write_whole(self.path, content + encode_lines(encode_line(end)))
+        self.part.unlink(missing_ok=True)
+        self.is_finished = True
+
+
+@dataclass(frozen=True)
+class Part:
+    """A whole shard as read from its file; see `ShardFile` for the fields."""
+
+    path: Path
+    shard: Shard
+    header: Row
+    total: int
+    info: Row
+    units: dict[int, list[Row]]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """All shards of a whole: what it is, the rows of its units in order, and what each shard says of itself."""
+
+    whole: Row
+    units: list[list[Row]]
+    infos: list[Row]
+
+
+def read_header(path: Path) -> Row | None:
+    """Read the first line of a shard's file; None if it is not one."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            line = file.readline()
+        header = json.loads(line) if line.endswith("\n") else None
+    except (ValueError, FileNotFoundError):
+        return None
+    return header if isinstance(header, dict) and {"shard", "whole"} <= header.keys() else None
+
+
+def read_shard(path: Path) -> Part:
+    """Read and verify a finished shard.
+
+    Raises:
+        DataError: it is not a shard, not whole, or damaged.
+    """
+    content = path.read_bytes()
+    start = content[:-1].rfind(b"\n") + 1
+    try:
+        end = json.loads(content[start:])
+        damaged = not content.endswith(b"\n") or end["sha256"] != hashlib.sha256(content[:start]).hexdigest()
+    except (ValueError, KeyError, TypeError):
+        damaged = True
+    if damaged:
+        raise DataError(
+            f"{path} is not a whole shard: its checksum is missing or different. Copy it again from where it was made, "
+            "or delete it and make it again."
+        )
+    header, *lines = (json.loads(line) for line in content[:start].split(b"\n")[:-1])
+    units = {line["unit"]: line["rows"] for line in lines}
+    return Part(path, Shard(*header["shard"]), header, end["total"], end["info"], units)
+
+
+def find_shards(places: Sequence[Path]) -> list[Path]:
+    """List the files of shards, given as files or as folders that hold them.
+
+    Raises:
+        DataError: a place does not exist, or holds none.
+    """
+    found: list[Path] = []
+    for place in places:
+        files = [place] if place.is_file() else sorted(place.rglob("shard-*-of-*.jsonl"))
+        if not files:
+            started = sorted(place.rglob(f".shard-*{UNFINISHED}")) if place.is_dir() else []
+            hint = f" {started[0]} is not finished: its command continues it." if started else ""
+            raise DataError(f"{place} holds no finished shard, a file such as shard-1-of-3.jsonl.{hint}")
+        found += files
+    return list({file.resolve(): file for file in found}.values())
+
+
+def join_shards(files: Sequence[Path]) -> Joined:
+    """Read all shards of a whole.
+
+    Raises:
+        DataError: one is missing, double, damaged, or of another whole.
+    """
+    parts = [read_shard(file) for file in files]
+    first = parts[0]
+    by_number: dict[int, Part] = {}
+    for part in parts:
+        if part.header["whole"] != first.header["whole"] or part.total != first.total:
+            raise DataError(
+                f"{part.path} and {first.path} are not shards of the same whole: "
+                f"{compare_wholes(first.header['whole'], part.header['whole'])}. Name those of one command only."
+            )
+        if part.shard.count != first.shard.count:
+            raise DataError(
+                f"{part.path} is shard {part.shard}, and {first.path} is shard {first.shard}: name those of one "
+                "division only."
+            )
+        if part.shard.number in by_number:
+            raise DataError(
+                f"Shard {part.shard} is there twice: {by_number[part.shard.number].path} and {part.path}. Name one."
+            )
+        by_number[part.shard.number] = part
+    _require_all(by_number, first)
+    units = {unit: rows for part in parts for unit, rows in part.units.items()}
+    ordered = [by_number[number] for number in sorted(by_number)]
+    return Joined(first.header["whole"], [units[unit] for unit in range(first.total)], [each.info for each in ordered])
+
+
+def _require_all(by_number: Mapping[int, Part], first: Part) -> None:
+    """Refuse a missing shard, and one without all of its units."""
+    missing = [str(Shard(n, first.shard.count)) for n in range(1, first.shard.count + 1) if n not in by_number]
+    if missing:
+        more = ", …" if len(missing) > MAX_NAMED else ""
+        raise DataError(
+            f"Of {first.shard.count} shards {len(missing)} {'is' if len(missing) == 1 else 'are'} missing: "
+            f"{', '.join(missing[:MAX_NAMED])}{more}. Make or continue each with the same command and --shard I/N, "
+            "and name the folders of all."
+        )
+    for part in by_number.values():
+        if set(part.units) != set(part.shard.list_units(part.total)):
+            raise DataError(f"{part.path} does not hold the units of shard {part.shard}; make it again.")
+
+
+def compare_wholes(there: Row, here: Row) -> str:
+    """Describe the differences between the wholes of two shards."""
+    return list_differences(dict(_flatten(there)), dict(_flatten(here))) or "their data have different numbers of rows"
+
+
+def _flatten(value: Row, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested settings with dotted names, shortened; a list of many counts as one value."""
+    for name, inner in value.items():
+        if isinstance(inner, dict):
+            yield from _flatten(inner, f"{prefix}{name}." if name not in ("tasks", "settings") else prefix)
+        else:
+            text = json.dumps(inner, ensure_ascii=False)
+            short = text if len(text) <= 60 else f"{text[:40]}… ({hashlib.sha256(text.encode()).hexdigest()[:8]})"
+            yield f"{prefix}{name}", inner if len(text) <= 60 else short

@@ -1,0 +1,217 @@
+"""Measures the sizes that fit a CUDA card with `qed doctor --fit`, once for each model, card and relevant settings.
+
+The measurement is a process of its own, which may fail or run out of memory without harm to the run: then the sizes
+are estimated instead. Results are kept in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import qed
+from qed.config.phases import Settings
+from qed.config.settings import LearnerSettings, ModelSettings
+from qed.config.values import format_value
+from qed.console.live import Console
+from qed.errors import QedError
+from qed.guards.preflight_rules import Shape
+from qed.loops.device_defaults import (
+    LEAST_ROWS,
+    MOST_ROWS,
+    MOST_TOKENS,
+    ON_CUDA,
+    AnySettings,
+    Card,
+    Sizes,
+    Surroundings,
+    choose_device_defaults,
+    describe_chosen,
+    find_longest_prompt,
+    is_one_of_many,
+    keep_device_defaults,
+    list_chosen,
+    read_card,
+)
+from qed.loops.memory import measure_shape
+from qed.loops.resume import list_phases
+from qed.models import lora
+from qed.models.load import is_new, load_outline
+from qed.runs.environment import read_version
+from qed.runs.run import Launch, Run, write_whole
+
+SECONDS = 600  # after which a measurement is given up
+FREE_SHARE = 0.9  # of the card: with less, other programs use it, and a measurement is good for this run alone
+# Settings of the learner that its memory depends on; all of the model's do, but those below.
+LEARNER = ("optimizer", "packing", "compile")
+NOT_OF_MEMORY = ("name", "revision")
+# The child uses the parent's import path, also where qed is not installed, and ends with its parent.
+BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.guards.parents import die_with_parent; "
+    "die_with_parent(int(sys.argv[2]))(); from qed.cli.main import main; sys.exit(main(sys.argv[3:]))"
+)
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What is measured: the arguments of `qed doctor`, and the tokens of a row as the learner counts them."""
+
+    arguments: tuple[str, ...]
+    row: int
+
+
+def settle_device_defaults(
+    settings: AnySettings, launch: Launch, device: torch.device, run: Run, console: Console
+) -> tuple[AnySettings, Launch]:
+    """Return a run's settings with the defaults for its device, and its launch with their origins.
+
+    A resumed run keeps the choices of its beginning. A launch without origins, of a caller that makes settings itself,
+    and one whose defaults have been chosen already, change nothing. Nothing here fails a run.
+    """
+    origins = launch.origins
+    if launch.resume:
+        settings, kept = keep_device_defaults(settings, origins, run.folder)
+        return settings, replace(launch, origins=kept)
+    card = read_card(device)
+    if card is None or not origins or any(origin.startswith(ON_CUDA) for origin in origins.values()):
+        return settings, launch
+
+    def measure(phase: Settings) -> Sizes | None:
+        return None if is_one_of_many() else measure_sizes(phase, card, console.say)
+
+    disk = shutil.disk_usage(run.folder).free
+    around = Surroundings(card, find_shape(list_phases(settings)[-1]), disk, measure)
+    settings, chosen = choose_device_defaults(settings, origins, around)
+    console.say(describe_chosen(settings, chosen, card))
+    run.event(
+        "device_defaults", card=card.name, chosen={path: value for path, value, _ in list_chosen(settings, chosen)}
+    )
+    return settings, replace(launch, origins=chosen)
+
+
+def preview_device_defaults(settings: AnySettings, origins: Mapping[str, str], device: torch.device) -> list[str]:
+    """Return lines that say what a fresh run would choose for the device, without measuring; none off CUDA."""
+    card = read_card(device)
+    if card is None:
+        return []
+
+    def recall(phase: Settings) -> Sizes | None:
+        return None if is_new(phase.model.name) else read_sizes(build_request(phase), phase, card)
+
+    around = Surroundings(card, find_shape(list_phases(settings)[-1]), shutil.disk_usage(Path.cwd()).free, recall)
+    settings, chosen = choose_device_defaults(settings, origins, around)
+    lines = [f"  {path} {format_value(value)}: {reason}" for path, value, reason in list_chosen(settings, chosen)]
+    return [f"Defaults on {card.name}:", *lines] if lines else []
+
+
+def find_shape(settings: Settings) -> Shape | None:
+    """Return the shape of a model that exists, without its weights; None of a new model, or where it cannot be read.
+
+    New models are small, so their batch sizes stay as they are.
+    """
+    name = settings.model.name
+    if is_new(name) or name.startswith("sft:"):
+        return None
+    with suppress(QedError):
+        model, _ = load_outline(settings.model)
+        return measure_shape(lora.add_adapters(model, settings.model, 0) if settings.model.lora_rank else model)
+    return None
+
+
+def measure_sizes(
+    settings: Settings, card: Card, say: Callable[[str], None], run: Callable[..., Any] = subprocess.run
+) -> Sizes | None:
+    """Return measured sizes, from the cache where they have been measured before; None where it is not possible.
+
+    Args:
+        settings: of the phase.
+        card: to measure on.
+        say: prints a line.
+        run: starts a process, as `subprocess.run`.
+    """
+    request = build_request(settings)
+    known = read_sizes(request, settings, card)
+    if known is not None:
+        return known
+    say(f"Measuring which batches fit {card.name}, once for this model and these settings: qed doctor --fit.")
+    command = [sys.executable, "-c", BOOT, json.dumps(sys.path), str(os.getpid()), *request.arguments]
+    try:
+        done = run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+        found = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+        sizes = None if found is None else _read_result(found, request)
+        why = done.stderr.strip().splitlines()[-1][:300] if sizes is None and done.stderr.strip() else ""
+    except (OSError, ValueError, KeyError, TypeError, IndexError, subprocess.SubprocessError) as error:
+        sizes, why = None, f"{type(error).__name__}: {error}"[:300]
+    if sizes is None:
+        say(f"The measurement failed, and the batch sizes are estimated. {why}")
+        return None
+    if card.free >= FREE_SHARE * card.memory:
+        with suppress(QedError, OSError):
+            write_whole(_find_cache_file(request, settings, card), json.dumps(found).encode())
+    return sizes
+
+
+def build_request(settings: Settings) -> FitRequest:
+    """Build the arguments of `qed doctor` that measure a phase: the settings that its memory depends on."""
+    sampling, default = settings.sampling, ModelSettings()
+    answer = sampling.max_tokens
+    prompt = find_longest_prompt(settings)
+    given: dict[str, Any] = {
+        f"model.{part.name}": getattr(settings.model, part.name)
+        for part in fields(ModelSettings)
+        if part.name not in NOT_OF_MEMORY and getattr(settings.model, part.name) != getattr(default, part.name)
+    }
+    if settings.model.revision:
+        given["model.revision"] = settings.model.revision
+    given |= {
+        f"learner.{name}": getattr(settings.learner, name)
+        for name in LEARNER
+        if getattr(settings.learner, name) != getattr(LearnerSettings(), name)
+    }
+    given["run.matmul_precision"] = settings.run.matmul_precision
+    given["sampling.sampler"] = sampling.sampler
+    if settings.algorithm.reference:
+        given["algorithm.kl"] = 0.01  # a reference model, as the phase's own algorithm has
+    words = [f"{key}={format_value(value)}" for key, value in given.items()]
+    lengths = ["--lengths", f"{prompt},{answer}", "--group", str(sampling.group_size)]
+    return FitRequest(("doctor", "--fit", settings.model.name, *lengths, "--json", *words), prompt + answer - 1)
+
+
+def read_sizes(request: FitRequest, settings: Settings, card: Card) -> Sizes | None:
+    """Return the sizes that were measured before; None if they were not, or if other programs use the card."""
+    if card.free < FREE_SHARE * card.memory:
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return _read_result(json.loads(_find_cache_file(request, settings, card).read_bytes()), request)
+    return None
+
+
+def _read_result(found: dict[str, Any], request: FitRequest) -> Sizes:
+    rows, sampled = int(found["learner"]["rows"]), int(found["sampler"]["rows"])
+    tokens = min(MOST_TOKENS, max(1, rows) * request.row)
+    return Sizes(tokens, min(MOST_ROWS, max(LEAST_ROWS, sampled)), "measured by qed doctor --fit")
+
+
+def _find_cache_file(request: FitRequest, settings: Settings, card: Card) -> Path:
+    """Return the file of a measurement, named by everything that it depends on."""
+    config = Path(settings.model.name) / "config.json"
+    depends = {
+        "arguments": request.arguments,
+        "config": config.read_text(encoding="utf-8") if config.is_file() else "",
+        "card": (card.name, card.capability, card.memory),
+        "versions": [qed.__version__, *map(read_version, ("torch", "transformers"))],
+    }
+    key = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:16]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "qed" / "fits" / f"{key}.json"

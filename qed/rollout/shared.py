@@ -1,0 +1,107 @@
+"""A sampler and a grader that several ranks share: each does its part of the work, and then has the results of all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from qed.rewards.grader import Grader
+from qed.sampling.base import Sampler, Sampling
+from qed.training.parallel import Parallel
+from qed.types import Completion, Grade, Group
+
+
+class SharedSampler:
+    """Samples on all ranks, each its part of the answers; all ranks call it with the same prompts and seeds.
+
+    A rank gets consecutive answers, so that it computes few prompts that another one computes too. An answer's random
+    numbers have an address of their own, so it is the same on whichever rank it is sampled, up to rounding. Other
+    attributes are those of the sampler.
+
+    Args:
+        sampler: of this rank.
+        model: whose weights the sampler reads; if it is sharded, its weights are gathered for each call.
+        parallel: the ranks.
+    """
+
+    def __init__(self, sampler: Sampler, model: nn.Module, parallel: Parallel) -> None:
+        self.__dict__.update(sampler=sampler, model=model, parallel=parallel)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.sampler, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.sampler, name, value)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        sampling: Sampling,
+        prefix_lengths: Sequence[int] = (),
+    ) -> list[list[Completion]]:
+        """Generate one completion for each seed of each prompt; see `Sampler`."""
+
+        def sample(part: Sequence[tuple[int, int]]) -> list[Completion]:
+            indices = list(dict.fromkeys(index for index, _ in part))
+            own = [[seeds[index][number] for other, number in part if other == index] for index in indices]
+            lengths = [[prefix_lengths[index] for index in indices]] if prefix_lengths else []
+            sampled = self.sampler.generate([prompts[index] for index in indices], own, sampling, *lengths)
+            return [completion for completions in sampled for completion in completions]
+
+        answers = [(index, number) for index, own in enumerate(seeds) for number in range(len(own))]
+        with self.parallel.gather_weights(self.model):
+            completions = iter(self.parallel.map_split(sample, answers))
+        return [[next(completions) for _ in own] for own in seeds]
+
+    def load(self, weights: nn.Module, version: int) -> None:
+        """Sample with these weights from now on; see `Sampler`."""
+        self.sampler.load(weights, version)
+
+
+class SharedGrader:
+    """Grades on all ranks, each its part of the groups; all ranks call it with the same groups.
+
+    Args:
+        grader: of this rank.
+        parallel: the ranks.
+    """
+
+    def __init__(self, grader: Grader, parallel: Parallel) -> None:
+        self.grader = grader
+        self.parallel = parallel
+
+    @property
+    def judge(self) -> str | None:
+        """What decides correctness; see `Grader`."""
+        return self.grader.judge
+
+    @property
+    def checks_format(self) -> bool:
+        """Whether the grades say if the format holds."""
+        return self.grader.checks_format
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """Descriptions of a user's functions."""
+        return self.grader.functions
+
+    def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
+        """Grade the answers of each group."""
+        return self.parallel.map_split(self.grader, groups)
+
+    def close(self) -> None:
+        """Stop the workers of this rank."""
+        self.grader.close()
+
+
+def share_sampler(sampler: Sampler, model: nn.Module, parallel: Parallel) -> Sampler:
+    """Return a sampler that all ranks share; of a single process its own."""
+    return sampler if parallel.world == 1 else SharedSampler(sampler, model, parallel)
+
+
+def share_grader(grader: Grader, parallel: Parallel) -> Grader:
+    """Return a grader that all ranks share; of a single process its own."""
+    return grader if parallel.world == 1 else SharedGrader(grader, parallel)

@@ -1,0 +1,73 @@
+"""Folders that are whole or absent: written under a temporary name, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from qed.guards import faults
+from qed.runs import manifest
+
+ASIDE = ".replaced-"  # the prefix of a folder that is being replaced
+TEMPORARY = ".tmp-"  # the prefix of a folder that is being written
+
+
+@contextlib.contextmanager
+def write_folder_atomically(target: Path) -> Iterator[Path]:
+    """Provide a temporary folder that replaces the target once all of its files are on the disk; see `commit`."""
+    temporary = name_temporary(target, secrets.token_hex(4))
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        commit(temporary, target)
+    finally:
+        discard(temporary, target)
+
+
+def name_temporary(target: Path, token: str) -> Path:
+    """Return the folder that is written before it replaces the target; several processes name it by the same token."""
+    return target.with_name(f"{TEMPORARY}{target.name}-{token}")
+
+
+def commit(temporary: Path, target: Path) -> None:
+    """Replace the target by a temporary folder, with all files on the disk.
+
+    Whenever the process ends, the target is the new folder or the old one. Between the two renames the old one has the
+    prefix `ASIDE`, and `restore_replaced` restores it.
+    """
+    manifest.fsync_tree(temporary)
+    faults.hit("save")
+    if target.exists():
+        target.rename(target.with_name(ASIDE + target.name))  # the same step is saved again after a resume
+        faults.hit("save")
+    temporary.rename(target)
+    faults.hit("save")
+    manifest.fsync(target.parent)
+
+
+def discard(temporary: Path, target: Path) -> None:
+    """Remove a temporary folder that has not replaced the target, and what the target has replaced if it has."""
+    remove(temporary)
+    restore_replaced(target.with_name(ASIDE + target.name))
+
+
+def restore_replaced(aside: Path) -> None:
+    """Delete a replaced folder if the new one is in place, else rename it back."""
+    target = aside.with_name(aside.name.removeprefix(ASIDE))
+    if target.exists():
+        remove(aside)
+    elif aside.exists():
+        aside.rename(target)
+
+
+def remove(path: Path) -> None:
+    """Delete a folder, file or link, and ignore errors."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            os.unlink(path)

@@ -1,0 +1,345 @@
+"""The ranks of a run: processes that each train the same model on a part of every step.
+
+All ranks run the same loop on the same data. A rank samples, grades and scores its part, and then has the results of
+all, so every rank takes the same decisions without asking. The gradient of a step is a sum over its rows, so it is the
+sum of the gradients of the ranks, however the rows are spread. Only this file and `slices.py` use torch.distributed.
+
+A model is replicated on every rank, or sharded over them by FSDP2: `fully_shard` for each block, then for the rest of
+the model, whose scoring function is registered as a forward method, so that the weights of embedding, norm and head are
+gathered for it. Gradients are summed, not averaged. Everything that runs a sharded model is a collective operation:
+each rank must do it, equally often.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import os
+import socket
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from qed import errors
+from qed.errors import Diverged, Interrupted, QedError, UsageError
+from qed.guards.heartbeats import Store
+from qed.guards.ranks import assign_failure, in_collective
+from qed.guards.signals import Stop, allow_stop_in_section
+from qed.models.families import split_head
+
+T = TypeVar("T")
+
+SCORES = "compute_scores"  # the name of the scoring function among a sharded model's forward methods
+BUCKET = 2**26  # elements of gradients that are summed in one call
+# The number of this process among those of its machine, and their number, in the environment of torchrun.
+LOCAL = (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
+STORE_SECONDS = 5  # that a request to the store of the ranks may take
+FOREVER = datetime.timedelta(days=7)  # a wait that the watchdog ends, if anything does
+
+
+@dataclass(frozen=True, eq=False)
+class Parallel:
+    """One rank among `world`; with a world of 1, the default, nothing here communicates.
+
+    `local_rank` counts the ranks of this machine, of which there are `local_world`. `shard` is `parallel.shard`: `none`
+    replicates the model, `grads` shards gradients and moments, `full` the weights too.
+    """
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    local_world: int = 1
+    shard: str = "none"
+    _gathered: set[int] = field(default_factory=set, repr=False)  # the models that `gather_weights` has gathered
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank writes the run's folder and prints."""
+        return self.rank == 0
+
+    @property
+    def shards(self) -> bool:
+        """Whether models are sharded over the ranks."""
+        return self.world > 1 and self.shard != "none"
+
+    def is_sharded(self, model: nn.Module) -> bool:
+        """Whether a model has been sharded by `shard_model`."""
+        return isinstance(model, FSDPModule)
+
+    def exchange(self, compute: Callable[[], T]) -> list[T]:
+        """Compute something on each rank, and return the results of all ranks in order.
+
+        Within `compute` a rank works alone, and may be stopped by a signal. An error of one rank is raised on all.
+        """
+        if self.world == 1:
+            return [compute()]
+        error: Exception | None = None
+        result: T | None = None
+        try:
+            with allow_stop_in_section():
+                result = compute()
+        except Exception as raised:  # noqa: BLE001 -- raised again on every rank
+            error = raised
+        outcomes = self._gather((result, _describe_error(error) if error is not None else None))
+        # An error is more than a stop, which may be its consequence.
+        failed = [
+            (described["type"] == Interrupted.__name__, rank)
+            for rank, (_, described) in enumerate(outcomes)
+            if described
+        ]
+        if failed:
+            assign_failure(prints=self.is_first)
+            rank = min(failed)[1]
+            raise error if error is not None and rank == self.rank else _rebuild_error(outcomes[rank][1] or {}, rank)
+        return [cast(T, value) for value, _ in outcomes]
+
+    def run_on_first(self, compute: Callable[[], T]) -> T:
+        """Compute something on rank 0, and return its result on all ranks; an error there is raised on all."""
+        return self.exchange(compute if self.is_first else lambda: None)[0]  # type: ignore[return-value]
+
+    def split(self, items: Sequence[T]) -> Sequence[T]:
+        """Return this rank's part of a sequence: consecutive items, as many as the other ranks have or one more."""
+        start, end = (number * len(items) // self.world for number in (self.rank, self.rank + 1))
+        return items[start:end]
+
+    def map_split(self, compute: Callable[[Sequence[T]], list[Any]], items: Sequence[T]) -> list[Any]:
+        """Compute a list from consecutive items, each rank for its part; the parts are joined in order."""
+        return [value for part in self.exchange(lambda: compute(self.split(items))) for value in part]
+
+    def agree_on_stop(self, stop: Stop) -> None:
+        """Give every rank the signals that any of them has received, at the same point of the loop."""
+        if self.world > 1:
+            gathered = self._gather((stop.received, stop.save))
+            stop.agreed = max((received for received, _ in gathered if received), default=None)
+            stop.save = any(save for _, save in gathered)
+
+    def sum_metrics(self, sums: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
+        """Add up metrics over the ranks, in their order, so that all have the same bits; `_max` ones are maxima."""
+        if self.world == 1:
+            return dict(sums)
+        total: dict[str, Tensor | float] = {}
+        for part in self._gather({name: float(value) for name, value in sums.items()}):
+            for name, value in part.items():
+                before = total.get(name)
+                total[name] = (
+                    value if before is None else max(before, value) if name.endswith("_max") else before + value
+                )
+        return total
+
+    def sum_in_place(self, tensor: Tensor) -> Tensor:
+        """Add up a tensor over the ranks."""
+        if self.world > 1:
+            with in_collective("sum"):
+                dist.all_reduce(tensor)
+        return tensor
+
+    def shard_model(self, model: nn.Module, scores: Callable[..., Any]) -> nn.Module:
+        """Shard a model over the ranks in place, if they shard models; `scores(model, …)` becomes a forward method.
+
+        Quantized weights stay whole on every rank.
+        """
+        if not self.shards or isinstance(model, FSDPModule):
+            return model
+        body, _ = split_head(model)
+        device = next(model.parameters()).device
+        mesh = init_device_mesh(device.type, (self.world,))
+        frozen = {weight for weight in model.parameters() if not (weight.is_floating_point() or weight.is_complex())}
+        reshards = self.shard == "full"
+        for layer in _list_layers(body):
+            fully_shard(layer, mesh=mesh, reshard_after_forward=reshards, ignored_params=frozen)
+        setattr(model, SCORES, scores.__get__(model))
+        fully_shard(model, mesh=mesh, reshard_after_forward=False, ignored_params=frozen)
+        register_fsdp_forward_method(model, SCORES)
+        for module in _list_sharded(model):
+            # Both are needed for a sum in every version of torch: the second alone still averages.
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)
+        # FSDP takes the module whose forward pass runs first for the root.
+        with torch.no_grad():
+            model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
+        for module in _list_sharded(model):
+            module.reshard()  # the forward pass has left complete weights in place of the shards
+        return model
+
+    def begin_microbatch(self, model: nn.Module, is_last: bool) -> None:
+        """Let a sharded model sum its gradients over the ranks in the last micro-batch of a step only."""
+        if self.shards and isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(is_last)
+            model.set_is_last_backward(is_last)
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Add up the gradients of replicated parameters over the ranks, after the last micro-batch of a step."""
+        if self.world == 1 or self.shards:
+            return
+        for bucket in _split_buckets(list(parameters)):
+            for parameter in bucket:
+                if parameter.grad is None:  # a rank without rows
+                    parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
+            gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
+            flat = self.sum_in_place(torch.cat([gradient.flatten() for gradient in gradients]))
+            for gradient, summed in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):  # type: ignore[no-untyped-call]
+                gradient.copy_(summed.view_as(gradient))
+
+    @contextmanager
+    def gather_weights(self, model: nn.Module) -> Iterator[None]:
+        """Hold the complete weights of a sharded model on each rank within the context, for reading; all ranks enter.
+
+        Within it a rank may run the model alone.
+        """
+        modules = _list_sharded(model)
+        if not modules or id(model) in self._gathered:
+            yield
+            return
+        for module in modules:
+            module.unshard()
+            # Otherwise a forward pass would free weights that the sampler still reads.
+            module.set_reshard_after_forward(False, recurse=False)
+        self._gathered.add(id(model))
+        try:
+            yield
+        finally:
+            self._gathered.discard(id(model))
+            for module in modules:
+                module.set_reshard_after_forward(self.shard == "full" and id(module) != id(model), recurse=False)
+                module.reshard()
+
+    def synchronize(self) -> None:
+        """Wait until all ranks are here, and raise the error of one that failed."""
+        if self.world > 1:
+            self.exchange(lambda: None)
+
+    def _gather(self, value: T) -> list[T]:
+        """Return the value of every rank, in their order."""
+        values: list[Any] = [None] * self.world
+        with in_collective("exchange of results"):
+            dist.all_gather_object(values, value)
+        return values
+
+    def open_store(self) -> Store:
+        """Open a key-value store that all ranks share; rank 0 holds it."""
+        timeout = datetime.timedelta(seconds=STORE_SECONDS)
+        host = os.environ.get("MASTER_ADDR") or socket.gethostname()
+        make: Any = partial(dist.TCPStore, timeout=timeout)  # type: ignore[attr-defined]
+        store = make(host, 0, is_master=True, wait_for_workers=False) if self.is_first else None
+        host, port = self._gather((host, store.port if store is not None else 0))[0]
+        return store or make(host, port, is_master=False)  # type: ignore[no-any-return]
+
+
+ALONE = Parallel()
+
+
+def join_ranks(device: torch.device | str, shard: str = "none", seconds: float = 0.0) -> Parallel:
+    """Join the other ranks, if this process was started as one of several; it leaves them when it ends.
+
+    Args:
+        device: of the model; CUDA tensors are exchanged by NCCL, all others by gloo.
+        shard: `parallel.shard`.
+        seconds: that a rank may wait for the others to start; 0 for ever.
+
+    Raises:
+        UsageError: the environment of torchrun is incomplete.
+    """
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        return ALONE
+    if not dist.is_initialized():  # an earlier run in this process, or Ray, may have joined them already
+        timeout = datetime.timedelta(seconds=seconds) if seconds else FOREVER
+        backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
+        try:
+            dist.init_process_group(backend, timeout=timeout)
+        except ValueError as error:
+            raise UsageError(
+                f"WORLD_SIZE is {world}, so this process is one of several, but it cannot find the others: {error}. "
+                "Start all of them with torchrun, or with qed METHOD --ranks N."
+            ) from error
+        atexit.register(dist.destroy_process_group)
+    local_rank, local_world = (int(os.environ.get(name, default)) for name, default in LOCAL)
+    return Parallel(dist.get_rank(), world, local_rank, local_world, shard)
+
+
+def deal_parts(costs: Sequence[float], world: int) -> list[list[int]]:
+    """Deal micro-batches to the ranks, the most expensive first, each to the rank with the least work so far.
+
+    No rank gets more than `ceil(len(costs) / world)`. Every rank computes the same result.
+    """
+    rounds = -(-len(costs) // world)
+    dealt: list[list[int]] = [[] for _ in range(world)]
+    work = [0.0] * world
+    for number in sorted(range(len(costs)), key=lambda index: (-costs[index], index)):
+        rank = min((rank for rank in range(world) if len(dealt[rank]) < rounds), key=lambda rank: (work[rank], rank))
+        dealt[rank].append(number)
+        work[rank] += costs[number]
+    return dealt
+
+
+def take_part(full: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor sharded as another one is; every rank has all of it. Without sharding it is returned as it is."""
+    if not isinstance(like, DTensor):
+        return full
+    return distribute_tensor(full.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def read_full(tensor: Tensor) -> Tensor:
+    """Return all of a sharded tensor, which is a collective operation; any other as it is."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def call_scores(model: nn.Module, scores: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Call `scores(model, …)`, by its forward method if the model is sharded."""
+    if isinstance(model, FSDPModule):
+        result: T = getattr(model, SCORES)(*arguments, **options)
+        return result
+    return scores(model, *arguments, **options)
+
+
+def _list_layers(body: nn.Module) -> list[nn.Module]:
+    """Return the blocks of a decoder: the modules of its longest list."""
+    lists = [list(module) for module in body.modules() if isinstance(module, nn.ModuleList)]
+    return max(lists, key=len, default=[])
+
+
+def _list_sharded(model: nn.Module) -> list[FSDPModule]:
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]
+
+
+def _split_buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Split parameters into buckets of one dtype, of about `BUCKET` elements."""
+    bucket: list[nn.Parameter] = []
+    for parameter in parameters:
+        if bucket and (bucket[0].dtype != parameter.dtype or sum(each.numel() for each in bucket) >= BUCKET):
+            yield bucket
+            bucket = []
+        bucket.append(parameter)
+    if bucket:
+        yield bucket
+
+
+def _describe_error(error: Exception) -> dict[str, Any]:
+    """Describe an error for the other ranks."""
+    known = isinstance(error, QedError)
+    text = str(error) if known else "".join(traceback.format_exception_only(error)).strip()
+    rollouts = error.rollouts if isinstance(error, Diverged) else ()
+    code = error.exit_code if isinstance(error, QedError) else QedError.exit_code
+    return {"type": type(error).__name__ if known else "", "text": text, "code": code, "rollouts": rollouts}
+
+
+def _rebuild_error(described: Mapping[str, Any], rank: int) -> QedError:
+    """Return the error that another rank has described."""
+    if described["type"] == Interrupted.__name__:
+        return Interrupted(described["text"], described["code"])
+    if described["type"] == Diverged.__name__:
+        return Diverged(described["text"], described["rollouts"])
+    kind = getattr(errors, described["type"], None)
+    if isinstance(kind, type) and issubclass(kind, QedError):
+        return kind(described["text"])
+    return QedError(f"Rank {rank} failed: {described['text']}. Its log has the traceback.")

@@ -1,0 +1,154 @@
+"""The GPU kit with tiny shapes on a CPU: what it measures, and that it ends in time with what it has."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import gpu
+import pytest
+import torch
+from gpu_parts import part, step
+from gpu_parts.ceilings import Work
+from gpu_parts.report import Report, format_table
+from gpu_parts.shapes import SHAPES, make_model, shrink
+from torch import nn
+
+from qed.training.learner import Learner
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Report:
+    found = Report(tmp_path / "gpu.json")
+    found.add_part("ceilings", bytes_per_s=1e11, flop_per_s=1e12)
+    return found
+
+
+def run_part(name: str, report: Report, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    told = {"name": name, "report": str(report.path), "device": "cpu", "tiny": True, "seconds": 60}
+    monkeypatch.setattr("sys.argv", ["part", json.dumps(told)])
+    with torch.random.fork_rng():
+        try:
+            part.main()
+        finally:
+            torch.set_float32_matmul_precision("highest")
+    found: dict[str, Any] = report.read()["parts"][name]
+    return found
+
+
+@pytest.mark.parametrize("name", ["0.5b", "7b-lora"])
+def test_a_step_is_measured_by_stage(name: str, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_part(name, report, monkeypatch)
+    assert found["rounds"] == 1 + step.ROUNDS
+    assert set(found["seconds"]) == set(step.STAGES)
+    assert found["grad_norm"] > 0
+    assert 0 < found["mismatch"] < 0.01
+    assert 0 < found["sampler"]["share_of_floor"] < 1
+    assert 0 < found["learner"]["share_of_peak"] < 1
+    assert found["memory"]["estimated_gib"] > 0
+    assert name in format_table(report.read())
+
+
+def test_the_ceilings_and_generate_are_measured(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_parts.ceilings.REPEATS", 1)
+    assert min(run_part("ceilings", report, monkeypatch).values()) > 0
+    assert run_part("generate", report, monkeypatch)["tokens_per_s"] > 0
+
+
+@pytest.mark.slow
+def test_trl_makes_the_same_step(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("trl")
+    found = run_part("trl", report, monkeypatch)
+    assert found["steps"] == 3
+    assert found["step_s"] > 0
+
+
+def test_what_does_not_fit_is_tried_smaller(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+    update = Learner.update
+
+    def fail_twice(self: Learner, *arguments: Any) -> dict[str, float]:
+        tried.append(self.settings.tokens_per_microbatch)
+        if len(tried) < 3:
+            raise torch.OutOfMemoryError("pretended")
+        return update(self, *arguments)
+
+    monkeypatch.setattr(Learner, "update", fail_twice)
+    found = run_part("0.5b", report, monkeypatch)
+    assert tried[:3] == [1 << 16, 1 << 16, 1 << 15], "activation checkpointing first, then half of the tokens"
+    assert found["settings"]["gradient_checkpointing"]
+    assert found["out_of_memory_at"]["tokens_per_microbatch"] == 1 << 16
+    monkeypatch.setattr(step, "LEAST_TOKENS", 1 << 16)
+    monkeypatch.setattr(Learner, "update", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("pretended")))
+    assert run_part("1.5b", report, monkeypatch)["failed"] == "out of memory at every size"
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_least_work_counts_every_weight(name: str) -> None:
+    shape = shrink(SHAPES[name])
+    model = make_model(shape, CPU, checkpointing=False)
+    linear = [
+        (path, module.weight.numel())
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Linear) and "lora_" not in path
+    ]
+    work = Work(shape)
+    assert sum(count for path, count in linear if path != "lm_head") == work.blocks
+    assert work.head == shape.width * shape.vocabulary
+
+
+@pytest.mark.parametrize(("name", "millions"), [("0.5b", 494), ("1.5b", 1544), ("7b-lora", 7616)])
+def test_the_shapes_are_those_of_the_published_models(name: str, millions: int) -> None:
+    shape = SHAPES[name]
+    work = Work(shape)
+    biases = shape.layers * (shape.width + 2 * shape.kv_heads * shape.width // shape.heads)
+    norms = (2 * shape.layers + 1) * shape.width
+    total = work.blocks + (1 if shape.tied else 2) * work.head + biases + norms
+    assert round(total / 1e6) == millions
+
+
+def run_kit(out: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, dict[str, Any]]:
+    monkeypatch.setattr("sys.argv", ["gpu.py", "--json", str(out), *arguments])
+    code = gpu.main()
+    return code, json.loads(out.read_text()) if out.exists() else {}
+
+
+def test_without_a_card_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert run_kit(tmp_path / "a.json", monkeypatch) == (2, {})
+    assert "There is no CUDA device here" in capsys.readouterr().err
+
+
+def test_without_time_every_part_is_skipped_with_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = run_kit(tmp_path / "a.json", monkeypatch, "--device", "cpu", "--tiny", "--minutes", "0.01")
+    assert code == 0
+    assert all("are left, and it needs" in one["skipped"] for one in found["parts"].values())
+    assert list(found["parts"]) == list(gpu.PARTS)
+    assert capsys.readouterr().out.count("skipped: ") == len(gpu.PARTS)
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "ends"),
+    [("import sys; sys.exit('no such thing')", "failed", 1), ("import time; time.sleep(60)", "cut_off", 0)],
+)
+def test_a_part_that_fails_or_hangs_ends_no_other(
+    code: str, state: str, ends: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part is a process with a deadline; the exit code says whether one failed."""
+    monkeypatch.setattr(gpu, "PARTS", {"ceilings": (1, 1), "checks": (1, 1)})
+    monkeypatch.setattr(gpu, "TINY_LEAST", 0.1)
+    monkeypatch.setattr(gpu, "CHILD", (sys.executable, "-c", code))
+    found_code, found = run_kit(tmp_path / "a.json", monkeypatch, "--device", "cpu", "--tiny", "--minutes", "0.02")
+    assert found_code == ends
+    assert state in found["parts"]["ceilings"]
+    assert "ended" in found
+    if state == "failed":
+        assert found["parts"]["checks"]["failed"] == "no such thing"
