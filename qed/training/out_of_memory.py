@@ -114,12 +114,25 @@ class MicrobatchBudget:
         return compute()
 
 
-def share_budget(tokens: int, parallel: Parallel) -> MicrobatchBudget:
-    """Return a budget on which all ranks agree.
+class SingleTry(MicrobatchBudget):
+    """A budget of ranks that wait for each other within a micro-batch, so that none can repeat it alone."""
 
-    The ranks of a sharded model wait for each other within a micro-batch, so none can repeat it alone.
-    """
-    return MicrobatchBudget(tokens, lambda own: parallel.exchange(lambda: own), repeats=not parallel.shards)
+    def repeat(self, compute: Callable[[], Result], clear: Callable[[], None] | None = None) -> Result:
+        """Return the result of a function.
+
+        Raises:
+            QedError: memory ran out; it says how to resume.
+        """
+        half = max(1, self.tokens // 2)
+        advice = f"a micro-batch. Resume with --resume and --learner.tokens_per_microbatch {half}"
+        with explain_out_of_memory(advice):
+            return compute()
+
+
+def share_budget(tokens: int, parallel: Parallel) -> MicrobatchBudget:
+    """Return a budget on which all ranks agree; those of a sharded model cannot repeat a micro-batch."""
+    kind = SingleTry if parallel.shards else MicrobatchBudget
+    return kind(tokens, lambda own: parallel.exchange(lambda: own))
 
 
 @contextmanager
@@ -130,5 +143,5 @@ def explain_out_of_memory(what: str) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        first = str(error).split("\n")[0][:300]
-        raise QedError(f"The device's memory does not hold {what}: {first} {WHAT_FITS}") from error
+        first = str(error).split("\n")[0][:300].rstrip(".")
+        raise QedError(f"The device's memory does not hold {what}: {first}. {WHAT_FITS}") from error

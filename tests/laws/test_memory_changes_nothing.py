@@ -8,9 +8,11 @@ import random
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -31,8 +33,9 @@ from qed.runs.run import read_lines
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native.sampler import NativeSampler
+from qed.training.batch import collate, cut_microbatches
 from qed.training.learner import Learner
-from qed.training.out_of_memory import Outcome, choose_budget, explain_out_of_memory
+from qed.training.out_of_memory import MicrobatchBudget, Outcome, choose_budget, explain_out_of_memory
 from qed.training.scoring import score_with
 
 MESSAGES = [
@@ -128,6 +131,41 @@ def test_all_processes_choose_the_same(parts: list[tuple[bool, int]], budget: in
         assert all(chosen <= tokens / 2 for failed, tokens in parts if failed)
         with pytest.raises(QedError, match="a micro-batch of 7 tokens, which cannot be cut"):
             choose_budget([*outcomes, Outcome(True, 7, alone=True)], budget)
+
+
+def test_ranks_repeat_together() -> None:
+    """One of two runs out of memory: both compute again, with the same budget."""
+    barrier, shared = Barrier(2), dict[int, Outcome]()
+    batch = collate(ROLLOUTS)
+
+    def build(rank: int) -> MicrobatchBudget:
+        def join(own: Outcome) -> list[Outcome]:
+            shared[rank] = own
+            barrier.wait(10)
+            both = [shared[0], shared[1]]
+            barrier.wait(10)
+            return both
+
+        return MicrobatchBudget(100, join)
+
+    def work(rank: int) -> tuple[int, int, int]:
+        budget, calls = build(rank), 0
+
+        def compute() -> int:
+            nonlocal calls
+            calls += 1
+            for rows in budget.watch(cut_microbatches(batch, budget.tokens), batch):
+                if rank == 1 and len(rows) > 2:
+                    raise MemoryError
+            return rank
+
+        return budget.repeat(compute), budget.tokens, calls
+
+    with ThreadPoolExecutor(2) as pool:
+        (first, *one), (second, *other) = pool.map(work, range(2))
+    assert (first, second) == (0, 1)
+    assert one == other
+    assert one[1] > 1
 
 
 @pytest.mark.parametrize("packing", [True, False])
