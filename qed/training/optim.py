@@ -183,11 +183,12 @@ def read_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -
     }
 
 
+@torch.no_grad()
 def list_state_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Return the tensors of the optimizer's state, each once."""
+    """Return the tensors of the optimizer's state, each once; of sharded ones those of this process."""
     states = optimizer.list_states() if isinstance(optimizer, MasterOptimizer) else optimizer.state
-    tensors = (value for state in states.values() for value in state.values() if isinstance(value, Tensor))
-    return list({id(tensor): tensor for tensor in tensors}.values())
+    values = (value for state in states.values() for value in state.values() if isinstance(value, Tensor))
+    return list({id(tensor): tensor for tensor in map(get_local, values)}.values())
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Part]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from cutting import SMALL, assert_same, by_chance, cut, run_small, write_data
 from making import make_model, make_rollout
 from safetensors.torch import load_file
@@ -17,6 +18,10 @@ from qed.algorithms.sft import Sft
 from qed.config.settings import LearnerSettings, ModelSettings
 from qed.errors import UsageError
 from qed.models.precision import cast_weights, compute_in
+from qed.rollout.sampler_check import check_sampler
+from qed.sampling.base import Sampling
+from qed.sampling.hf import HFSampler
+from qed.sampling.native.sampler import NativeSampler
 from qed.training.learner import Learner
 from qed.training.masters import MASTER
 from qed.training.optim import (
@@ -25,6 +30,7 @@ from qed.training.optim import (
     read_optimizer_tensors,
     reset_optimizer,
 )
+from qed.training.scoring import score_with
 
 KINDS = ["adamw", "adamw_offload"]
 
@@ -200,3 +206,26 @@ def test_the_context_of_half_precision_is_autocast() -> None:
         assert torch.is_autocast_enabled("cpu")
     with compute_in("cpu", torch.float32):
         assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("sampler", [NativeSampler, HFSampler])
+@pytest.mark.parametrize("name", ["Qwen2", "Llama", "Gemma2"])
+def test_samplers_read_bfloat16_weights(name: str, sampler: type[HFSampler]) -> None:
+    torch.manual_seed(0)
+    shape = {"vocab_size": 97, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}
+    config = getattr(transformers, f"{name}Config")(**shape, pad_token_id=0, bos_token_id=None, eos_token_id=1)
+    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    cast_weights(model, torch.bfloat16)
+    prompts = [tuple(random.Random(length).randrange(3, 97) for _ in range(length)) for length in (5, 21, 40)]
+    check = check_sampler(
+        sampler(model, None, (1,), 8, torch.bfloat16),
+        score_with(model, 0.7),
+        [prompts[:2], prompts[2:]],
+        Sampling(0.7, 12),
+        torch.bfloat16,
+        (0, "bfloat16"),
+    )
+    assert check.tokens > 50
+    assert check.passed
+    assert check.mean < 0.01
