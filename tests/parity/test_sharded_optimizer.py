@@ -41,7 +41,8 @@ def train(kind: str, dtype: torch.dtype, mesh: object = None) -> list[Tensor]:
             load_optimizer_tensors(optimizer, model, saved)
         source = torch.Generator().manual_seed(step + 1)
         for parameter in model.values():
-            gradient = torch.randn(parameter.shape, generator=source)
+            # FSDP gives the gradient of a sharded weight in the weight's dtype.
+            gradient = torch.randn(parameter.shape, generator=source).to(dtype).to(parameter.grad_dtype)
             parameter.grad = gradient if mesh is None else distribute_tensor(gradient, mesh, [Shard(0)])
         optimizer.step()
     return [weight.detach().full_tensor() if mesh is not None else weight.detach() for weight in model.values()]
