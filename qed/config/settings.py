@@ -290,6 +290,8 @@ class RunSettings:
     """With run.keep_last, the number of checkpoints with the best validation accuracy to keep."""
     save_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Precision of a checkpoint's hf/; weights with a higher one are also saved exactly, for resuming."""
+    save_async: bool = False
+    """Write checkpoints in the background while training goes on, from a copy of the state in host memory."""
     save_rollouts: bool = True
     """Save every rollout, compressed."""
     on_no_signal: Literal["stop", "warn"] = "stop"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from qed.config.field_names import changed_fields, replace_fields
 from qed.config.phases import Settings
+from qed.errors import Interrupted, QedError
 from qed.loops.ema_reference import EMAReference
 from qed.loops.non_finite import NonFinitePolicy
 from qed.loops.setup import Setup
 from qed.rollout.collector import RolloutCollector
 from qed.rollout.stages import Stream
-from qed.runs import manifest
 from qed.training import checkpoints
 from qed.training.best import keep_best
-from qed.training.checkpoint_writer import Content, build_ranks, save_checkpoint
+from qed.training.checkpoint_writer import CheckpointWriter, Content, build_ranks, save_checkpoint
 from qed.training.learner import Learner
 
 
@@ -54,6 +56,7 @@ class Checkpointer:
         self.stream: Stream[Any] | None = None
         self.collector: RolloutCollector | None = None
         state = setup.read_state()
+        setup.best = state.get("best") if setup.best is None else setup.best
         self.first = self.step = max(offset, state["step"])
         last = offset + settings.learner.steps
         self.resumes = offset < state["step"] <= last and state.get("phase") == name
@@ -80,38 +83,57 @@ class Checkpointer:
         self.setup.signal_steps += has_gradient
 
     def complete_step(self, step: int) -> None:
-        """Mark a step as complete: from now on `save` saves this step."""
+        """Mark a step as complete: from now on `save` saves this step.
+
+        Raises:
+            QedError: a checkpoint could not be written in the background.
+        """
+        if self.settings.run.save_async:
+            self.setup.parallel.exchange(self.setup.saver.check)
         self.step = step
         self.position = self.stream.position if self.stream else 0
         self._copied = self.collector and self.collector.copy()
 
-    def save(self, scores: Mapping[int, float], best: bool = False) -> None:
+    def save(self, scores: Mapping[int, float], best: bool = False, last: bool = False) -> None:
         """Save the last complete step unless it is saved, and delete the checkpoints that `run.keep_*` does not keep.
+
+        With `run.save_async` this returns once the state is copied, and waits for the checkpoint before it first.
 
         Args:
             scores: the validation score of each evaluated step.
             best: whether BEST is to name this step from now on.
+            last: whether training does not go on, so that nothing is written in the background.
+
+        Raises:
+            QedError: the disk is full or cannot be written, now or for the checkpoint before.
         """
-        run = self.setup.run
-        parallel = self.setup.parallel
-        best_step = parallel.run_on_first(lambda: manifest.read_pointer(run.folder, "BEST"))
-        if self.step == self._saved and (best_step == self.step or not best):
+        run, saver, parallel = self.setup.run, self.setup.saver, self.setup.parallel
+        if self.step == self._saved and not best and not last:
             return
         with self.setup.timer("save"):
-            state = self._build_state() | {"best": self.step if best else best_step}
+            parallel.exchange(saver.wait)
+            if self.step == self._saved and (self.setup.best == self.step or not best):
+                return
+            if best:
+                self.setup.best = self.step
+            state = self._build_state() | {"best": self.setup.best}
             rows = self._copied.to_rows() if self._copied else []
             tensors = {**self.learner.state(), **self.ema_reference.state()}
             content = Content(tensors, state, rows, self.settings.run.save_dtype)
-            ranks = build_ranks(parallel)
-            save_checkpoint(run, self.step, self.setup.model, self.setup.tokenizer, content, ranks)
+            background = saver if self.settings.run.save_async and not last else None
+            then = partial(self._settle, self.step, dict(scores), best)
+            target, ranks = checkpoints.name_folder(run.folder, self.step), build_ranks(parallel)
+            writer = CheckpointWriter(run, self.step, self.setup.model, self.setup.tokenizer, target, content, ranks)
+            save_checkpoint(writer, then, background)
             self._saved = self.step
-            parallel.run_on_first(lambda: self._select(scores, best))
 
-    def _select(self, scores: Mapping[int, float], best: bool) -> None:
-        """Point BEST to the saved step if it is the best, and delete the checkpoints that are not kept."""
+    def _settle(self, step: int, scores: Mapping[int, float], best: bool) -> None:
+        """Point to a step's checkpoint, which is complete, and delete those that are not kept."""
+        run = self.setup.run
+        checkpoints.set_pointer(run, "LATEST", step)
         if best:
-            checkpoints.set_pointer(self.setup.run, "BEST", self.step)
-        keep_best(self.setup.run, self.settings.run, scores, self.setup.boundaries)
+            checkpoints.set_pointer(run, "BEST", step)
+        keep_best(run, self.settings.run, scores, self.setup.boundaries)
 
     def _load_tensors(self, moves: int) -> None:
         """Load the optimizer's state, and the reference model after `moves` updates, from the checkpoint."""
@@ -136,3 +158,24 @@ class Checkpointer:
     def _list_adapted_coefficients(self) -> dict[str, Any]:
         """Return the coefficients that the algorithm itself has changed since the phase began."""
         return changed_fields(self.learner.algorithm, self.settings.algorithm)
+
+
+@contextmanager
+def finish_saving(setup: Setup) -> Iterator[None]:
+    """Wait for a checkpoint that is being written in the background, however the work within the context ends.
+
+    Raises:
+        QedError: it cannot be written. If the work fails too, that is only said, and the work's own error is raised,
+            unless that is a stop, which says that the last step is saved.
+    """
+    try:
+        yield
+    except Exception as cause:
+        try:
+            setup.saver.wait()
+        except QedError as error:
+            if isinstance(cause, Interrupted):
+                raise error from cause
+            setup.console.say(str(error))
+        raise
+    setup.parallel.exchange(setup.saver.wait)

@@ -37,6 +37,8 @@ PROMPT = 512  # tokens of the longest prompt, where data.max_prompt_tokens sets 
 # More tokens or rows than these at once are no faster on a card of today, and leave less memory.
 MOST_TOKENS, MOST_ROWS = 1 << 16, 1 << 10
 LEAST_TOKENS, LEAST_ROWS = 1 << 10, 8
+# With so many tokens at once a card is busy: smaller micro-batches take less of its time than activation checkpointing.
+ENOUGH_TOKENS = 4096
 SAVES, SHORT = 10, 20  # checkpoints in a run; one of fewer steps than SHORT is saved at its end only
 SAVE_STEPS = 100  # steps between checkpoints, where learner.epochs leaves the number of steps open
 KEPT = 2  # newest checkpoints that are kept
@@ -147,15 +149,16 @@ def _choose_precision(choices: _Choices, card: Card) -> None:
 
 
 def _choose_checkpointing(choices: _Choices, shape: Shape, card: Card) -> None:
-    """Turn activation checkpointing on where a micro-batch of the set size is estimated not to fit without it."""
-    settings = choices.phase
-    needed, allowed = estimate_peak(shape, settings), (1 - MARGIN) * card.memory
-    fits = needed <= allowed
+    """Turn activation checkpointing on where a micro-batch worth having is estimated not to fit without it."""
+    settings, path = choices.phase, f"{choices.list_learners()[-1]}.tokens_per_microbatch"
+    tokens = settings.learner.tokens_per_microbatch if choices.is_given(path) else ENOUGH_TOKENS
+    settings = replace(settings, learner=replace(settings.learner, tokens_per_microbatch=tokens))
+    needed = estimate_peak(shape, settings)
     reason = (
-        f"a micro-batch of {settings.learner.tokens_per_microbatch:,} tokens takes about {needed / GIB:.1f} GiB "
-        f"without it, of {card.memory / GIB:.1f} GiB"
+        f"with a micro-batch of {tokens:,} tokens a step takes about {needed / GIB:.1f} GiB without it, of "
+        f"{card.memory / GIB:.1f} GiB"
     )
-    choices.set("model.gradient_checkpointing", not fits, reason)
+    choices.set("model.gradient_checkpointing", needed > (1 - MARGIN) * card.memory, reason)
 
 
 def _choose_sizes(choices: _Choices, shape: Shape, around: Surroundings) -> None:

@@ -53,9 +53,12 @@ from qed.runs.run import Launch, Run, write_whole
 
 SECONDS = 600  # after which a measurement is given up
 FREE_SHARE = 0.9  # of the card: with less, other programs use it, and a measurement is good for this run alone
-# Settings of the learner that its memory depends on; all of the model's do, but those below.
-LEARNER = ("optimizer", "packing", "compile")
-NOT_OF_MEMORY = ("name", "revision")
+# Settings that memory does not depend on, or that are measured.
+NOT_OF_MEMORY = {
+    *("name", "revision"),
+    *("steps", "epochs", "batch_size", "passes", "tokens_per_microbatch", "lr", "schedule", "warmup_steps"),
+    *("warmup_ratio", "betas", "weight_decay", "clip_norm", "skip_norm"),
+}
 # The child uses the parent's import path, also where qed is not installed, and ends with its parent.
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from qed.guards.parents import die_with_parent; "
@@ -164,21 +167,19 @@ def measure_sizes(
 
 def build_request(settings: Settings) -> FitRequest:
     """Build the arguments of `qed doctor` that measure a phase: the settings that its memory depends on."""
-    sampling, default = settings.sampling, ModelSettings()
-    answer = sampling.max_tokens
-    prompt = find_longest_prompt(settings)
-    given: dict[str, Any] = {
-        f"model.{part.name}": getattr(settings.model, part.name)
-        for part in fields(ModelSettings)
-        if part.name not in NOT_OF_MEMORY and getattr(settings.model, part.name) != getattr(default, part.name)
+    sampling = settings.sampling
+    prompt, answer = find_longest_prompt(settings), sampling.max_tokens
+    given = {
+        f"{name}.{part.name}": value
+        for name, section, default in (
+            ("model", settings.model, ModelSettings()),
+            ("learner", settings.learner, LearnerSettings()),
+        )
+        for part in fields(section)
+        if part.name not in NOT_OF_MEMORY and (value := getattr(section, part.name)) != getattr(default, part.name)
     }
     if settings.model.revision:
         given["model.revision"] = settings.model.revision
-    given |= {
-        f"learner.{name}": getattr(settings.learner, name)
-        for name in LEARNER
-        if getattr(settings.learner, name) != getattr(LearnerSettings(), name)
-    }
     given["run.matmul_precision"] = settings.run.matmul_precision
     given["sampling.sampler"] = sampling.sampler
     if settings.algorithm.reference:

@@ -37,6 +37,7 @@ from qed.rollout.collector import RolloutCollector
 from qed.rollout.stages import Stream, flatten
 from qed.runs.metric_names import read_metrics
 from qed.runs.run import Row
+from qed.training.attention import list_faults
 from qed.training.learner import Learner
 from qed.types import Groups, Rollout
 
@@ -73,6 +74,9 @@ class Phase:
         self.ema_reference = EMAReference(self.learner.reference, setup.model, every, mix, parallel=setup.parallel)
         if settings.learner.packing and not self.learner.packing:
             setup.console.say(f"{name}: this model cannot separate packed sequences, so batches are padded.")
+        for reason in list_faults():
+            setup.console.say(f"{name}: attention of packed rows is computed by spans, with more memory. {reason}")
+            setup.run.event("attention_by_spans", phase=name, reason=reason)
         if settings.algorithm.restarts_each_step:
             self.learner.set_initial_weights(load_initial_weights(setup, settings, offset))
         self.non_finite = NonFinitePolicy(setup, settings.run.non_finite_skips)
@@ -190,7 +194,7 @@ class Phase:
 
     def save_and_describe_exit(self) -> str:
         """Save the last complete step after a stop signal, and return a message that says how to resume."""
-        self.checkpointer.save(self.evaluator.scores)
+        self.checkpointer.save(self.evaluator.scores, last=True)
         received = self.setup.stop.received or self.setup.stop.agreed
         name = received.name if received else "a signal"
         return (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -22,13 +21,13 @@ from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
-from qed.guards.ranks import RankMonitor, watch_ranks
 from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
+from qed.loops.ranks import open_records, watch_other_ranks
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
 from qed.models.threads import describe_compute, restore_precision, set_compute
@@ -40,13 +39,13 @@ from qed.rollout.shared import share_grader, share_sampler
 from qed.runs import disk
 from qed.runs.environment import describe_environment
 from qed.runs.folder import lock_folder, open_folder
-from qed.runs.follower import FollowerRun
 from qed.runs.log import copy_warnings
 from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run
 from qed.sampling.base import Sampler
 from qed.trackers.start import RunTrackers, require_installed
 from qed.training import checkpoints
+from qed.training.background import BackgroundSaver
 from qed.training.checkpoint_size import checkpoint_bytes
 from qed.training.parallel import Parallel, join_ranks
 from qed.types import Problem
@@ -78,6 +77,8 @@ class Setup:
     last: int = 0  # the last step of the current phase
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the current step
+    best: int | None = None  # the step that BEST names
+    saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
     save_and_describe_exit: Callable[[], str] | None = None
@@ -124,10 +125,10 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         watch_signals() as stop,
         lock_folder(folder) if parallel.is_first else nullcontext(),
         RunTrackers(settings.run.trackers if parallel.is_first else (), console) as trackers,
-        _open_records(folder, launch, parallel) as run,
+        open_records(folder, launch, parallel) as run,
         threads.restore_threads(),
         watch_run(run, settings.run.watchdog, parallel.is_first),
-        _watch_ranks(parallel, stop, settings.run.watchdog, run),
+        watch_other_ranks(parallel, stop, settings.run.watchdog, run),
         copy_warnings(run.log_line),
     ):
         console.log = run.log_line
@@ -150,47 +151,12 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
             console.end_phase()
 
 
-@contextmanager
-def _watch_ranks(parallel: Parallel, stop: Stop, seconds: float, run: Run) -> Iterator[None]:
-    """Exchange heartbeats with the other ranks; where one is lost, say which.
-
-    Raises:
-        RankLost: an operation of all ranks failed, because one has ended.
-    """
-    if parallel.world == 1:
-        yield
-        return
-    # The lowest rank that is left writes the event, even if it is not rank 0.
-    monitor = RankMonitor(parallel.open_store(), parallel.rank, parallel.world, stop, seconds, partial(Run.event, run))
-    with watch_ranks(monitor):
-        try:
-            yield
-        except RuntimeError as error:  # what torch.distributed raises
-            lost = monitor.find_lost()
-            if lost is None:
-                raise
-            raise lost from error
-
-
 def _settle_settings(
     settings: Settings | PipelineSettings, launch: Launch, device: torch.device, run: Run, console: Console
 ) -> tuple[Settings | PipelineSettings, Launch]:
     """Return the settings with the defaults of the device, or those of the run that is resumed."""
     settings, launch = settle_device_defaults(settings, launch, device, run, console)
     return restore_precision(settings, run.folder, launch), launch
-
-
-def _open_records(folder: Path, launch: Launch, parallel: Parallel) -> Run:
-    """Open a run's folder for writing; on other ranks than the first for their own logs only.
-
-    Raises:
-        UsageError: another rank does not see the folder.
-    """
-    run = Run(folder, launch.home) if parallel.is_first else None
-    attempt = parallel.run_on_first(lambda: run.attempt if run is not None else 0)
-    follower = FollowerRun(folder, launch.home, attempt, parallel.rank)
-    parallel.exchange(lambda: follower.require_shared(socket.gethostname()))
-    return run or follower
 
 
 @contextmanager

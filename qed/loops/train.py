@@ -9,6 +9,7 @@ from typing import Any
 from qed.config.phases import PipelineSettings, Settings
 from qed.data.splits import VALIDATION
 from qed.errors import Diverged, Interrupted, NothingTrained
+from qed.loops.checkpointer import finish_saving
 from qed.loops.epochs import recall_steps
 from qed.loops.non_finite import describe_end
 from qed.loops.online import train_online
@@ -69,7 +70,8 @@ def run_phase(setup: Setup, settings: Settings, offset: int = 0) -> None:
     algorithm = settings.algorithm
     loop = train_online if algorithm.online else train_preferences if algorithm.together == 2 else train_sft
     try:
-        loop(setup, settings, name, offset)
+        with finish_saving(setup):
+            loop(setup, settings, name, offset)
     except Diverged as error:
         raise describe_end(setup, error) from error
     except Interrupted as stopped:

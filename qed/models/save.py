@@ -7,8 +7,10 @@ comes. The files are those of `save_pretrained`, with the same bytes where they 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -80,16 +82,19 @@ class ModelFiles:
         adapted = lora.has_adapters(model)
         sources = lora.list_merged(model) if adapted else _list_sources(model)
         self.shell = qlora.build_unquantized_shell(model) if adapted else model
-        self.dtype = dtype
         sources = _drop_tied(model, sources)
         # A precision above that of the weights would only take space.
         dtype = dtype if dtype and _rounds(sources.values(), getattr(torch, dtype)) else ""
-        names = _find_names_in_file(self.shell, sources)
-        self.streamed = names is not None
-        weights = [
-            Weight.of(file_name, sources[name], dtype)
-            for name, file_name in (names or {name: name for name in sources}).items()
-        ]
+        kinds = {
+            str(source.dtype).removeprefix("torch.") for source in sources.values() if source.dtype.is_floating_point
+        }
+        self.dtype = dtype or (kinds.pop() if len(kinds) == 1 else "")  # in config.json
+        try:
+            converted = _convert_sources(self.shell, sources)
+        except Exception:  # noqa: BLE001 -- a conversion that needs numbers fails on tensors without data
+            converted = None
+        self.streamed = converted is not None
+        weights = [Weight.of(name, source, dtype) for name, source in (converted or sources).items()]
         files = _cut_into_files(weights) if self.streamed else [("", weights)]
         self.cuts = [(file, len(each)) for file, each in files]  # the files, and how many weights each has
         self.weights = [weight for _, each in files for weight in each]  # in the order in which the ranks gather them
@@ -202,15 +207,63 @@ def _drop_tied(model: Any, sources: dict[str, Source]) -> dict[str, Source]:
     return {name: source for name, source in sources.items() if name not in copies}
 
 
-def _find_names_in_file(model: Any, sources: dict[str, Source]) -> dict[str, str] | None:
-    """Return the names that transformers gives weights on saving, in its order; None where it changes tensors too."""
+def _convert_sources(model: Any, sources: dict[str, Source]) -> dict[str, Source] | None:
+    """Return the tensors of the file under their names there, in the order of `save_pretrained`.
+
+    Of some families transformers saves other tensors than the model has, such as one for each expert of a stack. They
+    are converted layer by layer.
+
+    Returns:
+        None where a tensor of the file cannot be made from a single layer.
+    """
     if any(source.dtype not in DTYPES for source in sources.values()):
         return None
     empty = {name: torch.empty(source.shape, dtype=source.dtype, device="meta") for name, source in sources.items()}
     names = {id(tensor): name for name, tensor in empty.items()}
     reverted = revert_weight_conversion(model, dict(empty))
-    renamed = {names[id(tensor)]: name for name, tensor in reverted.items() if id(tensor) in names}
-    return renamed if len(renamed) == len(reverted) == len(sources) else None
+    same = {name: sources[names[id(tensor)]] for name, tensor in reverted.items() if id(tensor) in names}
+    left = sources.keys() - {names[id(tensor)] for tensor in reverted.values() if id(tensor) in names}
+    made: dict[str, Source] = {}
+    for layer in sorted({_find_layer(name) for name in left}):
+        inputs = {name: source for name, source in sources.items() if name in left and _find_layer(name) == layer}
+        made |= _Conversion(model, inputs).list_outputs({name: empty[name] for name in inputs})
+    expected = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in reverted.items() if name not in same}
+    if {name: (source.shape, source.dtype) for name, source in made.items()} != expected:
+        return None
+    both = same | made
+    return {name: both[name] for name in reverted}
+
+
+def _find_layer(name: str) -> str:
+    """Return the start of a weight's name up to its first number."""
+    return name[: found.end()] if (found := re.search(r"\.\d+\.", name)) else ""
+
+
+class _Conversion:
+    """The weights of a layer in the form of the file: gathered and converted when the first of them is read.
+
+    Args:
+        model: of transformers, which knows the conversion.
+        inputs: the weights of the layer that are converted.
+    """
+
+    def __init__(self, model: Any, inputs: dict[str, Source]) -> None:
+        self.model, self.inputs = model, inputs
+        self.sharded = any(source.sharded for source in inputs.values())
+        self.outputs: dict[str, Tensor] = {}  # those that have not been read yet
+
+    def list_outputs(self, empty: dict[str, Tensor]) -> dict[str, Source]:
+        """Return the converted weights as sources, from the inputs without data."""
+        return {
+            name: Source(tuple(tensor.shape), tensor.dtype, partial(self._read, name), self.sharded)
+            for name, tensor in revert_weight_conversion(self.model, empty).items()
+        }
+
+    def _read(self, name: str) -> Tensor:
+        if name not in self.outputs:
+            whole = {key: source.read().detach() for key, source in self.inputs.items()}
+            self.outputs = revert_weight_conversion(self.model, whole)
+        return self.outputs.pop(name)
 
 
 def _cut_into_files(weights: Sequence[Weight]) -> list[tuple[str, list[Weight]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +26,14 @@ from qed.models.save import ModelFiles, list_exact_weights
 from qed.runs import disk, manifest
 from qed.runs.run import Row, Run
 from qed.training import folders
+from qed.training.background import BackgroundSaver
 from qed.training.checkpoint_size import checkpoint_bytes, count_bytes
-from qed.training.checkpoints import EXACT, STATE, set_pointer
+from qed.training.checkpoints import EXACT, STATE
 from qed.training.parallel import Parallel
-from qed.training.slices import Part, write_slices
+from qed.training.slices import Part, copy_to_host, write_slices
+
+FAILED = "failed"  # a file that a rank leaves which cannot write in the background
+DEADLINE = 1800.0  # seconds for the other ranks to write their slices after rank 0 has written its own
 
 
 def run_alone(phase: Callable[[], None]) -> None:
@@ -112,16 +117,18 @@ class CheckpointWriter:
         self.ranks = ranks or Ranks()
         self.target, self.temporary = target, folders.name_temporary(target, self.ranks.token)
         self.content = content
+        self.hf = self.temporary / "hf" if content is not None else self.temporary
+        self.state = self.answers = ""
         dtype = content.dtype if content else ""
         self.files = ModelFiles(model, dtype)
-        self.has_adapters = content is not None and lora.has_adapters(model)
-        self.adapters: dict[str, Tensor] | None = None
         self.slices: dict[str, Mapping[str, Part]] = {}
         if content is not None:
-            if _rounds(model, dtype) and not self.has_adapters:
+            if _rounds(model, dtype) and not lora.has_adapters(model):
                 self.slices[EXACT] = list_exact_weights(model)
             self.slices[STATE] = content.tensors
-        self.answers = "".join(json.dumps(row) + "\n" for row in content.rows) if content else ""
+            self.state = json.dumps({"step": step, **content.state}, indent=1)
+            self.answers = "".join(json.dumps(row) + "\n" for row in content.rows)
+        self.detached = False
 
     @property
     def is_first(self) -> bool:
@@ -137,6 +144,44 @@ class CheckpointWriter:
         try:
             for phase in (self.prepare, self.write, self.commit):
                 self.ranks.agree(phase)
+        finally:
+            self.discard()
+
+    def detach(self) -> None:
+        """Copy what this rank writes to host memory and write the small files; `finish` writes the rest in a thread.
+
+        Raises:
+            QedError: the disk is full or cannot be written.
+        """
+        adapters = self._gather_adapters()
+        self.files.copy_to_host(keep=self.is_first)
+        self.slices = {name: copy_to_host(tensors) for name, tensors in self.slices.items()}
+        self.detached = True
+        if self.is_first:
+            with self._explain_disk_errors():
+                self.files.write_config(self.hf, self.tokenizer)
+                self._save_adapters(adapters)
+
+    def finish(self) -> None:
+        """Write and commit after `detach`, without communication; ranks leave a file for rank 0 when they are done.
+
+        Raises:
+            QedError: the disk is full or cannot be written, on this rank, or on rank 0: on any rank.
+        """
+        done = [self.temporary / f"rank-{rank}.done" for rank in range(self.ranks.world)]
+        try:
+            self.write()
+            done[self.ranks.rank].touch()
+            if self.is_first:
+                with self._explain_disk_errors():
+                    _wait_for_files(done)
+                    for file in done:
+                        file.unlink()
+                self.commit()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                (self.temporary / FAILED).touch()  # rank 0 need not wait
+            raise
         finally:
             self.discard()
 
@@ -163,13 +208,14 @@ class CheckpointWriter:
         """
         with self._explain_disk_errors():
             # Everything that the ranks do together comes before what may fail on one of them.
-            adapters = self._gather_adapters()
-            hf = self.temporary / "hf" if self.content is not None else self.temporary
-            self.files.write(hf, self.tokenizer, self.ranks.rank)
+            adapters = None if self.detached else self._gather_adapters()
+            if not self.detached:
+                self.files.write(self.hf, self.tokenizer, self.ranks.rank)
+            elif self.is_first:
+                self.files.write_weights(self.hf)
             faults.hit("save")
-            if adapters is not None and self.is_first:
-                lora.save_adapters(self.model, self.temporary / "adapter", adapters)
-                self.tokenizer.save_pretrained(self.temporary / "adapter")  # the adapter is a model too
+            if self.is_first:
+                self._save_adapters(adapters)
             for name, tensors in self.slices.items():
                 for file in write_slices(self.temporary, name, tensors, self.ranks.rank, self.ranks.world):
                     manifest.fsync(file)  # here, because rank 0 may be on another machine
@@ -185,8 +231,7 @@ class CheckpointWriter:
             return
         with self._explain_disk_errors():
             if self.content is not None:
-                state = json.dumps({"step": self.step, **self.content.state}, indent=1)
-                (self.temporary / "state.json").write_text(state, encoding="utf-8")
+                (self.temporary / "state.json").write_text(self.state, encoding="utf-8")
                 (self.temporary / "answers.jsonl").write_text(self.answers, encoding="utf-8")
                 faults.hit("save")
             manifest.write_manifest(self.temporary, self.step, self.run.folder / "settings.yaml", self.ranks.world)
@@ -198,9 +243,13 @@ class CheckpointWriter:
             folders.discard(self.temporary, self.target)
 
     def _gather_adapters(self) -> dict[str, Tensor] | None:
-        if not self.has_adapters:
-            return None
-        return self.adapters if self.adapters is not None else lora.gather_adapters(self.model)
+        """Return the adapters of the model whole; None if it has none, or is written alone."""
+        return lora.gather_adapters(self.model) if self.content is not None and lora.has_adapters(self.model) else None
+
+    def _save_adapters(self, adapters: Mapping[str, Tensor] | None) -> None:
+        if adapters is not None:
+            lora.save_adapters(self.model, self.temporary / "adapter", adapters)
+            self.tokenizer.save_pretrained(self.temporary / "adapter")  # with its chat template: a model too
 
     @contextlib.contextmanager
     def _explain_disk_errors(self) -> Iterator[None]:
@@ -223,20 +272,30 @@ def _rounds(model: Any, dtype: str) -> bool:
     return any(torch.promote_types(weight.dtype, kind) != kind for weight in model.parameters())
 
 
-def save_checkpoint(
-    run: Run, step: int, model: Any, tokenizer: Any, content: Content, ranks: Ranks | None = None
-) -> Path:
-    """Write the checkpoint of a step with a manifest, and point LATEST to it; see `CheckpointWriter`.
+def save_checkpoint(writer: CheckpointWriter, then: Callable[[], None], saver: BackgroundSaver | None = None) -> None:
+    """Write the checkpoint of a step with a manifest.
+
+    Args:
+        writer: of the checkpoint, on every rank.
+        then: called on rank 0 once the checkpoint is complete, to point to it.
+        saver: writes in the background; the state is copied to host memory first.
 
     Raises:
-        QedError: the disk is full or cannot be written; earlier checkpoints are unchanged.
+        QedError: the disk is full or cannot be written; earlier checkpoints are unchanged. With a `saver` it raises
+            what fails later.
     """
-    target = run.folder / "checkpoints" / f"step_{step:06d}"
-    writer = CheckpointWriter(run, step, model, tokenizer, target, content, ranks)
-    writer.run_phases()
-    if writer.is_first:
-        set_pointer(run, "LATEST", step)
-    return target
+    finish = then if writer.is_first else (lambda: None)
+    if saver is None:
+        writer.run_phases()
+        writer.ranks.agree(finish)
+        return
+    try:
+        for phase in (saver.wait, writer.prepare, writer.detach):
+            writer.ranks.agree(phase)
+    except BaseException:
+        writer.discard()
+        raise
+    saver.start(writer.finish, finish)
 
 
 def save_reference(run: Run, step: int, model: Any, tokenizer: Any, target: Path, ranks: Ranks | None = None) -> None:
@@ -245,4 +304,19 @@ def save_reference(run: Run, step: int, model: Any, tokenizer: Any, target: Path
     Raises:
         QedError: the disk is full or cannot be written.
     """
-    CheckpointWriter(run, step, model, tokenizer, target, None, ranks).run_phases()
+    CheckpointWriter(run, step, model, tokenizer, target, ranks=ranks).run_phases()
+
+
+def _wait_for_files(files: Sequence[Path]) -> None:
+    """Wait until other ranks have made all of some files.
+
+    Raises:
+        OSError: a rank has failed, or is too slow.
+    """
+    end = time.monotonic() + DEADLINE
+    while missing := [file.name for file in files if not file.exists()]:
+        if (files[0].parent / FAILED).exists():
+            raise OSError("another rank could not write its slices; its log says why")
+        if time.monotonic() > end:
+            raise OSError(f"after {DEADLINE:.0f} s there is still no {missing[0]} of another rank")
+        time.sleep(0.05)

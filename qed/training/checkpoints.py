@@ -147,9 +147,14 @@ def set_pointer(run: Run, pointer: str, step: int) -> None:
         ) from error
 
 
+def name_folder(folder: Path, step: int) -> Path:
+    """Return the folder of a step's checkpoint in a run's folder."""
+    return folder / "checkpoints" / f"step_{step:06d}"
+
+
 def has_checkpoint(folder: Path, step: int) -> bool:
     """Whether a run's folder has a checkpoint of a step."""
-    return (folder / "checkpoints" / f"step_{step:06d}").is_dir()
+    return name_folder(folder, step).is_dir()
 
 
 def _reset_pointers(run: Run, step: int, best: int | None) -> None:

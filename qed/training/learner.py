@@ -346,4 +346,5 @@ class Learner:
                 computed = call_scores(model, compute_scores, part, self.temperature, layout=self._layout(part))
             for column, values in zip(scores, computed[:2], strict=True):
                 column[rows, : values.shape[1]] = values.to(column.dtype)[: len(rows)]
+        self.parallel.free_weights(model)
         return scores

@@ -16,7 +16,6 @@ import atexit
 import datetime
 import os
 import socket
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,8 +29,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from qed import errors
-from qed.errors import Diverged, Interrupted, QedError, UsageError
+from qed.errors import Interrupted, UsageError
+from qed.guards.foreign_errors import describe_error, rebuild_error
 from qed.guards.heartbeats import Store
 from qed.guards.ranks import assign_failure, in_collective
 from qed.guards.signals import Stop, allow_stop_in_section
@@ -90,7 +89,7 @@ class Parallel:
                 result = compute()
         except Exception as raised:  # noqa: BLE001 -- raised again on every rank
             error = raised
-        outcomes = self._gather((result, _describe_error(error) if error is not None else None))
+        outcomes = self._gather((result, describe_error(error) if error is not None else None))
         # An error is more than a stop, which may be its consequence.
         failed = [
             (described["type"] == Interrupted.__name__, rank)
@@ -100,7 +99,7 @@ class Parallel:
         if failed:
             assign_failure(prints=self.is_first)
             rank = min(failed)[1]
-            raise error if error is not None and rank == self.rank else _rebuild_error(outcomes[rank][1] or {}, rank)
+            raise error if error is not None and rank == self.rank else rebuild_error(outcomes[rank][1] or {}, rank)
         return [cast(T, value) for value, _ in outcomes]
 
     def run_on_first(self, compute: Callable[[], T]) -> T:
@@ -108,7 +107,7 @@ class Parallel:
         return self.exchange(compute if self.is_first else lambda: None)[0]  # type: ignore[return-value]
 
     def split(self, items: Sequence[T]) -> Sequence[T]:
-        """Return this rank's part of a sequence: consecutive items, as many as the other ranks have or one more."""
+        """Return this rank's part of a sequence: consecutive items, about as many as each other rank's."""
         start, end = (number * len(items) // self.world for number in (self.rank, self.rank + 1))
         return items[start:end]
 
@@ -122,6 +121,8 @@ class Parallel:
             gathered = self._gather((stop.received, stop.save))
             stop.agreed = max((received for received, _ in gathered if received), default=None)
             stop.save = any(save for _, save in gathered)
+            if stop.agreed:
+                assign_failure(prints=self.is_first)
 
     def sum_metrics(self, sums: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
         """Add up metrics over the ranks, in their order, so that all have the same bits; `_max` ones are maxima."""
@@ -167,9 +168,14 @@ class Parallel:
         # FSDP takes the module whose forward pass runs first for the root.
         with torch.no_grad():
             model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=device), use_cache=False)
-        for module in _list_sharded(model):
-            module.reshard()  # the forward pass has left complete weights in place of the shards
+        self.free_weights(model)
         return model
+
+    def free_weights(self, model: nn.Module) -> None:
+        """Free the complete weights of a sharded model, which a forward pass without a backward pass leaves behind."""
+        if id(model) not in self._gathered:
+            for module in _list_sharded(model):
+                module.reshard()
 
     def begin_microbatch(self, model: nn.Module, is_last: bool) -> None:
         """Let a sharded model sum its gradients over the ranks in the last micro-batch of a step only."""
@@ -213,11 +219,6 @@ class Parallel:
                 module.set_reshard_after_forward(self.shard == "full" and id(module) != id(model), recurse=False)
                 module.reshard()
 
-    def synchronize(self) -> None:
-        """Wait until all ranks are here, and raise the error of one that failed."""
-        if self.world > 1:
-            self.exchange(lambda: None)
-
     def _gather(self, value: T) -> list[T]:
         """Return the value of every rank, in their order."""
         values: list[Any] = [None] * self.world
@@ -247,11 +248,13 @@ def join_ranks(device: torch.device | str, shard: str = "none", seconds: float =
         seconds: that a rank may wait for the others to start; 0 for ever.
 
     Raises:
-        UsageError: the environment of torchrun is incomplete.
+        UsageError: the environment of torchrun is incomplete, or the ranks cannot use this device.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return ALONE
+    local_rank, local_world = (int(os.environ.get(name, default)) for name, default in LOCAL)
+    _claim_device(torch.device(device), local_rank)
     if not dist.is_initialized():  # an earlier run in this process, or Ray, may have joined them already
         timeout = datetime.timedelta(seconds=seconds) if seconds else FOREVER
         backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
@@ -263,8 +266,28 @@ def join_ranks(device: torch.device | str, shard: str = "none", seconds: float =
                 "Start all of them with torchrun, or with qed METHOD --ranks N."
             ) from error
         atexit.register(dist.destroy_process_group)
-    local_rank, local_world = (int(os.environ.get(name, default)) for name, default in LOCAL)
     return Parallel(dist.get_rank(), world, local_rank, local_world, shard)
+
+
+def _claim_device(device: torch.device, local_rank: int) -> None:
+    """Make the CUDA device of this rank the current one: each rank of a machine has a device of its own.
+
+    Raises:
+        UsageError: there are fewer devices than ranks, or all ranks would use the same one.
+    """
+    if device.type == "cpu":
+        return
+    if device.type != "cuda" or device.index is not None:
+        raise UsageError(
+            f"The device {device} cannot be shared by several ranks. Use model.device cuda, which gives each rank of a "
+            "machine a device of its own, or cpu."
+        )
+    if local_rank >= torch.cuda.device_count():
+        raise UsageError(
+            f"Rank {local_rank} of this machine has no CUDA device: there are {torch.cuda.device_count()}. Start as "
+            "many ranks as devices, or use model.device cpu."
+        )
+    torch.cuda.set_device(local_rank)
 
 
 def deal_parts(costs: Sequence[float], world: int) -> list[list[int]]:
@@ -322,24 +345,3 @@ def _split_buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Param
         bucket.append(parameter)
     if bucket:
         yield bucket
-
-
-def _describe_error(error: Exception) -> dict[str, Any]:
-    """Describe an error for the other ranks."""
-    known = isinstance(error, QedError)
-    text = str(error) if known else "".join(traceback.format_exception_only(error)).strip()
-    rollouts = error.rollouts if isinstance(error, Diverged) else ()
-    code = error.exit_code if isinstance(error, QedError) else QedError.exit_code
-    return {"type": type(error).__name__ if known else "", "text": text, "code": code, "rollouts": rollouts}
-
-
-def _rebuild_error(described: Mapping[str, Any], rank: int) -> QedError:
-    """Return the error that another rank has described."""
-    if described["type"] == Interrupted.__name__:
-        return Interrupted(described["text"], described["code"])
-    if described["type"] == Diverged.__name__:
-        return Diverged(described["text"], described["rollouts"])
-    kind = getattr(errors, described["type"], None)
-    if isinstance(kind, type) and issubclass(kind, QedError):
-        return kind(described["text"])
-    return QedError(f"Rank {rank} failed: {described['text']}. Its log has the traceback.")

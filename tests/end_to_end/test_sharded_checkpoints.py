@@ -1,4 +1,4 @@
-"""Checkpoints of several processes over gloo: written in slices, read by another number of processes, whole or absent."""
+"""Checkpoints of several processes over gloo: in slices, read by another number of processes, whole or absent."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from qed.models import lora
 from qed.models.save import save_model
 from qed.runs import manifest
 from qed.runs.run import Run
-from qed.training.checkpoint_writer import Content, Ranks, save_checkpoint
-from qed.training.checkpoints import EXACT, load_exact_weights, read_tensors
+from qed.training import checkpoint_writer
+from qed.training.background import BackgroundSaver
+from qed.training.checkpoint_writer import CheckpointWriter, Content, Ranks, save_checkpoint
+from qed.training.checkpoints import EXACT, load_exact_weights, name_folder, read_tensors, set_pointer
 from qed.training.optim import load_optimizer_tensors, read_optimizer_tensors
 from qed.training.slices import get_local, read_slices
 
@@ -71,20 +73,23 @@ def agree(phase: Callable[[], None]) -> None:
             raise each
 
 
-def run_ranks(rank: int, world: int, folder: Path, work: Callable[[int, int, Path], None]) -> None:
-    """Join a group of gloo processes and do some work in it."""
+def run_ranks(rank: int, folder: Path) -> None:
+    """Write checkpoints on three ranks over gloo, and resume them on two."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous-{world}", rank=rank, world_size=world)
-    init_device_mesh("cpu", (world,))
-    work(rank, world, folder)
-    dist.barrier()
-    dist.destroy_process_group()
+    for world, work in ((3, write_all), (2, resume)):
+        if rank < world:
+            meeting = f"file://{folder}/rendezvous-{world}"
+            dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
+            work(rank, world, folder)
+            dist.barrier()
+            dist.destroy_process_group()
 
 
 def shard(model: Any) -> Any:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for layer in model.model.layers:
-        fully_shard(layer)
-    fully_shard(model)  # which averages the gradients of the ranks, and these have the same rows
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)  # which averages the gradients of the ranks, and these have the same rows
     return model
 
 
@@ -95,28 +100,36 @@ def gathered(model: Any) -> dict[str, Tensor]:
     }
 
 
+def save(run: Run, step: int, model: Any, content: Content, ranks: Ranks, saver: BackgroundSaver | None = None) -> None:
+    target = name_folder(run.folder, step)
+    writer = CheckpointWriter(run, step, model, Words(), target, content, ranks)
+    save_checkpoint(writer, lambda: set_pointer(run, "LATEST", step), saver)
+
+
+def fill(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 def write_all(rank: int, world: int, folder: Path) -> None:
     """Write whole weights, rounded ones and merged adapters; then a save that fails on the last rank."""
     run = Run(folder / f"rank_{rank}")
     run.folder = folder
+    saver = BackgroundSaver()
     for step, (adapted, dtype) in enumerate([(False, "float32"), (False, "bfloat16"), (True, "float32")], 1):
         model = shard(make_policy(adapted))
         optimizer = build_optimizer(model)
         train(model, optimizer, 2)
         content = Content(read_optimizer_tensors(optimizer, model), {"kind": step}, [{"row": 1}], dtype)
-        save_checkpoint(run, step, model, Words(), content, Ranks(rank, world, "same", agree))
+        save(run, step, model, content, Ranks(rank, world, "same", agree))
+        save(run, step + 3, model, content, Ranks(rank, world, "same", agree), saver)
         train(model, optimizer, 1)
         state = {name: get_local(part) for name, part in read_optimizer_tensors(optimizer, model).items()}
+        saver.wait()
         torch.save((gathered(model), state), folder / f"after_{step}_{rank}.pt")
     if rank == world - 1:
-        import qed.training.checkpoint_writer as writer
-
-        def fill(*_: object) -> None:
-            raise OSError(28, "No space left on device")
-
-        writer.write_slices = fill  # type: ignore[assignment]
+        checkpoint_writer.write_slices = fill  # type: ignore[assignment]
     with pytest.raises(QedError, match="No space left"):
-        save_checkpoint(run, 9, model, Words(), content, Ranks(rank, world, "other", agree))
+        save(run, 9, model, content, Ranks(rank, world, "other", agree))
     dist.barrier()
     assert not list(folder.glob("checkpoints/.tmp*")), "the half checkpoint is removed"
     assert not (folder / "checkpoints" / "step_000009").exists()
@@ -147,16 +160,21 @@ def load_model(checkpoint: Path, adapted: bool) -> Any:
 
 
 def test_checkpoints_of_three_ranks_are_resumed_by_one_and_two(tmp_path: Path) -> None:
-    mp.spawn(run_ranks, (3, tmp_path, write_all), nprocs=3)
+    mp.spawn(run_ranks, (tmp_path,), nprocs=3)
     for step in (1, 2, 3):
         checkpoint = tmp_path / "checkpoints" / f"step_{step:06d}"
         assert manifest.list_damage(checkpoint) == []
         assert manifest.list_extra_files(checkpoint) == []
         assert json.loads((checkpoint / manifest.NAME).read_text())["world_size"] == 3
         assert len(list(checkpoint.glob("state-*-of-00003.safetensors"))) == 3
-    assert manifest.read_pointer(tmp_path, "LATEST") == 3
+        later = tmp_path / "checkpoints" / f"step_{step + 3:06d}"
+        assert manifest.list_damage(later) == manifest.list_extra_files(later) == []
+        files = [path for path in checkpoint.rglob("*") if path.is_file()]
+        for path in files:
+            if path.name not in (manifest.NAME, "state.json"):
+                assert (later / path.relative_to(checkpoint)).read_bytes() == path.read_bytes(), path
+    assert manifest.read_pointer(tmp_path, "LATEST") == 6
     resume(0, 1, tmp_path)
-    mp.spawn(run_ranks, (2, tmp_path, resume), nprocs=2)
     # The files of the model are those that one process writes of the same weights.
     exact = read_slices(tmp_path / "checkpoints" / "step_000002", EXACT)
     model = make_policy(adapted=False)

@@ -19,7 +19,7 @@ from qed.errors import DataError, QedError
 from qed.runs import disk, manifest
 from qed.runs.run import Run, read_lines
 from qed.training import checkpoint_size, checkpoints, folders
-from qed.training.checkpoint_writer import Content, save_checkpoint
+from qed.training.checkpoint_writer import CheckpointWriter, Content, save_checkpoint
 
 MODEL = make_model()
 FILES = ["hf/model.safetensors", "hf/config.json", "hf/tokenizer.json", "state.safetensors", "state.json"]
@@ -40,7 +40,10 @@ class Killed(BaseException):
 
 def save(run: Run, step: int, **state: Any) -> Path:
     tensors = {"weight/exp_avg": torch.full((3,), float(step))}
-    return save_checkpoint(run, step, MODEL, Words(), Content(tensors, state, [{"kept": step}]))
+    target = checkpoints.name_folder(run.folder, step)
+    writer = CheckpointWriter(run, step, MODEL, Words(), target, Content(tensors, state, [{"kept": step}]))
+    save_checkpoint(writer, lambda: checkpoints.set_pointer(run, "LATEST", step))
+    return target
 
 
 @pytest.fixture

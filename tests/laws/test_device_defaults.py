@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from gpu_parts.shapes import SHAPES, make_model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +20,6 @@ from qed.cli.main import run_recipe
 from qed.config.keys import list_origins
 from qed.config.phases import Settings
 from qed.config.resolve import DEFAULT, resolve_settings
-from qed.guards.preflight_rules import Shape
 from qed.loops import device_fit
 from qed.loops.device_defaults import (
     LEAST_ROWS,
@@ -39,10 +40,11 @@ from qed.runs.run import read_lines
 GIB = 2**30
 H100 = Card("H100", (9, 0), 80 * GIB, 79 * GIB)
 T4 = Card("T4", (7, 5), 16 * GIB, 15 * GIB)
-# Qwen2.5 0.5B, 1.5B and 7B.
-HALF = Shape(layers=24, width=896, inner=4864, keys=256, weights=494_000_000, trained=494_000_000)
-MIDDLE = Shape(layers=28, width=1536, inner=8960, keys=512, weights=1_544_000_000, trained=1_544_000_000)
-SEVEN = Shape(layers=28, width=3584, inner=18944, keys=1024, weights=7_616_000_000, trained=40_000_000)
+# Qwen2.5 0.5B, 1.5B, and 7B with adapters.
+HALF, MIDDLE, SEVEN = (
+    device_fit.measure_shape(make_model(SHAPES[name], torch.device("meta"), checkpointing=False))
+    for name in ("0.5b", "1.5b", "7b-lora")
+)
 PLENTY = 10_000 * GIB
 
 
@@ -50,7 +52,7 @@ def choose(
     *arguments: str,
     command: str = "grpo",
     card: Card = H100,
-    shape: Shape | None = HALF,
+    shape: Any = HALF,
     disk: int = PLENTY,
     measure: Callable[[Settings], Sizes | None] = lambda _: None,
 ) -> tuple[Any, dict[str, str]]:
@@ -103,7 +105,7 @@ GIVEN = {
 
 
 @given(st.sets(st.sampled_from(sorted(GIVEN))), st.sampled_from([H100, T4]), st.sampled_from([HALF, MIDDLE, SEVEN]))
-def test_what_is_given_wins(keys: set[str], card: Card, shape: Shape) -> None:
+def test_what_is_given_wins(keys: set[str], card: Card, shape: Any) -> None:
     arguments = [f"{key}={GIVEN[key]}" for key in sorted(keys)]
     before = resolve_settings("grpo", arguments)
     settings, origins = choose(*arguments, card=card, shape=shape)
@@ -123,14 +125,20 @@ def test_both_phases_of_a_pipeline_get_the_size_unless_one_is_given() -> None:
 
 
 def test_checkpointing_is_on_where_the_estimate_says_so() -> None:
+    """Where 4,096 tokens do not fit without it, or as many as are set."""
+    small = Card("A", (8, 0), 40 * GIB, 40 * GIB)
     assert not choose(shape=HALF)[0].model.gradient_checkpointing
-    settings, origins = choose(shape=MIDDLE, card=Card("A", (8, 0), 40 * GIB, 40 * GIB))
+    assert not choose(shape=HALF, card=small)[0].model.gradient_checkpointing
+    settings, origins = choose(shape=MIDDLE, card=small)
+    assert settings.model.gradient_checkpointing
+    assert "4,096 tokens" in origins["model.gradient_checkpointing"]
+    settings, origins = choose("--learner.tokens_per_microbatch", "16384", shape=HALF, card=small)
     assert settings.model.gradient_checkpointing
     assert "16,384 tokens" in origins["model.gradient_checkpointing"]
 
 
 @pytest.mark.parametrize("shape", [HALF, MIDDLE, SEVEN])
-def test_estimated_sizes_grow_with_the_card(shape: Shape) -> None:
+def test_estimated_sizes_grow_with_the_card(shape: Any) -> None:
     settings, _ = choose()
     sizes = [estimate_sizes(shape, settings, Card("", (9, 0), memory * GIB, 0)) for memory in (1, 16, 40, 80, 4000)]
     assert [one.tokens for one in sizes] == sorted(one.tokens for one in sizes)
@@ -281,6 +289,7 @@ def test_a_dry_run_says_what_would_be_chosen(capsys: pytest.CaptureFixture[str])
 @pytest.mark.usefixtures("pretended")
 def test_config_show_says_it_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("qed.host.may_have_cuda", lambda: True)
     assert config.run(["show", "grpo", "--model", "new:tiny", "--model.device", "cpu"]) == 0
     assert "  model.precision bfloat16: H100 computes it in hardware" in capsys.readouterr().out.splitlines()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 
@@ -195,6 +196,8 @@ def test_a_run_with_bfloat16_weights_resumes_exactly(
     state = load_file(whole / "final" / "state.safetensors")
     hf = load_file(whole / "final" / "hf" / "model.safetensors")
     assert {tensor.dtype for tensor in hf.values()} == {torch.float32 if name == "lora" else torch.bfloat16}
+    config = json.loads((whole / "final" / "hf" / "config.json").read_text(encoding="utf-8"))
+    assert config["dtype"] == ("float32" if name == "lora" else "bfloat16")
     masters = {key.rsplit("/", 1)[0]: tensor for key, tensor in state.items() if key.endswith(f"/{MASTER}")}
     assert bool(masters) == (name != "lora")
     for key, master in masters.items():

@@ -37,7 +37,7 @@ def written(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("name", [*STREAMED, *CONVERTED])
 def test_a_streamed_model_is_the_saved_one(name: str, tmp_path: Path) -> None:
     model = make_family(name)
-    assert ModelFiles(model).streamed == (name in STREAMED)
+    assert ModelFiles(model).streamed
     model.save_pretrained(tmp_path / "usual")
     save_model(model, Words(), tmp_path / "streamed")
     assert written(tmp_path / "streamed") == written(tmp_path / "usual")
@@ -92,3 +92,20 @@ def test_a_copy_is_written_as_it_was(tmp_path: Path) -> None:
             weight.zero_()
     files.write(tmp_path / "copied", Words())
     assert written(tmp_path / "copied") == written(tmp_path / "before")
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mixtral"])
+def test_a_conversion_that_cannot_be_streamed_is_left_to_transformers(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise NotImplementedError("no kernel for tensors without data")
+
+    monkeypatch.setattr(save, "revert_weight_conversion", fail)
+    model = make_family(name)
+    files = ModelFiles(model)
+    assert not files.streamed
+    model.save_pretrained(tmp_path / "usual")
+    files.copy_to_host()
+    files.write(tmp_path / "gathered", Words())
+    assert written(tmp_path / "gathered") == written(tmp_path / "usual")

@@ -1,0 +1,54 @@
+"""Runs the writing of one checkpoint at a time in a thread, while training goes on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+
+class BackgroundSaver:
+    """Runs work in a thread; at most one piece of work is in flight, and an error is raised in the caller's thread."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def start(self, *works: Callable[[], None]) -> None:
+        """Run functions one after another in a thread, once the work before has ended.
+
+        Raises:
+            QedError: the work before has failed.
+        """
+        self.wait()
+        # The process may end without it: a second signal ends a run at once, and a half checkpoint is no checkpoint.
+        self._thread = threading.Thread(target=self._run, args=(works,), name="checkpoint", daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise the error of work that has ended.
+
+        Raises:
+            QedError: the work has failed.
+        """
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the work in flight has ended.
+
+        Raises:
+            QedError: the work has failed.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _run(self, works: tuple[Callable[[], None], ...]) -> None:
+        try:
+            for work in works:
+                work()
+        except BaseException as error:  # noqa: BLE001 -- raised again by `wait`
+            self._error = error
