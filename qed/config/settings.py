@@ -34,7 +34,13 @@ class ModelSettings:
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Precision of the computation; the weights are float32, or float64 with float64, which is for tests and doubts."""
+    """Precision of the computation; float64 is for tests and for doubts, and has float64 weights too."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the weights; bfloat16 takes half, and the optimizer keeps float32 masters of what is trained."""
+    reference_dtype: Literal["same", "float32", "bfloat16"] = "same"
+    """Precision of a separate reference model's weights; same takes that of the policy."""
+    reference_offload: bool = False
+    """Keep a separate reference model in CPU memory while it does not score."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: saves memory, takes about a third more time."""
     lora_rank: int = 0
@@ -56,6 +62,9 @@ class ModelSettings:
         require(valid, "model.quantization needs model.lora_rank above 0, and a model.name other than new:….")
         exact = self.precision != "float64" or self.quantization == "none"
         require(exact, "model.precision float64 keeps all weights in float64: take model.quantization=none.")
+        for name, dtype in (("dtype", self.dtype), ("reference_dtype", self.reference_dtype)):
+            fits = dtype != "bfloat16" or self.precision == "bfloat16"
+            require(fits, f"model.{name} bfloat16 needs model.precision=bfloat16, the precision of the computation.")
 
 
 @dataclass(frozen=True)
@@ -176,6 +185,8 @@ class LearnerSettings:
     """Compile the model's layers with torch.compile: faster on CUDA devices, after minutes of compilation."""
     optimizer: Literal["adamw", "adamw_offload", "adamw8bit"] = "adamw"
     """AdamW; adamw_offload keeps its state in CPU memory, with the same updates; adamw8bit uses 8-bit state."""
+    offload_for_sampling: bool = False
+    """Keep the optimizer's state in CPU memory while answers are sampled, which leaves the sampler more memory."""
     lr: float = 1e-6
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"

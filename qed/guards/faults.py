@@ -2,7 +2,7 @@
 
 The points are the arguments of `signals.check_signals`, and `save`, which every stage of a save passes; numbers pass
 through `loss` and `reward`. The fault happens when the point is passed for the n-th time, by default the first. Kinds:
-`kill`, a signal by its name such as `sigterm`, `enospc`, `sleep`, and `nan` for a number.
+`kill`, a signal by its name such as `sigterm`, `enospc`, `oom`, `sleep`, and `nan` for a number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "QED_FAULT"
 SIGNALS = {"kill": "SIGKILL", **{name: name.upper() for name in ("sigterm", "sigint", "sighup", "sigusr1")}}
-KINDS = (*SIGNALS, "enospc", "sleep", "nan")
+KINDS = (*SIGNALS, "enospc", "oom", "sleep", "nan")
 LONG = 3600.0  # seconds of a sleep: until the test ends the process
 Number = TypeVar("Number", float, "Tensor")
 ARMED = os.environ.get(VARIABLE, "")  # read once, because points may be passed at every token
@@ -46,6 +46,8 @@ def _inject_fault(point: str) -> None:
         os.kill(os.getpid(), signal.Signals[SIGNALS[kind]])
     elif kind == "enospc":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    elif kind == "oom":
+        raise MemoryError("out of memory, by QED_FAULT")
     elif kind == "sleep":
         time.sleep(LONG)
 

@@ -19,9 +19,13 @@ def reserve_training(sampler: Sampler, learner: Learner) -> None:
     These are gradients, optimizer moments, a reference model, and the initial weights that an algorithm may restore,
     whether or not they are allocated yet. Samplers without that attribute do not bound their batch by memory.
     """
+    if learner.settings.offload_for_sampling:
+        learner.sleep()  # a resumed run may evaluate before its first update
     if not hasattr(sampler, "reserved"):
         return
-    copies = [learner.reference] if isinstance(learner.reference, nn.Module) else []
+    device = learner.parameters[0].device
+    reference = learner.reference if isinstance(learner.reference, nn.Module) else None
+    copies = [reference] if reference is not None and next(reference.parameters()).device == device else []
     copies += [learner.model] if learner.algorithm.restarts_each_step else []
     sampler.reserved = count_training_bytes(learner.parameters, learner.settings) + sum(map(count_weight_bytes, copies))
 

@@ -29,6 +29,7 @@ from qed.loops.evaluator import Evaluator
 from qed.loops.memory import reserve_training
 from qed.loops.metrics import MetricsWriter, Stats, measure_thoughts, merge_updates, summarize_step
 from qed.loops.non_finite import NonFinitePolicy
+from qed.loops.out_of_memory import remember_limits
 from qed.loops.reference import load_initial_weights, load_reference
 from qed.loops.setup import Setup
 from qed.models.precision import read_precision
@@ -68,6 +69,7 @@ class Phase:
             reference=load_reference(setup, settings, offset) if settings.algorithm.reference else None,
             parallel=setup.parallel,
         )
+        remember_limits(setup, settings, self.learner)
         every, mix = settings.algorithm.reference_moves
         self.ema_reference = EMAReference(self.learner.reference, setup.model, every, mix, parallel=setup.parallel)
         if settings.learner.packing and not self.learner.packing:

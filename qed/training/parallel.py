@@ -190,7 +190,7 @@ class Parallel:
         for bucket in _split_buckets(list(parameters)):
             for parameter in bucket:
                 if parameter.grad is None:  # a rank without rows
-                    parameter.grad = torch.zeros_like(parameter)
+                    parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
             gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
             flat = self.sum_in_place(torch.cat([gradient.flatten() for gradient in gradients]))
             for gradient, summed in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):  # type: ignore[no-untyped-call]
