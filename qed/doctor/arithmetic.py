@@ -73,7 +73,8 @@ class Choice:
     @property
     def row_bytes(self) -> int:
         """The bytes of a further row in a micro-batch."""
-        return estimate_training(self.shape, _widen(self.plan, 2)).total - self.one_row.total
+        two, one = estimate_training(self.shape, _widen(self.plan, 2)), self.one_row
+        return sum(two.parts[part] - one.parts[part] for part in ("activations", "output layer"))
 
     def list_settings(self, lengths: Lengths, step_rows: int, device: Device) -> dict[str, Any]:
         """Return the settings for a YAML file; the rows are limited to those of a step, as more have no effect."""

@@ -18,6 +18,7 @@ from qed.training.optim import CHUNK
 
 FLOAT = 4  # bytes
 SIZES = {"float32": 4, "bfloat16": 2, "float64": 8}  # bytes of a number
+GRADIENTS = {"float32": 4, "bfloat16": 2}  # bytes of a gradient, by the dtype of its weight
 # Bytes of AdamW's two moments for a weight, by optimizer.
 MOMENTS = {"adamw": 8, "adamw_offload": 8, "adamw8bit": 2}
 TILES = 3  # of logits at a time: two, and one more for the gradient of an entropy
@@ -97,7 +98,7 @@ def estimate_training(shape: ModelShape, plan: StepPlan) -> Memory:
     """
     state = estimate_state(shape, plan)
     divided = plan.ranks if plan.shard != "none" else 1
-    size = SIZES[plan.dtype] if not shape.adapters else FLOAT
+    size = GRADIENTS[plan.dtype] if not shape.adapters else FLOAT
     gradients = size * shape.trained // divided
     activations = _count_activation_bytes(shape, plan)
     if plan.microbatches == 1 and not shape.adapters:
@@ -106,10 +107,10 @@ def estimate_training(shape: ModelShape, plan: StepPlan) -> Memory:
         activations = max(activations - coming, activations // shape.layers)
     communication = {}
     if plan.ranks > 1 and plan.shard != "none":
-        communication["gathered"] = _count_gathered_bytes(shape, plan)
         # The gradients of a block are reduced in float32. Those of the embeddings come last, after all activations.
-        activations += (size + FLOAT) * (0 if shape.adapters else shape.layer_weights)
-        activations = max(activations, (size + FLOAT) * (0 if shape.adapters else shape.other_weights))
+        layer, other = (0, 0) if shape.adapters else (shape.layer_weights, shape.other_weights)
+        reduction = max((size + FLOAT) * layer, (size + FLOAT) * other - activations)
+        communication = {"gathered": _count_gathered_bytes(shape, plan), "reduction": reduction}
     transfer = 4 * CHUNK * FLOAT if state.host else 0
     parts = {"gradients": gradients, "activations": activations, **communication}
     parts["output layer"] = _count_output_bytes(shape, plan)
@@ -194,7 +195,7 @@ def _count_activation_bytes(shape: ModelShape, plan: StepPlan) -> int:
     # In the backward pass of a feed-forward layer, gradients of three of its tensors are there, and one is freed.
     passing = (2 * shape.inner * size + 2 * FLOAT * shape.width) * plan.tokens
     accumulated = plan.microbatches > 1 and not shape.adapters
-    passing += SIZES[plan.dtype] * shape.width * shape.inner * accumulated
+    passing += GRADIENTS[plan.dtype] * shape.width * shape.inner * accumulated
     # Autocast stores bfloat16 copies of trained weights from their first use on.
     casts = 0 if shape.adapters or plan.dtype == "bfloat16" or not half else 2 * shape.layer_weights
     if not plan.checkpointing:
