@@ -26,7 +26,6 @@ from qed.config.settings import LearnerSettings, ModelSettings
 from qed.config.values import format_value
 from qed.console.live import Console
 from qed.errors import QedError
-from qed.guards.preflight_rules import Shape
 from qed.loops.device_defaults import (
     LEAST_ROWS,
     MOST_ROWS,
@@ -44,10 +43,10 @@ from qed.loops.device_defaults import (
     list_chosen,
     read_card,
 )
-from qed.loops.memory import measure_shape
 from qed.loops.resume import list_phases
 from qed.models import lora
 from qed.models.load import is_new, load_outline, read_window
+from qed.models.shapes import ModelShape, measure_shape
 from qed.runs.environment import read_version
 from qed.runs.run import Launch, Run, write_whole
 
@@ -121,7 +120,7 @@ def preview_device_defaults(settings: AnySettings, origins: Mapping[str, str], d
     return [f"Defaults on {card.name}:", *lines] if lines else []
 
 
-def find_shape(settings: Settings) -> tuple[Shape | None, int]:
+def find_shape(settings: Settings) -> tuple[ModelShape | None, int]:
     """Return the shape of a model that exists, without its weights, and its window in tokens.
 
     The shape is None for a new model, which is small, so that its batch sizes stay as they are, and where it cannot be
