@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from qed.cluster.watch import LOST
+from qed.config.arguments import drop_flags
 
 RETRY, DONE = "retry", "done"  # what a worker does when its rank has ended
 LOST_WORKER = "a worker was lost"
@@ -207,3 +209,25 @@ def describe_end(ranks: Sequence[RemoteRank]) -> str:
         + (f"was killed by signal {-(rank.code or 0)}" if rank in killed else "was lost")
         for rank in killed or lost
     )
+
+
+def choose_arguments(start: Start) -> Sequence[str]:
+    """Return the arguments of an attempt: those of the command, and from the second on those that resume its run.
+
+    With --overwrite nothing is resumed while the folder is still the one to replace, or its run is not prepared.
+    """
+    job, folder = start.job, Path(start.job.cwd, start.job.folder)
+    if start.attempt == 1:
+        return job.arguments
+    replaced = read_inode(job) == start.first_folder or not (folder / "metrics.jsonl").is_file()
+    if len(drop_flags(job.arguments, "overwrite")) < len(job.arguments) and replaced:
+        return job.arguments
+    return [*drop_flags(job.arguments, "resume", "requeue", "overwrite"), "--requeue"]
+
+
+def read_inode(job: Job) -> int:
+    """Return the inode of the run's folder; 0 if there is none."""
+    try:
+        return Path(job.cwd, job.folder).stat().st_ino
+    except OSError:
+        return 0

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +29,8 @@ from ray.train.backend import Backend, BackendConfig
 
 from qed.cluster.environment import share_cores
 from qed.cluster.launch import Rank, build_child_command, reserve_port
-from qed.cluster.ray_control import DONE, Job, Orders, RankState, Start
+from qed.cluster.ray_control import DONE, Orders, RankState, Start, choose_arguments, read_inode
 from qed.cluster.watch import TAIL
-from qed.config.arguments import drop_flags
 from qed.errors import RankLost, UsageError
 from qed.guards.parents import LAUNCHER
 from qed.guards.redaction import redact
@@ -101,7 +100,7 @@ def run_rank(config: Mapping[str, Any]) -> None:
         try:
             start = ray.get(control.join.remote(number, place))
             if number == 0:
-                ray.get(control.remember_folder.remote(_read_inode(start.job)))
+                ray.get(control.remember_folder.remote(read_inode(start.job)))
             rank = _start(context, start, Path(folder))
             place = f"process {rank.process.pid} on {host}"
         except (UsageError, OSError) as error:
@@ -153,28 +152,6 @@ def _start(context: Any, start: Start, folder: Path) -> Rank:
         )
     # What rank 0 says is shown as it comes, so that its last error is not shown again.
     return Rank(number, process, folder / "err" if number else None)
-
-
-def choose_arguments(start: Start) -> Sequence[str]:
-    """Return the arguments of an attempt: those of the command, and from the second on those that resume its run.
-
-    With --overwrite nothing is resumed while the folder is still the one to replace, or its run is not prepared.
-    """
-    job, folder = start.job, Path(start.job.cwd, start.job.folder)
-    if start.attempt == 1:
-        return job.arguments
-    replaced = _read_inode(job) == start.first_folder or not (folder / "metrics.jsonl").is_file()
-    if len(drop_flags(job.arguments, "overwrite")) < len(job.arguments) and replaced:
-        return job.arguments
-    return [*drop_flags(job.arguments, "resume", "requeue", "overwrite"), "--requeue"]
-
-
-def _read_inode(job: Job) -> int:
-    """Return the inode of the run's folder; 0 if there is none."""
-    try:
-        return Path(job.cwd, job.folder).stat().st_ino
-    except OSError:
-        return 0
 
 
 def _record_restart(folder: Path, start: Start) -> None:
