@@ -233,6 +233,8 @@ class ParallelSettings:
 
     shard: Literal["none", "grads", "full"] = "none"
     """What FSDP2 spreads over the ranks: none; grads (gradients and optimizer state); full (the weights too)."""
+    reduce: Literal["step", "microbatch"] = "step"
+    """When sharded gradients are summed: once a step, or after each micro-batch: less memory, more communication."""
 
 
 @dataclass(frozen=True)

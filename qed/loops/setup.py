@@ -117,7 +117,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
     for phase in list_phases(settings):
         require_functions(phase.data.reward)
     device = load.pick_device(settings.model.device)
-    parallel = join_ranks(device, settings.parallel.shard, settings.run.watchdog)
+    parallel = join_ranks(device, settings.parallel, settings.run.watchdog)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = parallel.run_on_first(lambda: open_folder(settings.run.out, f"{name}--{label}", launch))
     console = Console(launch.json, settings.run.log_every, quiet=not parallel.is_first)

@@ -26,6 +26,7 @@ from qed.guards.signals import check_signals
 from qed.models.families import require_known_logits, split_head
 from qed.models.lora import AdapterDisabled, disable_adapters
 from qed.models.precision import compute_in
+from qed.models.weights import identify
 from qed.training.attention import supports_packing, use_packed_attention
 from qed.training.batch import (
     Batch,
@@ -48,9 +49,9 @@ from qed.training.optim import (
 )
 from qed.training.out_of_memory import explain_out_of_memory, share_budget
 from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
-from qed.training.parallel import ALONE, Parallel, call_scores, read_full, take_part
+from qed.training.parallel import ALONE, Parallel, call_scores, read_full
 from qed.training.ratios import is_older, require_ratios
-from qed.training.slices import Part
+from qed.training.slices import Part, shard_like
 from qed.training.spreading import select_rows, spread_microbatches
 from qed.types import Rollout
 
@@ -146,9 +147,11 @@ class Learner:
 
     def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Store a copy of the initial weights of the phase, for `restore_initial_weights`."""
-        # Copied in one call, so that tied weights, which have several names, are copied once.
-        shards = {name: take_part(weights[name].detach(), own) for name, own in self.model.state_dict().items()}
-        self.initial_weights = copy.deepcopy(shards)
+        copies: dict[int, Tensor] = {}  # tied weights, which have several names, are copied once
+        for name, own in self.model.state_dict().items():
+            if (number := identify(weights[name])) not in copies:
+                copies[number] = shard_like(weights[name].detach(), own).clone()
+            self.initial_weights[name] = copies[number]
 
     def restore_initial_weights(self) -> None:
         """Restore the initial weights of the phase, and clear the optimizer's state."""
@@ -177,8 +180,7 @@ class Learner:
         self.wake()
         rate = compute_learning_rate(self.settings, step)
         self.optimizer.zero_grad(set_to_none=True)
-        stats = self.accumulate(rollouts)
-        stats["optim/lr"] = rate
+        stats = self.accumulate(rollouts) | {"optim/lr": rate}
         if stats["train/live_rows"] == 0:
             return stats | {"optim/grad_norm": 0.0}
         norm = float(read_full(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf)))
@@ -188,8 +190,7 @@ class Learner:
         if self.settings.skip_norm and norm > self.settings.skip_norm:
             self.optimizer.zero_grad(set_to_none=True)
             # NaN and infinity are not valid JSON, and would spread to every mean over steps.
-            finite = {name: value for name, value in stats.items() if math.isfinite(value)}
-            return finite | {"optim/skipped": 1.0}
+            return {"optim/skipped": 1.0, **{name: value for name, value in stats.items() if math.isfinite(value)}}
         require_ratios(stats, self.moved, torch.finfo(self.precision).eps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -209,8 +210,7 @@ class Learner:
         stats |= self.algorithm.compute_metrics(batch)
         batch = self._prepare_batch(batch)
         live = self.algorithm.has_gradient(batch).nonzero().flatten()
-        trained = float(batch.mask.sum())
-        stats |= {"train/live_rows": len(live), "train/tokens": trained}
+        stats |= {"train/live_rows": len(live), "train/tokens": float(batch.mask.sum())}
         if not len(live):
             return stats
         # Rows without a gradient are dropped first, to free memory.

@@ -117,6 +117,11 @@ def take_rows(value: Part, like: Tensor) -> Tensor:
     return rows.narrow(0, *layout.own)
 
 
+def shard_like(value: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor sharded as `like`, of which every rank has all; unchanged if it is sharded, or `like` is not."""
+    return value if isinstance(value, DTensor) else wrap_rows(take_rows(value, like), like)
+
+
 def wrap_rows(rows: Tensor, like: Tensor) -> Tensor:
     """Return this rank's rows as a DTensor sharded as `like`, on its device; unchanged if they are no rows of it."""
     if not isinstance(like, DTensor) or rows.shape != like.to_local().shape:
