@@ -37,6 +37,7 @@ from qed.training.batch import (
     split_by_gradient,
     split_rows,
 )
+from qed.training.flops import FlopCounter
 from qed.training.logps import compute_scores
 from qed.training.optim import compute_learning_rate, load_optimizer_tensors, make_optimizer, read_optimizer_tensors
 from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
@@ -100,6 +101,7 @@ class Learner:
         # Sharding replaces parameters.
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(model, settings)
+        self.flops = FlopCounter()
 
     def score(
         self,
@@ -203,6 +205,7 @@ class Learner:
         # Rows without a gradient are dropped first, to free memory.
         batch = batch if len(live) == len(batch) else batch.select(live)
         sums: dict[str, Tensor | float] = defaultdict(float)
+        self.flops.add(self.model, batch)
         parts = self._cut(batch)
         for number, rows in enumerate(parts):
             check_signals("update")
@@ -319,6 +322,7 @@ class Learner:
     def forward_logps(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
         scores = torch.zeros(2, *batch.mask.shape, dtype=batch.mask.dtype, device=batch.mask.device)
+        self.flops.add(model, batch)
         for rows in self._cut(batch):
             check_signals("update")
             part = self._select(batch, rows)
