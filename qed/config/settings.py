@@ -6,6 +6,7 @@ The string under a field is its help text. A field marked with `shelf` holds the
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -327,6 +328,8 @@ class RunSettings:
     """Seconds without progress after which a run exits with code 75 and logs its stack traces; 0 never does."""
     log_every: int = 0
     """Print a line every N steps if the output is not a terminal; 0 prints about twenty lines per phase."""
+    profile: str = ""
+    """Write a trace and the memory of some steps into profile/: steps=3:5 for steps 3 to 5; empty writes none."""
     trackers: tuple[str, ...] = shelf_field("trackers", ())
     """Programs to show the run in while it trains: tensorboard, wandb, trackio; each needs its extra of that name."""
     project: str = ""
@@ -348,7 +351,16 @@ class RunSettings:
         require(0 <= self.watchdog < float("inf"), "run.watchdog must be a finite number, 0 or more.")
         require(len(set(self.trackers)) == len(self.trackers), "run.trackers names a tracker twice.")
         valid = self.on_non_finite == "stop" or self.non_finite_skips > 0
+        steps = self.profile_steps
+        fits = not self.profile or (steps is not None and 1 <= steps[0] <= steps[1])
+        require(fits, f"run.profile must be steps=FIRST:LAST, such as steps=3:5, not '{self.profile}'.")
         require(valid, f"run.on_non_finite must be stop, or skip:N with N above 0, not '{self.on_non_finite}'.")
+
+    @property
+    def profile_steps(self) -> tuple[int, int] | None:
+        """The first and the last step to profile; None without any."""
+        found = re.fullmatch(r"steps=([0-9]{1,9}):([0-9]{1,9})", self.profile)
+        return (int(found[1]), int(found[2])) if found else None
 
     @property
     def non_finite_skips(self) -> int:

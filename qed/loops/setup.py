@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,28 +14,28 @@ import torch
 
 from qed.config.callables import require_functions
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.values import dump_settings
 from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
-from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
+from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
 from qed.loops.ranks import open_records, watch_other_ranks
+from qed.loops.records import write_settings
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
-from qed.models.threads import describe_compute, restore_precision, set_compute
+from qed.models.peak_flops import find_peak_flops
+from qed.models.precision import read_precision
 from qed.rewards.grader import Grader
 from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_evaluator, load_grader
 from qed.rollout.policy import Policy, load_policy, report_handover
 from qed.rollout.shared import share_grader, share_sampler
 from qed.runs import disk
-from qed.runs.environment import describe_environment
 from qed.runs.folder import lock_folder, open_folder
 from qed.runs.log import copy_warnings
 from qed.runs.manifest import parse_step
@@ -77,9 +75,11 @@ class Setup:
     last: int = 0  # the last step of the current phase
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the current step
+    peak_flops: float = 0.0  # operations a second of all ranks at best
     best: int | None = None  # the step that BEST names
     saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
+    profiler: StepProfiler | None = None  # of the steps of `run.profile`
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
     save_and_describe_exit: Callable[[], str] | None = None
 
@@ -116,6 +116,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
     require_installed(settings.run.trackers)
     for phase in list_phases(settings):
         require_functions(phase.data.reward)
+    require_profiled_steps(settings)
     device = load.pick_device(settings.model.device)
     parallel = join_ranks(device, settings.parallel, settings.run.watchdog)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
@@ -139,12 +140,14 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 resumed = parallel.run_on_first(
                     lambda: find_checkpoint(settings, run, console, launch) if launch.resume else None
                 )
-                set_compute(settings, run, launch, device, console, parallel.local_world)
-                parallel.run_on_first(lambda: _write_settings(settings, run, launch, device, parallel))
+                threads.set_compute(settings, run, launch, device, console, parallel.local_world)
+                peak = sum(parallel.exchange(lambda: find_peak_flops(device, read_precision(settings.model))))
+                parallel.run_on_first(lambda: write_settings(settings, run, launch, device, parallel, peak))
                 setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel)
+                setup.peak_flops = peak
             trackers.start(run)
             setup.trackers = trackers
-            with closing(setup.evaluator), closing(setup.materials[0].grader):
+            with closing(setup.evaluator), closing(setup.materials[0].grader), open_profiler(setup):
                 yield setup
         finally:
             stop.together = False
@@ -156,7 +159,7 @@ def _settle_settings(
 ) -> tuple[Settings | PipelineSettings, Launch]:
     """Return the settings with the defaults of the device, or those of the run that is resumed."""
     settings, launch = settle_device_defaults(settings, launch, device, run, console)
-    return restore_precision(settings, run.folder, launch), launch
+    return threads.restore_precision(settings, run.folder, launch), launch
 
 
 @contextmanager
@@ -294,18 +297,3 @@ def _report_setup(
         f"{torch.get_num_threads()} threads), {len(loaded.problems)} training problems, "
         + (", ".join(f"{len(some)} held out ({name})" for name, some in loaded.benchmarks.items()) or "none held out")
     )
-
-
-def _write_settings(
-    settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device, parallel: Parallel
-) -> None:
-    compute = {**describe_compute(), "ranks": parallel.world, "local_ranks": parallel.local_world}
-    # Without the folder's name, so that `qed METHOD settings.yaml` repeats the run in a fresh folder.
-    files = {
-        "settings.yaml": dump_settings(replace(settings, run=replace(settings.run, out=""))),
-        "settings.origin.json": json.dumps(dict(launch.origins), indent=1),
-        "env.json": json.dumps(describe_environment(device, compute), indent=1),
-        "command.txt": shlex.join(launch.command) + "\n",
-    }
-    for name, text in files.items():
-        run.write(name, redact(text).encode())

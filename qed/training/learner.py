@@ -26,7 +26,6 @@ from qed.guards.signals import check_signals
 from qed.models.families import require_known_logits, split_head
 from qed.models.lora import AdapterDisabled, disable_adapters
 from qed.models.precision import compute_in
-from qed.models.weights import identify
 from qed.training.attention import supports_packing, use_packed_attention
 from qed.training.batch import (
     Batch,
@@ -37,6 +36,7 @@ from qed.training.batch import (
     split_by_gradient,
     split_rows,
 )
+from qed.training.flops import FlopCounter
 from qed.training.logps import compute_scores
 from qed.training.offload import Places, lend_device, move_back, move_to_host
 from qed.training.optim import (
@@ -51,7 +51,7 @@ from qed.training.out_of_memory import explain_out_of_memory, share_budget
 from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
 from qed.training.parallel import ALONE, Parallel, call_scores, read_full
 from qed.training.ratios import is_older, require_ratios
-from qed.training.slices import Part, shard_like
+from qed.training.slices import Part, copy_sharded
 from qed.training.spreading import select_rows, spread_microbatches
 from qed.types import Rollout
 
@@ -112,6 +112,7 @@ class Learner:
         # Sharding replaces parameters.
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(model, settings)
+        self.flops = FlopCounter()
 
     def score(
         self,
@@ -147,11 +148,7 @@ class Learner:
 
     def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Store a copy of the initial weights of the phase, for `restore_initial_weights`."""
-        copies: dict[int, Tensor] = {}  # tied weights, which have several names, are copied once
-        for name, own in self.model.state_dict().items():
-            if (number := identify(weights[name])) not in copies:
-                copies[number] = shard_like(weights[name].detach(), own).clone()
-            self.initial_weights[name] = copies[number]
+        self.initial_weights = copy_sharded(weights, self.model.state_dict())
 
     def restore_initial_weights(self) -> None:
         """Restore the initial weights of the phase, and clear the optimizer's state."""
@@ -215,6 +212,7 @@ class Learner:
             return stats
         # Rows without a gradient are dropped first, to free memory.
         batch = batch if len(live) == len(batch) else batch.select(live)
+        self.flops.add(self.model, batch)
         sums = self.budget.repeat(lambda: self._accumulate_parts(batch), self.optimizer.zero_grad)
         self.parallel.sum_gradients(self.parameters)
         sums = self.parallel.sum_metrics(sums)
@@ -332,6 +330,7 @@ class Learner:
     @torch.no_grad()
     def forward_logps(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
+        self.flops.add(model, batch)
         scores = self.budget.repeat(lambda: self._forward_parts(model, batch))
         logps, entropy = self.parallel.sum_in_place(scores)  # 0 where another rank has computed a row
         return logps, entropy
