@@ -139,13 +139,12 @@ def _start(context: Any, start: Start, folder: Path) -> Rank:
     # Ray gives each worker as many threads as it reserves CPUs for it.
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     defaults = {"OMP_NUM_THREADS": str(share_cores(local)), **_choose_interface(ray.util.get_node_ip_address())}
-    arguments = choose_arguments(start)
     if number == 0 and start.attempt > 1:
         _wait_for_lock(Path(job.cwd, job.folder))
         _record_restart(Path(job.cwd, job.folder), start)
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(
-            build_child_command(arguments),
+            build_child_command(choose_arguments(start)),
             cwd=job.cwd,
             env={**defaults, **inherited, **job.environment, **variables},
             stdin=subprocess.DEVNULL,
