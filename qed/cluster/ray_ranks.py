@@ -34,9 +34,11 @@ from qed.cluster.watch import TAIL
 from qed.errors import RankLost, UsageError
 from qed.guards.parents import LAUNCHER
 from qed.guards.redaction import redact
+from qed.runs.folder import lock_folder
 from qed.runs.run import encode_line, write_bytes
 
 TICK = 0.2  # seconds
+LOCK_SECONDS = 120  # until the folder of a run that starts again must be free; NFS gives up a client after 90 s
 ATTEMPT = "QED_ATTEMPT"  # environment variable of a worker
 READ_ADDRESS = 0x8915  # SIOCGIFADDR of Linux: the IPv4 address of a network interface
 _held = ExitStack()  # the port of the ranks' store, which rank 0's worker keeps from others
@@ -137,12 +139,12 @@ def _start(context: Any, start: Start, folder: Path) -> Rank:
     # Ray gives each worker as many threads as it reserves CPUs for it.
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     defaults = {"OMP_NUM_THREADS": str(share_cores(local)), **_choose_interface(ray.util.get_node_ip_address())}
-    arguments = choose_arguments(start)
     if number == 0 and start.attempt > 1:
+        _wait_for_lock(Path(job.cwd, job.folder))
         _record_restart(Path(job.cwd, job.folder), start)
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(
-            build_child_command(arguments),
+            build_child_command(choose_arguments(start)),
             cwd=job.cwd,
             env={**defaults, **inherited, **job.environment, **variables},
             stdin=subprocess.DEVNULL,
@@ -152,6 +154,14 @@ def _start(context: Any, start: Start, folder: Path) -> Rank:
         )
     # What rank 0 says is shown as it comes, so that its last error is not shown again.
     return Rank(number, process, folder / "err" if number else None)
+
+
+def _wait_for_lock(folder: Path) -> None:
+    """Wait until nobody writes the run: a file server keeps the lock of a lost node for a while."""
+    for _ in range(LOCK_SECONDS):
+        with suppress(UsageError), lock_folder(folder):
+            return
+        time.sleep(1.0)
 
 
 def _record_restart(folder: Path, start: Start) -> None:

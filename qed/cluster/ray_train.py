@@ -6,15 +6,17 @@ The command itself trains nothing. It shows what rank 0 prints, passes signals o
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from signal import Signals
-from typing import Any
+from typing import Any, TextIO
 
 from qed.cluster.launch import receive_signals
 from qed.cluster.ray_control import DONE, LOST_WORKER, RETRY, Board, Control, Job, RemoteRank, Report, describe_end
@@ -63,10 +65,11 @@ def run_on_cluster(resolved: Resolved, arguments: Sequence[str]) -> int:
         failures=settings.cluster.max_failures,
     )
     os.environ["RAY_TRAIN_V2_ENABLED"] = "1"  # read when ray.train is imported
-    with connect(resolved.flags.cluster) as session, receive_signals() as signals:
+    stdout = sys.stdout  # on which Ray would print too
+    with redirect_stdout(sys.stderr), connect(resolved.flags.cluster) as session, receive_signals() as signals:
         learners = place_learners(settings, session)
         say(f"Ray cluster at {session.address}: {session}; learners: {learners.count}.")
-        return _Launch(job, learners, signals).run()
+        return _Launch(job, learners, signals, stdout).run()
 
 
 @dataclass(frozen=True)
@@ -102,14 +105,20 @@ def place_learners(settings: Settings | PipelineSettings, session: Session) -> L
 
 @dataclass
 class _Launch:
-    """One run of `run_on_cluster`: the learners, and the signals that the command has received."""
+    """One run of `run_on_cluster`: the learners, the signals that the command has received, and where rank 0 prints."""
 
     job: Job
     learners: Learners
     signals: list[int]
+    stdout: TextIO
     board: Board = field(default_factory=lambda: Board(Report(0, (), b"", b"")))
     error: BaseException | None = None  # of Ray Train
     control: Any = None
+    _reading: threading.Lock = field(default_factory=threading.Lock)
+    # The output comes in pieces, which may end within a character.
+    _decoders: tuple[codecs.IncrementalDecoder, ...] = field(
+        default_factory=lambda: tuple(codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2))
+    )
 
     def run(self) -> int:
         """Return the exit code of the run."""
@@ -118,10 +127,13 @@ class _Launch:
             trainer = threading.Thread(target=self._fit, args=(self._build_trainer(folder),), daemon=True)
             trainer.start()
             threading.Thread(target=self._relay, daemon=True).start()
-            code = self._watch()
-            trainer.join(LEAVING)
-            self._read_board()
-            return code
+            try:
+                code = self._watch()
+                trainer.join(LEAVING)
+                return code
+            finally:
+                with suppress(Exception):  # which must not hide how the run has ended
+                    self._read_board()
 
     def _start_control(self) -> Any:
         ray = load_ray()
@@ -145,7 +157,9 @@ class _Launch:
 
             failures = FailureConfig(max_failures=self.job.failures, controller_failure_limit=RESTARTS)
         except (ImportError, TypeError) as error:
-            raise UsageError(f"--cluster needs Ray Train of ray 2.51 or newer ({error}).") from error
+            raise UsageError(
+                f"--cluster needs Ray Train of ray 2.51 or newer ({error}). Install it: pip install 'ray[train]>=2.51'."
+            ) from error
         return TorchTrainer(
             run_rank,
             train_loop_config={"control": self.control},
@@ -168,17 +182,23 @@ class _Launch:
         self.board.over = True
 
     def _relay(self) -> None:
-        while not self.board.over:
-            self._read_board()
-            time.sleep(TICK)
+        try:
+            while not self.board.over:
+                self._read_board()
+                time.sleep(TICK)
+        except Exception as error:  # noqa: BLE001 -- the cluster is gone
+            self.error, self.board.over = error, True
 
     def _read_board(self) -> None:
         """Read what has happened, and print what rank 0 has said."""
-        report = load_ray().get(self.control.report.remote())
-        for stream, content in ((sys.stdout, report.out), (sys.stderr, report.err)):
-            stream.write(content.decode("utf-8", "replace"))
-            stream.flush()
-        self.board.report = report
+        with self._reading:
+            report = load_ray().get(self.control.report.remote())
+            for stream, decoder, content in zip(
+                (self.stdout, sys.stderr), self._decoders, (report.out, report.err), strict=True
+            ):
+                stream.write(decoder.decode(content))
+                stream.flush()
+            self.board.report = report
 
     def _watch(self) -> int:
         """Watch one attempt after the other, and return the exit code of the last one.
