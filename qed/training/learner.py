@@ -319,7 +319,10 @@ class Learner:
     def forward_logps(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
         scores = torch.zeros(2, *batch.mask.shape, dtype=batch.mask.dtype, device=batch.mask.device)
-        for rows in self._cut(batch):
+        parts = self._cut(batch)
+        if not parts:  # the ranks that have some check too
+            check_signals("update")
+        for rows in parts:
             check_signals("update")
             part = self._select(batch, rows)
             with self._autocast():
