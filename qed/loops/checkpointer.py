@@ -68,7 +68,8 @@ class Checkpointer:
             learner.algorithm = replace_fields(settings.algorithm, state.get("algorithm", {}))
             self.position, self.signal_steps = state["position"], state["signal_steps"]
         # The checkpoint of the first step exists if an earlier phase, or the run before it was resumed, has saved it.
-        self._saved = self.first if checkpoints.has_checkpoint(setup.run.folder, self.first) else -1
+        exists = setup.parallel.run_on_first(lambda: checkpoints.has_checkpoint(setup.run.folder, self.first))
+        self._saved = self.first if exists else -1
         self._copied: RolloutCollector | None = None
 
     def restore_collector(self, collector: RolloutCollector) -> None:

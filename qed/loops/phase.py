@@ -194,7 +194,8 @@ class Phase:
         """Save if the step is the best so far, the last, a multiple of `run.save_every`, or requested by SIGUSR1."""
         best = self.evaluator.is_best(step)
         every = step != self.offset and self._is_due(step, self.settings.run.save_every)
-        if best or every or step == self.last or self.setup.stop.save:
+        asked = self.setup.parallel.agree_on_stop(self.setup.stop)
+        if best or every or step == self.last or asked:
             self.checkpointer.save(self.evaluator.scores, best)
             self.setup.stop.save = False
 

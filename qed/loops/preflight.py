@@ -79,7 +79,7 @@ def run_preflight(phase: Phase, problems: Sequence[Problem], rows: Sequence[Roll
     warnings = [finding.advice for finding in findings if finding.advice]
     setup.run.event("preflight", phase=phase.name, seconds=round(seconds, 3), warned=warnings, **table)
     setup.console.table(f"Before {phase.name}: {probe}{seconds:.1f} s", ("", "found"), list(table.items()))
-    rules.refuse(findings)
+    setup.parallel.exchange(lambda: rules.refuse(findings))  # ranks may differ in what is free
     for warning in warnings:
         setup.console.say(f"Warning: {warning}")
 
@@ -100,7 +100,7 @@ def check_sampler(phase: Phase, problems: Sequence[Problem]) -> None:
         check = compare_sampler(setup.sampler, score, setup.template, problems, window, sampling, settings)
     setup.run.event("sampler_check", phase=phase.name, step=phase.first, **check.fields)
     setup.console.say(check.describe())
-    require_agreement(check, setup.sampler, Options())
+    setup.parallel.exchange(lambda: require_agreement(check, setup.sampler, Options()))  # ranks may round differently
     if phase.first == phase.offset and not _is_recorded(phase, next(iter(check.metrics))):
         phase.metrics.pending |= check.metrics
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from qed.errors import UsageError
 from qed.guards.ranks import RankMonitor, watch_ranks
 from qed.guards.signals import Stop
+from qed.loops.resume import hash_problems
 from qed.runs.follower import FollowerRun
 from qed.runs.run import Launch, Run
 from qed.training.parallel import Parallel
+from qed.types import Problem
 
 
 def open_records(folder: Path, launch: Launch, parallel: Parallel) -> Run:
@@ -26,6 +29,28 @@ def open_records(folder: Path, launch: Launch, parallel: Parallel) -> Run:
     follower = FollowerRun(folder, launch.home, attempt, parallel.rank)
     parallel.exchange(lambda: follower.require_shared(socket.gethostname()))
     return run or follower
+
+
+def require_same_data(problems: Sequence[Problem], parallel: Parallel) -> None:
+    """Refuse problems that are not the same on every rank: the ranks would train on parts of different steps.
+
+    Args:
+        problems: all that this rank trains on or evaluates, in order.
+        parallel: the ranks.
+
+    Raises:
+        UsageError: a rank has other ones.
+    """
+    if parallel.world == 1:
+        return
+    found = parallel.exchange(lambda: (hash_problems(problems), len(problems), socket.gethostname()))
+    (first, count, host), *_ = found
+    for rank, (fingerprint, own, machine) in enumerate(found):
+        if fingerprint != first:
+            raise UsageError(
+                f"Rank {rank} on {machine} reads other problems than rank 0 on {host}: {own} and {count}, or other "
+                "texts or another order. Put the same data files on each machine, or on storage that all share."
+            )
 
 
 @contextmanager

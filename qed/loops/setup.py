@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
-from qed.loops.ranks import open_records, watch_other_ranks
+from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
 from qed.loops.records import write_settings
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
@@ -217,7 +218,9 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     loaded = fit_run_problems(loaded, policy, last, run, console)
     material = Material(loaded.problems, policy.template, grader)
     materials = build_materials(phases, material, first_problems, policy, run, console)
-    fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
+    training = [problem for each in dict.fromkeys(materials) for problem in each.problems]
+    fingerprint = hash_problems(training)
+    require_same_data([*training, *loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
     if launch.resume:
         parallel.run_on_first(lambda: require_same_problems(fingerprint, run, launch))
     run.truncate((resumed and parse_step(resumed.name)) or 0)

@@ -48,11 +48,13 @@ def warm_start(settings: AnySettings, launch: Launch) -> AnySettings:
     start = resolve_warm_start_settings(settings, config)
     key = hashlib.sha256(dump_settings(start).encode()).hexdigest()[:8]
     home, name = Path(settings.run.out or "runs/run").parent, f"start--{Path(config).stem}"
-    folder = _find_trained(home.glob(f"{name}--*"), start) or home / f"{name}--{key}"
+    parallel = join_ranks(load.pick_device(settings.model.device), seconds=settings.run.watchdog)
+    # Another run may finish the same model while the ranks look for it, so only one of them looks.
+    trained = parallel.run_on_first(lambda: _find_trained(home.glob(f"{name}--*"), start))
+    folder = trained or home / f"{name}--{key}"
     model = folder / "final" / "hf"
-    if not model.is_dir():
+    if trained is None and not parallel.run_on_first(model.is_dir):
         # Two runs may need the same model at once: each trains its own, and the first to end renames its folder.
-        parallel = join_ranks(load.pick_device(settings.model.device), seconds=settings.run.watchdog)
         temporary = folder.with_name(parallel.run_on_first(lambda: f"{folder.name}.{secrets.token_hex(4)}"))
         resolved = resolve_settings("sft", [config])
         origins = list_origins(resolved.settings, resolved.origins)

@@ -116,14 +116,15 @@ class Parallel:
         """Compute a list from consecutive items, each rank for its part; the parts are joined in order."""
         return [value for part in self.exchange(lambda: compute(self.split(items))) for value in part]
 
-    def agree_on_stop(self, stop: Stop) -> None:
-        """Give every rank the signals that any of them has received, at the same point of the loop."""
-        if self.world > 1:
-            gathered = self._gather((stop.received, stop.save))
-            stop.agreed = max((received for received, _ in gathered if received), default=None)
-            stop.save = any(save for _, save in gathered)
-            if stop.agreed:
-                assign_failure(prints=self.is_first)
+    def agree_on_stop(self, stop: Stop) -> bool:
+        """Give every rank the signals of all, and return whether one of them asks for a checkpoint."""
+        if self.world == 1:
+            return stop.save
+        gathered = self._gather((stop.received, stop.save))
+        stop.agreed = max((received for received, _ in gathered if received), default=None)
+        if stop.agreed:
+            assign_failure(prints=self.is_first)
+        return any(save for _, save in gathered)
 
     def sum_metrics(self, sums: Mapping[str, Tensor | float]) -> dict[str, Tensor | float]:
         """Add up metrics over the ranks, in their order, so that all have the same bits; `_max` ones are maxima."""
@@ -132,10 +133,8 @@ class Parallel:
         total: dict[str, Tensor | float] = {}
         for part in self._gather({name: float(value) for name, value in sums.items()}):
             for name, value in part.items():
-                before = total.get(name)
-                total[name] = (
-                    value if before is None else max(before, value) if name.endswith("_max") else before + value
-                )
+                values = (total[name], value) if name in total else (value,)
+                total[name] = max(values) if name.endswith("_max") else sum(values)
         return total
 
     def sum_in_place(self, tensor: Tensor) -> Tensor:
@@ -190,7 +189,12 @@ class Parallel:
         """Add up the gradients of replicated parameters over the ranks, after the last micro-batch of a step."""
         if self.world == 1 or self.shards:
             return
-        for bucket in _split_buckets(list(parameters)):
+        known = list(parameters)
+        counts = self.sum_in_place(
+            torch.tensor([each.grad is not None for each in known], device=known[0].device).int()
+        )
+        # A weight that no rank has used stays without a gradient: the optimizer would decay it for one of zeros.
+        for bucket in _split_buckets([each for each, count in zip(known, counts.tolist(), strict=True) if count]):
             for parameter in bucket:
                 if parameter.grad is None:  # a rank without rows
                     parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)

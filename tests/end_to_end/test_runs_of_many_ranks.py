@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cutting import OFFLINE, ONLINE, SMALL
+from cutting import OFFLINE, ONLINE
 from ranks import measure_difference, read_rollouts, run_ranks
 
 Command = Callable[..., list[object]]
