@@ -1,9 +1,9 @@
 """Fault injection for tests: QED_FAULT=point:kind or point:kind:n or point:kind:n:rank causes a fault at a named point.
 
 The points are the arguments of `signals.check_signals`, and `save`, which every stage of a save passes; numbers pass
-through `loss` and `reward`. The fault happens when the point is passed for the n-th time, by default the first; of a run
-of several ranks on every rank, or on one. Kinds: `kill`, a signal by its name such as `sigterm`, `error` for an error
-of the program, `enospc`, `sleep`, and `nan` for a number.
+through `loss` and `reward`. The fault happens when the point is passed for the n-th time, by default the first; of a
+run of several ranks on every rank, or on one. Kinds: `kill`, a signal by its name such as `sigterm`, `error` for an
+error of the program, `enospc`, `sleep`, and `nan` for a number.
 """
 
 from __future__ import annotations

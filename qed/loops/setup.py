@@ -30,6 +30,7 @@ from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
+from qed.loops.supported import require_supported
 from qed.models import load, lora, threads
 from qed.models.threads import describe_compute, restore_precision, set_compute
 from qed.rewards.grader import Grader
@@ -120,6 +121,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         require_functions(phase.data.reward)
     device = load.pick_device(settings.model.device)
     parallel = join_ranks(device, settings.parallel.shard, settings.run.watchdog)
+    require_supported(list_phases(settings), parallel)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = parallel.run_on_first(lambda: open_folder(settings.run.out, f"{name}--{label}", launch))
     console = Console(launch.json, settings.run.log_every, quiet=not parallel.is_first)

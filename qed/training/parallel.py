@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from qed import errors
@@ -194,7 +195,7 @@ class Parallel:
                     parameter.grad = torch.zeros_like(parameter)
             gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
             flat = self.sum_in_place(torch.cat([gradient.flatten() for gradient in gradients]))
-            for gradient, summed in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):  # type: ignore[no-untyped-call]
+            for gradient, summed in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
                 gradient.copy_(summed.view_as(gradient))
 
     @contextmanager
@@ -260,10 +261,12 @@ def join_ranks(device: torch.device | str, shard: str = "none", seconds: float =
     if world == 1:
         return ALONE
     if not dist.is_initialized():  # an earlier run in this process, or Ray, may have joined them already
-        timeout = datetime.timedelta(seconds=seconds) if seconds else FOREVER
+        wait = datetime.timedelta(seconds=seconds) if seconds else FOREVER
         backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
         try:
-            dist.init_process_group(backend, timeout=timeout)
+            store, rank, _ = next(rendezvous("env://", timeout=wait))
+            # A hang is ended by the watch over the ranks, which knows who is to blame, and who only takes long.
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=FOREVER)
         except ValueError as error:
             raise UsageError(
                 f"WORLD_SIZE is {world}, so this process is one of several, but it cannot find the others: {error}. "

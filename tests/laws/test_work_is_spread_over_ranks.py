@@ -1,4 +1,4 @@
-"""How a step is spread over the ranks: every row is computed exactly once, whoever asks, and none has far more to do."""
+"""How a step is spread over ranks: every row is computed exactly once, whoever asks, and none has far more to do."""
 
 from __future__ import annotations
 
