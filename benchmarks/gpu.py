@@ -31,13 +31,13 @@ from gpu_parts.report import Report, format_state, format_table
 # The parts in order: their share of the time that is left, relative to those after them, and the least seconds that
 # are worth starting with.
 PARTS = {
-    "checks": (25, 60),
-    "ceilings": (6, 30),
-    "0.5b": (15, 40),
-    "1.5b": (17, 45),
-    "7b-lora": (22, 60),
-    "generate": (8, 30),
-    "trl": (12, 45),
+    "checks": (22, 60),
+    "ceilings": (5, 30),
+    "0.5b": (19, 60),
+    "1.5b": (18, 60),
+    "7b-lora": (21, 60),
+    "generate": (6, 30),
+    "trl": (9, 45),
 }
 NEEDS_CEILINGS = ("0.5b", "1.5b", "7b-lora")
 TINY_LEAST = 5  # seconds, in place of the least ones

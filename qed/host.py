@@ -80,6 +80,11 @@ def read_memory(root: Path = ROOT) -> tuple[int, int]:
     return (total, free) if limit is None else (min(total, limit), min(free, limit))
 
 
+def may_have_cuda(root: Path = ROOT) -> bool:
+    """Return whether the system has the device file of a driver for CUDA or ROCm; torch says whether it can use it."""
+    return any((root / "dev" / name).exists() for name in ("nvidiactl", "kfd", "dxg"))
+
+
 def _list_control_groups(controller: str, root: Path) -> Iterator[Path]:
     """List the folders of this process's control group and of its parents, for cgroup versions 1 and 2."""
     try:

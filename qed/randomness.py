@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,8 +18,16 @@ if TYPE_CHECKING:
 
 def derive_seed(*address: int | str) -> int:
     """Compute the 63-bit seed of an address, for example `derive_seed(run_seed, "order", epoch)`."""
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in address)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+    return hash_parts(address)
+
+
+def hash_parts(parts: Iterable[int | str]) -> int:
+    """Compute the seed of an address whose parts come one by one, and may be too long to hold all together."""
+    digest, separator = hashlib.blake2b(digest_size=8), ""
+    for part in parts:
+        digest.update(f"{separator}{type(part).__name__}:{part}".encode())
+        separator = "\x1f"
+    return int.from_bytes(digest.digest(), "big") >> 1
 
 
 def shuffle_indices(count: int, *address: int | str) -> list[int]:

@@ -73,8 +73,10 @@ class Column(Sequence[T]):
 
 
 def pack_column(kind: str, values: Sequence[T]) -> Sequence[T]:
-    """Return values as a `Column` of a type of `array`; a column and () as they are."""
-    return values if isinstance(values, Column) or len(values) == 0 else Column(array(kind, values))
+    """Return values as a `Column` of a type of `array`, or as () if there are none."""
+    if isinstance(values, Column):
+        return values
+    return Column(array(kind, values)) if len(values) else ()
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpu_parts.shapes import Shape
+if TYPE_CHECKING:
+    from gpu_parts.shapes import Shape
 
 COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 22}
 MATRIX = {"cuda": 8192, "cpu": 256}

@@ -1,4 +1,5 @@
 """One part of the kit as a process of its own, so that a fault or a lack of memory ends no other part."""
+# ruff: noqa: PLC0415 -- a part imports what it needs, so that a package that is missing for one stops no other
 
 from __future__ import annotations
 
@@ -9,10 +10,7 @@ from pathlib import Path
 
 import torch
 
-from gpu_parts import checks, rivals, step
-from gpu_parts.ceilings import measure_ceilings
 from gpu_parts.report import Report
-from gpu_parts.shapes import SHAPES, shrink
 
 
 def main() -> None:
@@ -20,16 +18,28 @@ def main() -> None:
     told = json.loads(sys.argv[1])
     name, report, device = told["name"], Report(Path(told["report"])), torch.device(told["device"])
     end = time.time() + told["seconds"]
-    shapes = {key: shrink(shape) if told["tiny"] else shape for key, shape in SHAPES.items()}
-    small = shapes["0.5b"]
     if name == "checks":
-        checks.run_checks(device.type, name, report)
+        from gpu_parts.checks import run_checks
+
+        run_checks(device.type, name, report)
     elif name == "ceilings":
+        from gpu_parts.ceilings import measure_ceilings
+
         report.add_part(name, **measure_ceilings(device))
-    elif name == "generate":
-        rivals.measure_generate(small, device, name, report, end)
+    else:
+        _measure(name, report, device, end, told["tiny"])
+
+
+def _measure(name: str, report: Report, device: torch.device, end: float, tiny: bool) -> None:
+    """Do a part that computes a model."""
+    from gpu_parts import rivals, step
+    from gpu_parts.shapes import SHAPES, shrink
+
+    shapes = {key: shrink(shape) if tiny else shape for key, shape in SHAPES.items()}
+    if name == "generate":
+        rivals.measure_generate(shapes["0.5b"], device, name, report, end)
     elif name == "trl":
-        rivals.measure_trl(small, device, name, report, end)
+        rivals.measure_trl(shapes["0.5b"], device, name, report, end)
     else:
         step.measure_step(shapes[name], device, report.read()["parts"]["ceilings"], name, report, end)
 

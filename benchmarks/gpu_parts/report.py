@@ -77,7 +77,8 @@ def format_state(name: str, part: Figures) -> str:
     """Format in one line what became of a part."""
     for state in ("skipped", "cut_off", "failed"):
         if state in part:
-            return f"{name}: {state.replace('_', ' ')}: {part[state]}"
+            place = f" (at: {part['at']})" if "at" in part else ""
+            return f"{name}: {state.replace('_', ' ')}: {part[state]}{place}"
     if "tests" in part:
         counts = {
             state: sum(one == state for one in part["tests"].values()) for state in ("passed", "failed", "skipped")

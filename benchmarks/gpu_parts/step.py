@@ -18,11 +18,13 @@ from gpu_parts.shapes import LORA_RANK, Shape, describe, make_model, make_tokeni
 from qed.algorithms.grpo import Grpo
 from qed.config.phases import Settings
 from qed.config.settings import DataSettings, LearnerSettings, ModelSettings, SamplingSettings
-from qed.loops.device_defaults import Card, estimate_peak, estimate_sizes
-from qed.loops.memory import measure_shape, reserve_training
+from qed.loops.device_defaults import Card, Surroundings, choose_device_defaults, estimate_peak, read_card
+from qed.loops.device_fit import measure_shape
+from qed.loops.memory import reserve_training
 from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
 from qed.sampling.native.sampler import NativeSampler
+from qed.training.attention import list_faults
 from qed.training.learner import Learner
 from qed.types import Completion, Problem, Rollout
 
@@ -41,10 +43,12 @@ class Step:
         shape: of the model and of its work.
         device: to compute on.
         settings: with the size of a micro-batch and activation checkpointing.
+        note: is told what comes next, so that a part that is cut off says where.
     """
 
-    def __init__(self, shape: Shape, device: torch.device, settings: Settings) -> None:
-        self.shape, self.device = shape, device
+    def __init__(self, shape: Shape, device: torch.device, settings: Settings, note: Callable[[str], None]) -> None:
+        self.shape, self.device, self.note = shape, device, note
+        note("build the model")
         self.model = make_model(shape, device, settings.model.gradient_checkpointing)
         sampling, learner = settings.sampling, settings.learner
         self.sampler = NativeSampler(self.model, make_tokenizer(), (NEVER,), sampling.rows_per_batch, PRECISION)
@@ -71,6 +75,7 @@ class Step:
         return self.sampler.generate(self.prompts, seeds, Sampling(1.0, self.shape.answer))
 
     def _time(self, stage: str, work: Callable[[], Any]) -> Any:
+        self.note(stage)
         wait_for(self.device)
         began = time.perf_counter()
         result = work()
@@ -123,15 +128,17 @@ def measure_step(shape: Shape, device: torch.device, ceilings: Figures, name: st
     """
     torch.set_float32_matmul_precision("high")
     settings: Settings | None
+    step: Step | None = None
     settings, estimated = fit_settings(shape, device)
     report.add_part(name, shape=describe(shape))
     while settings is not None:
         try:
-            _run_rounds(Step(shape, device, settings), settings, estimated, ceilings, name, report, end)
+            step = Step(shape, device, settings, lambda stage: report.add_part(name, at=stage))
+            _run_rounds(step, settings, estimated, ceilings, name, report, end)
             return
         except torch.OutOfMemoryError:
             report.add_part(name, out_of_memory_at=describe_sizes(settings))
-        settings = shrink_settings(settings)
+        step, settings = None, shrink_settings(settings)
         gc.collect()
         torch.cuda.empty_cache()
     report.add_part(name, failed="out of memory at every size")
@@ -162,13 +169,9 @@ def fit_settings(shape: Shape, device: torch.device) -> tuple[Settings, int]:
     settings = make_settings(shape)
     with torch.device("meta"):
         outline = measure_shape(make_model(shape, torch.device("meta"), checkpointing=False))
-    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 4 * GIB
-    card = Card("", (9, 0), memory, memory)
-    if estimate_peak(outline, settings, shape.prompt) > 0.9 * memory:
-        settings = replace(settings, model=replace(settings.model, gradient_checkpointing=True))
-    sizes = estimate_sizes(outline, settings, card)
-    learner = replace(settings.learner, tokens_per_microbatch=sizes.tokens)
-    settings = replace(settings, learner=learner, sampling=replace(settings.sampling, rows_per_batch=sizes.rows))
+    card = read_card(device) or Card("", (9, 0), 4 * GIB, 4 * GIB)
+    settings, _ = choose_device_defaults(settings, {}, Surroundings(card, outline, disk=0))
+    assert isinstance(settings, Settings)
     return settings, estimate_peak(outline, settings, shape.prompt)
 
 
@@ -195,11 +198,13 @@ def _run_rounds(
             mismatch=stats.get("mismatch/logp"),
             grad_norm=stats["optim/grad_norm"],
             without_graphs=step.sampler.without_graphs,
+            attention_faults=list_faults(),
             **_compare_with_ceilings(step.shape, best, stats, ceilings),
         )
         if time.time() + 1.5 * (time.perf_counter() - began) / len(rounds) > end:
             break
     _measure_eager(step, report, name, end)
+    report.add_part(name, at="done")
 
 
 def _compare_with_ceilings(

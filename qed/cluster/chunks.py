@@ -11,7 +11,7 @@ import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import SIGINT
@@ -20,12 +20,13 @@ from typing import Any
 from qed.cluster.ray_session import Session, load_ray, read_worker_environment, require_shared
 from qed.console.live import Console
 from qed.errors import Interrupted, QedError, UsageError
-from qed.evaluation.shards import Shard
+from qed.evaluation.shards import Shard, is_made
 from qed.guards.signals import EXIT_CODES, check_signals, watch_signals
 from qed.runs.run import Row
 
 RETRIES = 3  # of a task whose worker or node was lost
 POLL_SECONDS = 1.0
+LOADS_PER_GPU = 4  # of a model, at about this number of tasks for each GPU
 TASKS_PER_SLOT = 2  # submitted at the same time, so that no worker waits for the driver
 
 
@@ -50,6 +51,10 @@ def explain_stops(folder: Path, console: Console) -> Iterator[None]:
         ) from stopped
     finally:
         console.end_phase()
+        with suppress(OSError):  # it is empty if the command has made no shard
+            folder.rmdir()
+            if folder.parent.name == "shards":
+                folder.parent.rmdir()
 
 
 def prepare(folder: Path, session: Session, overwrite: bool, console: Console) -> None:
@@ -65,18 +70,25 @@ class Tasks:
 
     def __init__(self, slot: Slot) -> None:
         self.ray = load_ray()
+        self.remote: dict[Callable[..., Row], Any] = {}
         self.options = {
             "num_cpus": slot.cpus,
             "num_gpus": slot.gpus,
             "max_retries": RETRIES,
             "runtime_env": {"env_vars": read_worker_environment()},
         }
+        self.slot = slot
+
+    def count_slots(self) -> int:
+        """Count the slots that the cluster has now."""
         resources = self.ray.cluster_resources()
-        self.slots = max(1, int(resources.get("GPU", 0) if slot.gpus else resources.get("CPU", 0) / slot.cpus))
+        return max(1, int(resources.get("GPU", 0) if self.slot.gpus else resources.get("CPU", 0) / self.slot.cpus))
 
     def start(self, function: Callable[..., Row], arguments: Sequence[Any]) -> Any:
         """Start a task."""
-        return self.ray.remote(**self.options)(function).remote(*arguments)
+        if function not in self.remote:  # made once, because Ray sends every one to all workers
+            self.remote[function] = self.ray.remote(**self.options)(function)
+        return self.remote[function].remote(*arguments)
 
     def collect(self, task: Any, name: str) -> Row:
         """Return the result of a task that has ended.
@@ -111,7 +123,9 @@ class Tasks:
 def make_shards(
     tasks: Tasks,
     function: Callable[..., Row],
-    chunks: Sequence[tuple[Shard, Sequence[Any]]],
+    count: int,
+    arguments: Callable[[Sequence[Shard]], Sequence[Any]],
+    whole: Row,
     folder: Path,
     console: Console,
 ) -> list[Path]:
@@ -119,33 +133,44 @@ def make_shards(
 
     Args:
         tasks: starts them.
-        function: takes the shard and the arguments, writes the shard's file and returns counts.
-        chunks: the shards with the arguments of their tasks.
+        function: makes shards: takes a list of them and its arguments, writes their files and returns counts.
+        count: the number of shards.
+        arguments: returns the arguments of the task for some shards.
+        whole: of which they are shards.
         folder: of the files.
         console: shows the progress.
+
+    Raises:
+        UsageError: the folder has shards of another whole.
     """
-    waiting = deque(chunk for chunk in chunks if not (folder / chunk[0].file).exists())
-    finished, total, counts, began = len(chunks) - len(waiting), len(chunks), Counter[str](), time.perf_counter()
-    running: dict[Any, Shard] = {}
+    shards = [Shard(number, count) for number in range(1, count + 1)]
+    missing = [shard for shard in shards if not is_made(folder / shard.file, shard, whole)]
+    # Ray ends a worker with every task on a GPU, to free its memory: such a task makes several shards, and each GPU
+    # loads the model a few times only. A task that is started again makes only those that are still missing.
+    size = max(1, len(missing) // (LOADS_PER_GPU * tasks.count_slots())) if tasks.slot.gpus else 1
+    waiting = deque(missing[start : start + size] for start in range(0, len(missing), size))
+    finished, counts, began = count - len(missing), Counter[str](), time.perf_counter()
+    running: dict[Any, list[Shard]] = {}
     if finished:
-        console.say(f"{finished} of {total} chunks are already finished.")
+        console.say(f"{finished} of {count} chunks are already finished.")
     console.phase("", finished, "chunk")
     try:
         while waiting or running:
-            while waiting and len(running) < TASKS_PER_SLOT * tasks.slots:
-                shard, arguments = waiting.popleft()
-                running[tasks.start(function, (shard, *arguments))] = shard
+            while waiting and len(running) < TASKS_PER_SLOT * tasks.count_slots():
+                group = waiting.popleft()
+                running[tasks.start(function, (group, *arguments(group)))] = group
             done, _ = tasks.ray.wait(list(running), timeout=POLL_SECONDS)
             check_signals("cluster", progress=bool(done))
             for task in done:
-                counts.update(tasks.collect(task, f"Chunk {running.pop(task)}"))
-                finished += 1
-                console.step(finished, total, _format_progress(counts, time.perf_counter() - began))
+                group = running.pop(task)
+                counts.update(tasks.collect(task, f"Chunk {group[0]}"))
+                finished += len(group)
+                console.step(finished, count, _format_progress(counts, time.perf_counter() - began))
     finally:
         for task in running:
             tasks.ray.cancel(task)
     console.end_phase()
-    return [folder / shard.file for shard, _ in chunks]
+    return [folder / shard.file for shard in shards]
 
 
 def _format_progress(counts: Counter[str], seconds: float) -> dict[str, float]:

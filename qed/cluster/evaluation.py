@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -36,7 +37,8 @@ def evaluate_on_cluster(request: EvaluationRequest, address: str) -> dict[str, A
     with connect(address) as session, explain_stops(folder, console):
         prepare(folder, session, request.overwrite, console)
         slot = _choose_slot(session, request.settings)
-        settings = replace(request.settings, run=replace(request.settings.run, threads=int(slot.cpus)))
+        run = request.settings.run
+        settings = replace(request.settings, run=replace(run, threads=run.threads or int(slot.cpus)))
         # The driver has deleted what is overwritten, and a task that is started again must not delete more.
         asked = replace(request, settings=settings, overwrite=False)
         tasks = Tasks(slot)
@@ -49,8 +51,8 @@ def evaluate_on_cluster(request: EvaluationRequest, address: str) -> dict[str, A
             records = {label: TaskRecord(**fields) for label, fields in whole["tasks"].items()}
             return build_result(request.folder, request.step, records, planned["figures"], planned["checks"], console)
         count = sum(whole["chunks"].values())
-        chunks = [(Shard(number, count), (asked, os.getcwd(), whole)) for number in range(1, count + 1)]
-        files = make_shards(tasks, _sample_task, chunks, folder, console)
+        arguments = (asked, os.getcwd(), whole)
+        files = make_shards(tasks, _sample_task, count, lambda _: arguments, whole, folder, console)
     return merge(request.folder, files, request.overwrite, console)
 
 
@@ -77,8 +79,8 @@ def _plan_task(request: EvaluationRequest, cwd: str, overwrite: bool) -> Row:
     }
 
 
-def _sample_task(shard: Shard, request: EvaluationRequest, cwd: str, whole: Row) -> Row:
-    """Sample and grade a chunk, write its shard, and return counts."""
+def _sample_task(shards: Sequence[Shard], request: EvaluationRequest, cwd: str, whole: Row) -> Row:
+    """Sample and grade chunks, write their shards, and return counts."""
     plan, _ = _load_plan(request, cwd)
     if plan.whole != whole:
         raise DataError(
@@ -87,8 +89,8 @@ def _sample_task(shard: Shard, request: EvaluationRequest, cwd: str, whole: Row)
         )
     report = HangReport(request.folder / "hang.txt", "Ray starts the chunk again", "--watchdog")
     with watch(report, request.settings.run.watchdog):
-        file = make_shard(plan, shard, Console(json=True))
-    rows = [row for own in file.units.values() for row in own]
+        files = [make_shard(plan, shard, Console(json=True), alone=True) for shard in shards]
+    rows = [row for file in files for own in file.units.values() for row in own]
     correct = sum(bool(row["correct"]) for row in rows)
     return {"answers": len(rows), "correct": correct, "tokens": sum(row["n_tokens"] for row in rows)}
 

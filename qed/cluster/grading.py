@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from qed.cluster.chunks import Slot, Tasks, enter_folder, explain_stops, make_sh
 from qed.cluster.ray_session import connect
 from qed.console.live import Console
 from qed.evaluation.merge import merge
-from qed.evaluation.row_shards import RowJob, grade_units
+from qed.evaluation.row_shards import Items, RowJob, grade_units
 from qed.evaluation.shards import Shard, ShardFile
 from qed.runs.run import Row
 
@@ -34,15 +34,18 @@ def grade_on_cluster(
     """
     whole, items = job.describe(BLOCK), job.read_items()
     blocks = [items[start : start + BLOCK] for start in range(0, len(items), BLOCK)]
-    job = replace(job)  # type: ignore[type-var]  # without the grader that describing it may have loaded
     with connect(address) as session, explain_stops(folder, console):
         prepare(folder, session, overwrite, console)
         place = str(folder.absolute())
-        chunks = [
-            (Shard(number, len(blocks)), (job, os.getcwd(), place, whole, block))
-            for number, block in enumerate(blocks, 1)
-        ]
-        files = make_shards(Tasks(Slot(1.0)), _grade_task, chunks, folder, console)
+        files = make_shards(
+            Tasks(Slot(1.0)),
+            _grade_task,
+            len(blocks),
+            lambda shards: (job.for_task(), os.getcwd(), place, whole, [blocks[shard.number - 1] for shard in shards]),
+            whole,
+            folder,
+            console,
+        )
     return merge(out, files, overwrite, console)
 
 
@@ -50,12 +53,18 @@ def grade_on_cluster(
 _jobs: list[RowJob] = []
 
 
-def _grade_task(shard: Shard, job: RowJob, cwd: str, folder: str, whole: Row, items: Sequence[Any]) -> Row:
-    """Grade a block of rows, write its shard, and return counts."""
+def _grade_task(
+    shards: Sequence[Shard], job: RowJob, cwd: str, folder: str, whole: Row, blocks: Sequence[Items]
+) -> Row:
+    """Grade blocks of rows, write their shards, and return counts."""
     enter_folder(cwd)
     if not _jobs or _jobs[0] != job:
         _jobs[:] = [job]
-    file = ShardFile(Path(folder), shard, whole)
-    grade_units(_jobs[0], file, {shard.number - 1: items}, shard.count)
-    rows = [row for own in file.units.values() for row in own]
-    return {"answers": len(rows), "correct": sum(bool(row.get("grade", row)["correct"]) for row in rows)}
+    counts: Counter[str] = Counter()
+    for shard, items in zip(shards, blocks, strict=True):
+        file = ShardFile(Path(folder), shard, whole, alone=True)
+        grade_units(_jobs[0], file, {shard.number - 1: items}, shard.count)
+        rows = [row for own in file.units.values() for row in own]
+        counts["answers"] += len(rows)
+        counts["correct"] += sum(bool(row.get("grade", row)["correct"]) for row in rows)
+    return dict(counts)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -61,7 +63,8 @@ def load_ray() -> Any:
 def connect(address: str, seconds: float = CONNECT_SECONDS, log_to_driver: bool = False) -> Iterator[Session]:
     """Connect to a cluster while the block runs; a connection that this process has already is used and stays.
 
-    Ray replaces the handler of SIGTERM when it connects: install signal handlers inside the block.
+    Ray replaces the handler of SIGTERM when it connects: install signal handlers inside the block. The earlier one is
+    restored after it.
 
     Args:
         address: `auto` for the cluster of this machine (or of RAY_ADDRESS), HOST:PORT of its head node, or `local` to
@@ -77,17 +80,20 @@ def connect(address: str, seconds: float = CONNECT_SECONDS, log_to_driver: bool 
         yield _describe(ray)
         return
     options: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": log_to_driver}
-    if address == LOCAL:
-        ray.init(address=LOCAL, include_dashboard=False, **options)
-    else:
-        target = find_address(address)
-        if target != AUTO:
-            _wait_for_listener(target, seconds)
-        _join(ray, target, options)
+    handler = signal.getsignal(signal.SIGTERM)
     try:
+        if address == LOCAL:
+            ray.init(address=LOCAL, include_dashboard=False, **options)
+        else:
+            target = find_address(address)
+            if target != AUTO:
+                _wait_for_listener(target, seconds)
+            _join(ray, target, options)
         yield _describe(ray)
     finally:
         ray.shutdown()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
 
 
 def find_address(address: str) -> str:

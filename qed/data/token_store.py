@@ -185,8 +185,11 @@ def _write_store(folder: Path, rows: Iterable[TokenRow]) -> TokenStore:
                 _flush(file)
         sizes = {"tokens": arrays.offsets[-1], **{name: len(values) for name, values in vars(arrays).items()}}
         (temporary / SIZES).write_text(json.dumps(sizes) + "\n", encoding="utf-8")
-        with suppress(OSError):  # where there are no locks, another process may have been first
+        try:
             temporary.rename(folder)
+        except OSError:
+            if not folder.exists():  # where there are no locks, another process may have been first
+                raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     if (store := read_store(folder)) is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
@@ -53,6 +53,10 @@ class GradeJob:
         data = [hash_file(Path(name)) for name in self.files]
         about = {name: value for name, value in asdict(self).items() if name not in ("files", "workers")}
         return {"kind": "grades", "block": block, "data": data, **about}
+
+    def for_task(self) -> GradeJob:
+        """Return the same job for one of many processes: with one worker, and without a loaded grader."""
+        return replace(self, workers=1)
 
     def list_files(self) -> list[str]:
         """List the files with the rows."""

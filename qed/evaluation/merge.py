@@ -52,8 +52,9 @@ def merge(out: Path, places: Sequence[Path], overwrite: bool, console: Console) 
 
 
 def delete_shard(file: Path, home: Path) -> None:
-    """Delete a shard, and its folders up to and including `home` once they are empty."""
-    file.unlink(missing_ok=True)
+    """Delete a shard with what its lost tasks have left, and its folders up to `home` once they are empty."""
+    for path in (file, *file.parent.glob(f".{file.name}.*")):
+        path.unlink(missing_ok=True)
     with suppress(OSError):
         for folder in file.parents:
             folder.rmdir()

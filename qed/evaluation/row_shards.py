@@ -25,6 +25,10 @@ class RowJob(Protocol):
         """Describe the whole for its shards, with units of `block` rows."""
         ...
 
+    def for_task(self) -> RowJob:
+        """Return the same job for one of many processes, without the grader that it may have loaded."""
+        ...
+
     def list_files(self) -> list[str]:
         """List the files with the rows."""
         ...

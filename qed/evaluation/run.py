@@ -106,13 +106,13 @@ def _evaluate_shard(plan: Plan, shard: Shard, console: Console) -> Row:
     return {**result, "shard": str(file.path)}
 
 
-def make_shard(plan: Plan, shard: Shard, console: Console) -> ShardFile:
-    """Sample a shard's chunks of all tasks, and write them for `qed merge`.
+def make_shard(plan: Plan, shard: Shard, console: Console, alone: bool = False) -> ShardFile:
+    """Sample a shard's chunks of all tasks, and write them for `qed merge`; `alone` as for `ShardFile`.
 
     Chunks are numbered over all tasks, so that the shards of many small tasks are of similar size.
     """
     request, first = plan.request, 0
-    file = ShardFile(find_step_shards(request), shard, plan.whole, request.overwrite)
+    file = ShardFile(find_step_shards(request), shard, plan.whole, request.overwrite, alone)
     for task in plan.tasks:
         own = {number: chunk for number, chunk in enumerate(task.chunks, first) if shard.has(number)}
         first += len(task.chunks)

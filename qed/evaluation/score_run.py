@@ -50,6 +50,10 @@ class ScoreJob:
         names = name_columns(Path(self.file), self.scoring)
         return {"kind": "responses", "block": block, "data": hash_file(Path(self.file)), "columns": names, **about}
 
+    def for_task(self) -> ScoreJob:
+        """Return the same job for one of many processes, without a loaded grader."""
+        return replace(self)
+
     def list_files(self) -> list[str]:
         """List the file with the answers."""
         return [self.file]

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,51 +72,51 @@ def find_shard_folder(out: Path, is_file: bool | None = None) -> Path:
     inside = out / "shards"
     if is_file is None:
         is_file = not inside.is_dir()
-    return out.with_name(f"{out.name}.shards") if is_file else inside
+    return out.parent / f"{out.name}.shards" if is_file else inside
 
 
 class ShardFile:
     """The file of a shard: units are on disk as soon as they are done, and an interrupted shard keeps them.
 
-    `done` has the numbers of the units that it holds, and `is_finished` says whether it holds all.
+    `units` has the rows of the units that it holds, and `is_finished` says whether it holds all.
 
     Args:
         folder: of the shards of this whole.
         shard: which of them.
         whole: everything that determines the result of the whole, for JSON.
         overwrite: start again, whatever is there.
+        alone: write unfinished units under a name of this process, because the same shard may be made elsewhere at the
+            same time: a cluster starts a task again whose node it has lost, and the node may still live.
 
     Raises:
         UsageError: there is a shard of another whole.
         DataError: the file is damaged.
     """
 
-    def __init__(self, folder: Path, shard: Shard, whole: Mapping[str, Any], overwrite: bool = False) -> None:
+    def __init__(
+        self, folder: Path, shard: Shard, whole: Mapping[str, Any], overwrite: bool = False, alone: bool = False
+    ) -> None:
         self.path = folder / shard.file
-        self.part = folder / f".{shard.file}{UNFINISHED}"
-        self.header: Row = json.loads(json.dumps({"shard": [shard.number, shard.count], "whole": whole}))
-        self.is_finished = not overwrite and self._is_same(self.path)
+        self.part = folder / f".{shard.file}{f'.{secrets.token_hex(4)}' if alone else ''}{UNFINISHED}"
         self.units: dict[int, list[Row]] = {}
+        is_started = not overwrite and not is_made(self.path, shard, whole) and is_made(self.part, shard, whole)
+        if is_started:
+            self._resume()
+        self.is_finished = not overwrite and self.path.exists()
         if self.is_finished:
             self.units = read_shard(self.path).units
-        elif not overwrite and self._is_same(self.part):
-            self.units = {row["unit"]: row["rows"] for row in read_lines(self.part)[1:]}
-            # Half a line at the end, as a power failure leaves it.
-            os.truncate(self.part, self.part.read_bytes().rfind(b"\n") + 1)
-        else:
+        elif not is_started:
             self.path.unlink(missing_ok=True)
-            write_whole(self.part, encode_lines(encode_line(self.header)))
+            write_whole(self.part, encode_lines(encode_line(build_header(shard, whole))))
 
-    def _is_same(self, path: Path) -> bool:
-        """Return whether a file is of this shard; False for none, or for one that a kill left without a header."""
-        there = read_header(path)
-        if there is not None and there != self.header:
-            differences = compare_wholes(there["whole"], self.header["whole"])
-            raise UsageError(
-                f"{path} is a shard with other settings: {differences}. Use another --out, or start again with "
-                "--overwrite."
-            )
-        return there is not None
+    def _resume(self) -> None:
+        """Read the finished units; half a line at the end, as a power failure leaves it, is removed."""
+        rows = read_lines(self.part)[1:]
+        os.truncate(self.part, self.part.read_bytes().rfind(b"\n") + 1)
+        if rows and "end" in rows[-1]:
+            self.part.replace(self.path)
+        else:
+            self.units = {row["unit"]: row["rows"] for row in rows}
 
     def add(self, units: Mapping[int, Sequence[Row]]) -> None:
         """Append finished units.
@@ -129,11 +130,31 @@ class ShardFile:
 
     def finish(self, total: int, info: Mapping[str, Any]) -> None:
         """Give the file its name; `total` is the number of units of the whole, `info` is about this shard alone."""
-        content = self.part.read_bytes()
-        end = {"end": len(self.units), "total": total, "info": info, "sha256": hashlib.sha256(content).hexdigest()}
-        write_whole(self.path, content + encode_lines(encode_line(end)))
-        self.part.unlink(missing_ok=True)
+        digest = hashlib.sha256(self.part.read_bytes()).hexdigest()
+        append_rows(self.part, [{"end": len(self.units), "total": total, "info": info, "sha256": digest}])
+        self.part.replace(self.path)
         self.is_finished = True
+
+
+def build_header(shard: Shard, whole: Mapping[str, Any]) -> Row:
+    """Build the first line of a shard's file, as it is when read."""
+    header: Row = json.loads(json.dumps({"shard": [shard.number, shard.count], "whole": whole}))
+    return header
+
+
+def is_made(path: Path, shard: Shard, whole: Mapping[str, Any]) -> bool:
+    """Return whether a file is of this shard; False for none, or for one that a kill left without a header.
+
+    Raises:
+        UsageError: it is of another whole.
+    """
+    there, here = read_header(path), build_header(shard, whole)
+    if there is not None and there != here:
+        raise UsageError(
+            f"{path} is a shard with other settings: {compare_wholes(there['whole'], here['whole'])}. Use another "
+            "--out, or start again with --overwrite."
+        )
+    return there is not None
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 The points are the arguments of `signals.check_signals`, and `save`, which every stage of a save passes; numbers pass
 through `loss` and `reward`. The fault happens when the point is passed for the n-th time, by default the first; of a
 run of several ranks on every rank, or on one. Kinds: `kill`, a signal by its name such as `sigterm`, `error` for an
-error of the program, `enospc`, `sleep`, and `nan` for a number.
+error of the program, `enospc`, `oom`, `sleep`, and `nan` for a number.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "QED_FAULT"
 SIGNALS = {"kill": "SIGKILL", **{name: name.upper() for name in ("sigterm", "sigint", "sighup", "sigusr1")}}
-KINDS = (*SIGNALS, "error", "enospc", "sleep", "nan")
+KINDS = (*SIGNALS, "error", "enospc", "oom", "sleep", "nan")
 LONG = 3600.0  # seconds of a sleep: until the test ends the process
 Number = TypeVar("Number", float, "Tensor")
 ARMED = os.environ.get(VARIABLE, "")  # read once, because points may be passed at every token
@@ -49,6 +49,8 @@ def _inject_fault(point: str) -> None:
         raise RuntimeError(f"{VARIABLE}={ARMED}")
     elif kind == "enospc":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    elif kind == "oom":
+        raise MemoryError("out of memory, by QED_FAULT")
     elif kind == "sleep":
         time.sleep(LONG)
 

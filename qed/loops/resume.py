@@ -13,7 +13,7 @@ from qed.config.changes import list_changes
 from qed.config.phases import PipelineSettings, Settings
 from qed.console.live import Console
 from qed.errors import UsageError
-from qed.randomness import derive_seed
+from qed.randomness import hash_parts
 from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run, read_lines, write_bytes
 from qed.training import checkpoints
@@ -93,7 +93,7 @@ def hash_problems(problems: Sequence[Problem]) -> str:
         f"{each.id} {each.question} {each.answer} {each.solution} {each.meta.get('chosen')} {each.meta.get('rejected')}"
         for each in problems
     )
-    return f"{derive_seed(*lines):016x}"
+    return f"{hash_parts(lines):016x}"
 
 
 def require_same_problems(fingerprint: str, run: Run, launch: Launch) -> None:

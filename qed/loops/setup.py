@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import shutil
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,31 +14,30 @@ import torch
 
 from qed.config.callables import require_functions
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.values import dump_settings
 from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
-from qed.guards.ranks import RankMonitor, watch_ranks
-from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
+from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
+from qed.loops.ranks import open_records, watch_other_ranks
+from qed.loops.records import write_settings
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.loops.supported import require_supported
 from qed.models import load, lora, threads
-from qed.models.threads import describe_compute, restore_precision, set_compute
+from qed.models.peak_flops import find_peak_flops
+from qed.models.precision import read_precision
 from qed.rewards.grader import Grader
 from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_evaluator, load_grader
 from qed.rollout.policy import Policy, load_policy, report_handover
 from qed.rollout.shared import share_grader, share_sampler
 from qed.runs import disk
-from qed.runs.environment import describe_environment
 from qed.runs.folder import lock_folder, open_folder
-from qed.runs.follower import FollowerRun
 from qed.runs.log import copy_warnings
 from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run
@@ -80,9 +76,11 @@ class Setup:
     last: int = 0  # the last step of the current phase
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the current step
+    peak_flops: float = 0.0  # operations a second of all ranks at best
     best: int | None = None  # the step that BEST names
     saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
+    profiler: StepProfiler | None = None  # of the steps of `run.profile`
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
     save_and_describe_exit: Callable[[], str] | None = None
 
@@ -119,8 +117,9 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
     require_installed(settings.run.trackers)
     for phase in list_phases(settings):
         require_functions(phase.data.reward)
+    require_profiled_steps(settings)
     device = load.pick_device(settings.model.device)
-    parallel = join_ranks(device, settings.parallel.shard, settings.run.watchdog)
+    parallel = join_ranks(device, settings.parallel, settings.run.watchdog)
     require_supported(list_phases(settings), parallel)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = parallel.run_on_first(lambda: open_folder(settings.run.out, f"{name}--{label}", launch))
@@ -129,10 +128,10 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         watch_signals() as stop,
         lock_folder(folder) if parallel.is_first else nullcontext(),
         RunTrackers(settings.run.trackers if parallel.is_first else (), console) as trackers,
-        _open_records(folder, launch, parallel) as run,
+        open_records(folder, launch, parallel) as run,
         threads.restore_threads(),
         watch_run(run, settings.run.watchdog, parallel.is_first),
-        _watch_ranks(parallel, stop, settings.run.watchdog, run),
+        watch_other_ranks(parallel, stop, settings.run.watchdog, run),
         copy_warnings(run.log_line),
     ):
         console.log = run.log_line
@@ -143,38 +142,18 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 resumed = parallel.run_on_first(
                     lambda: find_checkpoint(settings, run, console, launch) if launch.resume else None
                 )
-                set_compute(settings, run, launch, device, console, parallel.local_world)
-                parallel.run_on_first(lambda: _write_settings(settings, run, launch, device, parallel))
+                threads.set_compute(settings, run, launch, device, console, parallel.local_world)
+                peak = sum(parallel.exchange(lambda: find_peak_flops(device, read_precision(settings.model))))
+                parallel.run_on_first(lambda: write_settings(settings, run, launch, device, parallel, peak))
                 setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel)
+                setup.peak_flops = peak
             trackers.start(run)
             setup.trackers = trackers
-            with closing(setup.evaluator), closing(setup.materials[0].grader):
+            with closing(setup.evaluator), closing(setup.materials[0].grader), open_profiler(setup):
                 yield setup
         finally:
             stop.together = False
             console.end_phase()
-
-
-@contextmanager
-def _watch_ranks(parallel: Parallel, stop: Stop, seconds: float, run: Run) -> Iterator[None]:
-    """Exchange heartbeats with the other ranks; where one is lost, say which.
-
-    Raises:
-        RankLost: an operation of all ranks failed, because one has ended.
-    """
-    if parallel.world == 1:
-        yield
-        return
-    # The lowest rank that is left writes the event, even if it is not rank 0.
-    monitor = RankMonitor(parallel.open_store(), parallel.rank, parallel.world, stop, seconds, partial(Run.event, run))
-    with watch_ranks(monitor):
-        try:
-            yield
-        except RuntimeError as error:  # what torch.distributed raises
-            lost = monitor.find_lost()
-            if lost is None:
-                raise
-            raise lost from error
 
 
 def _settle_settings(
@@ -182,20 +161,7 @@ def _settle_settings(
 ) -> tuple[Settings | PipelineSettings, Launch]:
     """Return the settings with the defaults of the device, or those of the run that is resumed."""
     settings, launch = settle_device_defaults(settings, launch, device, run, console)
-    return restore_precision(settings, run.folder, launch), launch
-
-
-def _open_records(folder: Path, launch: Launch, parallel: Parallel) -> Run:
-    """Open a run's folder for writing; on other ranks than the first for their own logs only.
-
-    Raises:
-        UsageError: another rank does not see the folder.
-    """
-    run = Run(folder, launch.home) if parallel.is_first else None
-    attempt = parallel.run_on_first(lambda: run.attempt if run is not None else 0)
-    follower = FollowerRun(folder, launch.home, attempt, parallel.rank)
-    parallel.exchange(lambda: follower.require_shared(socket.gethostname()))
-    return run or follower
+    return threads.restore_precision(settings, run.folder, launch), launch
 
 
 @contextmanager
@@ -237,18 +203,15 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     phases = list_phases(settings)
     last = phases[-1]
     # The reward comes first, so that a mistake in it shows before a model is loaded.
-    grader, evaluator = _load_graders(last, run, console)
+    grader, evaluator = (share_grader(each, parallel) for each in _load_graders(last, run, console))
     check_signals("load")
     loaded, first_problems = load_run_problems(phases)
-    for reason, count in loaded.left_out.items():
-        console.say(f"Left out {count} {reason}.")
-    for line in explain_functions(grader.functions, loaded.problems):
+    for line in _describe_loaded(loaded, grader):
         console.say(line)
     check_signals("load")
     policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     check_signals("load")
     policy.sampler = share_sampler(policy.sampler, policy.model, parallel)
-    grader, evaluator = share_grader(grader, parallel), share_grader(evaluator, parallel)
     size = checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed))
     parallel.run_on_first(lambda: disk.require_space(run, size))
     if resumed is not None:
@@ -280,6 +243,12 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
         parallel=parallel,
         boundaries=list_boundaries(settings),
     )
+
+
+def _describe_loaded(loaded: LoadedProblems, grader: Grader) -> list[str]:
+    """Describe the problems that are left out, and what a user's functions are given."""
+    left_out = [f"Left out {count} {reason}." for reason, count in loaded.left_out.items()]
+    return [*left_out, *explain_functions(grader.functions, loaded.problems)]
 
 
 def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:
@@ -330,18 +299,3 @@ def _report_setup(
         f"{torch.get_num_threads()} threads), {len(loaded.problems)} training problems, "
         + (", ".join(f"{len(some)} held out ({name})" for name, some in loaded.benchmarks.items()) or "none held out")
     )
-
-
-def _write_settings(
-    settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device, parallel: Parallel
-) -> None:
-    compute = {**describe_compute(), "ranks": parallel.world, "local_ranks": parallel.local_world}
-    # Without the folder's name, so that `qed METHOD settings.yaml` repeats the run in a fresh folder.
-    files = {
-        "settings.yaml": dump_settings(replace(settings, run=replace(settings.run, out=""))),
-        "settings.origin.json": json.dumps(dict(launch.origins), indent=1),
-        "env.json": json.dumps(describe_environment(device, compute), indent=1),
-        "command.txt": shlex.join(launch.command) + "\n",
-    }
-    for name, text in files.items():
-        run.write(name, redact(text).encode())

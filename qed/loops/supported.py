@@ -23,6 +23,6 @@ def require_supported(phases: Sequence[Settings], parallel: Parallel) -> None:
         ):
             if value:
                 raise UsageError(
-                    f"{name} does not work with parallel.shard={parallel.shard}. Take parallel.shard=none, or leave "
-                    f"{name.split()[0]} at its default."
+                    f"{name} does not work with parallel.shard={parallel.settings.shard}. Take parallel.shard=none, or "
+                    f"leave {name.split()[0]} at its default."
                 )

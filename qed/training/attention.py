@@ -31,7 +31,7 @@ PROBE_PROMPTS = (8, 8, 1, 1)
 BLOCK_DEVICES = ("cuda",)  # whose kernels of attention by blocks have a backward pass
 # The row on which attention by blocks is tried, of more than one block: a prompt, two answers to it, and a row alone.
 TRIAL = (Segment(0, 150), Segment(150, 110, 0, 150), Segment(260, 70, 0, 150), Segment(330, 90))
-TRIAL_ERROR = 0.02  # the largest relative error of values and gradients; a wrong mask gives more than 0.1
+TRIAL_ERROR = 0.03  # the largest relative error of values and gradients; bfloat16 alone gives below 0.01
 
 
 @dataclass(frozen=True)

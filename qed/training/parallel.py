@@ -16,7 +16,6 @@ import atexit
 import datetime
 import os
 import socket
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,12 +26,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.rendezvous import rendezvous
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
-from qed import errors
-from qed.errors import Diverged, Interrupted, QedError, UsageError
+from qed.config.settings import ParallelSettings
+from qed.errors import Interrupted, UsageError
+from qed.guards.foreign_errors import describe_error, rebuild_error
 from qed.guards.heartbeats import Store
 from qed.guards.ranks import assign_failure, in_collective
 from qed.guards.signals import Stop, allow_stop_in_section
@@ -40,6 +40,7 @@ from qed.models.families import split_head
 
 T = TypeVar("T")
 
+NOT_SHARDED = ParallelSettings()
 SCORES = "compute_scores"  # the name of the scoring function among a sharded model's forward methods
 BUCKET = 2**26  # elements of gradients that are summed in one call
 # The number of this process among those of its machine, and their number, in the environment of torchrun.
@@ -52,15 +53,14 @@ FOREVER = datetime.timedelta(days=7)  # a wait that the watchdog ends, if anythi
 class Parallel:
     """One rank among `world`; with a world of 1, the default, nothing here communicates.
 
-    `local_rank` counts the ranks of this machine, of which there are `local_world`. `shard` is `parallel.shard`: `none`
-    replicates the model, `grads` shards gradients and moments, `full` the weights too.
+    `local_rank` counts the ranks of this machine, of which there are `local_world`. `settings` say what is sharded.
     """
 
     rank: int = 0
     world: int = 1
     local_rank: int = 0
     local_world: int = 1
-    shard: str = "none"
+    settings: ParallelSettings = NOT_SHARDED
     _gathered: set[int] = field(default_factory=set, repr=False)  # the models that `gather_weights` has gathered
 
     @property
@@ -71,7 +71,7 @@ class Parallel:
     @property
     def shards(self) -> bool:
         """Whether models are sharded over the ranks."""
-        return self.world > 1 and self.shard != "none"
+        return self.world > 1 and self.settings.shard != "none"
 
     def is_sharded(self, model: nn.Module) -> bool:
         """Whether a model has been sharded by `shard_model`."""
@@ -91,7 +91,7 @@ class Parallel:
                 result = compute()
         except Exception as raised:  # noqa: BLE001 -- raised again on every rank
             error = raised
-        outcomes = self._gather((result, _describe_error(error) if error is not None else None))
+        outcomes = self._gather((result, describe_error(error) if error is not None else None))
         # An error is more than a stop, which may be its consequence.
         failed = [
             (described["type"] == Interrupted.__name__, rank)
@@ -101,7 +101,7 @@ class Parallel:
         if failed:
             assign_failure(prints=self.is_first)
             rank = min(failed)[1]
-            raise error if error is not None and rank == self.rank else _rebuild_error(outcomes[rank][1] or {}, rank)
+            raise error if error is not None and rank == self.rank else rebuild_error(outcomes[rank][1] or {}, rank)
         return [cast(T, value) for value, _ in outcomes]
 
     def run_on_first(self, compute: Callable[[], T]) -> T:
@@ -109,7 +109,7 @@ class Parallel:
         return self.exchange(compute if self.is_first else lambda: None)[0]  # type: ignore[return-value]
 
     def split(self, items: Sequence[T]) -> Sequence[T]:
-        """Return this rank's part of a sequence: consecutive items, as many as the other ranks have or one more."""
+        """Return this rank's part of a sequence: consecutive items, about as many as each other rank's."""
         start, end = (number * len(items) // self.world for number in (self.rank, self.rank + 1))
         return items[start:end]
 
@@ -157,11 +157,13 @@ class Parallel:
         device = next(model.parameters()).device
         mesh = init_device_mesh(device.type, (self.world,))
         frozen = {weight for weight in model.parameters() if not (weight.is_floating_point() or weight.is_complex())}
-        reshards = self.shard == "full"
+        reshards = self.settings.shard == "full"
+        # Weights in half precision have gradients in float32 until these are summed.
+        policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if _has_half_weights(model) else None)
         for layer in _list_layers(body):
-            fully_shard(layer, mesh=mesh, reshard_after_forward=reshards, ignored_params=frozen)
+            fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards, ignored_params=frozen)
         setattr(model, SCORES, scores.__get__(model))
-        fully_shard(model, mesh=mesh, reshard_after_forward=False, ignored_params=frozen)
+        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=frozen)
         register_fsdp_forward_method(model, SCORES)
         for module in _list_sharded(model):
             # Both are needed for a sum in every version of torch: the second alone still averages.
@@ -180,9 +182,9 @@ class Parallel:
                 module.reshard()
 
     def begin_microbatch(self, model: nn.Module, is_last: bool) -> None:
-        """Let a sharded model sum its gradients over the ranks in the last micro-batch of a step only."""
+        """Let a sharded model sum its gradients over the ranks in each micro-batch, or in the last one of a step."""
         if self.shards and isinstance(model, FSDPModule):
-            model.set_requires_gradient_sync(is_last)
+            model.set_requires_gradient_sync(is_last or self.settings.reduce == "microbatch")
             model.set_is_last_backward(is_last)
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -192,10 +194,10 @@ class Parallel:
         for bucket in _split_buckets(list(parameters)):
             for parameter in bucket:
                 if parameter.grad is None:  # a rank without rows
-                    parameter.grad = torch.zeros_like(parameter)
+                    parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
             gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
             flat = self.sum_in_place(torch.cat([gradient.flatten() for gradient in gradients]))
-            for gradient, summed in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
+            for gradient, summed in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):  # type: ignore[no-untyped-call]
                 gradient.copy_(summed.view_as(gradient))
 
     @contextmanager
@@ -218,13 +220,10 @@ class Parallel:
         finally:
             self._gathered.discard(id(model))
             for module in modules:
-                module.set_reshard_after_forward(self.shard == "full" and id(module) != id(model), recurse=False)
+                module.set_reshard_after_forward(
+                    self.settings.shard == "full" and id(module) != id(model), recurse=False
+                )
                 module.reshard()
-
-    def synchronize(self) -> None:
-        """Wait until all ranks are here, and raise the error of one that failed."""
-        if self.world > 1:
-            self.exchange(lambda: None)
 
     def _gather(self, value: T) -> list[T]:
         """Return the value of every rank, in their order."""
@@ -246,26 +245,28 @@ class Parallel:
 ALONE = Parallel()
 
 
-def join_ranks(device: torch.device | str, shard: str = "none", seconds: float = 0.0) -> Parallel:
+def join_ranks(device: torch.device | str, settings: ParallelSettings = NOT_SHARDED, seconds: float = 0.0) -> Parallel:
     """Join the other ranks, if this process was started as one of several; it leaves them when it ends.
 
     Args:
         device: of the model; CUDA tensors are exchanged by NCCL, all others by gloo.
-        shard: `parallel.shard`.
+        settings: what is sharded.
         seconds: that a rank may wait for the others to start; 0 for ever.
 
     Raises:
-        UsageError: the environment of torchrun is incomplete.
+        UsageError: the environment of torchrun is incomplete, or the ranks cannot use this device.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         return ALONE
+    local_rank, local_world = (int(os.environ.get(name, default)) for name, default in LOCAL)
+    _claim_device(torch.device(device), local_rank)
     if not dist.is_initialized():  # an earlier run in this process, or Ray, may have joined them already
-        wait = datetime.timedelta(seconds=seconds) if seconds else FOREVER
         backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
         try:
-            store, rank, _ = next(rendezvous("env://", timeout=wait))
-            # A hang is ended by the watch over the ranks, which knows who is to blame, and who only takes long.
+            # Of all later operations the watch over the ranks ends a hang: it knows who is to blame.
+            start = rendezvous("env://", timeout=datetime.timedelta(seconds=seconds) if seconds else FOREVER)
+            store, rank, _ = next(start)
             dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=FOREVER)
         except ValueError as error:
             raise UsageError(
@@ -273,8 +274,28 @@ def join_ranks(device: torch.device | str, shard: str = "none", seconds: float =
                 "Start all of them with torchrun, or with qed METHOD --ranks N."
             ) from error
         atexit.register(dist.destroy_process_group)
-    local_rank, local_world = (int(os.environ.get(name, default)) for name, default in LOCAL)
-    return Parallel(dist.get_rank(), world, local_rank, local_world, shard)
+    return Parallel(dist.get_rank(), world, local_rank, local_world, settings)
+
+
+def _claim_device(device: torch.device, local_rank: int) -> None:
+    """Make the CUDA device of this rank the current one: each rank of a machine has a device of its own.
+
+    Raises:
+        UsageError: there are fewer devices than ranks, or all ranks would use the same one.
+    """
+    if device.type == "cpu":
+        return
+    if device.type != "cuda" or device.index is not None:
+        raise UsageError(
+            f"The device {device} cannot be shared by several ranks. Use model.device cuda, which gives each rank of a "
+            "machine a device of its own, or cpu."
+        )
+    if local_rank >= torch.cuda.device_count():
+        raise UsageError(
+            f"Rank {local_rank} of this machine has no CUDA device: there are {torch.cuda.device_count()}. Start as "
+            "many ranks as devices, or use model.device cpu."
+        )
+    torch.cuda.set_device(local_rank)
 
 
 def deal_parts(costs: Sequence[float], world: int) -> list[list[int]]:
@@ -290,13 +311,6 @@ def deal_parts(costs: Sequence[float], world: int) -> list[list[int]]:
         dealt[rank].append(number)
         work[rank] += costs[number]
     return dealt
-
-
-def take_part(full: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor sharded as another one is; every rank has all of it. Without sharding it is returned as it is."""
-    if not isinstance(like, DTensor):
-        return full
-    return distribute_tensor(full.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
 
 
 def read_full(tensor: Tensor) -> Tensor:
@@ -318,6 +332,10 @@ def _list_layers(body: nn.Module) -> list[nn.Module]:
     return max(lists, key=len, default=[])
 
 
+def _has_half_weights(model: nn.Module) -> bool:
+    return any(weight.requires_grad and weight.dtype == torch.bfloat16 for weight in model.parameters())
+
+
 def _list_sharded(model: nn.Module) -> list[FSDPModule]:
     return [module for module in model.modules() if isinstance(module, FSDPModule)]
 
@@ -332,24 +350,3 @@ def _split_buckets(parameters: Sequence[nn.Parameter]) -> Iterator[list[nn.Param
         bucket.append(parameter)
     if bucket:
         yield bucket
-
-
-def _describe_error(error: Exception) -> dict[str, Any]:
-    """Describe an error for the other ranks."""
-    known = isinstance(error, QedError)
-    text = str(error) if known else "".join(traceback.format_exception_only(error)).strip()
-    rollouts = error.rollouts if isinstance(error, Diverged) else ()
-    code = error.exit_code if isinstance(error, QedError) else QedError.exit_code
-    return {"type": type(error).__name__ if known else "", "text": text, "code": code, "rollouts": rollouts}
-
-
-def _rebuild_error(described: Mapping[str, Any], rank: int) -> QedError:
-    """Return the error that another rank has described."""
-    if described["type"] == Interrupted.__name__:
-        return Interrupted(described["text"], described["code"])
-    if described["type"] == Diverged.__name__:
-        return Diverged(described["text"], described["rollouts"])
-    kind = getattr(errors, described["type"], None)
-    if isinstance(kind, type) and issubclass(kind, QedError):
-        return kind(described["text"])
-    return QedError(f"Rank {rank} failed: {described['text']}. Its log has the traceback.")

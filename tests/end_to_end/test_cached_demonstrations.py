@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,3 +68,19 @@ def test_a_batch_that_is_not_finite_is_dumped_with_its_text(
     (dump,) = (tmp_path / "run" / "dumps").iterdir()
     assert {row["text"][-1] for row in read_lines(dump)} == {">"}
     assert all(row["question"] in row["prompt"] for row in read_lines(dump))
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_large_data_measures_two_starts() -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "demonstrations.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parents[1]), *filter(None, sys.path)])}
+    command = [sys.executable, script, "--rows", 12_000, "--tokens", 260, "--steps", 1]
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    first, second = result["starts"]
+    assert first["told"][0].startswith("Tokenised")
+    assert "tokenised before" in second["told"][0]
+    assert result["cache_bytes"] > 12_000 * 260 * 4 * 0.8
+    assert 0 < second["to_first_step_s"] < second["seconds"]
+    assert 0 < second["largest_anonymous"] < second["largest_memory"]

@@ -43,7 +43,7 @@ def run_part(name: str, report: Report, monkeypatch: pytest.MonkeyPatch) -> dict
 @pytest.mark.parametrize("name", ["0.5b", "7b-lora"])
 def test_a_step_is_measured_by_stage(name: str, report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     found = run_part(name, report, monkeypatch)
-    assert found["rounds"] == 1 + step.ROUNDS
+    assert (found["rounds"], found["at"]) == (1 + step.ROUNDS, "done")
     assert set(found["seconds"]) == set(step.STAGES)
     assert found["grad_norm"] > 0
     assert 0 < found["mismatch"] < 0.01

@@ -6,7 +6,6 @@ In float64, so that what is summed in another order differs in the last bits alo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from cutting import OFFLINE, ONLINE
 from ranks import measure_difference, read_rollouts, run_ranks
 
 from qed.config.resolve import resolve_settings
+from qed.config.settings import ParallelSettings
 from qed.errors import UsageError
 from qed.loops.supported import require_supported
 from qed.training.parallel import Parallel
@@ -60,9 +60,9 @@ def test_every_number_of_ranks_makes_the_run_of_one(run: Callable[..., Path], na
 
 @pytest.mark.parametrize("setting", ["learner.compile true", "learner.optimizer adamw8bit", "model.quantization nf4"])
 def test_what_sharded_models_do_not_support_is_refused(setting: str) -> None:
-    parallel = Parallel(0, 2, shard="full")
+    parallel = Parallel(0, 2, settings=ParallelSettings(shard="full"))
     name, value = setting.split()
     settings = resolve_settings("grpo", [f"--{name}", value, "--model.lora_rank", "2", "--model", "some"]).settings
-    require_supported([settings], replace(parallel, shard="none"))
+    require_supported([settings], Parallel(0, 2))
     with pytest.raises(UsageError, match=f"{name}.* does not work with parallel.shard=full"):
         require_supported([settings], parallel)

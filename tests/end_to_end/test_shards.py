@@ -115,6 +115,21 @@ def test_shards_of_copied_weights_join(qed: Qed, tmp_path: Path, command: tuple[
     assert read_evaluation(tmp_path / "joined") == read_evaluation(tmp_path / "whole")
 
 
+def test_outputs_of_a_task_without_answers(qed: Qed, tmp_path: Path) -> None:
+    rows = [{"instruction": f"Say {n}.", "output": f"{n}", "generator": "gold", "dataset": "d"} for n in range(6)]
+    (tmp_path / "alpaca.json").write_text(json.dumps(rows))
+    model = ("evaluate", "--model", "new:tiny", "--tasks", f"alpaca_eval@{tmp_path / 'alpaca.json'}")
+    command = (*model, "--greedy", "--max-tokens", 4, "--rows-per-batch", 1, "--preflight", "false")
+    assert qed(*command, "--out", tmp_path / "whole").code == 0
+    for number in (1, 2):
+        assert qed(*command, "--out", tmp_path / "out", "--shard", f"{number}/2").code == 0
+    joined = qed("merge", tmp_path / "out")
+    assert joined.code == 0, joined.err
+    expected = read_evaluation(tmp_path / "whole")
+    assert sorted(expected) == ["alpaca_eval.outputs.json", "alpaca_eval.references.json"]
+    assert read_evaluation(tmp_path / "out") == expected
+
+
 def test_what_is_not_a_shard(qed: Qed, tmp_path: Path, command: tuple[object, ...]) -> None:
     for text in ("0/2", "3/2", "1", "1/x", "-1/2"):
         refused = qed(*command, "--out", tmp_path / "out", f"--shard={text}")

@@ -160,6 +160,12 @@ def test_a_foreign_library_has_one_room(path: Path) -> None:
             assert any(name(path).startswith(allowed) for allowed in rooms), f"{name(path)} imports {module}"
 
 
+def test_several_ranks_have_one_room() -> None:
+    """Loops, algorithms and samplers do not know torch.distributed."""
+    found = {name(path) for path in FILES if any(module.startswith("torch.distributed") for module in imports(path))}
+    assert found == {"training/parallel.py", "training/slices.py"}
+
+
 @pytest.mark.parametrize("path", FILES, ids=name)
 def test_rooms_are_small(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

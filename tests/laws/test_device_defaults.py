@@ -10,6 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from gpu_parts.shapes import SHAPES, make_model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +20,6 @@ from qed.cli.main import run_recipe
 from qed.config.keys import list_origins
 from qed.config.phases import Settings
 from qed.config.resolve import DEFAULT, resolve_settings
-from qed.guards.preflight_rules import Shape
 from qed.loops import device_fit
 from qed.loops.device_defaults import (
     LEAST_ROWS,
@@ -34,23 +35,26 @@ from qed.loops.device_defaults import (
     read_value,
 )
 from qed.loops.device_fit import build_request, measure_sizes
+from qed.models.load import build_model
 from qed.runs.run import read_lines
 
 GIB = 2**30
 H100 = Card("H100", (9, 0), 80 * GIB, 79 * GIB)
 T4 = Card("T4", (7, 5), 16 * GIB, 15 * GIB)
-# Qwen2.5 0.5B, 1.5B and 7B.
-HALF = Shape(layers=24, width=896, inner=4864, keys=256, weights=494_000_000, trained=494_000_000)
-MIDDLE = Shape(layers=28, width=1536, inner=8960, keys=512, weights=1_544_000_000, trained=1_544_000_000)
-SEVEN = Shape(layers=28, width=3584, inner=18944, keys=1024, weights=7_616_000_000, trained=40_000_000)
+# Qwen2.5 0.5B, 1.5B, and 7B with adapters.
+HALF, MIDDLE, SEVEN = (
+    device_fit.measure_shape(make_model(SHAPES[name], torch.device("meta"), checkpointing=False))
+    for name in ("0.5b", "1.5b", "7b-lora")
+)
 PLENTY = 10_000 * GIB
+WINDOW = 32_768
 
 
 def choose(
     *arguments: str,
     command: str = "grpo",
     card: Card = H100,
-    shape: Shape | None = HALF,
+    shape: Any = HALF,
     disk: int = PLENTY,
     measure: Callable[[Settings], Sizes | None] = lambda _: None,
 ) -> tuple[Any, dict[str, str]]:
@@ -103,7 +107,7 @@ GIVEN = {
 
 
 @given(st.sets(st.sampled_from(sorted(GIVEN))), st.sampled_from([H100, T4]), st.sampled_from([HALF, MIDDLE, SEVEN]))
-def test_what_is_given_wins(keys: set[str], card: Card, shape: Shape) -> None:
+def test_what_is_given_wins(keys: set[str], card: Card, shape: Any) -> None:
     arguments = [f"{key}={GIVEN[key]}" for key in sorted(keys)]
     before = resolve_settings("grpo", arguments)
     settings, origins = choose(*arguments, card=card, shape=shape)
@@ -123,14 +127,20 @@ def test_both_phases_of_a_pipeline_get_the_size_unless_one_is_given() -> None:
 
 
 def test_checkpointing_is_on_where_the_estimate_says_so() -> None:
+    """Where 4,096 tokens do not fit without it, or as many as are set."""
+    small = Card("A", (8, 0), 40 * GIB, 40 * GIB)
     assert not choose(shape=HALF)[0].model.gradient_checkpointing
-    settings, origins = choose(shape=MIDDLE, card=Card("A", (8, 0), 40 * GIB, 40 * GIB))
+    assert not choose(shape=HALF, card=small)[0].model.gradient_checkpointing
+    settings, origins = choose(shape=MIDDLE, card=small)
+    assert settings.model.gradient_checkpointing
+    assert "4,096 tokens" in origins["model.gradient_checkpointing"]
+    settings, origins = choose("--learner.tokens_per_microbatch", "16384", shape=HALF, card=small)
     assert settings.model.gradient_checkpointing
     assert "16,384 tokens" in origins["model.gradient_checkpointing"]
 
 
 @pytest.mark.parametrize("shape", [HALF, MIDDLE, SEVEN])
-def test_estimated_sizes_grow_with_the_card(shape: Shape) -> None:
+def test_estimated_sizes_grow_with_the_card(shape: Any) -> None:
     settings, _ = choose()
     sizes = [estimate_sizes(shape, settings, Card("", (9, 0), memory * GIB, 0)) for memory in (1, 16, 40, 80, 4000)]
     assert [one.tokens for one in sizes] == sorted(one.tokens for one in sizes)
@@ -170,23 +180,23 @@ def test_a_measurement_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     said: list[str] = []
     settings = phase("--sampling.max_tokens", "100", "--data.max_prompt_tokens", "28")
-    sizes = measure_sizes(settings, H100, said.append, answer(40))
+    sizes = measure_sizes(settings, H100, WINDOW, said.append, answer(40))
     assert sizes is not None
     assert (sizes.tokens, sizes.rows) == (40 * 127, 80)
-    assert measure_sizes(settings, H100, said.append, answer(1)) == sizes, "from the cache"
+    assert measure_sizes(settings, H100, WINDOW, said.append, answer(1)) == sizes, "from the cache"
     assert len(said) == 1
     others = [phase("--model.precision", "bfloat16"), phase("--algorithm.kl", "0.1"), phase("--model.lora_rank", "4")]
     for other in others:
-        assert measure_sizes(other, H100, said.append, answer(1)) != sizes
-    assert measure_sizes(settings, T4, said.append, answer(1)) != sizes
+        assert measure_sizes(other, H100, WINDOW, said.append, answer(1)) != sizes
+    assert measure_sizes(settings, T4, WINDOW, said.append, answer(1)) != sizes
     assert len(list((tmp_path / "qed" / "fits").iterdir())) == 5
 
 
 def test_a_measurement_beside_other_programs_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     busy = Card("H100", (9, 0), 80 * GIB, 30 * GIB)
-    first = measure_sizes(phase(), busy, print, answer(7))
-    second = measure_sizes(phase(), busy, print, answer(8))
+    first = measure_sizes(phase(), busy, WINDOW, print, answer(7))
+    second = measure_sizes(phase(), busy, WINDOW, print, answer(8))
     assert first is not None
     assert second is not None
     assert first.tokens < second.tokens
@@ -205,7 +215,7 @@ def test_a_failed_measurement_is_an_estimate(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     said: list[str] = []
-    assert measure_sizes(phase(), H100, said.append, run) is None
+    assert measure_sizes(phase(), H100, WINDOW, said.append, run) is None
     assert said[-1].startswith("The measurement failed, and the batch sizes are estimated.")
     assert not (tmp_path / "qed").exists()
 
@@ -221,7 +231,7 @@ def test_the_measurement_has_the_settings_that_decide_its_memory() -> None:
         "true",
     ]
     settings = phase(*given, "--learner.optimizer", "adamw_offload", "--sampling.group_size", "6", "--lr", "3e-4")
-    arguments = build_request(settings).arguments
+    arguments = build_request(settings, WINDOW).arguments
     words = [word for word in arguments if "=" in word]
     measured = resolve_settings("grpo", ["--model", arguments[2], *words]).settings
     assert measured.model == settings.model
@@ -229,6 +239,24 @@ def test_the_measurement_has_the_settings_that_decide_its_memory() -> None:
     assert measured.learner.optimizer == "adamw_offload"
     assert arguments[:6] == ("doctor", "--fit", "some/model", "--lengths", "512,256", "--group")
     assert not any("lr" in word for word in words)
+    assert build_request(settings, 300).arguments[4] == "44,256", "the prompt leaves room for the answer"
+
+
+@pytest.mark.slow
+def test_the_measurement_is_made_by_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real process, on the CPU: its result is read, and the model's window is kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    network, tokenizer = build_model("new:tiny", ["one two three"], 0)
+    network.save_pretrained(tmp_path / "model")  # type: ignore[operator]
+    tokenizer.save_pretrained(tmp_path / "model")
+    settings = phase("--model", str(tmp_path / "model"), "--model.device", "cpu", "--sampling.max_tokens", "8")
+    shape, window = device_fit.find_shape(settings)
+    assert shape is not None
+    assert window == 512
+    said: list[str] = []
+    sizes = measure_sizes(settings, H100, window, said.append)
+    assert sizes is not None, said
+    assert sizes.tokens > 512
 
 
 RUN = ("--steps", "2", "--sampling.max_tokens", "4", "--sampling.problems_per_step", "2", "--sampling.group_size", "2")
@@ -281,6 +309,7 @@ def test_a_dry_run_says_what_would_be_chosen(capsys: pytest.CaptureFixture[str])
 @pytest.mark.usefixtures("pretended")
 def test_config_show_says_it_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("qed.host.may_have_cuda", lambda: True)
     assert config.run(["show", "grpo", "--model", "new:tiny", "--model.device", "cpu"]) == 0
     assert "  model.precision bfloat16: H100 computes it in hardware" in capsys.readouterr().out.splitlines()
 

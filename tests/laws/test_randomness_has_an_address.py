@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from qed.config.settings import EvaluationSettings, LearnerSettings, ModelSettin
 from qed.errors import ModelError, UsageError
 from qed.loops.phase import Phase
 from qed.loops.train import train
-from qed.randomness import derive_seed, draw_uniforms, shuffle_indices
+from qed.randomness import derive_seed, draw_uniforms, hash_parts, shuffle_indices
 from qed.rollout.stages import Stream
 from qed.runs.run import Launch, read_lines
 from qed.sampling.base import Sampling
@@ -62,6 +63,14 @@ def test_addresses_do_not_run_together() -> None:
     assert derive_seed("a", "bc") != derive_seed("ab", "c")
     assert derive_seed(1, "1") != derive_seed("1", 1)
     assert derive_seed(0, "rollout", 3, "p", 1) != derive_seed(0, "rollout", 3, "p", 2)
+
+
+@given(st.lists(st.integers() | st.text(st.characters(exclude_categories=["Cs"]))))
+def test_a_seed_is_the_hash_of_the_joined_parts(address: list[int | str]) -> None:
+    """Old runs resume with the draws that they began with, and long addresses are hashed part by part."""
+    joined = "\x1f".join(f"{type(part).__name__}:{part}" for part in address).encode()
+    expected = int.from_bytes(hashlib.blake2b(joined, digest_size=8).digest(), "big") >> 1
+    assert derive_seed(*address) == hash_parts(iter(address)) == expected
 
 
 @settings(max_examples=50)

@@ -26,7 +26,7 @@ from qed.config.settings import LearnerSettings, ModelSettings
 from qed.loops.device_defaults import ON_CUDA
 from qed.models.load import build_model, load_model, prepare_model
 from qed.models.lora import add_adapters
-from qed.models.qlora import dequantize
+from qed.models.qlora import list_dequantized
 from qed.randomness import derive_seed
 from qed.runs.run import read_lines
 from qed.sampling.base import Sampling
@@ -93,6 +93,11 @@ def compute_gradient(model: Any, rollouts: list[Rollout], precision: torch.dtype
     gradient = torch.cat([parameter.grad.flatten() for parameter in learner.parameters if parameter.grad is not None])
     model.zero_grad(set_to_none=True)
     return gradient
+
+
+def read_weights(model: Any) -> dict[str, Tensor]:
+    """Copies of a model's weights, 4-bit ones dequantized."""
+    return {name: source.read().detach().clone() for name, source in list_dequantized(model).items()}
 
 
 def assert_near(found: Tensor, expected: Tensor, tolerance: float) -> None:
@@ -222,7 +227,7 @@ def test_four_bit_weights_under_adapters(device: str, tmp_path: Path) -> None:
     settings = ModelSettings(name=str(folder), device=device, precision="bfloat16", lora_rank=4, quantization="nf4")
     quantized, _ = load_model(settings)
     model: Any = prepare_model(add_adapters(quantized, settings, 0), settings, torch.device(device))
-    before = dequantize(model)
+    before = read_weights(model)
     plain, _ = build_model("new:tiny", ["one two three"], 0)
     shared = {name.replace(".base_layer", ""): tensor.float() for name, tensor in before.items() if "lora_" not in name}
     assert not plain.load_state_dict(shared, strict=False).unexpected_keys
@@ -236,7 +241,7 @@ def test_four_bit_weights_under_adapters(device: str, tmp_path: Path) -> None:
     first = torch.cat([parameter.detach().flatten().clone() for parameter in learner.parameters])
     assert learner.update(rollouts, 0)["optim/grad_norm"] > 0
     assert not torch.equal(first, torch.cat([parameter.detach().flatten() for parameter in learner.parameters]))
-    after = dequantize(model)
+    after = read_weights(model)
     for name in (name for name in before if "lora_" not in name):
         assert torch.equal(before[name], after[name]), name
 

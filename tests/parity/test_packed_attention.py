@@ -71,10 +71,10 @@ windows = st.one_of(st.none(), st.integers(1, 40))
 
 
 def draw_states(segments: Sequence[Segment], **made: Any) -> list[Tensor]:
-    """Queries of 4 heads, keys and values of 2, [1, heads, N, 16]."""
+    """Queries of 4 heads, keys and values of 2, [1, heads, N, 32]."""
     source = torch.Generator().manual_seed(0)
     count = sum(segment.length for segment in segments)
-    drawn = [torch.randn(1, heads, count, 16, generator=source).to(**made) for heads in (4, 2, 2)]
+    drawn = [torch.randn(1, heads, count, 32, generator=source).to(**made) for heads in (4, 2, 2)]
     return [states.requires_grad_() for states in drawn]
 
 
@@ -123,7 +123,7 @@ def test_a_block_mask_has_the_blocks_with_visible_pairs(window: int | None) -> N
     assert torch.equal(mask.mask_mod(0, 0, place[:, None], place), dense)
 
 
-def test_a_long_row_needs_no_square_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_row_needs_no_square_tensor() -> None:
     """Not even one bit for each pair; the count of blocks says that a window leaves a narrow band."""
     largest = 0
 
@@ -234,7 +234,7 @@ def test_a_kernel_that_fails_is_left_and_the_reason_is_kept(
 def test_a_kernel_is_tried_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a CPU it has no backward pass; one that is wrong is found by its values."""
     shape = Shape(CPU, torch.float32, 4, 2, 16)
-    assert "does not support backward on CPU" in attention._find_fault(shape)
+    assert "NotImplementedError" in attention._find_fault(shape)
 
     def attend(mask: Any, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         causal = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
@@ -250,6 +250,7 @@ def test_a_kernel_is_tried_before_it_is_used(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_one_compiled_kernel_serves_rows_of_every_length() -> None:
     """Rows of one block need a second one; masks of other rows and windows need none."""
+    torch._dynamo.reset()
     compiled = CompileCounterWithBackend("inductor")
     attend = torch.compile(flex_attention, dynamic=True, fullgraph=True, backend=compiled)
     for prompt in (150, 20, 330, 129, 700, 40):
@@ -304,7 +305,7 @@ def test_a_long_row_on_a_device_needs_little_memory() -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_packed_rows_on_a_device_are_padded_rows(dtype: torch.dtype) -> None:
     """Log-probs and gradients of a model, by blocks."""
-    network = make_model(dtype=torch.float32, hidden_size=256).cuda()
+    network = make_model(dtype=torch.float32, hidden_size=256, initializer_range=0.05).cuda()
     batch = rows_with_shared_prompts().to("cuda")
     found = []
     for layout in (None, pack_batch(batch)):

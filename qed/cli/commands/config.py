@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from qed import host
 from qed.algorithms.base import Algorithm
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.scales import compute_factor
@@ -105,6 +106,8 @@ def _format_settings(resolved: Resolved) -> str:
 
 def _preview_device(resolved: Resolved) -> list[str]:
     """Return lines about the defaults for the device of this machine, if it has one."""
+    if not host.may_have_cuda():
+        return []  # without importing torch, which takes seconds
     import torch
 
     if not torch.cuda.is_available():

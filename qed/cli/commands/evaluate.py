@@ -214,7 +214,7 @@ def _resolve_settings(args: argparse.Namespace, run_folder: Path | None, model: 
 def _choose_folder(args: argparse.Namespace, run_folder: Path | None) -> Path:
     """Return the folder of the answers."""
     folder: Path | None = args.out or run_folder
-    if args.resume and (folder is None or not (folder / "eval").is_dir()):
+    if args.resume and (folder is None or not any((folder / name).is_dir() for name in ("eval", "shards"))):
         raise UsageError("--resume needs the folder of an evaluation: add --out DIR.")
     if folder is None:
         label = args.model.rstrip("/").split("/")[-1].replace(":", "-")

@@ -17,9 +17,13 @@ def parse_lines(file: Path, text: str) -> Iterator[tuple[int, Row]]:
     Raises:
         DataError: a line is not an object; the message names it.
     """
-    for number, line in enumerate(text.split("\n"), 1):
+    start, number = 0, 1
+    while start < len(text):  # one line at a time: a list of all is a second copy of the file
+        end = text.find("\n", start) % (len(text) + 1)  # of a last line without a line feed, the text's end
+        line = text[start:end]
         if line.strip():
             yield number, parse_line(Place(str(file), number), line)
+        start, number = end + 1, number + 1
 
 
 def parse_line(place: Place, line: str) -> Row:

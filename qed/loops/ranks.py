@@ -1,0 +1,50 @@
+"""Opens a run's folder on every rank, and watches the other ranks while the run lasts."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from qed.guards.ranks import RankMonitor, watch_ranks
+from qed.guards.signals import Stop
+from qed.runs.follower import FollowerRun
+from qed.runs.run import Launch, Run
+from qed.training.parallel import Parallel
+
+
+def open_records(folder: Path, launch: Launch, parallel: Parallel) -> Run:
+    """Open a run's folder for writing; on other ranks than the first for their own logs only.
+
+    Raises:
+        UsageError: another rank does not see the folder.
+    """
+    run = Run(folder, launch.home) if parallel.is_first else None
+    attempt = parallel.run_on_first(lambda: run.attempt if run is not None else 0)
+    follower = FollowerRun(folder, launch.home, attempt, parallel.rank)
+    parallel.exchange(lambda: follower.require_shared(socket.gethostname()))
+    return run or follower
+
+
+@contextmanager
+def watch_other_ranks(parallel: Parallel, stop: Stop, seconds: float, run: Run) -> Iterator[None]:
+    """Exchange heartbeats with the other ranks; where one is lost, say which.
+
+    Raises:
+        RankLost: an operation of all ranks failed, because one has ended.
+    """
+    if parallel.world == 1:
+        yield
+        return
+    # The lowest rank that is left writes the event, even if it is not rank 0.
+    monitor = RankMonitor(parallel.open_store(), parallel.rank, parallel.world, stop, seconds, partial(Run.event, run))
+    with watch_ranks(monitor):
+        try:
+            yield
+        except RuntimeError as error:  # what torch.distributed raises
+            lost = monitor.find_lost()
+            if lost is None:
+                raise
+            raise lost from error
