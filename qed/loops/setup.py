@@ -28,6 +28,7 @@ from qed.loops.profile import StepProfiler, open_profiler, require_profiled_step
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
 from qed.loops.records import write_settings
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
+from qed.loops.supported import require_supported
 from qed.models import load, lora, threads
 from qed.models.peak_flops import find_peak_flops
 from qed.models.precision import read_precision
@@ -120,6 +121,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
     require_profiled_steps(settings)
     device = load.pick_device(settings.model.device)
     parallel = join_ranks(device, settings.parallel, settings.run.watchdog)
+    require_supported(list_phases(settings), parallel)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = parallel.run_on_first(lambda: open_folder(settings.run.out, f"{name}--{label}", launch))
     console = Console(launch.json, settings.run.log_every, quiet=not parallel.is_first)

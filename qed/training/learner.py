@@ -195,8 +195,7 @@ class Learner:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)  # sampling needs the memory
         self.moved += rate * min(1.0, norm)
-        skipped = {"optim/skipped": 0.0} if self.settings.skip_norm else {}
-        return stats | {"optim/grad_norm": norm, **skipped}
+        return stats | {"optim/grad_norm": norm} | ({"optim/skipped": 0.0} if self.settings.skip_norm else {})
 
     def accumulate(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Accumulate the gradient of the rollouts' loss, summed over the ranks, and return metrics."""
@@ -342,9 +341,8 @@ class Learner:
             check_signals("update")
             part = select_rows(batch, rows, self.algorithm.together)
             with self._autocast():
-                computed = call_scores(
-                    model, compute_scores, part, self.temperature, layout=pack_batch(part) if self.packing else None
-                )
+                layout = pack_batch(part) if self.packing else None
+                computed = call_scores(model, compute_scores, part, self.temperature, layout=layout)
             for column, values in zip(scores, computed[:2], strict=True):
                 column[rows, : values.shape[1]] = values.to(column.dtype)[: len(rows)]
         self.parallel.free_weights(model)

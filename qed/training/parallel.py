@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
 from qed.config.settings import ParallelSettings
@@ -265,10 +266,12 @@ def join_ranks(device: torch.device | str, settings: ParallelSettings = NOT_SHAR
     local_rank, local_world = (int(os.environ.get(name, default)) for name, default in LOCAL)
     _claim_device(torch.device(device), local_rank)
     if not dist.is_initialized():  # an earlier run in this process, or Ray, may have joined them already
-        timeout = datetime.timedelta(seconds=seconds) if seconds else FOREVER
         backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
         try:
-            dist.init_process_group(backend, timeout=timeout)
+            # Of all later operations the watch over the ranks ends a hang: it knows who is to blame.
+            start = rendezvous("env://", timeout=datetime.timedelta(seconds=seconds) if seconds else FOREVER)
+            store, rank, _ = next(start)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=FOREVER)
         except ValueError as error:
             raise UsageError(
                 f"WORLD_SIZE is {world}, so this process is one of several, but it cannot find the others: {error}. "
