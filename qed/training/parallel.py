@@ -146,23 +146,19 @@ class Parallel:
         return tensor
 
     def shard_model(self, model: nn.Module, scores: Callable[..., Any]) -> nn.Module:
-        """Shard a model over the ranks in place, if they shard models; `scores(model, …)` becomes a forward method.
-
-        Quantized weights stay whole on every rank.
-        """
+        """Shard a model over the ranks in place, if they shard models; `scores(model, …)` becomes a forward method."""
         if not self.shards or isinstance(model, FSDPModule):
             return model
         body, _ = split_head(model)
         device = next(model.parameters()).device
         mesh = init_device_mesh(device.type, (self.world,))
-        frozen = {weight for weight in model.parameters() if not (weight.is_floating_point() or weight.is_complex())}
         reshards = self.settings.shard == "full"
         # Weights in half precision have gradients in float32 until these are summed.
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if _has_half_weights(model) else None)
         for layer in _list_layers(body):
-            fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards, ignored_params=frozen)
+            fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
         setattr(model, SCORES, scores.__get__(model))
-        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=frozen)
+        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
         register_fsdp_forward_method(model, SCORES)
         for module in _list_sharded(model):
             # Both are needed for a sum in every version of torch: the second alone still averages.
