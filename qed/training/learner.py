@@ -107,8 +107,9 @@ class Learner:
         self.reference = reference or (copy.deepcopy(model) if algorithm.reference else None)
         if isinstance(self.reference, nn.Module):
             self.reference.requires_grad_(False)
-            parallel.shard_model(self.reference, compute_scores)
-        parallel.shard_model(model, compute_scores)
+        with self._autocast():
+            for each in (model, *([self.reference] if isinstance(self.reference, nn.Module) else [])):
+                parallel.shard_model(each, compute_scores)
         # Sharding replaces parameters.
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(model, settings)
