@@ -6,6 +6,7 @@ exit code come back, without a connection of our own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from qed.config.arguments import drop_flags
 
 RETRY, DONE = "retry", "done"  # what a worker does when its rank has ended
 LOST_WORKER = "a worker was lost"
+SILENCE = 45.0  # seconds without a call of a worker, which calls five times a second, after which it is lost
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,15 @@ class Job:
 class RankState:
     """A rank of the current attempt: its exit code once it has ended, and its last error by `read_errors`.
 
-    `lines` has the last error, `tail` the last lines where there is none. `place` is empty until it has started.
+    `lines` has the last error, `tail` the last lines where there is none. `place` is empty until it has started, and
+    `silent` counts the seconds since its worker was last heard of.
     """
 
     place: str = ""
     code: int | None = None
     lines: tuple[str, ...] = ()
     tail: tuple[str, ...] = ()
+    silent: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class Control:
     reasons: dict[int, str] = field(default_factory=dict)  # why each attempt has ended
     verdict: str = ""
     ranks: list[RankState] = field(default_factory=list)
+    seen: dict[int, float] = field(default_factory=dict)  # when each rank's worker has called, by the monotonic clock
     signals: dict[int, list[tuple[int, bool]]] = field(default_factory=dict)
     out: bytes = b""
     err: bytes = b""
@@ -103,12 +108,14 @@ class Control:
         self.attempt += 1
         self.verdict = ""
         self.ranks = [RankState() for _ in range(self.world)]
+        self.seen = dict.fromkeys(range(self.world), time.monotonic())
         self.signals = {rank: [] for rank in range(self.world)}
         return self.attempt
 
     def join(self, rank: int, place: str) -> Start:
         """Say where a rank is about to start."""
         self.ranks[rank] = RankState(place)
+        self.seen[rank] = time.monotonic()
         reason = self.reasons.get(self.attempt - 1, LOST_WORKER)
         return Start(self.job, self.attempt, reason, self.first_folder or 0)
 
@@ -124,6 +131,7 @@ class Control:
         if attempt != self.attempt:
             return Orders((), RETRY)
         self.ranks[rank] = state
+        self.seen[rank] = time.monotonic()
         signals, self.signals[rank] = tuple(self.signals[rank]), []
         return Orders(signals, self.verdict)
 
@@ -131,7 +139,9 @@ class Control:
 
     def report(self) -> Report:
         """Return what has happened since the last call."""
-        report = Report(self.attempt, tuple(self.ranks), self.out, self.err)
+        now = time.monotonic()
+        ranks = tuple(replace(state, silent=now - self.seen[rank]) for rank, state in enumerate(self.ranks))
+        report = Report(self.attempt, ranks, self.out, self.err)
         self.out = self.err = b""
         return report
 
@@ -174,9 +184,9 @@ class RemoteRank:
         report = self.board.report
         if report.attempt == self.attempt:
             self._last = report.ranks[self.number]
-            if self.board.over and self._last.code is None:
-                self._last = replace(self._last, code=LOST)
-        elif self._last.code is None:  # Ray has given up its worker, and has begun another attempt
+        # Ray has given up its worker and has begun another attempt, or the worker's node is gone.
+        lost = report.attempt != self.attempt or self.board.over or self._last.silent > SILENCE
+        if self._last.code is None and lost:
             self._last = replace(self._last, code=LOST, tail=(f"error: the worker of {self.place} was lost.",))
         return self._last
 

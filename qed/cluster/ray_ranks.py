@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,6 +103,7 @@ def run_rank(config: Mapping[str, Any]) -> None:
             start = ray.get(control.join.remote(number, place))
             if number == 0:
                 ray.get(control.remember_folder.remote(read_inode(start.job)))
+                _prepare_folder(start, lambda: ray.get(control.join.remote(number, place)))
             rank = _start(context, start, Path(folder))
             place = f"process {rank.process.pid} on {host}"
         except (UsageError, OSError) as error:
@@ -139,9 +140,6 @@ def _start(context: Any, start: Start, folder: Path) -> Rank:
     # Ray gives each worker as many threads as it reserves CPUs for it.
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     defaults = {"OMP_NUM_THREADS": str(share_cores(local)), **_choose_interface(ray.util.get_node_ip_address())}
-    if number == 0 and start.attempt > 1:
-        _wait_for_lock(Path(job.cwd, job.folder))
-        _record_restart(Path(job.cwd, job.folder), start)
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = subprocess.Popen(
             build_child_command(choose_arguments(start)),
@@ -156,18 +154,19 @@ def _start(context: Any, start: Start, folder: Path) -> Rank:
     return Rank(number, process, folder / "err" if number else None)
 
 
-def _wait_for_lock(folder: Path) -> None:
-    """Wait until nobody writes the run: a file server keeps the lock of a lost node for a while."""
-    for _ in range(LOCK_SECONDS):
+def _prepare_folder(start: Start, beat: Callable[[], object]) -> None:
+    """Wait until nobody writes the run that starts again, and append the event `restarted` if it has got so far.
+
+    A file server keeps the lock of a lost node for a while. `beat` is called once a second.
+    """
+    folder = Path(start.job.cwd, start.job.folder)
+    for _ in range(LOCK_SECONDS if start.attempt > 1 else 0):
         with suppress(UsageError), lock_folder(folder):
-            return
+            break
+        beat()
         time.sleep(1.0)
-
-
-def _record_restart(folder: Path, start: Start) -> None:
-    """Append the event `restarted` to the run's events, if it has got so far; nobody else writes them yet."""
-    what = {"restart": start.attempt - 1, "of": start.job.failures, "reason": redact(start.reason)}
-    if (folder / "settings.yaml").is_file():
+    if start.attempt > 1 and (folder / "settings.yaml").is_file():
+        what = {"restart": start.attempt - 1, "of": start.job.failures, "reason": redact(start.reason)}
         line = encode_line({"event": "restarted", "time": round(time.time(), 3), **what})
         with suppress(OSError):
             write_bytes(folder / "events.jsonl", line.encode(), append=True)

@@ -64,7 +64,8 @@ def run_on_cluster(resolved: Resolved, arguments: Sequence[str]) -> int:
         environment=carried | read_worker_environment(),
         failures=settings.cluster.max_failures,
     )
-    os.environ["RAY_TRAIN_V2_ENABLED"] = "1"  # read when ray.train is imported
+    # Both are read when ray is imported. A thread that is still there at the end must not start a cluster of its own.
+    os.environ |= {"RAY_TRAIN_V2_ENABLED": "1", "RAY_ENABLE_AUTO_CONNECT": "0"}
     stdout = sys.stdout  # on which Ray would print too
     with redirect_stdout(sys.stderr), connect(resolved.flags.cluster) as session, receive_signals() as signals:
         learners = place_learners(settings, session)

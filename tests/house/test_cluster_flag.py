@@ -196,3 +196,14 @@ def test_ranks_are_lost_when_ray_train_has_ended() -> None:
     assert ranks[0].code is None
     board.over = True
     assert ranks[0].code == LOST
+
+
+def test_a_worker_that_is_silent_is_lost() -> None:
+    control = Control(JOB, 2)
+    control.begin()
+    control.seen[1] -= 100
+    board, ranks, _ = watch(control, [])
+    assert [rank.code for rank in ranks] == [None, LOST]
+    control.exchange(1, 1, RankState("process 2"))
+    board.report = control.report()
+    assert [rank.code for rank in ranks] == [None, None]
