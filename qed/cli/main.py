@@ -129,15 +129,36 @@ def _train(command: str, rest: Sequence[str], arguments: Sequence[str]) -> int:
     launches = must_launch(resolved.flags.ranks) and not resolved.flags.dry_run
     if launches and command == "quickstart":
         raise UsageError("qed quickstart trains a small model in one process. Leave --ranks out.")
+    if resolved.flags.cluster:
+        _require_cluster_run(resolved)
     if resolved.flags.sweep:
         return _run_sweep(command, rest, arguments, launches)
     if launches:
         _should_resume(resolved)  # which checks the flags
         return run_ranks(build_child_command(drop_flags(arguments, "ranks")), resolved.flags.ranks)
+    if resolved.flags.cluster and not resolved.flags.dry_run:
+        from qed.cluster.ray_train import run_on_cluster
+
+        _should_resume(resolved)  # which checks the flags
+        return run_on_cluster(resolved, arguments)
     result = run_recipe(resolved, arguments)
     if resolved.flags.json and is_first_rank():
         print(json.dumps(result, default=str))
     return 0
+
+
+def _require_cluster_run(resolved: Resolved) -> None:
+    """Refuse what does not run on a cluster.
+
+    Raises:
+        UsageError: the command is several runs, or trains in one process.
+    """
+    if resolved.command == "quickstart":
+        raise UsageError("qed quickstart trains a small model in one process. Leave --cluster out.")
+    if resolved.flags.ranks > 1:
+        raise UsageError("--ranks is for this machine. On a cluster, cluster.learners is the number of processes.")
+    if resolved.flags.sweep:
+        raise UsageError("A sweep does not run on a cluster. Start one command with --cluster for each of its runs.")
 
 
 def _find_help_table(command: str, rest: Sequence[str]) -> Table:

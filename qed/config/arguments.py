@@ -35,6 +35,8 @@ class Flags:
     """Print what the run would do, without training."""
     ranks: int = 1
     """Train with so many processes on this machine, one per GPU; torchrun and srun start them themselves."""
+    cluster: str = ""
+    """Train on a Ray cluster: auto for that of this machine, or HOST:PORT of its head node; needs qed[ray]."""
     sweep: tuple[str, ...] = ()
     """Start one run per value; if repeated, one per combination."""
     config_name: str = ""
@@ -53,7 +55,13 @@ class Flags:
 
 FLAGS = tuple(flag.name for flag in fields(Flags))
 # Flags with a value, and where it is collected.
-TAKING = {"ranks": "ranks", "sweep": "sweep", "allow_change": "allow_change", "config_name": "configs"}
+TAKING = {
+    "ranks": "ranks",
+    "cluster": "cluster",
+    "sweep": "sweep",
+    "allow_change": "allow_change",
+    "config_name": "configs",
+}
 
 
 @dataclass
@@ -64,6 +72,7 @@ class ParsedLine:
     entries: list[Entry] = field(default_factory=list)
     flags: set[str] = field(default_factory=set)
     ranks: list[str] = field(default_factory=list)
+    cluster: list[str] = field(default_factory=list)
     sweep: list[str] = field(default_factory=list)
     allow_change: list[str] = field(default_factory=list)
 
@@ -90,7 +99,8 @@ def parse_arguments(arguments: Sequence[str], table: Table) -> tuple[list[str], 
         raise UsageError("--allow-change and --fast say how a run is resumed. Add --resume, or leave them out.")
     flags = Flags(**dict.fromkeys(line.flags, True))  # type: ignore[arg-type]
     allowed = _expand_names(line.allow_change, table)
-    flags = replace(flags, ranks=_parse_ranks(line.ranks), sweep=tuple(line.sweep), allow_change=allowed)
+    ranks, cluster = _parse_ranks(line.ranks), line.cluster[-1] if line.cluster else ""
+    flags = replace(flags, ranks=ranks, cluster=cluster, sweep=tuple(line.sweep), allow_change=allowed)
     return line.configs, line.entries, flags
 
 

@@ -14,7 +14,7 @@ from qed.config.values import build_tree, dump_settings
 from qed.errors import DataError
 from qed.guards.redaction import redact
 
-FREE_SECTIONS = ("run.", "evaluation.", "parallel.")
+FREE_SECTIONS = ("run.", "evaluation.", "parallel.", "cluster.")
 # These settings change memory use and speed, never the result of a step.
 FREE = ("sampling.rows_per_batch", "learner.tokens_per_microbatch", "model.device", "model.gradient_checkpointing")
 SAME_UPDATES = {"adamw", "adamw_offload"}  # They differ only in where the state is, and can load each other's state.

@@ -31,6 +31,7 @@ SHORTCUTS = {
     "out": "run.out",
     "seed": "run.seed",
     "device": "model.device",
+    "profile": "run.profile",
 }
 
 

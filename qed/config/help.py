@@ -27,6 +27,13 @@ EXAMPLES = (
     "qed grpo --model Qwen/Qwen2.5-0.5B --tasks train.jsonl --steps 100 --out runs/first",
     "qed grpo runs/first/settings.yaml --lr 5e-7 --out runs/second",
 )
+PLACEHOLDERS = {
+    "ranks": " COUNT",
+    "cluster": " auto|HOST:PORT",
+    "sweep": " KEY=V1,V2",
+    "allow_change": " KEY,…",
+    "config_name": " CONFIG",
+}
 MARGIN = 36  # Rightmost column at which an option's help starts; the help of longer options is on the next line.
 
 
@@ -151,10 +158,7 @@ def _describe_shortcut(name: str, table: Table, values: dict[str, Value]) -> tup
 
 
 def _describe_flag(name: str) -> tuple[str, str]:
-    placeholder = {"ranks": " COUNT", "sweep": " KEY=V1,V2", "allow_change": " KEY,…", "config_name": " CONFIG"}.get(
-        name, ""
-    )
-    return f"--{name.replace('_', '-')}{placeholder}", find_documentation(Flags, name)
+    return f"--{name.replace('_', '-')}{PLACEHOLDERS.get(name, '')}", find_documentation(Flags, name)
 
 
 def _format_option(name: str, setting: Setting) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from qed.config.settings import (
+    ClusterSettings,
     DataSettings,
     EvaluationSettings,
     LearnerSettings,
@@ -31,6 +32,7 @@ class Settings:
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     learner: LearnerSettings = field(default_factory=LearnerSettings)
     parallel: ParallelSettings = field(default_factory=ParallelSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     run: RunSettings = field(default_factory=RunSettings)
 
@@ -78,6 +80,7 @@ class PipelineSettings:
     model: ModelSettings = field(default_factory=ModelSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     parallel: ParallelSettings = field(default_factory=ParallelSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
     run: RunSettings = field(default_factory=RunSettings)
 
@@ -103,6 +106,7 @@ class PipelineSettings:
             sampling=self.sampling,
             learner=part.learner,
             parallel=self.parallel,
+            cluster=self.cluster,
             evaluation=self.evaluation,
             run=self.run,
         )

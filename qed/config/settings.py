@@ -6,6 +6,7 @@ The string under a field is its help text. A field marked with `shelf` holds the
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -34,7 +35,13 @@ class ModelSettings:
     device: str = "auto"
     """auto, cpu, cuda, cuda:N or mps."""
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Precision of the computation; the weights are float32, or float64 with float64, which is for tests and doubts."""
+    """Precision of the computation; float64 is for tests and for doubts, and has float64 weights too."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the weights; bfloat16 takes half, and the optimizer keeps float32 masters of what is trained."""
+    reference_dtype: Literal["same", "float32", "bfloat16"] = "same"
+    """Precision of a separate reference model's weights; same takes that of the policy."""
+    reference_offload: bool = False
+    """Keep a separate reference model in CPU memory while it does not score."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: saves memory, takes about a third more time."""
     lora_rank: int = 0
@@ -56,6 +63,9 @@ class ModelSettings:
         require(valid, "model.quantization needs model.lora_rank above 0, and a model.name other than new:….")
         exact = self.precision != "float64" or self.quantization == "none"
         require(exact, "model.precision float64 keeps all weights in float64: take model.quantization=none.")
+        for name, dtype in (("dtype", self.dtype), ("reference_dtype", self.reference_dtype)):
+            fits = dtype != "bfloat16" or self.precision == "bfloat16"
+            require(fits, f"model.{name} bfloat16 needs model.precision=bfloat16, the precision of the computation.")
 
 
 @dataclass(frozen=True)
@@ -176,6 +186,8 @@ class LearnerSettings:
     """Compile the model's layers with torch.compile: faster on CUDA devices, after minutes of compilation."""
     optimizer: Literal["adamw", "adamw_offload", "adamw8bit"] = "adamw"
     """AdamW; adamw_offload keeps its state in CPU memory, with the same updates; adamw8bit uses 8-bit state."""
+    offload_for_sampling: bool = False
+    """Keep the optimizer's state in CPU memory while answers are sampled, which leaves the sampler more memory."""
     lr: float = 1e-6
     """Peak learning rate."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -222,6 +234,29 @@ class ParallelSettings:
 
     shard: Literal["none", "grads", "full"] = "none"
     """What FSDP2 spreads over the ranks: none; grads (gradients and optimizer state); full (the weights too)."""
+    reduce: Literal["step", "microbatch"] = "step"
+    """When sharded gradients are summed: once a step, or after each micro-batch: less memory, more communication."""
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """What a run places on the Ray cluster of --cluster, and how often it starts again."""
+
+    learners: int = 0
+    """Learners, one process each; 0 takes one per GPU of the cluster, or one per node where it has none."""
+    engines: int = 0
+    """Servers that only sample; there are none yet, so it must be 0: the learners sample."""
+    max_failures: int = 3
+    """How often the learners start again from the last checkpoint after one was lost or killed."""
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values."""
+        require(self.learners >= 0, "cluster.learners must not be negative.")
+        require(
+            self.engines == 0,
+            "cluster.engines must be 0: qed places no engines yet, and the learners sample. Remove it.",
+        )
+        require(self.max_failures >= 0, "cluster.max_failures must not be negative.")
 
 
 @dataclass(frozen=True)
@@ -293,6 +328,8 @@ class RunSettings:
     """Seconds without progress after which a run exits with code 75 and logs its stack traces; 0 never does."""
     log_every: int = 0
     """Print a line every N steps if the output is not a terminal; 0 prints about twenty lines per phase."""
+    profile: str = ""
+    """Write a trace and the memory of some steps into profile/: steps=3:5 for steps 3 to 5; empty writes none."""
     trackers: tuple[str, ...] = shelf_field("trackers", ())
     """Programs to show the run in while it trains: tensorboard, wandb, trackio; each needs its extra of that name."""
     project: str = ""
@@ -314,7 +351,16 @@ class RunSettings:
         require(0 <= self.watchdog < float("inf"), "run.watchdog must be a finite number, 0 or more.")
         require(len(set(self.trackers)) == len(self.trackers), "run.trackers names a tracker twice.")
         valid = self.on_non_finite == "stop" or self.non_finite_skips > 0
+        steps = self.profile_steps
+        fits = not self.profile or (steps is not None and 1 <= steps[0] <= steps[1])
+        require(fits, f"run.profile must be steps=FIRST:LAST, such as steps=3:5, not '{self.profile}'.")
         require(valid, f"run.on_non_finite must be stop, or skip:N with N above 0, not '{self.on_non_finite}'.")
+
+    @property
+    def profile_steps(self) -> tuple[int, int] | None:
+        """The first and the last step to profile; None without any."""
+        found = re.fullmatch(r"steps=([0-9]{1,9}):([0-9]{1,9})", self.profile)
+        return (int(found[1]), int(found[2])) if found else None
 
     @property
     def non_finite_skips(self) -> int:

@@ -18,6 +18,7 @@ from qed.models.precision import read_precision
 from qed.rollout.policy import Policy, load_policy
 from qed.sampling.base import Sampler, build_sampling
 from qed.training.learner import Learner
+from qed.training.out_of_memory import MicrobatchBudget
 from qed.types import Completion, Problem, Rollout
 
 NEVER = -1  # an end id that is never sampled, so that every answer has its full length
@@ -75,7 +76,7 @@ class Work:
     def update(self, rows: int, at_once: int) -> None:
         """Run one optimizer step over `rows` rows, with `at_once` rows per micro-batch."""
         budget = at_once * self.lengths.row
-        self.learner.settings = replace(self.learner.settings, tokens_per_microbatch=budget)
+        self.learner.budget = MicrobatchBudget(budget, repeats=False)  # what does not fit is to be known
         self.learner.update([self._build_rollout(number) for number in range(rows)], 0)
 
     def answer(self, rows: int, tokens: int = 0) -> list[list[Completion]]:
@@ -105,6 +106,7 @@ class Work:
         make: Any = plugins.load_leaf("samplers", self.settings.sampling.sampler).make
         model = self.policy.model
         sampler: Sampler = make(model, self.policy.tokenizer, (NEVER,), rows, read_precision(self.settings.model))
+        sampler.repeats = False  # type: ignore[attr-defined]
         reserve_training(sampler, self.learner)
         return sampler
 

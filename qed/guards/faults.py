@@ -1,8 +1,9 @@
-"""Fault injection for tests: QED_FAULT=point:kind or point:kind:n causes a fault at a named point of a run.
+"""Fault injection for tests: QED_FAULT=point:kind or point:kind:n or point:kind:n:rank causes a fault at a named point.
 
 The points are the arguments of `signals.check_signals`, and `save`, which every stage of a save passes; numbers pass
-through `loss` and `reward`. The fault happens when the point is passed for the n-th time, by default the first. Kinds:
-`kill`, a signal by its name such as `sigterm`, `enospc`, `sleep`, and `nan` for a number.
+through `loss` and `reward`. The fault happens when the point is passed for the n-th time, by default the first; of
+several ranks on every one, or on the one that is given. Kinds: `kill`, a signal by its name such as `sigterm`, `error`
+for an error of the program, `enospc`, `oom`, `sleep`, and `nan` for a number.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "QED_FAULT"
 SIGNALS = {"kill": "SIGKILL", **{name: name.upper() for name in ("sigterm", "sigint", "sighup", "sigusr1")}}
-KINDS = (*SIGNALS, "enospc", "sleep", "nan")
+KINDS = (*SIGNALS, "error", "enospc", "oom", "sleep", "nan")
 LONG = 3600.0  # seconds of a sleep: until the test ends the process
 Number = TypeVar("Number", float, "Tensor")
 ARMED = os.environ.get(VARIABLE, "")  # read once, because points may be passed at every token
@@ -44,8 +45,12 @@ def _inject_fault(point: str) -> None:
     kind = _count_passing(point)
     if kind in SIGNALS:
         os.kill(os.getpid(), signal.Signals[SIGNALS[kind]])
+    elif kind == "error":
+        raise RuntimeError(f"{VARIABLE}={ARMED}")
     elif kind == "enospc":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    elif kind == "oom":
+        raise MemoryError("out of memory, by QED_FAULT")
     elif kind == "sleep":
         time.sleep(LONG)
 
@@ -56,10 +61,10 @@ def _count_passing(point: str) -> str:
     Raises:
         UsageError: the variable's value is not valid.
     """
-    armed, kind, number = (*ARMED.split(":"), "1", "1")[:3]
-    if kind not in KINDS or not number.isdecimal():
-        raise UsageError(f"{VARIABLE}={ARMED} is not a fault: expected point:kind:n, with a kind of {KINDS}.")
-    if armed != point:
+    armed, kind, number, rank = [*ARMED.split(":"), "", "", ""][:4]
+    if kind not in KINDS or not (number or "1").isdecimal():
+        raise UsageError(f"{VARIABLE}={ARMED} is not a fault: expected point:kind:n:rank, with a kind of {KINDS}.")
+    if armed != point or rank not in ("", os.environ.get("RANK", "0")):
         return ""
     _passed[point] += 1
-    return kind if _passed[point] == int(number) else ""
+    return kind if _passed[point] == int(number or 1) else ""

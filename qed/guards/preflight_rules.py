@@ -12,11 +12,7 @@ from dataclasses import dataclass
 from qed.errors import UsageError
 
 MANY = 0.5  # of the answers: a smaller share of truncated or badly formatted answers is normal at the start
-FLOAT = 4  # bytes
 BYTES_PER_ROLLOUT_TOKEN = 8  # an id, a log-prob and the text of a token, compressed; see loops/dry_run.py
-# Activations that a layer stores per token for the backward pass: those of attention and norms in multiples of the
-# hidden size, those of the gated feed-forward in multiples of the intermediate size.
-STORED_PER_WIDTH, STORED_PER_INNER = 10, 4
 
 
 @dataclass(frozen=True)
@@ -39,18 +35,6 @@ class Answers:
     reward: float | None
     signal: float
     without_reward: float = 0.0
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a model that decide its memory; `weights` and `trained` count parameters."""
-
-    layers: int
-    width: int  # hidden size
-    inner: int  # intermediate size of the feed-forward
-    keys: int  # numbers in the KV cache per layer and token
-    weights: int
-    trained: int
 
 
 def check_answers(figures: Answers, max_tokens: int) -> list[Finding]:
@@ -181,30 +165,14 @@ def check_schedule(lr: float, warmup: int, steps: int) -> list[Finding]:
     return []
 
 
-def estimate_training_bytes(shape: Shape, tokens: int, moments: int, copies: int, checkpointing: bool) -> int:
-    """Estimate the bytes that training needs besides the weights; `qed doctor --fit` measures them.
-
-    Counted are gradients, optimizer moments, frozen copies of the model and the activations of a micro-batch.
+def check_memory(training: int, sampling: int, free: int | None) -> list[Finding]:
+    """Check whether the longest micro-batch and the largest KV cache fit; only a warning, because it is an estimate.
 
     Args:
-        shape: of the model.
-        tokens: of a micro-batch.
-        moments: numbers that the optimizer stores per trained weight on this device.
-        copies: frozen copies of the weights, for a reference model.
-        checkpointing: whether gradient checkpointing is on.
+        training: bytes that a learner's step needs besides what is allocated already.
+        sampling: bytes that the sampler needs besides.
+        free: bytes that are free; None if that is not known.
     """
-    layer = STORED_PER_WIDTH * shape.width + STORED_PER_INNER * shape.inner
-    activations = layer + shape.layers * shape.width if checkpointing else layer * shape.layers
-    return FLOAT * (shape.trained * (1 + moments) + copies * shape.weights + activations * tokens)
-
-
-def estimate_sampling_bytes(shape: Shape, rows: int, length: int) -> int:
-    """Estimate the bytes of the KV cache of `rows` sequences of `length` tokens, prompts included."""
-    return FLOAT * rows * length * shape.layers * shape.keys
-
-
-def check_memory(training: int, sampling: int, free: int | None) -> list[Finding]:
-    """Check whether the longest micro-batch and the largest KV cache fit; only a warning, because it is an estimate."""
     needed = max(training, sampling)
     if free is None:
         return [Finding("memory at worst, about", _format_size(needed))]
@@ -214,7 +182,8 @@ def check_memory(training: int, sampling: int, free: int | None) -> list[Finding
             f"The longest micro-batch may need {_format_size(training)} and the sampler {_format_size(sampling)}, "
             f"and {_format_size(free)} "
             "are free. Smaller learner.tokens_per_microbatch or sampling.rows_per_batch, "
-            "model.gradient_checkpointing=true or model.lora_rank take less; qed doctor --fit measures what fits."
+            "model.gradient_checkpointing=true or model.lora_rank take less; qed doctor --fit measures what fits, and "
+            "--device-memory computes it for a card."
         )
     return [Finding("memory at worst, about", f"{_format_size(needed)} of {_format_size(free)} free", advice)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from qed.guards import watchdog
 
@@ -19,9 +19,9 @@ class StageTimer:
     counts. So the stages of a step never add up to more than the step.
 
     The names in metrics.jsonl are `time/STAGE`, in seconds: `sample`, `grade`, `score`, `update`, `sync` (the sampler
-    loads the new weights) and `step`, the whole step. Two stages run between steps: `time/evaluate` is in the row of
-    the evaluation, and `time/save` in the row of the next step, because a checkpoint is written after the row of its
-    step. The last save of a run has no row.
+    loads the new weights) and `step`, the whole step. Three stages run between steps: `time/evaluate` is in the row of
+    the evaluation, and `time/save` and `time/profile` (writing a trace) in the row of the next step, because they come
+    after the row of their step. Those after the last step of a run have no row.
 
     Args:
         clock: returns seconds.
@@ -31,6 +31,8 @@ class StageTimer:
         self.clock = clock
         self.step = 0
         self.seconds: dict[str, float] = defaultdict(float)
+        # Marks a stage for a profiler while one records.
+        self.annotate: Callable[[str], AbstractContextManager[object]] = nullcontext
         self._began = self._mark = clock()
         self._open: list[str] = []  # the current stages, outermost first
 
@@ -46,7 +48,8 @@ class StageTimer:
         self._open.append(stage)
         self._notify_watchdog()
         try:
-            yield
+            with self.annotate(stage):
+                yield
         finally:
             self._add_time()
             self._open.pop()

@@ -24,9 +24,9 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import DEFAULT
 from qed.config.values import format_value
 from qed.errors import QedError
-from qed.guards.preflight_rules import Shape
 from qed.loops.memory import estimate_memory
 from qed.loops.resume import list_phases
+from qed.models.shapes import ModelShape
 
 ON_CUDA = f"{DEFAULT} on cuda"
 AnySettings = Settings | PipelineSettings
@@ -73,7 +73,7 @@ class Surroundings:
     """
 
     card: Card
-    shape: Shape | None
+    shape: ModelShape | None
     disk: int
     measure: Callable[[Settings], Sizes | None] = lambda settings: None
 
@@ -148,7 +148,7 @@ def _choose_precision(choices: _Choices, card: Card) -> None:
         choices.set("run.matmul_precision", "high", "TF32, for the products that bfloat16 leaves in float32")
 
 
-def _choose_checkpointing(choices: _Choices, shape: Shape, card: Card) -> None:
+def _choose_checkpointing(choices: _Choices, shape: ModelShape, card: Card) -> None:
     """Turn activation checkpointing on where a micro-batch worth having is estimated not to fit without it."""
     settings, path = choices.phase, f"{choices.list_learners()[-1]}.tokens_per_microbatch"
     tokens = settings.learner.tokens_per_microbatch if choices.is_given(path) else ENOUGH_TOKENS
@@ -161,7 +161,7 @@ def _choose_checkpointing(choices: _Choices, shape: Shape, card: Card) -> None:
     choices.set("model.gradient_checkpointing", needed > (1 - MARGIN) * card.memory, reason)
 
 
-def _choose_sizes(choices: _Choices, shape: Shape, around: Surroundings) -> None:
+def _choose_sizes(choices: _Choices, shape: ModelShape, around: Surroundings) -> None:
     """Choose the sizes of a micro-batch and of the sampler's batch: measured, else estimated."""
     tokens = [f"{section}.tokens_per_microbatch" for section in choices.list_learners()]
     rows = "sampling.rows_per_batch"
@@ -173,7 +173,7 @@ def _choose_sizes(choices: _Choices, shape: Shape, around: Surroundings) -> None
     choices.set(rows, sizes.rows, sizes.reason)
 
 
-def _choose_saving(choices: _Choices, shape: Shape | None, disk: int) -> None:
+def _choose_saving(choices: _Choices, shape: ModelShape | None, disk: int) -> None:
     """Save some checkpoints on the way, and keep the newest, if the disk has room for them."""
     if choices.is_given("run.save_every"):
         return
@@ -194,16 +194,15 @@ def _choose_saving(choices: _Choices, shape: Shape | None, disk: int) -> None:
     choices.set("run.keep_last", KEPT, "run.save_every is on by default")
 
 
-def estimate_peak(shape: Shape, settings: Settings, prompt: int = 0) -> int:
+def estimate_peak(shape: ModelShape, settings: Settings, prompt: int = 0) -> int:
     """Estimate the bytes of a phase at its largest: weights, and training or sampling with rows of full length."""
-    copies = int(settings.algorithm.reference and not settings.model.lora_rank)
     prompt = prompt or find_longest_prompt(settings)
     rows = settings.learner.batch_size or settings.sampling.problems_per_step * settings.sampling.group_size
-    needed = estimate_memory(shape, settings, prompt, settings.sampling.max_tokens, rows, copies)
-    return 4 * shape.weights + max(needed)
+    needed = estimate_memory(shape, settings, prompt, settings.sampling.max_tokens, rows, "cuda")
+    return max(memory.total for memory in needed)
 
 
-def estimate_sizes(shape: Shape, settings: Settings, card: Card) -> Sizes:
+def estimate_sizes(shape: ModelShape, settings: Settings, card: Card) -> Sizes:
     """Return the largest sizes, as powers of two, that are estimated to fit the card; at least the least ones."""
     allowed = (1 - MARGIN) * card.memory
 

@@ -26,7 +26,6 @@ from qed.config.settings import LearnerSettings, ModelSettings
 from qed.config.values import format_value
 from qed.console.live import Console
 from qed.errors import QedError
-from qed.guards.preflight_rules import Shape
 from qed.loops.device_defaults import (
     LEAST_ROWS,
     MOST_ROWS,
@@ -44,10 +43,10 @@ from qed.loops.device_defaults import (
     list_chosen,
     read_card,
 )
-from qed.loops.memory import measure_shape
 from qed.loops.resume import list_phases
 from qed.models import lora
-from qed.models.load import is_new, load_outline
+from qed.models.load import is_new, load_outline, read_window
+from qed.models.shapes import ModelShape, measure_shape
 from qed.runs.environment import read_version
 from qed.runs.run import Launch, Run, write_whole
 
@@ -90,11 +89,12 @@ def settle_device_defaults(
     if card is None or not origins or any(origin.startswith(ON_CUDA) for origin in origins.values()):
         return settings, launch
 
-    def measure(phase: Settings) -> Sizes | None:
-        return None if is_one_of_many() else measure_sizes(phase, card, console.say)
+    shape, window = find_shape(list_phases(settings)[-1])
 
-    disk = shutil.disk_usage(run.folder).free
-    around = Surroundings(card, find_shape(list_phases(settings)[-1]), disk, measure)
+    def measure(phase: Settings) -> Sizes | None:
+        return None if is_one_of_many() else measure_sizes(phase, card, window, console.say)
+
+    around = Surroundings(card, shape, shutil.disk_usage(run.folder).free, measure)
     settings, chosen = choose_device_defaults(settings, origins, around)
     console.say(describe_chosen(settings, chosen, card))
     run.event(
@@ -109,41 +109,46 @@ def preview_device_defaults(settings: AnySettings, origins: Mapping[str, str], d
     if card is None:
         return []
 
-    def recall(phase: Settings) -> Sizes | None:
-        return None if is_new(phase.model.name) else read_sizes(build_request(phase), phase, card)
+    shape, window = find_shape(list_phases(settings)[-1])
 
-    around = Surroundings(card, find_shape(list_phases(settings)[-1]), shutil.disk_usage(Path.cwd()).free, recall)
+    def recall(phase: Settings) -> Sizes | None:
+        return read_sizes(build_request(phase, window), phase, card)
+
+    around = Surroundings(card, shape, shutil.disk_usage(Path.cwd()).free, recall)
     settings, chosen = choose_device_defaults(settings, origins, around)
     lines = [f"  {path} {format_value(value)}: {reason}" for path, value, reason in list_chosen(settings, chosen)]
     return [f"Defaults on {card.name}:", *lines] if lines else []
 
 
-def find_shape(settings: Settings) -> Shape | None:
-    """Return the shape of a model that exists, without its weights; None of a new model, or where it cannot be read.
+def find_shape(settings: Settings) -> tuple[ModelShape | None, int]:
+    """Return the shape of a model that exists, without its weights, and its window in tokens.
 
-    New models are small, so their batch sizes stay as they are.
+    The shape is None for a new model, which is small, so that its batch sizes stay as they are, and where it cannot be
+    read.
     """
     name = settings.model.name
     if is_new(name) or name.startswith("sft:"):
-        return None
+        return None, 0
     with suppress(QedError):
         model, _ = load_outline(settings.model)
-        return measure_shape(lora.add_adapters(model, settings.model, 0) if settings.model.lora_rank else model)
-    return None
+        adapted = lora.add_adapters(model, settings.model, 0) if settings.model.lora_rank else model
+        return measure_shape(adapted), read_window(model)
+    return None, 0
 
 
 def measure_sizes(
-    settings: Settings, card: Card, say: Callable[[str], None], run: Callable[..., Any] = subprocess.run
+    settings: Settings, card: Card, window: int, say: Callable[[str], None], run: Callable[..., Any] = subprocess.run
 ) -> Sizes | None:
     """Return measured sizes, from the cache where they have been measured before; None where it is not possible.
 
     Args:
         settings: of the phase.
         card: to measure on.
+        window: of the model, in tokens.
         say: prints a line.
         run: starts a process, as `subprocess.run`.
     """
-    request = build_request(settings)
+    request = build_request(settings, window)
     known = read_sizes(request, settings, card)
     if known is not None:
         return known
@@ -165,10 +170,14 @@ def measure_sizes(
     return sizes
 
 
-def build_request(settings: Settings) -> FitRequest:
-    """Build the arguments of `qed doctor` that measure a phase: the settings that its memory depends on."""
+def build_request(settings: Settings, window: int) -> FitRequest:
+    """Build the arguments of `qed doctor` that measure a phase: the settings that its memory depends on.
+
+    The longest prompt is one that leaves room for an answer in the window.
+    """
     sampling = settings.sampling
-    prompt, answer = find_longest_prompt(settings), sampling.max_tokens
+    answer = sampling.max_tokens
+    prompt = max(1, min(find_longest_prompt(settings), window - answer))
     given = {
         f"{name}.{part.name}": value
         for name, section, default in (

@@ -15,12 +15,13 @@ from qed.data.splits import load_prompt, resolve_prompt_name, resolve_reward_nam
 from qed.errors import DataError
 from qed.loops.device_fit import preview_device_defaults
 from qed.loops.material import has_own_data, load_run_problems
-from qed.loops.memory import estimate_memory, measure_shape
+from qed.loops.memory import estimate_memory
 from qed.loops.resume import list_phases
 from qed.loops.sft import NO_DEMONSTRATION
 from qed.loops.warm_start import resolve_warm_start_config, resolve_warm_start_settings
 from qed.models import lora
-from qed.models.load import SIZES, check_name, find_end_ids, is_new, load_outline, pick_device, read_window
+from qed.models.load import check_name, find_end_ids, is_new, load_outline, pick_device, read_window
+from qed.models.shapes import find_shape, measure_shape
 from qed.rewards.grader import Grader
 from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_grader
@@ -31,7 +32,7 @@ CHARACTERS_PER_TOKEN = 4  # a rule of thumb for English text and present vocabul
 # An id, a log-prob and the text of a token, compressed. The built-in default task needs 2, because its answers repeat
 # each other; other text compresses less.
 BYTES_PER_ROLLOUT_TOKEN = 8
-FLOAT, GIB = 4, 2**30  # bytes
+GIB = 2**30  # bytes
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,7 @@ def _describe_model(name: str, outline: Outline | None) -> str:
         )
     if not is_new(name):
         return ""
-    size = SIZES[name.removeprefix("new:")]
-    head = size.width // size.heads
-    attention = size.width * head * (2 * size.heads + 2 * size.kv_heads)
-    parameters = size.vocabulary * size.width + size.layers * (attention + 12 * size.width**2)
+    parameters = find_shape(name)[1].weights
     mebibytes = 16 * parameters / 2**20
     return f": about {parameters / 1e6:.1f} M parameters, {mebibytes:.0f} MiB with gradients and optimizer state"
 
@@ -116,22 +114,22 @@ def _describe_problems(settings: Settings, problems: Sequence[Problem], grader: 
 
 
 def _describe_tokens(settings: Settings, problems: Sequence[Problem], outline: Outline) -> list[str]:
-    """Describe a phase's prompts in tokens, and estimate its memory, for float32 weights and the longest rows."""
+    """Describe a phase's prompts in tokens, and estimate its memory for the longest rows."""
     prompt = load_prompt(settings.data)
     template = PromptTemplate(prompt, outline.tokenizer, find_end_ids(outline.model, outline.tokenizer, prompt.CHAT))
     lengths, limit = template.lengths(problems), read_window(outline.model) - settings.sampling.max_tokens
     longest = max(0, min(max(lengths), settings.data.max_prompt_tokens or limit, limit))
     reply = max(len(find_demonstration(prompt, problem) or "") for problem in problems) // CHARACTERS_PER_TOKEN
-    copies = int(settings.algorithm.reference and not settings.model.lora_rank)
-    shape = measure_shape(outline.model)
-    training, sampling = estimate_memory(shape, settings, longest, reply, len(problems), copies)
-    weights = FLOAT * shape.weights
+    shape, device = measure_shape(outline.model), pick_device(settings.model.device).type
+    training, sampling = estimate_memory(shape, settings, longest, reply, len(problems), device)
+    weights = training.parts["weights"]
     beyond = sum(length > limit for length in lengths)
     return [
         *_describe_limit(settings, lengths),
         f"            prompts of at most {max(lengths)} tokens; {beyond} leave no room for an answer in the window",
-        f"            memory: about {(weights + max(training, sampling)) / GIB:.2f} GiB at worst: weights "
-        f"{weights / GIB:.2f}, and to train {training / GIB:.2f}, or to sample {sampling / GIB:.2f}",
+        f"            memory: about {max(training.total, sampling.total) / GIB:.2f} GiB at worst: weights "
+        f"{weights / GIB:.2f}, and to train {(training.total - weights) / GIB:.2f}, or to sample "
+        f"{(sampling.total - weights) / GIB:.2f}",
     ]
 
 

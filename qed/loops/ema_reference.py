@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from qed.models import lora
-from qed.training.parallel import ALONE, Parallel, take_part
+from qed.training.parallel import ALONE, Parallel
 from qed.training.slices import get_local, take_rows
 
 PREFIX = "reference."  # of the names of the reference's weights in a checkpoint's state
@@ -72,8 +72,8 @@ class EMAReference:
         else:
             new = self.policy.state_dict()
         for name, weight in self._weights().items():
-            part = new[name] if type(new[name]) is type(weight) else take_part(new[name], weight)
-            weight.lerp_(part.to(weight), self.mix)
+            own = get_local(weight)
+            own.lerp_(take_rows(new[name], weight).to(own), self.mix)
 
     def _weights(self) -> Mapping[str, Tensor]:
         """Return the reference's weights by name; a weight that two layers share is listed once."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from qed.config.phases import Settings
-from qed.guards import preflight_rules as rules
+from qed.models.shapes import ModelShape
 from qed.sampling.base import Sampler
 from qed.sampling.device_memory import count_training_bytes, count_weight_bytes
 from qed.training.learner import Learner
+from qed.training.memory import Memory, SamplingPlan, StepPlan, estimate_sampling, estimate_training
 
 
 def reserve_training(sampler: Sampler, learner: Learner) -> None:
@@ -19,45 +18,73 @@ def reserve_training(sampler: Sampler, learner: Learner) -> None:
     These are gradients, optimizer moments, a reference model, and the initial weights that an algorithm may restore,
     whether or not they are allocated yet. Samplers without that attribute do not bound their batch by memory.
     """
+    if learner.settings.offload_for_sampling:
+        learner.sleep()  # a resumed run may evaluate before its first update
     if not hasattr(sampler, "reserved"):
         return
-    copies = [learner.reference] if isinstance(learner.reference, nn.Module) else []
+    device = learner.parameters[0].device
+    reference = learner.reference if isinstance(learner.reference, nn.Module) else None
+    copies = [reference] if reference is not None and next(reference.parameters()).device == device else []
     copies += [learner.model] if learner.algorithm.restarts_each_step else []
     sampler.reserved = count_training_bytes(learner.parameters, learner.settings) + sum(map(count_weight_bytes, copies))
 
 
-def measure_shape(model: Any) -> rules.Shape:
-    """Return the sizes of a model that decide its memory; a model on the meta device has them too."""
-    config = model.config.get_text_config()
-    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return rules.Shape(
-        layers=config.num_hidden_layers,
-        width=config.hidden_size,
-        inner=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
-        keys=2 * head * (getattr(config, "num_key_value_heads", None) or config.num_attention_heads),
-        weights=sum(parameter.numel() for parameter in model.parameters()),
-        trained=sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
-    )
-
-
 def estimate_memory(
-    shape: rules.Shape, settings: Settings, prompt: int, reply: int, rows: int, copies: int
-) -> tuple[int, int]:
-    """Estimate the bytes that a phase needs besides the weights: for its longest micro-batch, and for its KV cache.
+    shape: ModelShape, settings: Settings, prompt: int, reply: int, rows: int, device: str
+) -> tuple[Memory, Memory]:
+    """Estimate the memory of a phase at the peak of a learner's step, and of sampling.
 
     Args:
-        shape: of the model.
+        shape: of the model, with its adapters.
         settings: of the phase.
         prompt, reply: the tokens of the longest prompt and of the longest written reply.
         rows: the demonstrations or rollouts of a phase that takes all of them in each step.
-        copies: frozen copies of the weights, for a reference model.
+        device: the type of the model's device, such as cpu.
+
+    Returns:
+        the two, each with the weights and all that stays allocated between steps.
     """
-    sampling, learner = settings.sampling, settings.learner
-    online = settings.algorithm.online
-    longest = prompt + (sampling.max_tokens if online else reply)
-    count = learner.batch_size or (sampling.problems_per_step * sampling.group_size if online else rows)
+    step = plan_step(shape, settings, prompt, reply, rows, device)
+    sampling, online = settings.sampling, settings.algorithm.online
+    answers = sampling.problems_per_step * sampling.group_size if online else settings.evaluation.problems
+    sampler = SamplingPlan(
+        rows=min(sampling.rows_per_batch, answers),
+        prompt=prompt,
+        answer=sampling.max_tokens,
+        group=sampling.group_size if online else 1,
+        precision=_read_half(settings) or "float32",
+    )
+    return estimate_training(shape, step), estimate_sampling(shape, sampler, step)
+
+
+def plan_step(shape: ModelShape, settings: Settings, prompt: int, reply: int, rows: int, device: str) -> StepPlan:
+    """Plan a learner's step by the settings, for `estimate_training`; arguments as in `estimate_memory`."""
+    sampling, learner, online = settings.sampling, settings.learner, settings.algorithm.online
+    # The last token of a row is only a label.
+    longest = max(1, prompt + (sampling.max_tokens if online else reply) - 1)
+    step_rows = sampling.problems_per_step * sampling.group_size if online else rows
+    count = min(learner.batch_size, step_rows) if learner.batch_size else step_rows
     tokens = max(longest, min(learner.tokens_per_microbatch, count * longest))
-    moments = {"adamw": 2, "adamw_offload": 0}.get(learner.optimizer, 1)
-    training = rules.estimate_training_bytes(shape, tokens, moments, copies, settings.model.gradient_checkpointing)
-    sequences = min(sampling.rows_per_batch, count) if online else 0
-    return training, rules.estimate_sampling_bytes(shape, sequences, longest)
+    parallel = getattr(settings, "parallel", None)
+    moves = settings.algorithm.reference_moves[0] > 0  # then the reference is a separate model
+    separate = settings.algorithm.reference and (moves or not shape.adapters)
+    return StepPlan(
+        tokens=tokens,
+        row=longest,
+        microbatches=-(-count * longest // tokens),
+        shared_prompts=online and learner.packing,
+        checkpointing=settings.model.gradient_checkpointing,
+        optimizer=learner.optimizer,
+        dtype=getattr(settings.model, "dtype", "float32"),
+        precision=settings.model.precision,
+        copies=int(separate) + int(settings.algorithm.restarts_each_step),
+        on_cpu=device == "cpu",
+        ranks=getattr(parallel, "ranks", 1),
+        shard=getattr(parallel, "shard", "none"),
+    )
+
+
+def _read_half(settings: Settings) -> str:
+    """Return bfloat16 if the computation or the weights have it, else an empty string."""
+    kinds = (settings.model.precision, getattr(settings.model, "dtype", "float32"))
+    return "bfloat16" if "bfloat16" in kinds else ""

@@ -51,19 +51,25 @@ class MetricsWriter:
         return row
 
 
-def summarize_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, device: torch.device) -> Stats:
-    """Return the metrics of a step.
+def summarize_step(groups: Groups, counts: Stats, updates: Stats, times: Stats, setup: Setup, flops: int) -> Stats:
+    """Return the metrics of a step; all ranks must ask for them.
 
     Args:
         groups: all groups that were sampled; none in an offline phase.
         counts: metrics of the collection, such as `groups/rounds`.
         updates: the merged statistics of the updates.
         times: the seconds of each stage, `time/step` among them.
-        device: of the model.
+        setup: of the run.
+        flops: the operations that the step needs at least, see `qed.training.flops`.
     """
     tokens = sum(len(rollout.output) for rollout in flatten(groups)) or updates["train/tokens"]
     speed = {"perf/tokens_per_s": tokens / times["time/step"]}
-    return {**describe_groups(groups), **counts, **updates, **times, **speed, **measure_memory(device)}
+    if setup.peak_flops:
+        speed["perf/mfu"] = flops / (times["time/step"] * setup.peak_flops)
+    memory = measure_memory(setup.device)
+    peak = setup.parallel.sum_metrics({"mem/peak_max": memory.get("mem/gpu_gb", memory["mem/rss_gb"])})
+    memory["mem/peak"] = float(peak["mem/peak_max"])
+    return {**describe_groups(groups), **counts, **updates, **times, **speed, **memory}
 
 
 def measure_thoughts(groups: Groups, tags: Tags | None) -> Stats:
@@ -89,7 +95,7 @@ def merge_updates(stats: Sequence[Stats]) -> Stats:
 
 
 def measure_memory(device: torch.device) -> Stats:
-    """Return the peak memory of the process, and of the device, in GiB."""
+    """Return the peak memory of this process, and of its device, in GiB."""
     # Linux counts in KiB, macOS in bytes.
     unit = 2**30 if sys.platform == "darwin" else 2**20
     memory = {"mem/rss_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}

@@ -29,7 +29,10 @@ from qed.loops.evaluator import Evaluator
 from qed.loops.memory import reserve_training
 from qed.loops.metrics import MetricsWriter, Stats, measure_thoughts, merge_updates, summarize_step
 from qed.loops.non_finite import NonFinitePolicy
+from qed.loops.out_of_memory import remember_limits
+from qed.loops.profile import require_profiled_steps
 from qed.loops.reference import load_initial_weights, load_reference
+from qed.loops.resume import list_phases
 from qed.loops.setup import Setup
 from qed.models.precision import read_precision
 from qed.rollout.collector import RolloutCollector
@@ -37,6 +40,7 @@ from qed.rollout.stages import Stream, flatten
 from qed.runs.metric_names import read_metrics
 from qed.runs.run import Row
 from qed.training.attention import list_faults
+from qed.training.flops import count_sampled_work
 from qed.training.learner import Learner
 from qed.types import Groups, Rollout
 
@@ -68,6 +72,7 @@ class Phase:
             reference=load_reference(setup, settings, offset) if settings.algorithm.reference else None,
             parallel=setup.parallel,
         )
+        remember_limits(setup, settings, self.learner)
         every, mix = settings.algorithm.reference_moves
         self.ema_reference = EMAReference(self.learner.reference, setup.model, every, mix, parallel=setup.parallel)
         if settings.learner.packing and not self.learner.packing:
@@ -87,6 +92,8 @@ class Phase:
                 f"{setup.run.folder} has already made {self.first - offset} steps of {name}, more than the "
                 f"{settings.learner.steps} asked for."
             )
+        if setup.current == len(list_phases(setup.settings)) - 1:
+            require_profiled_steps(setup.settings, self.last)
         recorded = setup.parallel.run_on_first(lambda: read_metrics(setup.run.folder / "metrics.jsonl"))
         of_phase = [row for row in recorded if row.get("phase") == name and row["step"] >= offset]
         self.metrics = MetricsWriter(setup, name, of_phase)
@@ -129,6 +136,8 @@ class Phase:
         """Start the timer of a step, and update the reference model if that is due."""
         self.setup.step = step
         self.setup.timer.begin_step(step)
+        if self.setup.profiler is not None:
+            self.setup.profiler.begin_step(step)
         self.ema_reference.update_if_due(step - self.offset)
         if self.setup.trackers is not None:
             self.setup.trackers.check()
@@ -157,7 +166,9 @@ class Phase:
         """
         updates = merge_updates(stats)
         self.checkpointer.count_signal(updates["train/live_rows"] > 0)
-        figures = summarize_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup.device)
+        flops = self.learner.flops
+        needed = flops.pop() + flops.measure(self.setup.model).count_forward(count_sampled_work(groups))
+        figures = summarize_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup, needed)
         figures |= measure_thoughts(groups, self.setup.template.thought_tags)
         rollouts = flatten(groups)
         if self.settings.run.save_rollouts and rollouts:
@@ -169,6 +180,8 @@ class Phase:
         """Mark a step as complete: checkpoints are now of this step, and signals may stop the run again."""
         self.checkpointer.complete_step(step)
         self.setup.stop.deferred = False
+        if self.setup.profiler is not None:
+            self.setup.profiler.end_step(step)
         self.setup.parallel.agree_on_stop(self.setup.stop)
 
     def evaluate_if_due(self, step: int) -> None:

@@ -17,9 +17,10 @@ from qed.data.splits import resolve_reward_names
 from qed.guards import preflight_rules as rules
 from qed.guards.preflight_rules import Answers, Finding
 from qed.guards.watchdog import enter_stage
-from qed.loops.memory import estimate_memory, measure_shape
+from qed.loops.memory import estimate_memory
 from qed.loops.phase import Phase
 from qed.models import load
+from qed.models.shapes import measure_shape
 from qed.randomness import shuffle_indices
 from qed.rollout.agreement import compare_sampler
 from qed.rollout.sampler_check import Options, require_agreement
@@ -182,9 +183,13 @@ def _check_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
     else:
         prompt = max((len(rollout.prompt) for rollout in rows), default=0)
         reply = max((len(rollout.output) for rollout in rows), default=0)
-    copies = int(isinstance(phase.learner.reference, torch.nn.Module))
-    needed = estimate_memory(measure_shape(phase.setup.model), phase.settings, prompt, reply, len(rows), copies)
-    return rules.check_memory(*needed, _read_free_memory(phase.setup.device))
+    device = phase.setup.device
+    training, sampling = estimate_memory(
+        measure_shape(phase.setup.model), phase.settings, prompt, reply, len(rows), device.type
+    )
+    # Weights and reference model are there; the optimizer has no state before the first step.
+    needed, sampled = (estimate.without("weights", "reference") for estimate in (training, sampling))
+    return rules.check_memory(needed, sampled, _read_free_memory(device))
 
 
 def _read_free_memory(device: torch.device) -> int | None:

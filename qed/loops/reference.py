@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from qed.config.phases import Settings
+from qed.config.settings import ModelSettings
 from qed.errors import DataError, ModelError, UsageError
 from qed.loops.setup import Setup
 from qed.models import lora
 from qed.models.load import is_new, load_model, prepare_model
+from qed.models.precision import read_weights_dtype
 from qed.runs import manifest
 from qed.runs.manifest import parse_step
 from qed.training.checkpoint_writer import build_ranks, save_reference
@@ -41,13 +43,20 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
         offset: the run's steps before the phase.
 
     Raises:
-        UsageError: the model that the settings name has another vocabulary than the policy.
+        UsageError: the model that the settings name has another vocabulary than the policy, or its weights are too
+            coarse to be mixed.
         DataError: the saved reference is damaged.
     """
     name = settings.algorithm.reference_name
     if name:
         return _load_named(setup, settings, name)
-    moves = settings.algorithm.reference_moves[0] > 0
+    every, mix = settings.algorithm.reference_moves
+    moves = every > 0
+    if moves and mix < 1 and read_weights_dtype(_read_model(settings)) == torch.bfloat16:
+        raise UsageError(
+            f"algorithm.reference_mix {mix} changes the reference by less than bfloat16 weights can hold: set "
+            "model.reference_dtype=float32, or algorithm.reference_mix=1."
+        )
     if offset == 0 and not moves and lora.has_adapters(setup.model):
         return lora.AdapterDisabled(setup.model)  # new adapters change nothing, so this is the initial model
     folder = setup.run.folder / "reference" / f"step_{offset:06d}"
@@ -58,12 +67,26 @@ def load_reference(setup: Setup, settings: Settings, offset: int) -> nn.Module |
         save_reference(setup.run, offset, setup.model, setup.tokenizer, folder, build_ranks(parallel))
         # Merging the adapters for the file rounds, so the file is read back: a resumed run gets the same weights. A
         # sharded model cannot be copied.
-        if not (lora.has_adapters(setup.model) or parallel.is_sharded(setup.model)):
+        separate = settings.model.reference_offload or settings.model.reference_dtype != "same"
+        if not (lora.has_adapters(setup.model) or parallel.is_sharded(setup.model) or separate):
             return None
     else:
         parallel.run_on_first(lambda: _require_complete(folder, setup))
-    network, _ = load_model(replace(settings.model, name=str(folder), revision="", quantization="none"))
-    return prepare_model(network, settings.model, setup.device)
+    network, _ = load_model(replace(_read_model(settings), name=str(folder), revision="", quantization="none"))
+    return _place(network, setup, settings)
+
+
+def _read_model(settings: Settings) -> ModelSettings:
+    """Return the settings of a model with those of the reference's weights."""
+    dtype = settings.model.reference_dtype
+    return settings.model if dtype == "same" else replace(settings.model, dtype=dtype)
+
+
+def _place(network: nn.Module, setup: Setup, settings: Settings) -> nn.Module:
+    """Prepare a reference model where it stays while it does not score; a sharded one takes little on the device."""
+    hosted = settings.model.reference_offload and not setup.parallel.shards
+    device = torch.device("cpu") if hosted else setup.device
+    return prepare_model(network, settings.model, device)
 
 
 def _require_complete(folder: Path, setup: Setup) -> None:
@@ -81,7 +104,8 @@ def load_initial_weights(setup: Setup, settings: Settings, offset: int) -> dict[
     Raises:
         UsageError: the run trains adapters, whose initial weights are not saved.
     """
-    initial = load_reference(setup, settings, offset)
+    exact = replace(settings.model, reference_dtype="same", reference_offload=False)
+    initial = load_reference(setup, replace(settings, model=exact), offset)
     if isinstance(initial, lora.AdapterDisabled) or lora.has_adapters(setup.model):
         raise UsageError("algorithm.restart does not support adapters: set model.lora_rank=0, or do not restart.")
     return (initial or setup.model).state_dict()
@@ -91,7 +115,7 @@ def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
     if is_new(name):
         raise UsageError(f"algorithm.reference_model cannot be {name}: a new model has random weights.")
     try:
-        network, tokenizer = load_model(replace(settings.model, name=name, revision=""))
+        network, tokenizer = load_model(replace(_read_model(settings), name=name, revision=""))
     except ModelError as error:
         raise ModelError(f"algorithm.reference_model: {error}") from error
     if tokenizer.get_vocab() != setup.tokenizer.get_vocab():
@@ -99,7 +123,7 @@ def _load_named(setup: Setup, settings: Settings, name: str) -> nn.Module:
             f"algorithm.reference_model {name} has another vocabulary than {settings.model.name}, so the log-probs of "
             "the two cannot be compared. Use a reference with the policy's tokenizer, such as the policy's base model."
         )
-    return prepare_model(network, settings.model, setup.device)
+    return _place(network, setup, settings)
 
 
 def precompute_logps(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -17,28 +15,28 @@ import torch
 
 from qed.config.callables import require_functions
 from qed.config.phases import PipelineSettings, Settings
-from qed.config.values import dump_settings
 from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
-from qed.guards.redaction import redact
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
+from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
+from qed.loops.records import write_settings
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.models import load, lora, threads
-from qed.models.threads import describe_compute, restore_precision, set_compute
+from qed.models.peak_flops import find_peak_flops
+from qed.models.precision import read_precision
 from qed.rewards.grader import Grader
 from qed.rewards.handed import explain_functions
 from qed.rollout.grader import load_evaluator, load_grader
 from qed.rollout.policy import Policy, load_policy, report_handover
 from qed.rollout.shared import share_grader, share_sampler
 from qed.runs import disk
-from qed.runs.environment import describe_environment
 from qed.runs.folder import lock_folder, open_folder
 from qed.runs.log import copy_warnings
 from qed.runs.manifest import parse_step
@@ -78,9 +76,11 @@ class Setup:
     last: int = 0  # the last step of the current phase
     signal_steps: int = 0  # steps of the whole run that had a gradient
     step: int = 0  # the current step
+    peak_flops: float = 0.0  # operations a second of all ranks at best
     best: int | None = None  # the step that BEST names
     saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
+    profiler: StepProfiler | None = None  # of the steps of `run.profile`
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
     save_and_describe_exit: Callable[[], str] | None = None
 
@@ -117,8 +117,9 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
     require_installed(settings.run.trackers)
     for phase in list_phases(settings):
         require_functions(phase.data.reward)
+    require_profiled_steps(settings)
     device = load.pick_device(settings.model.device)
-    parallel = join_ranks(device, settings.parallel.shard, settings.run.watchdog)
+    parallel = join_ranks(device, settings.parallel, settings.run.watchdog)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = parallel.run_on_first(lambda: open_folder(settings.run.out, f"{name}--{label}", launch))
     console = Console(launch.json, settings.run.log_every, quiet=not parallel.is_first)
@@ -140,12 +141,14 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 resumed = parallel.run_on_first(
                     lambda: find_checkpoint(settings, run, console, launch) if launch.resume else None
                 )
-                set_compute(settings, run, launch, device, console, parallel.local_world)
-                parallel.run_on_first(lambda: _write_settings(settings, run, launch, device, parallel))
+                threads.set_compute(settings, run, launch, device, console, parallel.local_world)
+                peak = sum(parallel.exchange(lambda: find_peak_flops(device, read_precision(settings.model))))
+                parallel.run_on_first(lambda: write_settings(settings, run, launch, device, parallel, peak))
                 setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel)
+                setup.peak_flops = peak
             trackers.start(run)
             setup.trackers = trackers
-            with closing(setup.evaluator), closing(setup.materials[0].grader):
+            with closing(setup.evaluator), closing(setup.materials[0].grader), open_profiler(setup):
                 yield setup
         finally:
             stop.together = False
@@ -157,7 +160,7 @@ def _settle_settings(
 ) -> tuple[Settings | PipelineSettings, Launch]:
     """Return the settings with the defaults of the device, or those of the run that is resumed."""
     settings, launch = settle_device_defaults(settings, launch, device, run, console)
-    return restore_precision(settings, run.folder, launch), launch
+    return threads.restore_precision(settings, run.folder, launch), launch
 
 
 @contextmanager
@@ -199,18 +202,15 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     phases = list_phases(settings)
     last = phases[-1]
     # The reward comes first, so that a mistake in it shows before a model is loaded.
-    grader, evaluator = _load_graders(last, run, console)
+    grader, evaluator = (share_grader(each, parallel) for each in _load_graders(last, run, console))
     check_signals("load")
     loaded, first_problems = load_run_problems(phases)
-    for reason, count in loaded.left_out.items():
-        console.say(f"Left out {count} {reason}.")
-    for line in explain_functions(grader.functions, loaded.problems):
+    for line in _describe_loaded(loaded, grader):
         console.say(line)
     check_signals("load")
     policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     check_signals("load")
     policy.sampler = share_sampler(policy.sampler, policy.model, parallel)
-    grader, evaluator = share_grader(grader, parallel), share_grader(evaluator, parallel)
     size = checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed))
     parallel.run_on_first(lambda: disk.require_space(run, size))
     if resumed is not None:
@@ -218,9 +218,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     loaded = fit_run_problems(loaded, policy, last, run, console)
     material = Material(loaded.problems, policy.template, grader)
     materials = build_materials(phases, material, first_problems, policy, run, console)
-    training = [problem for each in dict.fromkeys(materials) for problem in each.problems]
-    fingerprint = hash_problems(training)
-    require_same_data([*training, *loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
+    fingerprint = _hash_data(materials, loaded, parallel)
     if launch.resume:
         parallel.run_on_first(lambda: require_same_problems(fingerprint, run, launch))
     run.truncate((resumed and parse_step(resumed.name)) or 0)
@@ -244,6 +242,19 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
         parallel=parallel,
         boundaries=list_boundaries(settings),
     )
+
+
+def _hash_data(materials: Sequence[Material], loaded: LoadedProblems, parallel: Parallel) -> str:
+    """Return the hash of the training problems, after checking that all ranks have the same ones."""
+    fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
+    require_same_data(fingerprint, [*loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
+    return fingerprint
+
+
+def _describe_loaded(loaded: LoadedProblems, grader: Grader) -> list[str]:
+    """Describe the problems that are left out, and what a user's functions are given."""
+    left_out = [f"Left out {count} {reason}." for reason, count in loaded.left_out.items()]
+    return [*left_out, *explain_functions(grader.functions, loaded.problems)]
 
 
 def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:
@@ -294,18 +305,3 @@ def _report_setup(
         f"{torch.get_num_threads()} threads), {len(loaded.problems)} training problems, "
         + (", ".join(f"{len(some)} held out ({name})" for name, some in loaded.benchmarks.items()) or "none held out")
     )
-
-
-def _write_settings(
-    settings: Settings | PipelineSettings, run: Run, launch: Launch, device: torch.device, parallel: Parallel
-) -> None:
-    compute = {**describe_compute(), "ranks": parallel.world, "local_ranks": parallel.local_world}
-    # Without the folder's name, so that `qed METHOD settings.yaml` repeats the run in a fresh folder.
-    files = {
-        "settings.yaml": dump_settings(replace(settings, run=replace(settings.run, out=""))),
-        "settings.origin.json": json.dumps(dict(launch.origins), indent=1),
-        "env.json": json.dumps(describe_environment(device, compute), indent=1),
-        "command.txt": shlex.join(launch.command) + "\n",
-    }
-    for name, text in files.items():
-        run.write(name, redact(text).encode())

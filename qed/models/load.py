@@ -1,7 +1,7 @@
 """Load a model and its tokenizer, or build a small one with random weights and a tokenizer from a task's text.
 
-Weights are in float32 where the computation is in half precision, and in float64 where it is. Code from a model's
-repository is never run, and pickled weights are never read.
+Weights are in the precision of `model.dtype`, by default float32, and in float64 where the computation is. Code from a
+model's repository is never run, and pickled weights are never read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import adapters, qlora
 from qed.models.chat_template import find_turn_end
 from qed.models.families import choose_attention, read_text_config
-from qed.models.precision import KeepFloat64, read_weights_dtype, require_float64
+from qed.models.precision import KeepFloat64, cast_weights, read_weights_dtype, require_float64
 from qed.models.sources import (
     LOADING_ERRORS,
     describe_source,
@@ -148,7 +148,7 @@ def _remove_tags(text: str) -> str:
 def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     """Load a causal language model and its tokenizer from a Hugging Face folder or the hub onto the CPU.
 
-    The weights are in float32, or in float64 where the computation is. A quantized model is loaded directly on the
+    The weights are in the precision of `read_weights_dtype`. A quantized model is loaded directly on the
     device of the settings, where it is quantized. Of an adapter folder, the base model is loaded and the adapter merged
     into its weights.
 
@@ -165,14 +165,17 @@ def load_model(settings: ModelSettings) -> tuple[nn.Module, Any]:
     folder = Path(settings.name)
     base = adapters.find_base(folder)
     try:
-        model, tokenizer = load_model(replace(settings, name=base.name, revision=base.revision))
+        # In float32 at least, because adapters merged into bfloat16 weights would be rounded twice.
+        model, tokenizer = load_model(replace(settings, name=base.name, revision=base.revision, dtype="float32"))
     except ModelError as error:
         raise ModelError(
             f"The base model of the adapter {folder} is {base.name}, as {folder / adapters.CONFIG} says. {error}"
         ) from error
     if adapters.has_tokenizer(folder):
         tokenizer, _ = load_tokenizer(settings.name)
-    return model if base.merged else adapters.merge_into(model, tokenizer, folder), tokenizer
+    model = model if base.merged else adapters.merge_into(model, tokenizer, folder)
+    cast_weights(model, read_weights_dtype(settings))
+    return model, tokenizer
 
 
 def _load_complete(settings: ModelSettings) -> tuple[nn.Module, Any]:

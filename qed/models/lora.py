@@ -65,6 +65,9 @@ def add_adapters(model: nn.Module, settings: ModelSettings, seed: int) -> nn.Mod
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "adapters"))
         adapted: nn.Module = inject_adapter_in_model(config, model)
+    for name, parameter in adapted.named_parameters():
+        if ".lora_" in name and parameter.dtype == torch.bfloat16:
+            parameter.data = parameter.data.float()  # small, and trained without masters
     if settings.precision == "bfloat16":
         cast_frozen_weights(adapted, torch.bfloat16)
     return adapted

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from qed.config.settings import ModelSettings
@@ -19,8 +20,17 @@ def read_precision(settings: ModelSettings) -> torch.dtype:
 
 
 def read_weights_dtype(settings: ModelSettings) -> torch.dtype:
-    """Return the precision of the weights: that of the computation in float64, else float32."""
-    return torch.float64 if settings.precision == "float64" else torch.float32
+    """Return the precision of the weights: float64 where the computation is, else that of the settings."""
+    if settings.precision == "float64":
+        return torch.float64
+    return torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+
+
+def cast_weights(model: nn.Module, dtype: torch.dtype) -> None:
+    """Cast the weights of a model; buffers, such as the frequencies of rotary embeddings, keep their precision."""
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
 
 
 def compute_in(device: str, precision: torch.dtype) -> AbstractContextManager[object]:

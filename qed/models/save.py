@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -75,15 +75,20 @@ class ModelFiles:
 
     Args:
         model: a model of transformers, with or without adapters, on one rank or sharded.
-        dtype: of the weights in the files; empty keeps theirs.
+        dtype: of the weights in the files, where theirs is higher; empty keeps theirs.
     """
 
     def __init__(self, model: Any, dtype: str = "") -> None:
         adapted = lora.has_adapters(model)
         sources = lora.list_merged(model) if adapted else _list_sources(model)
         self.shell = qlora.build_unquantized_shell(model) if adapted else model
-        self.dtype = dtype
         sources = _drop_tied(model, sources)
+        # A precision above that of the weights would only take space.
+        dtype = dtype if dtype and _rounds(sources.values(), getattr(torch, dtype)) else ""
+        kinds = {
+            str(source.dtype).removeprefix("torch.") for source in sources.values() if source.dtype.is_floating_point
+        }
+        self.dtype = dtype or (kinds.pop() if len(kinds) == 1 else "")  # in config.json
         try:
             converted = _convert_sources(self.shell, sources)
         except Exception:  # noqa: BLE001 -- a conversion that needs numbers fails on tensors without data
@@ -156,6 +161,12 @@ class ModelFiles:
         if self.dtype and self.dtype != str(self.shell.dtype).removeprefix("torch."):
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             (folder / "config.json").write_text(json.dumps(config | {"dtype": self.dtype}, indent=2), encoding="utf-8")
+
+
+def _rounds(sources: Iterable[Source], dtype: torch.dtype) -> bool:
+    """Whether a precision is not enough for some weights."""
+    kinds = (source.dtype for source in sources if source.dtype.is_floating_point)
+    return any(torch.promote_types(kind, dtype) != dtype for kind in kinds)
 
 
 def save_model(model: Any, tokenizer: Any, folder: Path, dtype: str = "") -> None:

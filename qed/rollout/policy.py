@@ -15,7 +15,7 @@ from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import list_training_texts, load_prompt
 from qed.models import load, lora
 from qed.models.families import choose_attention
-from qed.models.precision import read_precision, read_weights_dtype
+from qed.models.precision import cast_weights, read_precision, read_weights_dtype
 from qed.sampling.base import Sampler
 from qed.training import checkpoints
 from qed.types import Problem
@@ -56,7 +56,7 @@ def load_policy(
         network, tokenizer = load.build_model(
             settings.model.name, list_training_texts(problems, prompt), settings.run.seed
         )
-        network.to(read_weights_dtype(settings.model))
+        cast_weights(network, read_weights_dtype(settings.model))
         if attention := choose_attention(network.config, settings.model.attention):
             network.set_attn_implementation(attention)  # type: ignore[operator]
     else:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from qed.config.settings import LearnerSettings
 
@@ -17,18 +17,33 @@ from qed.config.settings import LearnerSettings
 def count_weight_bytes(model: nn.Module, precision: torch.dtype = torch.float32) -> int:
     """Return the bytes of a model's weights and buffers, and of the copies of trained weights that autocast keeps."""
     tensors = {tensor.data_ptr(): tensor for tensor in chain(model.parameters(), model.buffers())}
-    cast = precision.itemsize if precision == torch.bfloat16 else 0
-    return sum(tensor.nbytes + tensor.numel() * cast * tensor.requires_grad for tensor in tensors.values())
+    total = 0
+    for tensor in tensors.values():
+        casts = tensor.requires_grad and precision == torch.bfloat16 != tensor.dtype
+        total += tensor.nbytes + tensor.numel() * precision.itemsize * casts
+    return total
 
 
 def count_training_bytes(parameters: Iterable[nn.Parameter], settings: LearnerSettings) -> int:
-    """Return the bytes of the gradients and of AdamW's two moments on the parameters' device."""
+    """Return the bytes of the gradients and of AdamW's state on the parameters' device, while the sampler runs."""
     total = 0
     for parameter in parameters:
-        moments = 2 * parameter.nbytes
-        if settings.optimizer == "adamw8bit":
-            moments = 2 * parameter.numel()
-        elif settings.optimizer == "adamw_offload" and parameter.is_cuda:
-            moments = 0
-        total += parameter.nbytes + moments
+        state = count_state_bytes(parameter, 1 if settings.optimizer == "adamw8bit" else None)
+        hosted = settings.optimizer == "adamw_offload" or settings.offload_for_sampling
+        total += _count_wide_bytes(parameter) + (0 if hosted and parameter.is_cuda else state)
     return total
+
+
+def count_state_bytes(parameter: Tensor, moment: int | None = None) -> int:
+    """Return the bytes of AdamW's state of a parameter: two moments and, of one in half precision, a float32 master.
+
+    `moment` is the bytes of a number of a moment; None for those of a gradient.
+    """
+    wide = _count_wide_bytes(parameter)
+    moments = 2 * (wide if moment is None else moment * parameter.numel())
+    return moments + (wide if wide > parameter.nbytes else 0)
+
+
+def _count_wide_bytes(parameter: Tensor) -> int:
+    """Return the bytes of a parameter's gradient, which is float32 where the parameter is in half precision."""
+    return parameter.numel() * max(parameter.dtype.itemsize, torch.float32.itemsize)

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList, StoppingCriteria, StoppingCriteriaList
 
-from qed.errors import Diverged
+from qed.errors import Diverged, QedError
+from qed.guards.out_of_memory import call_if_it_fits
 from qed.guards.signals import check_signals
 from qed.models.precision import compute_in
 from qed.randomness import draw_uniforms
@@ -38,6 +39,9 @@ class HFSampler:
 
     handed_over: str | None = None  # why this sampler is used instead of the native one
     reserved: int = 0  # bytes on the model's device that training takes besides the weights
+    admitted: int = 0  # sequences of the batch that is sampled
+    repeats: bool = True  # with fewer sequences, where memory has run out
+    on_fewer_rows: Callable[[int], None] | None = None  # called with a smaller `rows_per_batch`, after memory ran out
 
     def __init__(
         self,
@@ -79,18 +83,42 @@ class HFSampler:
         max_lengths = [sampling.max_tokens - length for length in prefix_lengths or [0] * len(prompts)]
         order = sorted(range(len(rows)), key=lambda row: len(prompts[rows[row][0]]))
         completions: list[Completion | None] = [None] * len(rows)
-        with prepare_for_sampling(self.model, self.precision):
+
+        def sample_missing() -> None:
             # `model.generate` has one maximum length for a batch, so rows with different ones are in different batches.
             for length in sorted(set(max_lengths)):
-                same_length = [row for row in order if max_lengths[rows[row][0]] == length]
-                for start in range(0, len(same_length), self.rows_per_batch):
-                    batch = same_length[start : start + self.rows_per_batch]
+                missing = [row for row in order if max_lengths[rows[row][0]] == length and completions[row] is None]
+                for start in range(0, len(missing), self.rows_per_batch):
+                    batch = missing[start : start + self.rows_per_batch]
+                    self.admitted = len(batch)
                     batch_prompts, batch_seeds = [prompts[rows[r][0]] for r in batch], [rows[r][1] for r in batch]
                     sampled = self._generate_batch(batch_prompts, batch_seeds, _shorten(sampling, length))
                     for row, completion in zip(batch, sampled, strict=True):
                         completions[row] = completion
+
+        with prepare_for_sampling(self.model, self.precision):
+            self._repeat_with_fewer_rows(sample_missing)
         in_order = iter([completion for completion in completions if completion is not None])
         return [[next(in_order) for _ in prompt_seeds] for prompt_seeds in seeds]
+
+    def _repeat_with_fewer_rows(self, sample_missing: Callable[[], None]) -> None:
+        """Sample what is missing, with half as many sequences at a time whenever memory runs out.
+
+        Raises:
+            QedError: a single sequence does not fit.
+        """
+        if not self.repeats:
+            return sample_missing()
+        while not call_if_it_fits(sample_missing):
+            if self.admitted <= 1:
+                raise QedError(
+                    "The device's memory does not hold the KV cache of a single answer. Shorter answers "
+                    "(sampling.max_tokens), model.precision=bfloat16 or model.dtype=bfloat16, or "
+                    "learner.offload_for_sampling=true take less."
+                )
+            self.rows_per_batch = self.admitted // 2
+            if self.on_fewer_rows is not None:
+                self.on_fewer_rows(self.rows_per_batch)
 
     @torch.no_grad()
     def stream(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qed.models import qlora
 from qed.models.weights import identify
+from qed.sampling.device_memory import count_state_bytes
 from qed.training.slices import Part, Slice
 
 MARGIN = 32 * 2**20  # bytes for the rest: the tokenizer, and what the run writes at the same time
@@ -19,11 +20,11 @@ def checkpoint_bytes(model: Any, others: int | None = None, copies: int = 0) -> 
 
     Args:
         model: the model, whose weights are each counted once.
-        others: bytes besides the weights; None estimates them before the first step, as AdamW's two moments.
+        others: bytes besides the weights; None estimates them before the first step, as AdamW's state.
         copies: further copies of the weights, such as a reference model.
     """
     if others is None:
-        others = 2 * sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
+        others = sum(count_state_bytes(parameter) for parameter in model.parameters() if parameter.requires_grad)
     state: dict[str, Tensor] = model.state_dict(keep_vars=True)
     weights = {identify(tensor): qlora.count_full_bytes(tensor) for tensor in state.values()}
     return (1 + copies) * sum(weights.values()) + others + MARGIN

@@ -280,7 +280,7 @@ def _choose_accumulator(weight: Tensor, into: Tensor | None) -> Tensor:
     if into is None:
         return torch.zeros_like(weight)
     if into.grad is None:
-        into.grad = torch.zeros_like(into)
+        into.grad = torch.zeros_like(into, dtype=into.grad_dtype)  # float32 where the weight is in half precision
     return into.grad
 
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from qed.algorithms.base import Algorithm
 from qed.config.settings import LearnerSettings
-from qed.errors import QedError
 from qed.guards import faults
 from qed.guards.finite import describe_update, require_finite
 from qed.guards.signals import check_signals
@@ -37,12 +36,23 @@ from qed.training.batch import (
     split_by_gradient,
     split_rows,
 )
+from qed.training.flops import FlopCounter
 from qed.training.logps import compute_scores
-from qed.training.optim import compute_learning_rate, load_optimizer_tensors, make_optimizer, read_optimizer_tensors
+from qed.training.offload import Places, lend_device, move_back, move_to_host
+from qed.training.optim import (
+    compute_learning_rate,
+    list_state_tensors,
+    load_optimizer_tensors,
+    make_optimizer,
+    read_optimizer_tensors,
+    reset_optimizer,
+)
+from qed.training.out_of_memory import explain_out_of_memory, share_budget
 from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
-from qed.training.parallel import ALONE, Parallel, call_scores, read_full, take_part
-from qed.training.slices import Part
-from qed.training.spreading import spread_microbatches
+from qed.training.parallel import ALONE, Parallel, call_scores, read_full
+from qed.training.ratios import is_older, require_ratios
+from qed.training.slices import Part, copy_sharded
+from qed.training.spreading import select_rows, spread_microbatches
 from qed.types import Rollout
 
 # The counts of a step: rollouts, those with a gradient, their trained tokens, and all tokens that were computed for a
@@ -84,6 +94,8 @@ class Learner:
         self.precision = precision
         self.parallel = parallel
         self.initial_weights: dict[str, Tensor] = {}
+        self.budget = share_budget(settings.tokens_per_microbatch, parallel)
+        self.hosted: Places = []  # what `sleep` has moved to the host
         self.moved = 0.0  # approximate change of each weight since the rollouts were scored, as AdamW steps
         self.device = next(model.parameters()).device
         with parallel.gather_weights(model), self._autocast():
@@ -100,6 +112,7 @@ class Learner:
         # Sharding replaces parameters.
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(model, settings)
+        self.flops = FlopCounter()
 
     def score(
         self,
@@ -125,25 +138,23 @@ class Learner:
         if old:
             split = self.algorithm.has_ratio and len(rollouts) > 0
             live = self.algorithm.has_gradient(self._collate(rollouts)).tolist() if split else []
-            for part in split_by_gradient(
-                rollouts, live
-            ):  # the same micro-batches as in the update, so bfloat16 rounds alike
+            # The same micro-batches as in the update, so that bfloat16 rounds alike.
+            for part in split_by_gradient(rollouts, live):
                 for rollout, logps in zip(part, self._score_outputs(self.model, part), strict=True):
-                    rollout.old_logps = None if _is_older(rollout, version) else logps
+                    rollout.old_logps = None if is_older(rollout, version) else logps
         if reference is not None:
             for rollout, logps in zip(rollouts, self._score_outputs(reference, rollouts), strict=True):
                 rollout.ref_logps = logps
 
     def set_initial_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Store a copy of the initial weights of the phase, for `restore_initial_weights`."""
-        # Copied in one call, so that tied weights, which have several names, are copied once.
-        shards = {name: take_part(weights[name].detach(), own) for name, own in self.model.state_dict().items()}
-        self.initial_weights = copy.deepcopy(shards)
+        self.initial_weights = copy_sharded(weights, self.model.state_dict())
 
     def restore_initial_weights(self) -> None:
         """Restore the initial weights of the phase, and clear the optimizer's state."""
+        self.wake()
         self.model.load_state_dict(self.initial_weights)
-        self.optimizer.state.clear()
+        reset_optimizer(self.optimizer)
 
     def compute_mean_scores(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
         """Compute the mean entropy and the mean log-prob of each rollout, over its trained tokens, under the model."""
@@ -163,10 +174,10 @@ class Learner:
             QedError: the weights have changed since the rollouts were scored, and yet every ratio is exactly 1.
         """
         require_finite(rollouts)
+        self.wake()
         rate = compute_learning_rate(self.settings, step)
         self.optimizer.zero_grad(set_to_none=True)
-        stats = self.accumulate(rollouts)
-        stats["optim/lr"] = rate
+        stats = self.accumulate(rollouts) | {"optim/lr": rate}
         if stats["train/live_rows"] == 0:
             return stats | {"optim/grad_norm": 0.0}
         norm = float(read_full(nn.utils.clip_grad_norm_(self.parameters, self.settings.clip_norm or math.inf)))
@@ -176,12 +187,12 @@ class Learner:
         if self.settings.skip_norm and norm > self.settings.skip_norm:
             self.optimizer.zero_grad(set_to_none=True)
             # NaN and infinity are not valid JSON, and would spread to every mean over steps.
-            finite = {name: value for name, value in stats.items() if math.isfinite(value)}
-            return finite | {"optim/skipped": 1.0}
-        self._require_ratios(stats)
+            return {"optim/skipped": 1.0, **{name: value for name, value in stats.items() if math.isfinite(value)}}
+        require_ratios(stats, self.moved, torch.finfo(self.precision).eps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.step()
+        with explain_out_of_memory("the optimizer's state"):
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)  # sampling needs the memory
         self.moved += rate * min(1.0, norm)
         skipped = {"optim/skipped": 0.0} if self.settings.skip_norm else {}
@@ -196,25 +207,30 @@ class Learner:
         stats |= self.algorithm.compute_metrics(batch)
         batch = self._prepare_batch(batch)
         live = self.algorithm.has_gradient(batch).nonzero().flatten()
-        trained = float(batch.mask.sum())
-        stats |= {"train/live_rows": len(live), "train/tokens": trained}
+        stats |= {"train/live_rows": len(live), "train/tokens": float(batch.mask.sum())}
         if not len(live):
             return stats
         # Rows without a gradient are dropped first, to free memory.
         batch = batch if len(live) == len(batch) else batch.select(live)
-        sums: dict[str, Tensor | float] = defaultdict(float)
-        parts = self._cut(batch)
-        for number, rows in enumerate(parts):
-            check_signals("update")
-            self.parallel.begin_microbatch(self.model, is_last=number == len(parts) - 1)
-            computed = self._backward(self._select(batch, rows))
-            for name, value in computed.items() if rows else ():
-                sums[name] = max(sums[name], value) if name.endswith("_max") else sums[name] + value
+        self.flops.add(self.model, batch)
+        sums = self.budget.repeat(lambda: self._accumulate_parts(batch), self.optimizer.zero_grad)
         self.parallel.sum_gradients(self.parameters)
         sums = self.parallel.sum_metrics(sums)
         # The loss and `step_means` are weighted by the step's token weights already, and maxima are not averaged.
         final = {name for name in sums if name.endswith("_max")} | {"train/loss", *COUNTS, *self.algorithm.step_means}
         return stats | compute_means(sums, final, batch)
+
+    def _accumulate_parts(self, batch: Batch) -> dict[str, Tensor | float]:
+        """Accumulate the gradient of this rank's micro-batches, and return metrics as sums over their tokens."""
+        sums: dict[str, Tensor | float] = defaultdict(float)
+        parts = self._cut(batch)
+        for number, rows in enumerate(self.budget.watch(parts, batch, self.algorithm.together)):
+            check_signals("update")
+            self.parallel.begin_microbatch(self.model, is_last=number == len(parts) - 1)
+            computed = self._backward(select_rows(batch, rows, self.algorithm.together))
+            for name, value in computed.items() if rows else ():
+                sums[name] = max(sums[name], value) if name.endswith("_max") else sums[name] + value
+        return sums
 
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Accumulate the gradient of a micro-batch, and return metrics as sums over its tokens."""
@@ -246,6 +262,8 @@ class Learner:
 
     def weights(self) -> nn.Module:
         """Return the weights for a sampler: the model itself, which in-process samplers share."""
+        if self.settings.offload_for_sampling:
+            self.sleep()  # until the next update
         return self.model
 
     def state(self) -> dict[str, Part]:
@@ -256,18 +274,18 @@ class Learner:
         """Load what `state` returned."""
         load_optimizer_tensors(self.optimizer, self.model, tensors)
 
-    def _require_ratios(self, stats: Mapping[str, float]) -> None:
-        """Raise if every ratio of a later update is exactly 1, as happens when old log-probs are overwritten.
+    def sleep(self) -> None:
+        """Move the optimizer's state, and the initial weights to restart from, to the host; gradients are dropped.
 
-        Changes of the weights below the precision of the computation are ignored.
+        The weights stay, because a sampler in this process reads them.
         """
-        if stats.get("ratio/log_max") == 0 and self.moved > 1e-3 * torch.finfo(self.precision).eps:
-            raise QedError(
-                "The weights have changed since these answers were sampled, and yet every probability ratio is exactly "
-                "1: the loss compares the policy with itself, so that nothing is ever clipped. Old log-probs must be "
-                "scored once, before the first update of a step, and stay; does algorithm.loss or a field old_logps of "
-                "your own overwrite them? learner.passes 1 with learner.batch_size 0 makes one update per step."
-            )
+        self.optimizer.zero_grad(set_to_none=True)
+        self.hosted += move_to_host([*list_state_tensors(self.optimizer), *self.initial_weights.values()])
+
+    def wake(self) -> None:
+        """Move back what `sleep` has moved; `update` does so by itself."""
+        move_back(self.hosted)
+        self.hosted = []
 
     def _collate(self, rollouts: Sequence[Rollout]) -> Batch:
         """Collate rollouts on the model's device."""
@@ -288,15 +306,8 @@ class Learner:
         """
         cut = cut_packed_microbatches if self.packing else cut_microbatches
         return spread_microbatches(
-            batch, partial(cut, together=self.algorithm.together), self.settings.tokens_per_microbatch, self.parallel
+            batch, partial(cut, together=self.algorithm.together), self.budget.tokens, self.parallel
         )
-
-    def _select(self, batch: Batch, rows: list[int]) -> Batch:
-        """Return the rows of a micro-batch; without any a blank one, whose loss is 0."""
-        if rows:
-            return batch.select(rows)
-        part = batch.select(list(range(self.algorithm.together)))
-        return replace(part, mask=torch.zeros_like(part.mask), weights=torch.zeros_like(part.weights))
 
     def _layout(self, part: Batch) -> Layout | None:
         return pack_batch(part) if self.packing else None
@@ -312,29 +323,28 @@ class Learner:
             with disable_adapters(model.model):
                 return self._score_outputs(model.model, rollouts)
         batch = self._collate(rollouts)
-        logps, _ = self.forward_logps(model, batch)
+        with lend_device(model, self.device):
+            logps, _ = self.forward_logps(model, batch)
         return split_rows(logps, rollouts)
 
     @torch.no_grad()
     def forward_logps(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
+        check_signals("score")  # here, because a rank may have no micro-batch
+        self.flops.add(model, batch)
+        scores = self.budget.repeat(lambda: self._forward_parts(model, batch))
+        logps, entropy = self.parallel.sum_in_place(scores)  # 0 where another rank has computed a row
+        return logps, entropy
+
+    def _forward_parts(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Compute the log-probs and entropies of this rank's micro-batches, [2, B, T]; 0 elsewhere."""
         scores = torch.zeros(2, *batch.mask.shape, dtype=batch.mask.dtype, device=batch.mask.device)
-        parts = self._cut(batch)
-        if not parts:  # the ranks that have some check too
+        for rows in self.budget.watch(self._cut(batch), batch, self.algorithm.together):
             check_signals("update")
-        for rows in parts:
-            check_signals("update")
-            part = self._select(batch, rows)
+            part = select_rows(batch, rows, self.algorithm.together)
             with self._autocast():
                 computed = call_scores(model, compute_scores, part, self.temperature, layout=self._layout(part))
             for column, values in zip(scores, computed[:2], strict=True):
                 column[rows, : values.shape[1]] = values.to(column.dtype)[: len(rows)]
         self.parallel.free_weights(model)
-        logps, entropy = self.parallel.sum_in_place(scores)  # 0 where another rank has computed a row
-        return logps, entropy
-
-
-def _is_older(rollout: Rollout, version: int) -> bool:
-    """Whether an older policy than `version` sampled a rollout, with known log-probs."""
-    sampled = [logp for logp, on_policy in zip(rollout.logps, rollout.on_policy, strict=False) if on_policy]
-    return rollout.version < version and bool(sampled) and not any(map(math.isnan, sampled))
+        return scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import cycle
 from typing import Any
 
@@ -13,15 +13,19 @@ from torch.optim.adamw import adamw
 
 from qed.config.settings import LearnerSettings
 from qed.errors import UsageError
-from qed.training.slices import Part, slice_like, take_rows, wrap_rows
+from qed.training.masters import MASTER, MasterOptimizer, accumulate_in_float32, needs_master
+from qed.training.slices import Part, get_local, slice_like, take_rows, wrap_rows
 
 # Elements of a moment per transfer: large enough for the full bandwidth of the bus, small compared to a model. Two
 # chunks of two moments are on the device at a time, 128 MiB in float32.
 CHUNK = 2**23
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def make_optimizer(model: nn.Module, settings: LearnerSettings) -> torch.optim.Optimizer:
     """Build AdamW over the trainable parameters, with weight decay on matrices only, not on norms and biases.
+
+    Of weights in half precision it updates float32 masters, and from now on their gradients are float32.
 
     Raises:
         UsageError: `adamw8bit` without the package bitsandbytes or without a CUDA device.
@@ -32,20 +36,26 @@ def make_optimizer(model: nn.Module, settings: LearnerSettings) -> torch.optim.O
         {"params": [p for p in trainable if p.ndim < 2], "weight_decay": 0.0},
     ]
     groups = [group for group in split if group["params"]]
+    accumulate_in_float32(trainable)
     if settings.optimizer == "adamw_offload":
         return OffloadedAdamW(groups, settings.lr, settings.betas)
-    if settings.optimizer == "adamw8bit":
-        eight_bit: torch.optim.Optimizer = _import_bitsandbytes(trainable).AdamW8bit(
-            groups, lr=settings.lr, betas=settings.betas
-        )
-        return eight_bit
-    return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+    eight_bit = _import_bitsandbytes(trainable) if settings.optimizer == "adamw8bit" else None
+
+    def build(groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        if eight_bit is None:
+            return torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, fused=True)
+        made: torch.optim.Optimizer = eight_bit.AdamW8bit(groups, lr=settings.lr, betas=settings.betas)
+        return made
+
+    return MasterOptimizer(groups, build) if any(map(needs_master, trainable)) else build(groups)
 
 
 class OffloadedAdamW(torch.optim.Optimizer):
-    """AdamW (arXiv 1711.05101) with its moments in host memory; a step moves them to the device chunk by chunk.
+    """AdamW (arXiv 1711.05101) with its state in host memory; a step moves it to the device chunk by chunk.
 
-    The updates, and the names in the state, are those of `torch.optim.AdamW`, whose functional form it calls.
+    The state has the moments and, of weights in half precision, float32 masters. Of a sharded weight each process
+    updates its own shard. The updates, and the names in the state, are those of `torch.optim.AdamW`, whose functional
+    form it calls.
 
     Args:
         groups: parameter groups, each with its `weight_decay`; parameters are contiguous and stay on their device.
@@ -63,7 +73,7 @@ class OffloadedAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every parameter with a gradient; when it returns, the host may read the moments."""
+        """Update every parameter with a gradient; when it returns, the host may read the state."""
         for stream in self.streams:
             stream.wait_stream(torch.cuda.current_stream(stream.device))  # it computes the gradients
         streams = cycle(self.streams or [None])
@@ -72,8 +82,8 @@ class OffloadedAdamW(torch.optim.Optimizer):
                 if parameter.grad is None:
                     continue
                 state = self._get_state(parameter)
-                tensors = (parameter, parameter.grad, state["exp_avg"], state["exp_avg_sq"])
-                for chunk in zip(*(tensor.view(-1).split(CHUNK) for tensor in tensors), strict=True):
+                kept = [state[name] for name in (*MOMENTS, MASTER) if name in state]
+                for chunk in _split_chunks(parameter, parameter.grad, *kept):
                     with torch.cuda.stream(next(streams)):
                         _update_weights(group, state["step"].item(), *chunk)
                 state["step"] += 1
@@ -85,18 +95,34 @@ class OffloadedAdamW(torch.optim.Optimizer):
         state: dict[str, Tensor] = self.state[parameter]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
-            for moment in ("exp_avg", "exp_avg_sq"):
-                state[moment] = torch.zeros_like(parameter, device="cpu", pin_memory=parameter.is_cuda)
+            dtype = torch.promote_types(parameter.dtype, torch.float32)
+            names = (*MOMENTS, MASTER) if needs_master(parameter) else MOMENTS
+            local = get_local(parameter)
+            for name in names:
+                state[name] = torch.zeros_like(local, dtype=dtype, device="cpu", pin_memory=local.is_cuda)
+            if MASTER in state:
+                state[MASTER].copy_(local)
         return state
 
 
-def _update_weights(group: dict[str, Any], step: float, weights: Tensor, gradient: Tensor, *moments: Tensor) -> None:
-    """Take an AdamW step on a chunk of weights, after `step` earlier ones; moments move to the device and back."""
+def _split_chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the corresponding chunks of tensors of one shape; of sharded ones those of this process's shard."""
+    local = [get_local(tensor) for tensor in tensors]
+    if local[0].numel():  # a weight with fewer rows than there are processes leaves some shards empty
+        yield from zip(*(tensor.view(-1).split(CHUNK) for tensor in local), strict=True)  # type: ignore[no-untyped-call]
+
+
+def _update_weights(group: dict[str, Any], step: float, weights: Tensor, gradient: Tensor, *kept: Tensor) -> None:
+    """Take an AdamW step on a chunk of weights, after `step` earlier ones.
+
+    `kept` has both moments and, of weights in half precision, the master. They move to the device and back.
+    """
     # Only CUDA streams order an asynchronous copy before its use.
-    mean, square = fetched = [moment.to(weights.device, non_blocking=weights.is_cuda) for moment in moments]
+    fetched = [tensor.to(weights.device, non_blocking=weights.is_cuda) for tensor in kept]
+    mean, square, updated = (*fetched, weights)[:3]
     adamw(
-        [weights],
-        [gradient],
+        [updated],
+        [gradient.to(updated.dtype)],
         exp_avgs=[mean],
         exp_avg_sqs=[square],
         max_exp_avg_sqs=[],
@@ -110,8 +136,10 @@ def _update_weights(group: dict[str, Any], step: float, weights: Tensor, gradien
         eps=group["eps"],
         maximize=False,
     )
-    for moment, new in zip(moments, fetched, strict=True):
-        moment.copy_(new, non_blocking=weights.is_cuda)  # a no-op where it is already on the device
+    if updated is not weights:
+        weights.copy_(updated)
+    for tensor, new in zip(kept, fetched, strict=True):
+        tensor.copy_(new, non_blocking=weights.is_cuda)  # a no-op where it is already on the device
 
 
 def _import_bitsandbytes(parameters: list[nn.Parameter]) -> Any:
@@ -145,13 +173,22 @@ def compute_learning_rate(settings: LearnerSettings, step: int) -> float:
 def read_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Part]:
     """Return the optimizer's state as flat tensors, `parameter name/entry`, for a checkpoint; a count becomes int64."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    states = optimizer.list_states() if isinstance(optimizer, MasterOptimizer) else optimizer.state
     return {
         f"{names[parameter]}/{entry}": slice_like(value, parameter)
         if isinstance(value, Tensor)
         else torch.tensor(value)
-        for parameter, state in optimizer.state.items()
+        for parameter, state in states.items()
         for entry, value in state.items()
     }
+
+
+@torch.no_grad()
+def list_state_tensors(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the tensors of the optimizer's state, each once; of sharded ones those of this process."""
+    states = optimizer.list_states() if isinstance(optimizer, MasterOptimizer) else optimizer.state
+    values = (value for state in states.values() for value in state.values() if isinstance(value, Tensor))
+    return list({id(tensor): tensor for tensor in map(get_local, values)}.values())
 
 
 def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Part]) -> None:
@@ -171,4 +208,16 @@ def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, t
         if not offloaded:  # which works on the rows of each rank
             loaded = wrap_rows(loaded, parameter)
         # bitsandbytes counts steps in a Python int, which is the only integer in a checkpoint.
-        optimizer.state[parameter][entry] = int(loaded) if value.dtype == torch.int64 else loaded
+        restored = int(loaded) if value.dtype == torch.int64 else loaded
+        if isinstance(optimizer, MasterOptimizer):
+            optimizer.restore(parameter, entry, restored)
+        else:
+            optimizer.state[parameter][entry] = restored
+
+
+def reset_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Clear the optimizer's state, and begin from the weights as they are."""
+    if isinstance(optimizer, MasterOptimizer):
+        optimizer.reset()
+    else:
+        optimizer.state.clear()

@@ -1,14 +1,13 @@
-"""Packing: windows of a concatenated stream of documents, and batches of rows without padding.
+"""Packing: batches of rows without padding.
 
-In a window, attention crosses from one document to the next, as in pre-training. Packed rows are concatenated
-without padding, and a prompt that several of them share is computed once. Attention stays within a row, so every row
-has the same log-probs as in a padded batch.
+Packed rows are concatenated without padding, and a prompt that several of them share is computed once. Attention stays
+within a row, so every row has the same log-probs as in a padded batch.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -23,20 +22,6 @@ from qed.training.segments import Segment
 from qed.training.spans import Span, build_spans
 
 WORTH_SHARING = 8  # the shortest prompt in tokens that is worth computing once with separate attention
-
-
-def cut_windows(documents: Iterable[Sequence[int]], length: int) -> Tensor:
-    """Cut the concatenated documents into consecutive windows, [N, length + 1] int64.
-
-    The inputs of a window are all but its last token, its labels all but its first. So the inputs of two windows do not
-    overlap, and every token of the stream but the first is a label once. N = (tokens - 1) // length; the rest of the
-    stream is dropped.
-    """
-    stream = torch.tensor([token for document in documents for token in document], dtype=torch.int64)
-    count = max(0, len(stream) - 1) // length
-    if count == 0:
-        return stream.new_zeros(0, length + 1)
-    return stream[: count * length + 1].unfold(0, length + 1, length)
 
 
 class Prompt(NamedTuple):

@@ -16,19 +16,21 @@ import atexit
 import datetime
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
 
+from qed.config.settings import ParallelSettings
 from qed.errors import Interrupted, UsageError
 from qed.guards.foreign_errors import describe_error, rebuild_error
 from qed.guards.heartbeats import Store
@@ -38,6 +40,7 @@ from qed.models.families import split_head
 
 T = TypeVar("T")
 
+NOT_SHARDED = ParallelSettings()
 SCORES = "compute_scores"  # the name of the scoring function among a sharded model's forward methods
 BUCKET = 2**26  # elements of gradients that are summed in one call
 # The number of this process among those of its machine, and their number, in the environment of torchrun.
@@ -50,15 +53,14 @@ FOREVER = datetime.timedelta(days=7)  # a wait that the watchdog ends, if anythi
 class Parallel:
     """One rank among `world`; with a world of 1, the default, nothing here communicates.
 
-    `local_rank` counts the ranks of this machine, of which there are `local_world`. `shard` is `parallel.shard`: `none`
-    replicates the model, `grads` shards gradients and moments, `full` the weights too.
+    `local_rank` counts the ranks of this machine, of which there are `local_world`. `settings` say what is sharded.
     """
 
     rank: int = 0
     world: int = 1
     local_rank: int = 0
     local_world: int = 1
-    shard: str = "none"
+    settings: ParallelSettings = NOT_SHARDED
     _gathered: set[int] = field(default_factory=set, repr=False)  # the models that `gather_weights` has gathered
 
     @property
@@ -69,7 +71,7 @@ class Parallel:
     @property
     def shards(self) -> bool:
         """Whether models are sharded over the ranks."""
-        return self.world > 1 and self.shard != "none"
+        return self.world > 1 and self.settings.shard != "none"
 
     def is_sharded(self, model: nn.Module) -> bool:
         """Whether a model has been sharded by `shard_model`."""
@@ -154,11 +156,13 @@ class Parallel:
         device = next(model.parameters()).device
         mesh = init_device_mesh(device.type, (self.world,))
         frozen = {weight for weight in model.parameters() if not (weight.is_floating_point() or weight.is_complex())}
-        reshards = self.shard == "full"
+        reshards = self.settings.shard == "full"
+        # Weights in half precision have gradients in float32 until these are summed.
+        policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if _has_half_weights(model) else None)
         for layer in _list_layers(body):
-            fully_shard(layer, mesh=mesh, reshard_after_forward=reshards, ignored_params=frozen)
+            fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards, ignored_params=frozen)
         setattr(model, SCORES, scores.__get__(model))
-        fully_shard(model, mesh=mesh, reshard_after_forward=False, ignored_params=frozen)
+        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=frozen)
         register_fsdp_forward_method(model, SCORES)
         for module in _list_sharded(model):
             # Both are needed for a sum in every version of torch: the second alone still averages.
@@ -177,24 +181,21 @@ class Parallel:
                 module.reshard()
 
     def begin_microbatch(self, model: nn.Module, is_last: bool) -> None:
-        """Let a sharded model sum its gradients over the ranks in the last micro-batch of a step only."""
+        """Let a sharded model sum its gradients over the ranks in each micro-batch, or in the last one of a step."""
         if self.shards and isinstance(model, FSDPModule):
-            model.set_requires_gradient_sync(is_last)
+            model.set_requires_gradient_sync(is_last or self.settings.reduce == "microbatch")
             model.set_is_last_backward(is_last)
 
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Add up the gradients of replicated parameters over the ranks, after the last micro-batch of a step."""
         if self.world == 1 or self.shards:
             return
-        known = list(parameters)
-        counts = self.sum_in_place(
-            torch.tensor([each.grad is not None for each in known], device=known[0].device).int()
-        )
         # A weight that no rank has used stays without a gradient: the optimizer would decay it for one of zeros.
-        for bucket in _split_buckets([each for each, count in zip(known, counts.tolist(), strict=True) if count]):
+        used = torch.tensor([each.grad is not None for each in parameters], device=parameters[0].device).int()
+        for bucket in _split_buckets(list(compress(parameters, self.sum_in_place(used).tolist()))):
             for parameter in bucket:
                 if parameter.grad is None:  # a rank without rows
-                    parameter.grad = torch.zeros_like(parameter)
+                    parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
             gradients = [parameter.grad for parameter in bucket if parameter.grad is not None]
             flat = self.sum_in_place(torch.cat([gradient.flatten() for gradient in gradients]))
             for gradient, summed in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):  # type: ignore[no-untyped-call]
@@ -220,7 +221,8 @@ class Parallel:
         finally:
             self._gathered.discard(id(model))
             for module in modules:
-                module.set_reshard_after_forward(self.shard == "full" and id(module) != id(model), recurse=False)
+                full = self.settings.shard == "full" and id(module) != id(model)
+                module.set_reshard_after_forward(full, recurse=False)
                 module.reshard()
 
     def _gather(self, value: T) -> list[T]:
@@ -243,12 +245,12 @@ class Parallel:
 ALONE = Parallel()
 
 
-def join_ranks(device: torch.device | str, shard: str = "none", seconds: float = 0.0) -> Parallel:
+def join_ranks(device: torch.device | str, settings: ParallelSettings = NOT_SHARDED, seconds: float = 0.0) -> Parallel:
     """Join the other ranks, if this process was started as one of several; it leaves them when it ends.
 
     Args:
         device: of the model; CUDA tensors are exchanged by NCCL, all others by gloo.
-        shard: `parallel.shard`.
+        settings: what is sharded.
         seconds: that a rank may wait for the others to start; 0 for ever.
 
     Raises:
@@ -270,7 +272,7 @@ def join_ranks(device: torch.device | str, shard: str = "none", seconds: float =
                 "Start all of them with torchrun, or with qed METHOD --ranks N."
             ) from error
         atexit.register(dist.destroy_process_group)
-    return Parallel(dist.get_rank(), world, local_rank, local_world, shard)
+    return Parallel(dist.get_rank(), world, local_rank, local_world, settings)
 
 
 def _claim_device(device: torch.device, local_rank: int) -> None:
@@ -309,13 +311,6 @@ def deal_parts(costs: Sequence[float], world: int) -> list[list[int]]:
     return dealt
 
 
-def take_part(full: Tensor, like: Tensor) -> Tensor:
-    """Return a tensor sharded as another one is; every rank has all of it. Without sharding it is returned as it is."""
-    if not isinstance(like, DTensor):
-        return full
-    return distribute_tensor(full.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-
-
 def read_full(tensor: Tensor) -> Tensor:
     """Return all of a sharded tensor, which is a collective operation; any other as it is."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -333,6 +328,10 @@ def _list_layers(body: nn.Module) -> list[nn.Module]:
     """Return the blocks of a decoder: the modules of its longest list."""
     lists = [list(module) for module in body.modules() if isinstance(module, nn.ModuleList)]
     return max(lists, key=len, default=[])
+
+
+def _has_half_weights(model: nn.Module) -> bool:
+    return any(weight.requires_grad and weight.dtype == torch.bfloat16 for weight in model.parameters())
 
 
 def _list_sharded(model: nn.Module) -> list[FSDPModule]:

@@ -12,11 +12,12 @@ from qed.models.families import split_head
 from qed.models.precision import compute_in
 from qed.training.batch import Batch, collate, cut_microbatches
 from qed.training.logps import compute_logps
+from qed.training.out_of_memory import MicrobatchBudget
 from qed.training.packing import cut_packed_microbatches, pack_batch
 from qed.training.support import build_label_support
 from qed.types import Rollout
 
-SCORED_TOKENS = 16_384  # per forward pass, padding included
+SCORED_TOKENS = 16_384  # per forward pass, padding included; fewer where these do not fit
 CHUNK_ROWS = 2048  # of logits whose log-softmax is computed at once
 # Computes the log-probs of each row's output in a precision.
 Score = Callable[[Sequence[Rollout], torch.dtype], list[tuple[float, ...]]]
@@ -31,19 +32,26 @@ def score_with(model: nn.Module, temperature: float, packing: bool = False) -> S
         packing: compute packed rows, as a learner with `learner.packing` does.
     """
 
+    budget = MicrobatchBudget(SCORED_TOKENS)
+
     @torch.no_grad()
     def score(rows: Sequence[Rollout], precision: torch.dtype) -> list[tuple[float, ...]]:
         parameter = next(model.parameters())
         dtype = torch.float64 if parameter.dtype == torch.float64 else torch.float32
         batch = collate(rows, dtype=dtype).to(parameter.device)
-        scored: list[tuple[float, ...]] = [()] * len(rows)
-        for numbers in (cut_packed_microbatches if packing else cut_microbatches)(batch, SCORED_TOKENS):
-            part = batch.select(numbers)
-            with compute_in(parameter.device.type, precision):
-                logps = _compute_part_logps(model, part, temperature, packing)
-            for number, values, mask in zip(numbers, logps.cpu(), part.mask.bool().cpu(), strict=True):
-                scored[number] = tuple(values[mask].tolist())
-        return scored
+        cut = cut_packed_microbatches if packing else cut_microbatches
+
+        def compute() -> list[tuple[float, ...]]:
+            scored: list[tuple[float, ...]] = [()] * len(rows)
+            for numbers in budget.watch(cut(batch, budget.tokens), batch):
+                part = batch.select(numbers)
+                with compute_in(parameter.device.type, precision):
+                    logps = _compute_part_logps(model, part, temperature, packing)
+                for number, values, mask in zip(numbers, logps.cpu(), part.mask.bool().cpu(), strict=True):
+                    scored[number] = tuple(values[mask].tolist())
+            return scored
+
+        return budget.repeat(compute)
 
     return score
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Shard
 
 from qed.errors import DataError, QedError
+from qed.models.weights import identify
 from qed.runs.run import read_json
 
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -115,6 +116,18 @@ def take_rows(value: Part, like: Tensor) -> Tensor:
     if layout is None or rows.shape != layout.shape:
         return rows
     return rows.narrow(0, *layout.own)
+
+
+def copy_sharded(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy the tensors that have a name in `like`, sharded as there; tied ones, which have several names, once."""
+    copies: dict[int, Tensor] = {}
+    copied = {}
+    for name, own in like.items():
+        if (number := identify(tensors[name])) not in copies:
+            value = tensors[name].detach()
+            copies[number] = (value if isinstance(value, DTensor) else wrap_rows(take_rows(value, own), own)).clone()
+        copied[name] = copies[number]
+    return copied
 
 
 def wrap_rows(rows: Tensor, like: Tensor) -> Tensor:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
 
 from qed.training.batch import Batch
 from qed.training.parallel import Parallel, deal_parts
@@ -35,6 +38,14 @@ def spread_microbatches(batch: Batch, cut: Cut, budget: int, parallel: Parallel)
     own = [parts[number] for number in dealt[parallel.rank]]
     rounds = max(map(len, dealt))
     return own + [[] for _ in range(rounds - len(own))] if parallel.shards else own
+
+
+def select_rows(batch: Batch, rows: list[int], together: int) -> Batch:
+    """Return the rows of a micro-batch; without any a blank one of `together` rows, whose loss is 0."""
+    if rows:
+        return batch.select(rows)
+    part = batch.select(list(range(together)))
+    return replace(part, mask=torch.zeros_like(part.mask), weights=torch.zeros_like(part.weights))
 
 
 def _choose_cut(

@@ -74,7 +74,7 @@ def test_a_batch_that_is_not_finite_is_dumped_with_its_text(
 def test_the_benchmark_of_large_data_measures_two_starts() -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "demonstrations.py"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parents[1]), *filter(None, sys.path)])}
-    command = [sys.executable, script, "--rows", 12_000, "--tokens", 260, "--steps", 1, "--vocabulary", 2000]
+    command = [sys.executable, script, "--rows", 12_000, "--tokens", 260, "--steps", 1]
     done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])

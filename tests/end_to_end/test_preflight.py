@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from making import make_model
 
 from qed.algorithms.base import Algorithm
 from qed.algorithms.sft import Sft
@@ -17,7 +15,6 @@ from qed.errors import UsageError
 from qed.guards.preflight_rules import (
     Answers,
     Finding,
-    Shape,
     check_answers,
     check_demonstrations,
     check_disk,
@@ -27,8 +24,6 @@ from qed.guards.preflight_rules import (
     check_schedule,
     check_weights,
     check_window,
-    estimate_sampling_bytes,
-    estimate_training_bytes,
     refuse,
 )
 from qed.runs.run import read_lines
@@ -158,30 +153,6 @@ def test_what_works_is_not(findings: list[Finding]) -> None:
 def test_what_cannot_work_is_refused(findings: list[Finding]) -> None:
     with pytest.raises(UsageError, match=r"run\.preflight=false"):
         refuse(findings)
-
-
-def test_the_estimate_of_memory_is_near_what_a_step_takes() -> None:
-    """Within a factor of two of the numbers that autograd keeps for a step of a model of this shape."""
-    model = make_model(
-        dtype=torch.float32, hidden_size=64, intermediate_size=256, num_hidden_layers=4, max_position_embeddings=512
-    )
-    tokens, kept = 256, 0
-    seen: set[int] = set()
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        nonlocal kept
-        if tensor.untyped_storage().data_ptr() not in seen and not isinstance(tensor, torch.nn.Parameter):
-            seen.add(tensor.untyped_storage().data_ptr())
-            kept += tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model.model(input_ids=torch.zeros(1, tokens, dtype=torch.int64))
-    shape = Shape(4, 64, 256, 64, 0, 0)
-    reckoned = estimate_training_bytes(shape, tokens, 2, 0, checkpointing=False)
-    assert kept / 2 < reckoned < kept * 2
-    assert estimate_training_bytes(shape, tokens, 2, 0, checkpointing=True) < reckoned / 2
-    assert estimate_sampling_bytes(shape, 8, 100) == 4 * 8 * 100 * 4 * 64
 
 
 def test_demonstrations_that_teach_another_form_are_named() -> None:

@@ -30,7 +30,6 @@ from qed.data.tasks.base import build_problems
 from qed.data.token_store import TokenRow, build_store, open_store, read_store
 from qed.errors import QedError
 from qed.models import load
-from qed.training.packing import cut_windows
 from qed.types import Problem, Rollout
 
 PROBLEMS = [replace(read(row), id=name) for name, row in ROWS.items()]
@@ -132,7 +131,9 @@ def test_windows_are_those_of_the_concatenated_stream(
     store = build_store(TokenRow(number, *row, False) for number, row in enumerate(rows))
     numbers = list(range(len(rows)))
     order.shuffle(numbers)
-    expected = cut_windows([(*rows[number][0], *rows[number][1]) for number in numbers], length).tolist()
+    stream = [token for number in numbers for part in rows[number] for token in part]
+    # Inputs of two windows do not overlap; the last label of one is the first input of the next.
+    expected = [stream[start : start + length + 1] for start in range(0, len(stream) - length, length)]
     windows = Windows(store, numbers, length)
     assert [[*window.prompt, *window.output] for window in windows] == expected
     assert windows.longest == ((1, length) if expected else (0, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import weakref
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_model, make_rollout
+from threaded import run_threads
 
 from qed.algorithms.base import Algorithm, Average, compute_token_weights
 from qed.algorithms.parts.corrections import CorrectionKind, RejectionKind
@@ -29,6 +31,7 @@ from qed.config.settings import LearnerSettings
 from qed.rollout.stages import flatten
 from qed.training.batch import COLUMNS, Batch, collate, cut_microbatches
 from qed.training.learner import Learner
+from qed.training.parallel import ALONE, Parallel
 from qed.types import Rollout
 
 ALL = sorted(plugins.list_leaves("algorithms"))
@@ -135,15 +138,17 @@ def gradient(
     rollouts: Sequence[Rollout],
     budget: int,
     *,
-    part: tuple[int, int] = (0, 1),
+    parallel: Parallel = ALONE,
     packing: bool = False,
 ) -> torch.Tensor:
     """The gradient of one step, all parameters in one vector."""
     settings = LearnerSettings(tokens_per_microbatch=budget, packing=packing)
+    # Ranks are processes, and each has a model of its own.
+    model = MODEL if parallel.world == 1 else copy.deepcopy(MODEL)
     # The reference's log-probs are given with the rollouts, so the learner needs no copy of the model.
-    learner = Learner(MODEL, algorithm, settings, temperature=0.7, length=11)
+    learner = Learner(model, algorithm, settings, temperature=0.7, length=11, parallel=parallel)
     learner.optimizer.zero_grad(set_to_none=True)
-    learner.accumulate(rollouts, *part)
+    learner.accumulate(rollouts)
     return torch.cat([(p.grad if p.grad is not None else torch.zeros_like(p)).flatten() for p in learner.parameters])
 
 
@@ -165,11 +170,13 @@ def test_cuts_and_order_change_nothing(name: str, seed: int, count: int, budget:
 
 @pytest.mark.parametrize("name", ALL)
 def test_ranks_add_up(name: str) -> None:
-    """The gradients of two processes add up to that of one; and those of five, of which not each has a micro-batch."""
+    """Two ranks have the gradient of one process; and so have five, of which not each has a micro-batch."""
     rollouts = [make_rollout(random.Random(seed)) for seed in range(4)]
-    for algorithm, world in [(load_algorithm(name)(), 2), (load_algorithm(name)(), 5)]:
-        shares = [gradient(algorithm, rollouts, 20, part=(rank, world)) for rank in range(world)]
-        assert_same(torch.stack(shares).sum(0), gradient(algorithm, rollouts, budget=20))
+    algorithm = load_algorithm(name)()
+    alone = gradient(algorithm, rollouts, budget=20)
+    for world in (2, 5):
+        for own in run_threads(lambda parallel: gradient(algorithm, rollouts, 20, parallel=parallel), world):
+            assert_same(own, alone)
 
 
 @pytest.mark.parametrize("name", ALL)

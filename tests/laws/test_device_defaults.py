@@ -35,6 +35,7 @@ from qed.loops.device_defaults import (
     read_value,
 )
 from qed.loops.device_fit import build_request, measure_sizes
+from qed.models.load import build_model
 from qed.runs.run import read_lines
 
 GIB = 2**30
@@ -46,6 +47,7 @@ HALF, MIDDLE, SEVEN = (
     for name in ("0.5b", "1.5b", "7b-lora")
 )
 PLENTY = 10_000 * GIB
+WINDOW = 32_768
 
 
 def choose(
@@ -178,23 +180,23 @@ def test_a_measurement_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     said: list[str] = []
     settings = phase("--sampling.max_tokens", "100", "--data.max_prompt_tokens", "28")
-    sizes = measure_sizes(settings, H100, said.append, answer(40))
+    sizes = measure_sizes(settings, H100, WINDOW, said.append, answer(40))
     assert sizes is not None
     assert (sizes.tokens, sizes.rows) == (40 * 127, 80)
-    assert measure_sizes(settings, H100, said.append, answer(1)) == sizes, "from the cache"
+    assert measure_sizes(settings, H100, WINDOW, said.append, answer(1)) == sizes, "from the cache"
     assert len(said) == 1
     others = [phase("--model.precision", "bfloat16"), phase("--algorithm.kl", "0.1"), phase("--model.lora_rank", "4")]
     for other in others:
-        assert measure_sizes(other, H100, said.append, answer(1)) != sizes
-    assert measure_sizes(settings, T4, said.append, answer(1)) != sizes
+        assert measure_sizes(other, H100, WINDOW, said.append, answer(1)) != sizes
+    assert measure_sizes(settings, T4, WINDOW, said.append, answer(1)) != sizes
     assert len(list((tmp_path / "qed" / "fits").iterdir())) == 5
 
 
 def test_a_measurement_beside_other_programs_is_not_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     busy = Card("H100", (9, 0), 80 * GIB, 30 * GIB)
-    first = measure_sizes(phase(), busy, print, answer(7))
-    second = measure_sizes(phase(), busy, print, answer(8))
+    first = measure_sizes(phase(), busy, WINDOW, print, answer(7))
+    second = measure_sizes(phase(), busy, WINDOW, print, answer(8))
     assert first is not None
     assert second is not None
     assert first.tokens < second.tokens
@@ -213,7 +215,7 @@ def test_a_failed_measurement_is_an_estimate(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     said: list[str] = []
-    assert measure_sizes(phase(), H100, said.append, run) is None
+    assert measure_sizes(phase(), H100, WINDOW, said.append, run) is None
     assert said[-1].startswith("The measurement failed, and the batch sizes are estimated.")
     assert not (tmp_path / "qed").exists()
 
@@ -229,7 +231,7 @@ def test_the_measurement_has_the_settings_that_decide_its_memory() -> None:
         "true",
     ]
     settings = phase(*given, "--learner.optimizer", "adamw_offload", "--sampling.group_size", "6", "--lr", "3e-4")
-    arguments = build_request(settings).arguments
+    arguments = build_request(settings, WINDOW).arguments
     words = [word for word in arguments if "=" in word]
     measured = resolve_settings("grpo", ["--model", arguments[2], *words]).settings
     assert measured.model == settings.model
@@ -237,6 +239,24 @@ def test_the_measurement_has_the_settings_that_decide_its_memory() -> None:
     assert measured.learner.optimizer == "adamw_offload"
     assert arguments[:6] == ("doctor", "--fit", "some/model", "--lengths", "512,256", "--group")
     assert not any("lr" in word for word in words)
+    assert build_request(settings, 300).arguments[4] == "44,256", "the prompt leaves room for the answer"
+
+
+@pytest.mark.slow
+def test_the_measurement_is_made_by_the_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real process, on the CPU: its result is read, and the model's window is kept."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    network, tokenizer = build_model("new:tiny", ["one two three"], 0)
+    network.save_pretrained(tmp_path / "model")  # type: ignore[operator]
+    tokenizer.save_pretrained(tmp_path / "model")
+    settings = phase("--model", str(tmp_path / "model"), "--model.device", "cpu", "--sampling.max_tokens", "8")
+    shape, window = device_fit.find_shape(settings)
+    assert shape is not None
+    assert window == 512
+    said: list[str] = []
+    sizes = measure_sizes(settings, H100, window, said.append)
+    assert sizes is not None, said
+    assert sizes.tokens > 512
 
 
 RUN = ("--steps", "2", "--sampling.max_tokens", "4", "--sampling.problems_per_step", "2", "--sampling.group_size", "2")

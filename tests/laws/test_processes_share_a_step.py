@@ -1,86 +1,128 @@
-"""Law 2 over processes: two of them that add up their gradients make the step of one."""
+"""Law 2 over processes: ranks that share a step's rows, over gloo, take the step of one process.
+
+One group of processes checks all cases, because each begins as a copy of this one, and models are sharded in place.
+"""
 
 from __future__ import annotations
 
+import copy
 import random
-from datetime import timedelta
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-import torch.distributed
+import torch.distributed as dist
 import torch.multiprocessing
-from torch import Tensor, nn
+from making import make_model, make_rollout
+from ranks import find_port
+from torch import Tensor
 
-from qed.algorithms.grpo import Grpo
-from qed.config.settings import LearnerSettings
+from qed.config.plugins import load_algorithm
+from qed.config.settings import LearnerSettings, ModelSettings
+from qed.models import lora
 from qed.training.learner import Learner
-from qed.types import Problem, Rollout
+from qed.training.parallel import ALONE, Parallel, join_ranks, read_full
+from qed.types import Rollout
+
+WORLD, STEPS = 3, 3
+MIXED = {"kl": 0.1, "entropy": 0.01, "correction": "token_truncate", "correction_normalize": True}
+# The algorithm and its settings, and those of the learner.
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "sft": ("sft", {}, {}),
+    "grpo": ("grpo", MIXED, {}),
+    "grpo in rows": ("grpo", MIXED, {"packing": False}),
+    "grpo in two passes": ("grpo", {"top_entropy": 0.4}, {}),
+    "pairs": ("dpo", {}, {}),
+    "luffy": ("luffy", {}, {}),
+    "clipped": ("grpo", MIXED, {"clip_norm": 0.01}),
+    "skipped": ("grpo", MIXED, {"skip_norm": 1e-9}),
+}
+SHARDS = ("none", "grads", "full")
+MODELS = ("tied", "untied", "adapted", "recomputing")
 
 
-class Mix(nn.Module):
-    """Each token's embedding with the mean of those before it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embeddings = nn.Embedding(23, 8)
-
-    def forward(self, input_ids: Tensor, **_: object) -> SimpleNamespace:
-        found = self.embeddings(input_ids)
-        places = torch.arange(1, found.shape[1] + 1, dtype=found.dtype)[:, None]
-        return SimpleNamespace(last_hidden_state=(found + found.cumsum(1) / places).tanh())
-
-
-class Model(nn.Module):
-    """The least that a learner can train; a model of transformers would take the other process seconds to import."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.model, self.head = Mix(), nn.Linear(8, 23)
-        self.double()
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.head
+def build(kind: str) -> Any:
+    model: Any = make_model(tie_word_embeddings=kind != "untied")
+    if kind == "recomputing":
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.train()
+    if kind == "adapted":
+        model = lora.add_adapters(model, ModelSettings(lora_rank=2), 0)
+        for number, (name, weight) in enumerate(model.named_parameters()):
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(number))
+        model.to(torch.float64)
+    return model
 
 
-def rollout(source: random.Random) -> Rollout:
-    tokens = [tuple(source.randrange(23) for _ in range(source.randint(1, 9))) for _ in range(2)]
-    logps = tuple(-3 * source.random() for _ in tokens[1])
-    answer = Rollout(Problem("p", "?", "1"), *tokens, logps, "", "stop", advantage=source.choice([-1.0, 0.5]))
-    answer.old_logps = answer.ref_logps = tuple(value + 0.2 for value in logps)
-    return answer
+def list_rollouts(step: int) -> list[Rollout]:
+    """Rows of several lengths; in the last step fewer than there are ranks."""
+    source = random.Random(step)
+    return [make_rollout(source, advantage=source.choice([-1.0, 0.5])) for _ in range(2 if step == STEPS - 1 else 8)]
 
 
-def gradients(rank: int, world: int) -> Tensor:
-    """What `accumulate` adds up over the same rollouts everywhere, all parameters in one vector."""
-    algorithm = Grpo(kl=0.1, entropy=0.01, correction="token_truncate", correction_normalize=True)
-    # The reference's log-probs are given with the rollouts, so there is no reference to score.
-    learner = Learner(Model(), algorithm, LearnerSettings(tokens_per_microbatch=30), length=11)
-    learner.accumulate([rollout(random.Random(seed)) for seed in range(6)], rank, world)
-    return torch.cat([parameter.grad.flatten() for parameter in learner.parameters if parameter.grad is not None])
+def train(name: str, kind: str, parallel: Parallel) -> tuple[list[dict[str, float]], dict[str, Tensor]]:
+    """Some steps of a case: their metrics, and the weights behind them."""
+    algorithm, settings, learning = CASES[name]
+    learner = Learner(
+        build(kind),
+        load_algorithm(algorithm)(**settings),
+        LearnerSettings(lr=1e-2, tokens_per_microbatch=40, **learning),
+        length=11,
+        parallel=parallel,
+    )
+    metrics = []
+    for step in range(STEPS):
+        rollouts = copy.deepcopy(list_rollouts(step))
+        learner.score(rollouts, old=True)
+        metrics.append(learner.update(rollouts, step))
+        metrics[-1].pop("train/computed_tokens")  # of which there are more where a shared prompt is cut apart
+    return metrics, {name: read_full(weight).detach().clone() for name, weight in learner.model.state_dict().items()}
 
 
-def summed(rank: int, folder: str) -> Tensor:
-    """The gradients of one of two processes, added up over both."""
-    meeting = f"file://{folder}/meeting"
-    patience = timedelta(seconds=60)
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2, timeout=patience)
-    found = gradients(rank, 2)
-    torch.distributed.all_reduce(found)
-    torch.distributed.destroy_process_group()
-    return found
+def list_cases() -> list[tuple[str, str]]:
+    """Every case with one model, and one case with every model."""
+    return [(name, "tied") for name in CASES] + [("grpo", kind) for kind in MODELS[1:]]
 
 
-def other(_: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    summed(1, folder)
+def be_rank(rank: int, port: int, file: Path) -> None:
+    """Train all cases, each way to shard, and write what came of it."""
+    place = {"RANK": rank, "WORLD_SIZE": WORLD, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in place.items():
+            patch.setenv(name, str(value))
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        found = {
+            (shard, *case): train(*case, join_ranks("cpu", shard, 60.0)) for shard in SHARDS for case in list_cases()
+        }
+        if rank == 0:
+            torch.save(found, file)
+        dist.barrier()
 
 
-@pytest.mark.slow
-def test_two_processes_make_the_step_of_one(tmp_path: Path) -> None:
-    context = torch.multiprocessing.spawn(other, args=(str(tmp_path),), nprocs=1, join=False)
-    together = summed(0, str(tmp_path))
-    context.join()
-    torch.testing.assert_close(together, gradients(0, 1), rtol=1e-8, atol=1e-10)
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """What several ranks made of all cases."""
+    file = tmp_path_factory.mktemp("ranks") / "found.pt"
+    torch.multiprocessing.start_processes(be_rank, (find_port(), file), WORLD, start_method="fork")
+    return torch.load(file)
+
+
+@pytest.fixture(scope="module")
+def alone() -> Callable[[str, str], Any]:
+    """What one process makes of a case."""
+    return lambda name, kind: train(name, kind, ALONE)
+
+
+@pytest.mark.parametrize(("name", "kind"), list_cases())
+def test_ranks_take_the_steps_of_one_process(
+    shared: Any, alone: Callable[[str, str], Any], name: str, kind: str
+) -> None:
+    metrics, weights = alone(name, kind)
+    for shard in SHARDS:
+        own_metrics, own_weights = shared[shard, name, kind]
+        for before, after in zip(metrics, own_metrics, strict=True):
+            assert before == pytest.approx(after, rel=1e-8, abs=1e-10), shard
+        torch.testing.assert_close(own_weights, weights, rtol=1e-8, atol=1e-10)

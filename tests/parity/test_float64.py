@@ -110,7 +110,7 @@ def run(
     return lambda more, out: run_small([*common, *more, "--out", out])
 
 
-@pytest.mark.parametrize("more", [(), ("--model.lora_rank", 4)], ids=["all weights", "lora"])
+@pytest.mark.parametrize("more", [(), pytest.param(("--model.lora_rank", 4), marks=pytest.mark.slow)])
 def test_a_run_in_float64_resumes_exactly(
     tmp_path: Path, run: Callable[[Sequence[object], Path], None], more: tuple[object, ...]
 ) -> None:

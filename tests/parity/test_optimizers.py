@@ -67,18 +67,17 @@ def by_torch(settings: LearnerSettings, dtype: torch.dtype = torch.float32, devi
         {"params": [p for p in model.parameters() if p.ndim == 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0},
     ]
-    plain = torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, foreach=False, fused=dtype.itemsize == 2)
+    plain = torch.optim.AdamW(groups, lr=settings.lr, betas=settings.betas, foreach=False)
     train(model, plain, settings, range(20))
     return model
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_offload"])
 @pytest.mark.parametrize(("lr", "betas", "decay"), CASES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_twenty_steps_are_those_of_torch(
     optimizer: str, lr: float, betas: tuple[float, float], decay: float, dtype: torch.dtype
 ) -> None:
-    """bfloat16 against torch's fused arithmetic, whose rounding both have; the others against the plainest."""
     settings = LearnerSettings(
         steps=20, optimizer=optimizer, lr=lr, betas=betas, weight_decay=decay, schedule="cosine", warmup_steps=4
     )

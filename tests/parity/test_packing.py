@@ -1,4 +1,4 @@
-"""Packed rows give what each gives alone; windows by hand."""
+"""Packed rows give what each gives alone."""
 
 from __future__ import annotations
 
@@ -21,28 +21,9 @@ from qed.training.attention import supports_packing, use_packed_attention
 from qed.training.batch import Batch, collate
 from qed.training.learner import Learner
 from qed.training.logps import compute_logps
-from qed.training.packing import cut_packed_microbatches, cut_windows, pack_batch
+from qed.training.packing import cut_packed_microbatches, pack_batch
 
 SMALL = {"vocab_size": 23, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
-
-
-def test_windows_by_hand() -> None:
-    """A stream of nine tokens holds two windows of four; the ninth is the last label."""
-    found = cut_windows([[1, 2, 3], [4], [5, 6, 7, 8, 9]], 4)
-    assert found.tolist() == [[1, 2, 3, 4, 5], [5, 6, 7, 8, 9]]
-    assert cut_windows([range(8)], 4).tolist() == [[0, 1, 2, 3, 4]]
-    assert cut_windows([range(4)], 4).shape == cut_windows([], 4).shape == (0, 5)
-
-
-@given(lengths=st.lists(st.integers(0, 9), max_size=9), length=st.integers(1, 12))
-def test_windows_label_every_token_but_the_first_once(lengths: list[int], length: int) -> None:
-    documents = [[100 * number + place for place in range(count)] for number, count in enumerate(lengths)]
-    stream = [token for document in documents for token in document]
-    found = cut_windows(documents, length)
-    count = max(0, len(stream) - 1) // length
-    assert found.shape == (count, length + 1)
-    assert found[:, :-1].flatten().tolist() == stream[: count * length]
-    assert found[:, 1:].flatten().tolist() == stream[1 : count * length + 1]
 
 
 def families() -> dict[str, Any]:

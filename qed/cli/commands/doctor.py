@@ -19,13 +19,17 @@ ABOUT = """Check this machine, and measure which settings fit it.
 
 Without options, shows devices, their hardware precisions, attention kernels, threads, versions, disk and the hub's
 cache, without using the network. --fit runs a learner and a sampler at growing sizes and estimates the largest that fit
-into memory; --tune times thread counts and the precision of matrix products. Both print settings for `qed grpo`."""
+into memory; with --device-memory it computes what fits such a card and measures nothing. --tune times thread counts and
+the precision of matrix products. All print settings for `qed grpo`."""
 EPILOG = """examples:
   qed doctor
   qed doctor --fit Qwen/Qwen2.5-0.5B --lengths 200,800 --group 8 > fits.yaml && qed grpo fits.yaml --tasks gsm8k
   qed doctor --fit gsm8k-lora.yaml --lengths 200,800 --memory 24 learner.optimizer=adamw_offload
+  qed doctor --fit qwen2.5-7b --device-memory 80
+  qed doctor --fit Qwen/Qwen2.5-7B --device-memory 80 --devices 2 --shard full --lengths 512,2048
   qed doctor --tune new:small"""
 DEFAULT_LENGTHS = "32,32"  # of --tune, which needs no particular lengths
+COMPUTED_LENGTHS = "512,1024"  # of --fit with --device-memory
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -34,7 +38,9 @@ def run(arguments: Sequence[str]) -> int:
     if args.fit is not None and args.tune is not None:
         raise UsageError("qed doctor: --fit and --tune are two measurements. Give one of them.")
     checks_only = args.fit is None and args.tune is None
-    if checks_only and (args.settings or args.lengths or args.group or args.memory):
+    if args.device_memory is None and (args.devices != 1 or args.shard):
+        raise UsageError("qed doctor: --devices and --shard are for --fit MODEL --device-memory GB.")
+    if checks_only and (args.settings or args.lengths or args.group or args.memory or args.device_memory):
         raise UsageError("qed doctor: settings, lengths and memory are for a measurement: add --fit or --tune.")
     result = _run_checks() if checks_only else _run_measurement(args)
     print(json.dumps(result.as_object()) if args.json else result.text())
@@ -49,6 +55,11 @@ def _build_parser() -> Parser:
     add("--lengths", metavar="PROMPT,ANSWER", help="tokens of the longest prompt and answer; required by --fit")
     add("--group", type=int, metavar="N", help="answers per prompt (default: sampling.group_size)")
     add("--memory", type=float, default=0.0, metavar="GIB", help="memory to use (default: the free memory)")
+    add(
+        "--device-memory", type=float, metavar="GB", help="with --fit: compute what fits such a device, measure nothing"
+    )
+    add("--devices", type=int, default=1, metavar="N", help="with --device-memory: the number of such devices")
+    add("--shard", choices=("none", "grads", "full"), default="", help="with --devices: what they share; default full")
     add("--json", action="store_true", help="print one JSON object")
     add("settings", nargs="*", metavar="CONFIG|section.setting=VALUE", help="settings of qed grpo to measure with")
     return parser
@@ -63,6 +74,8 @@ def _run_checks() -> Any:
 def _run_measurement(args: argparse.Namespace) -> Any:
     if not 0 <= args.memory < float("inf"):
         raise UsageError("qed doctor: --memory is a number of GiB above 0.")
+    if args.device_memory is not None:
+        return _compute_fit(args)
     lengths = _parse_lengths(args)
     arguments = _build_arguments(args, lengths)
 
@@ -77,6 +90,24 @@ def _run_measurement(args: argparse.Namespace) -> Any:
     from qed.doctor.tune import tune
 
     return tune(resolve_trial_settings(arguments), lengths, say)
+
+
+def _compute_fit(args: argparse.Namespace) -> Any:
+    """Compute what fits devices that need not be here."""
+    if args.fit is None or "=" in args.fit or not args.fit:
+        raise UsageError("qed doctor: --device-memory takes a model by name or path: --fit qwen2.5-7b.")
+    if not 0 < args.device_memory < float("inf") or args.devices < 1 or args.memory:
+        raise UsageError(
+            "qed doctor: --device-memory is a number of GB above 0, --devices at least 1, without --memory."
+        )
+    from qed.doctor.arithmetic import GB, Device, compute_fit
+
+    args.lengths = args.lengths or COMPUTED_LENGTHS
+    lengths = _parse_lengths(args)
+    group = ["--sampling.group_size", str(args.group)] if args.group is not None else []
+    arguments = [*args.settings, *group, "--sampling.max_tokens", str(lengths.answer)]
+    shard = args.shard or ("full" if args.devices > 1 else "none")
+    return compute_fit(args.fit, arguments, lengths, Device(args.device_memory * GB, args.devices, shard))
 
 
 def _parse_lengths(args: argparse.Namespace) -> Lengths:

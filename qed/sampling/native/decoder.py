@@ -152,7 +152,8 @@ class LlamaDecoder:
         """Build the bias, minus infinity at invisible columns, [R * kv_heads, grouped, columns] from [R, columns]."""
         # Attention is one product for each row and key head, over the query heads that share the key head.
         expanded = visible[:, None, None].expand(-1, self.kv_heads, self.grouped, -1).flatten(0, 1)
-        return like.new_zeros(expanded.shape).masked_fill_(~expanded, -torch.inf)
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        return like.new_zeros(expanded.shape, dtype=dtype).masked_fill_(~expanded, -torch.inf)
 
 
 class _AttentionInputs(NamedTuple):
@@ -227,15 +228,16 @@ class _Norm:
 
     def __init__(self, norm: Any) -> None:
         self.weight: Tensor = norm.weight
-        self.epsilon = self.weight.new_tensor(norm.variance_epsilon)
+        self.dtype = torch.promote_types(self.weight.dtype, torch.float32)
+        self.epsilon = self.weight.new_tensor(norm.variance_epsilon, dtype=self.dtype)
         self.share = 1 / len(self.weight)
 
     def __call__(self, states: Tensor) -> Tensor:
-        """Return the normalised states in the weight's dtype."""
-        wide = states.to(self.weight.dtype)
+        """Return the normalised states in the weight's dtype; they are normalised in float32 at least."""
+        wide = states.to(self.dtype)
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = torch.addcmul(self.epsilon, length, length, value=self.share).rsqrt_()
-        return (wide * scale).mul_(self.weight)
+        return (wide * scale).to(self.weight.dtype).mul_(self.weight)
 
 
 def _limit_to_window(visible: Tensor, newest: Tensor | int, window: int | None) -> Tensor:

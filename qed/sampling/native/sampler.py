@@ -80,10 +80,14 @@ class NativeSampler(HFSampler):
             )
             return super().generate(prompts, seeds, sampling, prefix_lengths)
         order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
-        waiting = deque((index, number) for index in order for number in range(len(seeds[index])))
+        ids = [(index, number) for index in order for number in range(len(seeds[index]))]
         completions: dict[SequenceId, Completion] = {}
-        with prepare_for_sampling(self.model, self.precision):
+
+        def sample_missing() -> None:
+            waiting = deque(each for each in ids if each not in completions)
+            self.admitted = min(self.rows_per_batch, len(waiting))
             engine = _Engine(self, prompts, seeds, sampling, prefix_lengths)
+            self.admitted = min(self.admitted, engine.max_sequences)
             while waiting or engine.running is not None:
                 check_signals("rollout")
                 free = engine.max_sequences - engine.unfinished
@@ -92,6 +96,9 @@ class NativeSampler(HFSampler):
                 else:
                     engine.step()
                 completions.update(engine.pop_finished())
+
+        with prepare_for_sampling(self.model, self.precision):
+            self._repeat_with_fewer_rows(sample_missing)
         return [
             [completions[index, number] for number in range(len(prompt_seeds))]
             for index, prompt_seeds in enumerate(seeds)

@@ -1,0 +1,248 @@
+"""Run a training command on a Ray cluster: Ray Train places its learners, and starts all of them again if one is lost.
+
+The command itself trains nothing. It shows what rank 0 prints, passes signals on, and returns the run's exit code.
+"""
+# ruff: noqa: PLC0415 -- ray is an extra, and is imported when it is used
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, field
+from signal import Signals
+from typing import Any, TextIO
+
+from qed.cluster.launch import receive_signals
+from qed.cluster.ray_control import DONE, LOST_WORKER, RETRY, Board, Control, Job, RemoteRank, Report, describe_end
+from qed.cluster.ray_session import Session, connect, load_ray, read_worker_environment
+from qed.cluster.watch import LOST, Patience, Watch, say
+from qed.config.arguments import drop_flags
+from qed.config.phases import PipelineSettings, Settings
+from qed.config.resolve import Resolved
+from qed.errors import Interrupted, QedError, RankLost, UsageError
+from qed.guards.signals import EXIT_CODES
+
+TICK = 0.2  # seconds
+PLACING = 15.0  # seconds without learners after which the command says what it waits for
+LEAVING = 30.0  # seconds that Ray Train gets to end when the ranks have
+MAX_REASON = 600  # characters
+RESTARTS = 3  # of Ray Train itself, if it cannot start its workers
+# Variables of the command whose names begin so are those of the ranks too; all others are those of each node.
+CARRIED = ("QED_", "HF_", "OMP_", "MKL_", "KMP_", "TORCH", "PYTORCH_", "CUBLAS_", "NCCL_", "GLOO_", "TOKENIZERS_")
+SECRETS = ("WANDB_", "TRACKIO_", "MLFLOW_")
+
+
+def run_on_cluster(resolved: Resolved, arguments: Sequence[str]) -> int:
+    """Run a training command on the cluster of `--cluster`, and return the run's exit code.
+
+    Args:
+        resolved: the settings and flags of the command.
+        arguments: the command line, with the command.
+
+    Returns:
+        the code with which the ranks end, as `run_ranks` returns it.
+
+    Raises:
+        UsageError: ray is not installed, no cluster answers, it is too small, or the run has no folder.
+        RankLost: the ranks were lost more often than `cluster.max_failures`.
+        QedError: Ray could not start the learners.
+    """
+    settings = resolved.settings
+    if not settings.run.out:
+        raise UsageError("--cluster needs the run's folder, on storage that all nodes share: add --out DIR.")
+    carried = {name: value for name, value in os.environ.items() if name.startswith((*CARRIED, *SECRETS))}
+    job = Job(
+        arguments=tuple(drop_flags(arguments, "cluster")),
+        folder=settings.run.out,
+        cwd=os.getcwd(),
+        environment=carried | read_worker_environment(),
+        failures=settings.cluster.max_failures,
+    )
+    os.environ["RAY_TRAIN_V2_ENABLED"] = "1"  # read when ray.train is imported
+    stdout = sys.stdout  # on which Ray would print too
+    with redirect_stdout(sys.stderr), connect(resolved.flags.cluster) as session, receive_signals() as signals:
+        learners = place_learners(settings, session)
+        say(f"Ray cluster at {session.address}: {session}; learners: {learners.count}.")
+        return _Launch(job, learners, signals, stdout).run()
+
+
+@dataclass(frozen=True)
+class Learners:
+    """How many learners there are, and what Ray reserves for each."""
+
+    count: int
+    resources: dict[str, float]
+
+    @property
+    def strategy(self) -> str:
+        """How Ray spreads them: with GPUs on as few nodes as possible; without, over all nodes."""
+        return "PACK" if "GPU" in self.resources else "SPREAD"
+
+
+def place_learners(settings: Settings | PipelineSettings, session: Session) -> Learners:
+    """Return the learners for a cluster: one per GPU, or one per node without GPUs, unless `cluster.learners` says.
+
+    Raises:
+        UsageError: the cluster is too small.
+    """
+    uses_gpus = session.gpus >= 1 and settings.model.device in ("auto", "cuda")
+    resources = {"CPU": 1.0, **({"GPU": 1.0} if uses_gpus else {})}
+    count = settings.cluster.learners or (int(session.gpus) if uses_gpus else session.nodes)
+    for name, has in (("GPU", session.gpus), ("CPU", session.cpus)):
+        if count * resources.get(name, 0.0) > has:
+            raise UsageError(
+                f"{count} learners need {count} {name}s, and the cluster has {has:g} ({session}). Add nodes with "
+                "`ray start --address HOST:PORT`, or set cluster.learners."
+            )
+    return Learners(count, resources)
+
+
+@dataclass
+class _Launch:
+    """One run of `run_on_cluster`: the learners, the signals that the command has received, and where rank 0 prints."""
+
+    job: Job
+    learners: Learners
+    signals: list[int]
+    stdout: TextIO
+    board: Board = field(default_factory=lambda: Board(Report(0, (), b"", b"")))
+    error: BaseException | None = None  # of Ray Train
+    control: Any = None
+    _reading: threading.Lock = field(default_factory=threading.Lock)
+    # The output comes in pieces, which may end within a character.
+    _decoders: tuple[codecs.IncrementalDecoder, ...] = field(
+        default_factory=lambda: tuple(codecs.getincrementaldecoder("utf-8")("replace") for _ in range(2))
+    )
+
+    def run(self) -> int:
+        """Return the exit code of the run."""
+        with tempfile.TemporaryDirectory(prefix="qed-ray-") as folder:
+            self.control = self._start_control()
+            trainer = threading.Thread(target=self._fit, args=(self._build_trainer(folder),), daemon=True)
+            trainer.start()
+            threading.Thread(target=self._relay, daemon=True).start()
+            try:
+                code = self._watch()
+                trainer.join(LEAVING)
+                return code
+            finally:
+                with suppress(Exception):  # which must not hide how the run has ended
+                    self._read_board()
+
+    def _start_control(self) -> Any:
+        ray = load_ray()
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        actor = ray.remote(num_cpus=0)(Control).options(scheduling_strategy=here)
+        return actor.remote(self.job, self.learners.count)
+
+    def _build_trainer(self, folder: str) -> Any:
+        """Build the TorchTrainer; `folder` is for its own files, of which qed needs none.
+
+        Raises:
+            UsageError: ray is too old.
+        """
+        try:
+            from ray.train import FailureConfig, RunConfig, ScalingConfig
+            from ray.train.torch import TorchTrainer
+
+            from qed.cluster.ray_ranks import MeetingConfig, run_rank
+
+            failures = FailureConfig(max_failures=self.job.failures, controller_failure_limit=RESTARTS)
+        except (ImportError, TypeError) as error:
+            raise UsageError(
+                f"--cluster needs Ray Train of ray 2.51 or newer ({error}). Install it: pip install 'ray[train]>=2.51'."
+            ) from error
+        return TorchTrainer(
+            run_rank,
+            train_loop_config={"control": self.control},
+            torch_config=MeetingConfig(control=self.control),
+            scaling_config=ScalingConfig(
+                num_workers=self.learners.count,
+                use_gpu="GPU" in self.learners.resources,
+                resources_per_worker=self.learners.resources,
+                placement_strategy=self.learners.strategy,
+            ),
+            run_config=RunConfig(name="qed", storage_path=folder, failure_config=failures),
+        )
+
+    def _fit(self, trainer: Any) -> None:
+        """Let Ray Train start the workers, again and again, in a thread: the main one receives signals."""
+        try:
+            trainer.fit()
+        except BaseException as error:  # noqa: BLE001 -- raised by `_watch`
+            self.error = error
+        self.board.over = True
+
+    def _relay(self) -> None:
+        try:
+            while not self.board.over:
+                self._read_board()
+                time.sleep(TICK)
+        except Exception as error:  # noqa: BLE001 -- the cluster is gone
+            self.error, self.board.over = error, True
+
+    def _read_board(self) -> None:
+        """Read what has happened, and print what rank 0 has said."""
+        with self._reading:
+            report = load_ray().get(self.control.report.remote())
+            for stream, decoder, content in zip(
+                (self.stdout, sys.stderr), self._decoders, (report.out, report.err), strict=True
+            ):
+                stream.write(decoder.decode(content))
+                stream.flush()
+            self.board.report = report
+
+    def _watch(self) -> int:
+        """Watch one attempt after the other, and return the exit code of the last one.
+
+        Raises:
+            Interrupted: a signal came while no learner was there.
+        """
+        attempt, reason = 0, ""
+        while self._wait_for_attempt(attempt):
+            attempt = self.board.report.attempt
+            if attempt > 1:
+                say(f"Restart {attempt - 1} of {self.job.failures}: {reason or LOST_WORKER}.")
+            ranks = [RemoteRank(number, attempt, self.board, self.control) for number in range(self.learners.count)]
+            watch = Watch(ranks, self.signals, Patience())
+            code = watch.wait()
+            reason = describe_end(ranks)
+            retries = code == LOST and not watch.stopped
+            self.control.settle.remote(attempt, RETRY if retries else DONE, reason)
+            if not retries:
+                return code
+        raise self._explain_end(attempt, reason)
+
+    def _wait_for_attempt(self, before: int) -> bool:
+        """Wait until Ray Train has made another group of workers; False if it has ended instead."""
+        waited = 0.0
+        while self.board.report.attempt == before and not self.board.over:
+            if stop := next((number for number in self.signals if number in EXIT_CODES), None):
+                signal = Signals(stop)
+                raise Interrupted(f"Stopped by {signal.name} while no learner was running.", EXIT_CODES[signal])
+            if waited <= PLACING < waited + TICK:
+                say(f"Waiting for the cluster to place {self.learners.count} learners.")
+            time.sleep(TICK)
+            waited += TICK
+        return self.board.report.attempt != before
+
+    def _explain_end(self, attempts: int, reason: str) -> QedError:
+        """Return the error of a run that Ray Train does not start again."""
+        described = " ".join(str(self.error).split())[:MAX_REASON]
+        if not any(rank.place for rank in self.board.report.ranks):
+            return QedError(
+                f"Ray could not start the learners: {described}. qed must be installed in the same Python on every "
+                "node; `ray status` shows what the cluster has."
+            )
+        return RankLost(
+            f"The ranks were lost {attempts} times, at last: {reason or LOST_WORKER}. cluster.max_failures is "
+            f"{self.job.failures}. Resume from the last checkpoint with --resume --out {self.job.folder}."
+        )

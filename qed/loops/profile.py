@@ -1,0 +1,191 @@
+"""Records some steps of a run with torch's profiler: a trace for Perfetto, and the memory for torch's memory viewer.
+
+Each rank writes `profile/rank_K.trace.json.gz`, in the Chrome trace format with the stages of a step as annotations,
+and `profile/rank_K.memory.pickle`, the snapshot that https://docs.pytorch.org/memory_viz draws. On a CUDA device the
+snapshot is torch's own; on a CPU it is made of the allocations in the trace, each with the operations that asked for
+it instead of a Python stack.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.profiler import ProfilerActivity, record_function
+from torch.profiler import profile as build_profiler
+
+from qed.config.phases import PipelineSettings, Settings
+from qed.errors import UsageError
+from qed.guards.timer import StageTimer
+from qed.loops.resume import list_phases
+
+if TYPE_CHECKING:
+    from qed.loops.setup import Setup
+
+FOLDER = "profile"
+MEMORY = "[memory]"  # the name of allocations in a trace
+OPERATIONS = ("cpu_op", "user_annotation")  # the categories of what may enclose an allocation
+ENTRIES = 1_000_000  # allocations that a CUDA device remembers
+
+
+class StepProfiler:
+    """Records the steps of `run.profile`; without any it does nothing.
+
+    Args:
+        steps: the first and the last one.
+        folder: of the run.
+        rank: of this process.
+        device: of the model.
+        timer: whose stages the trace shows.
+        say: prints a line.
+    """
+
+    def __init__(
+        self,
+        steps: tuple[int, int] | None,
+        folder: Path,
+        rank: int,
+        device: torch.device,
+        timer: StageTimer,
+        say: Callable[[str], object],
+    ) -> None:
+        self.steps = steps
+        self.stem = folder / FOLDER / f"rank_{rank}"
+        self.device = device
+        self.timer = timer
+        self.say = say
+        self._recording: Any = None
+        self._began = self._last = 0
+
+    def close(self) -> None:
+        """Write what has been recorded, if an error or a signal has ended the run before the last step to profile."""
+        if self._recording is not None:
+            self._write()
+
+    def begin_step(self, step: int) -> None:
+        """Start to record if the step is to be profiled; a resumed run may start in the middle."""
+        if self.steps is None or not self.steps[0] <= step <= self.steps[1]:
+            return
+        self._last = step
+        if self._recording is None:
+            self._began = step
+            self._start()
+
+    def end_step(self, step: int) -> None:
+        """Write the files after the last step to profile."""
+        if self._recording is not None and self.steps is not None and step >= self.steps[1]:
+            with self.timer("profile"):
+                self._write()
+
+    def _start(self) -> None:
+        # The profiler's library prints notes for its developers otherwise.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+        cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.memory._record_memory_history(max_entries=ENTRIES, device=self.device)
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
+        self._recording = build_profiler(activities=activities, record_shapes=True, profile_memory=not cuda)
+        self._recording.start()
+        self.timer.annotate = record_function
+
+    def _write(self) -> None:
+        """Stop recording and write both files; without room on the disk the run goes on."""
+        recording, self._recording = self._recording, None
+        self.timer.annotate = StageTimer().annotate
+        recording.stop()
+        trace, memory = (self.stem.with_name(f"{self.stem.name}.{kind}") for kind in ("trace.json.gz", "memory.pickle"))
+        try:
+            trace.parent.mkdir(exist_ok=True)
+            recording.export_chrome_trace(str(trace))
+            if self.device.type == "cuda":
+                torch.cuda.memory._dump_snapshot(str(memory))  # type: ignore[no-untyped-call]
+            else:
+                with gzip.open(trace, "rt", encoding="utf-8") as file:
+                    snapshot = build_snapshot(json.load(file)["traceEvents"])
+                memory.write_bytes(pickle.dumps(snapshot))
+        except OSError as error:
+            self.say(f"Warning: the profile could not be written: {error}. The run goes on without it.")
+        else:
+            self.say(
+                f"Profiled steps {self._began} to {self._last}: open {trace} at https://ui.perfetto.dev or "
+                f"chrome://tracing, and {memory.name} beside it at https://docs.pytorch.org/memory_viz."
+            )
+        finally:
+            if self.device.type == "cuda":
+                torch.cuda.memory._record_memory_history(enabled=None, device=self.device)
+
+
+@contextmanager
+def open_profiler(setup: Setup) -> Iterator[None]:
+    """Record the steps of `run.profile`, also those that an error cuts off."""
+    run = setup.settings.run
+    profiler = StepProfiler(
+        run.profile_steps, setup.run.folder, setup.parallel.rank, setup.device, setup.timer, setup.console.say
+    )
+    setup.profiler = profiler
+    try:
+        yield
+    finally:
+        profiler.close()
+
+
+def require_profiled_steps(settings: Settings | PipelineSettings, last: int | None = None) -> None:
+    """Refuse steps of `run.profile` that the run does not have.
+
+    Args:
+        settings: of the run.
+        last: its last step; by default the sum over its phases, unless one of them is measured in epochs.
+
+    Raises:
+        UsageError: a step to profile comes after the last one.
+    """
+    learners = [phase.learner for phase in list_phases(settings)]
+    if last is None and not any(learner.epochs for learner in learners):
+        last = sum(learner.steps for learner in learners)
+    steps = settings.run.profile_steps
+    if steps is not None and last is not None and steps[1] > last:
+        raise UsageError(
+            f"run.profile is {settings.run.profile}, but the run has only {last} steps. Name steps from 1 to {last}."
+        )
+
+
+def build_snapshot(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Build a memory snapshot in the format of `torch.cuda.memory._snapshot` from the allocations of a trace.
+
+    The frames of an allocation are the operations that enclose it, innermost first.
+    """
+    threads: dict[Any, list[Mapping[str, Any]]] = defaultdict(list)
+    for event in events:
+        if event.get("name") == MEMORY or (event.get("ph") == "X" and event.get("cat") in OPERATIONS):
+            threads[event["tid"]].append(event)
+    entries = []
+    for own in threads.values():
+        enclosing: list[Mapping[str, Any]] = []
+        # An operation comes before what happens within it, also at the same moment.
+        for event in sorted(own, key=lambda event: (event["ts"], -event.get("dur", -1))):
+            while enclosing and enclosing[-1]["ts"] + enclosing[-1]["dur"] < event["ts"]:
+                enclosing.pop()
+            if event["name"] != MEMORY:
+                enclosing.append(event)
+                continue
+            size = event["args"]["Bytes"]
+            frames = [{"name": each["name"], "filename": "", "line": 0} for each in reversed(enclosing)]
+            entries.append(
+                {
+                    "action": "alloc" if size > 0 else "free_completed",
+                    "addr": event["args"]["Addr"],
+                    "size": abs(size),
+                    "stream": 0,
+                    "time_us": int(event["ts"]),
+                    "frames": frames,
+                }
+            )
+    return {"segments": [], "device_traces": [sorted(entries, key=lambda entry: entry["time_us"])]}

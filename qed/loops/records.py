@@ -1,0 +1,48 @@
+"""Writes the files that say how a run was started: its settings with their origins, command and environment."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+
+import torch
+
+from qed.config.phases import PipelineSettings, Settings
+from qed.config.values import dump_settings
+from qed.guards.redaction import redact
+from qed.models import threads
+from qed.runs.environment import describe_environment
+from qed.runs.run import Launch, Run
+from qed.training.parallel import Parallel
+
+
+def write_settings(
+    settings: Settings | PipelineSettings,
+    run: Run,
+    launch: Launch,
+    device: torch.device,
+    parallel: Parallel,
+    peak: float,
+) -> None:
+    """Write what repeats a run, and what it runs on, into its folder.
+
+    Args:
+        settings: of the run, with the defaults for the device.
+        run: the folder.
+        launch: how it was started.
+        device: of the model.
+        parallel: the ranks.
+        peak: the operations a second of all ranks at best.
+    """
+    ranks = {"ranks": parallel.world, "local_ranks": parallel.local_world, "peak_flops": peak}
+    compute = {**threads.describe_compute(), **ranks}
+    # Without the folder's name, so that `qed METHOD settings.yaml` repeats the run in a fresh folder.
+    files = {
+        "settings.yaml": dump_settings(replace(settings, run=replace(settings.run, out=""))),
+        "settings.origin.json": json.dumps(dict(launch.origins), indent=1),
+        "env.json": json.dumps(describe_environment(device, compute), indent=1),
+        "command.txt": shlex.join(launch.command) + "\n",
+    }
+    for name, text in files.items():
+        run.write(name, redact(text).encode())

@@ -1,0 +1,192 @@
+"""The sizes of models that decide their memory: from a table, from a configuration, or from a model.
+
+The table holds figures of published models, so that their memory can be computed without weights and without the hub.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from qed.errors import ModelError, UsageError, suggest_nearest
+from qed.models.load import SIZES, is_new
+from qed.models.sources import LOADING_ERRORS, explain_loading
+
+# Parts of names that say how a model was trained, which does not change its sizes.
+VARIANTS = re.compile(r"[-_](instruct|base|it|chat|coder|math|thinking|hf|\d{4})(?=[-_]|$)")
+NUMBERED = re.compile(r"\.\d+\.")  # in the names of the weights of a layer
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes of a decoder-only model with gated feed-forward layers; all are counts of numbers or of layers.
+
+    `inner` is the width of the feed-forward layer that a token passes, of an MoE over all of its active experts.
+    """
+
+    layers: int
+    width: int  # of the hidden states
+    inner: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    vocabulary: int
+    layer_weights: int  # parameters of a layer, without adapters
+    other_weights: int  # embeddings, output layer and final norm
+    adapters: int = 0  # parameters of all adapters; 0 trains all weights
+    qk_norm: bool = False  # whether queries and keys are normalised
+
+    @property
+    def weights(self) -> int:
+        """Parameters without adapters."""
+        return self.layers * self.layer_weights + self.other_weights
+
+    @property
+    def trained(self) -> int:
+        """Parameters that are trained."""
+        return self.adapters or self.weights
+
+    @property
+    def queries(self) -> int:
+        """Numbers of a token's queries in a layer."""
+        return self.heads * self.head_width
+
+    @property
+    def keys(self) -> int:
+        """Numbers of a token's keys in a layer; its values have as many."""
+        return self.kv_heads * self.head_width
+
+    def with_adapters(self, rank: int) -> ModelShape:
+        """Return the shape with LoRA adapters (arXiv 2106.09685) of all linear layers but the output layer."""
+        width, inner, queries, keys = self.width, self.inner, self.queries, self.keys
+        per_layer = rank * (2 * (width + queries) + 2 * (width + keys) + 3 * (width + inner))
+        return replace(self, adapters=self.layers * per_layer)
+
+
+def build_shape(  # noqa: PLR0913 -- the sizes of a model
+    layers: int,
+    width: int,
+    inner: int,
+    heads: int,
+    kv_heads: int,
+    vocabulary: int,
+    *,
+    head_width: int = 0,
+    tied: bool = True,
+    qkv_bias: bool = True,
+    qk_norm: bool = False,
+) -> ModelShape:
+    """Compute the shape of a Llama-like model: Llama, Mistral, Qwen2, Qwen3.
+
+    Args:
+        layers, width, inner, heads, kv_heads, vocabulary: as in `ModelShape`.
+        head_width: 0 divides the width by the heads.
+        tied: whether the embeddings are the output layer too.
+        qkv_bias: whether queries, keys and values have a bias, as in Qwen2.
+        qk_norm: as in `ModelShape`.
+    """
+    head_width = head_width or width // heads
+    queries, keys = heads * head_width, kv_heads * head_width
+    attention = 2 * width * queries + 2 * width * keys + qkv_bias * (queries + 2 * keys) + qk_norm * 2 * head_width
+    layer_weights = attention + 3 * width * inner + 2 * width
+    other_weights = (1 if tied else 2) * vocabulary * width + width
+    sizes = (layers, width, inner, heads, kv_heads, head_width, vocabulary, layer_weights, other_weights)
+    return ModelShape(*sizes, qk_norm=qk_norm)
+
+
+# Figures of the models' own config.json, by the names on the hub.
+KNOWN = {
+    "Qwen/Qwen2.5-0.5B": build_shape(24, 896, 4864, 14, 2, 151936),
+    "Qwen/Qwen2.5-1.5B": build_shape(28, 1536, 8960, 12, 2, 151936),
+    "Qwen/Qwen2.5-3B": build_shape(36, 2048, 11008, 16, 2, 151936),
+    "Qwen/Qwen2.5-7B": build_shape(28, 3584, 18944, 28, 4, 152064, tied=False),
+    "Qwen/Qwen3-4B": build_shape(36, 2560, 9728, 32, 8, 151936, head_width=128, qkv_bias=False, qk_norm=True),
+    "meta-llama/Llama-3.2-1B": build_shape(16, 2048, 8192, 32, 8, 128256, head_width=64, qkv_bias=False),
+}
+
+
+def find_shape(name: str) -> tuple[str, ModelShape]:
+    """Find the shape of a model by its name, without its weights and without the hub.
+
+    Args:
+        name: of a model in `KNOWN`, such as qwen2.5-7b or Qwen/Qwen2.5-7B-Instruct; new:tiny, …; a `config.json`; or a
+            folder with one.
+
+    Returns:
+        the name for `model.name`, and the shape.
+
+    Raises:
+        UsageError: there is no such model; the message names the nearest.
+        ModelError: a configuration cannot be read.
+    """
+    path = Path(name)
+    if path.suffix == ".json" or path.is_dir():
+        return str(path.parent if path.suffix == ".json" else path), _read_configuration(path)
+    shapes = {f"new:{size}": _build_new(size) for size in SIZES} if is_new(name) else KNOWN
+    for known, shape in shapes.items():
+        if _simplify(known) == _simplify(name):
+            return (name if "/" in name else known), shape
+    short = {key.rpartition("/")[2].lower(): key for key in shapes}
+    raise UsageError(
+        f"The sizes of '{name}' are not known here.{suggest_nearest(name.rpartition('/')[2].lower(), short)} There "
+        f"are: {', '.join(short)}. Of another model, give the path of its config.json or of its folder."
+    )
+
+
+def measure_shape(model: Any) -> ModelShape:
+    """Return the shape of a model, also of one on the meta device; adapters are those of peft."""
+    config = model.config.get_text_config(decoder=True)
+    heads = config.num_attention_heads
+    counts = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    adapters = sum(count for name, count in counts.items() if ".lora_" in name)
+    layers = sum(count for name, count in counts.items() if NUMBERED.search(name) and ".lora_" not in name)
+    return ModelShape(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        inner=_read_inner(config),
+        heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_width=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        vocabulary=model.get_input_embeddings().weight.shape[0],
+        layer_weights=layers // config.num_hidden_layers,
+        other_weights=sum(counts.values()) - adapters - layers + layers % config.num_hidden_layers,
+        adapters=adapters,
+        qk_norm=any(".q_norm." in name for name in counts),
+    )
+
+
+def _read_inner(config: Any) -> int:
+    """Read the width of the feed-forward layer that a token passes."""
+    experts = getattr(config, "num_experts_per_tok", None)
+    if experts:
+        own = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
+        return int(experts * own)
+    return int(getattr(config, "intermediate_size", None) or 4 * config.hidden_size)
+
+
+def _build_new(size: str) -> ModelShape:
+    """Compute the shape of a new model at its full vocabulary."""
+    new = SIZES[size]
+    return build_shape(new.layers, new.width, 4 * new.width, new.heads, new.kv_heads, new.vocabulary)
+
+
+def _read_configuration(path: Path) -> ModelShape:
+    """Build the model of a configuration on the meta device, which takes no memory."""
+    if not path.exists():
+        raise ModelError(f"{path} does not exist. Give the path of a model's config.json or of its folder.")
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
+        with torch.device("meta"):
+            return measure_shape(AutoModelForCausalLM.from_config(config))
+    except LOADING_ERRORS as error:
+        raise explain_loading(str(path), error) from error
+
+
+def _simplify(name: str) -> str:
+    """Return a model's name without its owner, its variant and the signs between words."""
+    return re.sub(r"[-_: ]", "", VARIANTS.sub("", name.rpartition("/")[2].lower()))

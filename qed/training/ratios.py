@@ -1,0 +1,35 @@
+"""Checks on the log-probs of which the ratios between new and old policy are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from qed.errors import QedError
+from qed.types import Rollout
+
+
+def require_ratios(stats: Mapping[str, float], moved: float, epsilon: float) -> None:
+    """Raise if every ratio of a later update is exactly 1, as happens when old log-probs are overwritten.
+
+    Args:
+        stats: of the update.
+        moved: approximate change of each weight since the old log-probs were scored.
+        epsilon: the precision of the computation; changes of the weights below it are ignored.
+
+    Raises:
+        QedError: the weights have changed, and yet every ratio is exactly 1.
+    """
+    if stats.get("ratio/log_max") == 0 and moved > 1e-3 * epsilon:
+        raise QedError(
+            "The weights have changed since these answers were sampled, and yet every probability ratio is exactly "
+            "1: the loss compares the policy with itself, so that nothing is ever clipped. Old log-probs must be "
+            "scored once, before the first update of a step, and stay; does algorithm.loss or a field old_logps of "
+            "your own overwrite them? learner.passes 1 with learner.batch_size 0 makes one update per step."
+        )
+
+
+def is_older(rollout: Rollout, version: int) -> bool:
+    """Whether an older policy than `version` sampled a rollout, with known log-probs."""
+    sampled = [logp for logp, on_policy in zip(rollout.logps, rollout.on_policy, strict=False) if on_policy]
+    return rollout.version < version and bool(sampled) and not any(map(math.isnan, sampled))

@@ -1,0 +1,216 @@
+"""The arithmetic of memory: known sizes of models, what a layer stores, and which way each setting moves it."""
+
+from __future__ import annotations
+
+import random
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+from making import make_model
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3ForCausalLM
+
+from qed.config.settings import ModelSettings
+from qed.errors import UsageError
+from qed.models.load import SIZES
+from qed.models.lora import add_adapters
+from qed.models.shapes import KNOWN, ModelShape, build_shape, find_shape, measure_shape
+from qed.training.attention import use_packed_attention
+from qed.training.batch import collate
+from qed.training.logps import compute_scores
+from qed.training.memory import (
+    MOMENTS,
+    Memory,
+    SamplingPlan,
+    StepPlan,
+    count_layer_bytes,
+    estimate_sampling,
+    estimate_training,
+)
+from qed.training.packing import pack_batch
+from qed.types import Problem, Rollout
+
+QWEN, GB = KNOWN["Qwen/Qwen2.5-7B"], 10**9
+HUGE = StepPlan(8192, 2048, checkpointing=True, dtype="bfloat16", precision="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("qwen2.5-0.5b", 0.494),
+        ("Qwen/Qwen2.5-1.5B-Instruct", 1.544),
+        ("Qwen2.5_Math_1.5B", 1.544),
+        ("qwen2.5-3b", 3.086),
+        ("Qwen/Qwen2.5-7B-Instruct", 7.616),
+        ("Qwen/Qwen3-4B-Instruct-2507", 4.022),
+        ("meta-llama/Llama-3.2-1B", 1.236),
+        ("new:large", 0.128),
+    ],
+)
+def test_a_known_model_has_its_published_size(name: str, billions: float) -> None:
+    assert find_shape(name)[1].weights / GB == pytest.approx(billions, abs=5e-4)
+
+
+def config_of(name: str) -> Any:
+    """The configuration of a known model, rebuilt for transformers from its shape."""
+    shape = KNOWN[name]
+    kind = Qwen3Config if "Qwen3" in name else Qwen2Config if "Qwen" in name else LlamaConfig
+    sizes = {"num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_width}
+    sizes |= {"hidden_size": shape.width, "intermediate_size": shape.inner, "num_hidden_layers": shape.layers}
+    return kind(vocab_size=shape.vocabulary, tie_word_embeddings="7B" not in name, **sizes)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_shape_is_that_of_the_model_that_transformers_builds(name: str) -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config_of(name))
+    assert measure_shape(model) == KNOWN[name]
+    if "1B" in name:
+        adapted = add_adapters(model, ModelSettings(name="x", lora_rank=8), 0)
+        assert measure_shape(adapted) == KNOWN[name].with_adapters(8)
+
+
+def test_a_typo_gets_the_nearest_name_and_a_folder_is_read(tmp_path: Any) -> None:
+    with pytest.raises(UsageError, match=r"Did you mean 'qwen2\.5-7b'"):
+        find_shape("qwen2.5-7bb")
+    with pytest.raises(UsageError, match="Did you mean 'new:small'"):
+        find_shape("new:smal")
+    config_of("meta-llama/Llama-3.2-1B").save_pretrained(tmp_path)
+    for place in (tmp_path, tmp_path / "config.json"):
+        assert find_shape(str(place)) == (str(tmp_path), KNOWN["meta-llama/Llama-3.2-1B"])
+    assert set(SIZES) == {"tiny", "small", "medium", "large"}
+
+
+# What a layer stores.
+
+
+def count_stored(model: Any, precision: torch.dtype) -> tuple[int, int]:
+    """The bytes that autograd keeps for rows of the same length, and their tokens."""
+    source = random.Random(0)
+    rows = [tuple(source.randrange(2, 20) for _ in range(40)) for _ in range(4)]
+    batch = collate([Rollout(Problem("p", "?", "1"), row[:9], row[9:], (-1.0,) * 31, "", "stop") for row in rows])
+    layout, seen = pack_batch(batch), dict[int, Tensor]()
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            seen[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    half = torch.autocast("cpu", torch.bfloat16) if precision == torch.bfloat16 else nullcontext()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda kept: kept), use_packed_attention(model.config), half:
+        compute_scores(model, batch, 1.0, layout=layout)
+    return sum(tensor.untyped_storage().nbytes() for tensor in seen.values()), layout.ids.numel()
+
+
+@pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(("dtype", "precision"), [("float32",) * 2, ("float32", "bfloat16"), ("bfloat16", "bfloat16")])
+def test_a_layer_stores_what_is_computed(qk_norm: bool, rank: int, dtype: str, precision: str) -> None:
+    """To the byte without adapters, whose own tensors are not counted; the layer is the difference of two depths."""
+    if rank and (qk_norm or dtype == "bfloat16"):
+        return
+    stored, shape, tokens = [], None, 0
+    for layers in (1, 2):
+        sizes: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": layers}
+        if qk_norm:
+            config = Qwen3Config(vocab_size=23, num_attention_heads=4, num_key_value_heads=2, head_dim=24, **sizes)
+            model: Any = Qwen3ForCausalLM(config).eval()
+        else:
+            model = make_model(dtype=torch.float32, **sizes)
+        if rank:
+            model = add_adapters(model, ModelSettings(name="x", lora_rank=rank, precision=precision), 0)  # type: ignore[arg-type]
+        model = model.to(torch.bfloat16) if dtype == "bfloat16" else model
+        half = torch.bfloat16 if dtype != precision else torch.float32
+        found, tokens = count_stored(model, half)
+        stored.append(found)
+        shape = measure_shape(model)
+    assert shape is not None
+    plan = StepPlan(tokens, 40, dtype=dtype, precision=precision)
+    matrices = shape.layer_weights - 2 * 64 - (2 * 24 if qk_norm else 64 + 2 * 32)
+    casts = 2 * matrices if dtype != precision and not rank else 0
+    biases = 0 if qk_norm or not casts else 2 * 128
+    expected = tokens * count_layer_bytes(shape, plan) + casts
+    assert stored[1] - stored[0] == pytest.approx(expected, rel=0.05 if rank else 0.0, abs=biases)
+
+
+# In which direction each setting moves the estimate.
+
+shapes = some.builds(
+    build_shape,
+    layers=some.integers(1, 40),
+    width=some.sampled_from([64, 512, 4096]),
+    inner=some.integers(64, 20000),
+    heads=some.sampled_from([8, 16]),
+    kv_heads=some.sampled_from([2, 8]),
+    vocabulary=some.integers(100, 200_000),
+    qk_norm=some.booleans(),
+)
+plans = some.builds(
+    StepPlan,
+    tokens=some.integers(1, 100_000),
+    row=some.integers(1, 8192),
+    microbatches=some.integers(1, 3),
+    shared_prompts=some.booleans(),
+    checkpointing=some.booleans(),
+    optimizer=some.sampled_from(sorted(MOMENTS)),
+    dtype=some.sampled_from(["float32", "bfloat16"]),
+    precision=some.sampled_from(["float32", "bfloat16"]),
+    copies=some.integers(0, 2),
+    on_cpu=some.booleans(),
+)
+
+
+@given(shape=shapes, plan=plans, more=some.integers(1, 5000))
+def test_more_work_takes_more_memory(shape: ModelShape, plan: StepPlan, more: int) -> None:
+    total = estimate_training(shape, plan).total
+    # Logits that are few enough to be kept are given up beyond a bound, which may take less.
+    assert estimate_training(shape, replace(plan, tokens=plan.tokens + more)).total >= total - (1 << 28)
+    assert estimate_training(shape, replace(plan, copies=plan.copies + 1)).total > total
+    assert estimate_training(shape, replace(plan, microbatches=2)).total >= total or plan.microbatches == 3
+    assert estimate_training(shape, replace(plan, optimizer="adamw8bit")).total <= total or plan.optimizer != "adamw"
+    assert all(size >= 0 for size in estimate_training(shape, plan).parts.values())
+
+
+@given(shape=shapes, plan=plans, ranks=some.integers(2, 64))
+def test_what_is_divided_is_divided(shape: ModelShape, plan: StepPlan, ranks: int) -> None:
+    one = estimate_training(shape, plan)
+    none, grads, full = (
+        estimate_training(shape, replace(plan, ranks=ranks, shard=shard)) for shard in ("none", "grads", "full")
+    )
+    assert none == one
+    for kind in (grads, full):
+        assert kind.parts["gradients"] == pytest.approx(one.parts["gradients"] / ranks, abs=1)
+        state = one.parts | one.host
+        assert (kind.parts | kind.host)["moments"] == pytest.approx(state["moments"] / ranks, abs=1)
+    assert grads.parts["weights"] == one.parts["weights"]
+    assert full.parts["weights"] == pytest.approx(one.parts["weights"] / ranks, abs=1)
+
+
+@given(
+    shape=shapes, plan=plans, rows=some.integers(1, 500), prompt=some.integers(1, 4000), answer=some.integers(1, 4000)
+)
+def test_more_answers_take_more_memory(shape: ModelShape, plan: StepPlan, rows: int, prompt: int, answer: int) -> None:
+    sampler = SamplingPlan(rows, prompt, answer)
+    total = estimate_sampling(shape, sampler, plan).total
+    for more in (replace(sampler, rows=rows + 1), replace(sampler, answer=answer + 1)):
+        assert estimate_sampling(shape, more, plan).total > total
+    assert estimate_sampling(shape, replace(sampler, group=8), plan).total <= total
+
+
+def test_a_full_fine_tune_of_seven_billion_fits_real_cards() -> None:
+    """One of 80 GB with the optimizer's state on the host, two of 80 GB without offloading; not one in float32."""
+
+    def take(**changes: Any) -> Memory:
+        return estimate_training(QWEN, replace(HUGE, **changes))
+
+    assert take(optimizer="adamw_offload").total < 40 * GB
+    assert take(optimizer="adamw_offload").host["moments"] == 8 * QWEN.weights
+    assert take(ranks=2, shard="full").total < 72 * GB
+    assert take(dtype="float32").total > 120 * GB
+    assert estimate_training(QWEN.with_adapters(16), HUGE).total < 30 * GB
