@@ -28,6 +28,7 @@ from qed.loops.profile import StepProfiler, open_profiler, require_profiled_step
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
 from qed.loops.records import write_settings
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
+from qed.loops.supported import require_supported
 from qed.models import load, lora, threads
 from qed.models.peak_flops import find_peak_flops
 from qed.models.precision import read_precision
@@ -120,6 +121,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
     require_profiled_steps(settings)
     device = load.pick_device(settings.model.device)
     parallel = join_ranks(device, settings.parallel, settings.run.watchdog)
+    require_supported(list_phases(settings), parallel)
     label = settings.model.name.rstrip("/").split("/")[-1].replace(":", "-")
     folder, aside = parallel.run_on_first(lambda: open_folder(settings.run.out, f"{name}--{label}", launch))
     console = Console(launch.json, settings.run.log_every, quiet=not parallel.is_first)
@@ -218,9 +220,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     loaded = fit_run_problems(loaded, policy, last, run, console)
     material = Material(loaded.problems, policy.template, grader)
     materials = build_materials(phases, material, first_problems, policy, run, console)
-    fingerprint = _hash_data(materials, loaded, parallel)
-    if launch.resume:
-        parallel.run_on_first(lambda: require_same_problems(fingerprint, run, launch))
+    fingerprint = _hash_data(materials, loaded, run, launch, parallel)
     run.truncate((resumed and parse_step(resumed.name)) or 0)
     run.event("data", **_describe_data(phases, loaded, materials), fingerprint=fingerprint)
     _report_setup(loaded, policy, settings, run, console)
@@ -244,10 +244,14 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     )
 
 
-def _hash_data(materials: Sequence[Material], loaded: LoadedProblems, parallel: Parallel) -> str:
-    """Return the hash of the training problems, after checking that all ranks have the same ones."""
+def _hash_data(
+    materials: Sequence[Material], loaded: LoadedProblems, run: Run, launch: Launch, parallel: Parallel
+) -> str:
+    """Return the hash of the training problems, which are the same on all ranks and in the run that is resumed."""
     fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
     require_same_data(fingerprint, [*loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
+    if launch.resume:
+        parallel.run_on_first(lambda: require_same_problems(fingerprint, run, launch))
     return fingerprint
 
 

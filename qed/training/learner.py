@@ -48,7 +48,7 @@ from qed.training.optim import (
     reset_optimizer,
 )
 from qed.training.out_of_memory import explain_out_of_memory, share_budget
-from qed.training.packing import Layout, cut_packed_microbatches, pack_batch
+from qed.training.packing import cut_packed_microbatches, pack_batch
 from qed.training.parallel import ALONE, Parallel, call_scores, read_full
 from qed.training.ratios import is_older, require_ratios
 from qed.training.slices import Part, copy_sharded
@@ -195,8 +195,7 @@ class Learner:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)  # sampling needs the memory
         self.moved += rate * min(1.0, norm)
-        skipped = {"optim/skipped": 0.0} if self.settings.skip_norm else {}
-        return stats | {"optim/grad_norm": norm, **skipped}
+        return stats | {"optim/grad_norm": norm} | ({"optim/skipped": 0.0} if self.settings.skip_norm else {})
 
     def accumulate(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Accumulate the gradient of the rollouts' loss, summed over the ranks, and return metrics."""
@@ -234,7 +233,7 @@ class Learner:
 
     def _backward(self, part: Batch) -> dict[str, Tensor | float]:
         """Accumulate the gradient of a micro-batch, and return metrics as sums over its tokens."""
-        layout = self._layout(part)
+        layout = pack_batch(part) if self.packing else None
         with use_packed_attention(split_head(self.model)[0].config) if layout is not None else nullcontext():
             with self._autocast():
                 logps, entropy, log_squares = call_scores(
@@ -309,9 +308,6 @@ class Learner:
             batch, partial(cut, together=self.algorithm.together), self.budget.tokens, self.parallel
         )
 
-    def _layout(self, part: Batch) -> Layout | None:
-        return pack_batch(part) if self.packing else None
-
     def _autocast(self) -> AbstractContextManager[object]:
         return compute_in(self.device.type, self.precision)
 
@@ -343,7 +339,8 @@ class Learner:
             check_signals("update")
             part = select_rows(batch, rows, self.algorithm.together)
             with self._autocast():
-                computed = call_scores(model, compute_scores, part, self.temperature, layout=self._layout(part))
+                layout = pack_batch(part) if self.packing else None
+                computed = call_scores(model, compute_scores, part, self.temperature, layout=layout)
             for column, values in zip(scores, computed[:2], strict=True):
                 column[rows, : values.shape[1]] = values.to(column.dtype)[: len(rows)]
         self.parallel.free_weights(model)

@@ -28,6 +28,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
 from qed.config.settings import ParallelSettings
@@ -146,23 +147,19 @@ class Parallel:
         return tensor
 
     def shard_model(self, model: nn.Module, scores: Callable[..., Any]) -> nn.Module:
-        """Shard a model over the ranks in place, if they shard models; `scores(model, …)` becomes a forward method.
-
-        Quantized weights stay whole on every rank.
-        """
+        """Shard a model over the ranks in place, if they shard models; `scores(model, …)` becomes a forward method."""
         if not self.shards or isinstance(model, FSDPModule):
             return model
         body, _ = split_head(model)
         device = next(model.parameters()).device
         mesh = init_device_mesh(device.type, (self.world,))
-        frozen = {weight for weight in model.parameters() if not (weight.is_floating_point() or weight.is_complex())}
         reshards = self.settings.shard == "full"
         # Weights in half precision have gradients in float32 until these are summed.
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if _has_half_weights(model) else None)
         for layer in _list_layers(body):
-            fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards, ignored_params=frozen)
+            fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
         setattr(model, SCORES, scores.__get__(model))
-        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=frozen)
+        fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
         register_fsdp_forward_method(model, SCORES)
         for module in _list_sharded(model):
             # Both are needed for a sum in every version of torch: the second alone still averages.
@@ -262,10 +259,12 @@ def join_ranks(device: torch.device | str, settings: ParallelSettings = NOT_SHAR
     local_rank, local_world = (int(os.environ.get(name, default)) for name, default in LOCAL)
     _claim_device(torch.device(device), local_rank)
     if not dist.is_initialized():  # an earlier run in this process, or Ray, may have joined them already
-        timeout = datetime.timedelta(seconds=seconds) if seconds else FOREVER
         backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
         try:
-            dist.init_process_group(backend, timeout=timeout)
+            # Of all later operations the watch over the ranks ends a hang: it knows who is to blame.
+            start = rendezvous("env://", timeout=datetime.timedelta(seconds=seconds) if seconds else FOREVER)
+            store, rank, _ = next(start)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=FOREVER)
         except ValueError as error:
             raise UsageError(
                 f"WORLD_SIZE is {world}, so this process is one of several, but it cannot find the others: {error}. "

@@ -9,8 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cutting import OFFLINE, ONLINE, SMALL
+from cutting import OFFLINE, ONLINE
 from ranks import measure_difference, read_rollouts, run_ranks
+
+from qed.config.resolve import resolve_settings
+from qed.config.settings import ParallelSettings
+from qed.errors import UsageError
+from qed.loops.supported import require_supported
+from qed.training.parallel import Parallel
 
 Command = Callable[..., list[object]]
 DOUBLE = ["--model.precision", "float64", "--evaluation.every", 2]
@@ -50,3 +56,13 @@ def test_every_number_of_ranks_makes_the_run_of_one(run: Callable[..., Path], na
     for shard in ("none", "grads", "full"):
         other = run(name, world, "--parallel.shard", shard)
         assert measure_difference(one, other) < 1e-9, shard
+
+
+@pytest.mark.parametrize("setting", ["learner.compile true", "learner.optimizer adamw8bit", "model.quantization nf4"])
+def test_what_sharded_models_do_not_support_is_refused(setting: str) -> None:
+    parallel = Parallel(0, 2, settings=ParallelSettings(shard="full"))
+    name, value = setting.split()
+    settings = resolve_settings("grpo", [f"--{name}", value, "--model.lora_rank", "2", "--model", "some"]).settings
+    require_supported([settings], Parallel(0, 2))
+    with pytest.raises(UsageError, match=f"{name}.* does not work with parallel.shard=full"):
+        require_supported([settings], parallel)

@@ -20,8 +20,9 @@ from ranks import find_port
 from torch import Tensor
 
 from qed.config.plugins import load_algorithm
-from qed.config.settings import LearnerSettings, ModelSettings
+from qed.config.settings import LearnerSettings, ModelSettings, ParallelSettings
 from qed.models import lora
+from qed.models.load import prepare_model
 from qed.training.learner import Learner
 from qed.training.parallel import ALONE, Parallel, join_ranks, read_full
 from qed.types import Rollout
@@ -46,8 +47,9 @@ MODELS = ("tied", "untied", "adapted", "recomputing")
 def build(kind: str) -> Any:
     model: Any = make_model(tie_word_embeddings=kind != "untied")
     if kind == "recomputing":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.train()
+        model = prepare_model(
+            model, ModelSettings(gradient_checkpointing=True, precision="float64"), torch.device("cpu")
+        )
     if kind == "adapted":
         model = lora.add_adapters(model, ModelSettings(lora_rank=2), 0)
         for number, (name, weight) in enumerate(model.named_parameters()):
@@ -94,9 +96,10 @@ def be_rank(rank: int, port: int, file: Path) -> None:
         for name, value in place.items():
             patch.setenv(name, str(value))
         patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        found = {
-            (shard, *case): train(*case, join_ranks("cpu", shard, 60.0)) for shard in SHARDS for case in list_cases()
-        }
+        found = {}
+        for shard in SHARDS:
+            parallel = join_ranks("cpu", ParallelSettings(shard=shard), 60.0)  # type: ignore[arg-type]
+            found.update({(shard, *case): train(*case, parallel) for case in list_cases()})
         if rank == 0:
             torch.save(found, file)
         dist.barrier()

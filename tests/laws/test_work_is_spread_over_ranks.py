@@ -1,4 +1,4 @@
-"""How a step is spread over the ranks: every row is computed exactly once, whoever asks, and none has far more to do."""
+"""How a step is spread over the ranks: each row is computed once, whoever asks, and none has far more to do."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from making import make_rollout
 from threaded import run_threads
 
+from qed.config.settings import ParallelSettings
 from qed.errors import QedError
 from qed.training.batch import Batch, collate, cut_microbatches
 from qed.training.packing import cut_packed_microbatches
@@ -58,8 +59,11 @@ def test_every_row_is_computed_once(
 ) -> None:
     batch = make_batch(seed, bundles, together)
     lengths = batch.attention.sum(1).tolist()
+    settings = ParallelSettings(shard=shard)  # type: ignore[arg-type]
     split = partial(cut, together=together)  # type: ignore[operator]
-    spread = [spread_microbatches(batch, split, budget, Parallel(rank, world, shard=shard)) for rank in range(world)]
+    spread = [
+        spread_microbatches(batch, split, budget, Parallel(rank, world, settings=settings)) for rank in range(world)
+    ]
     parts = [part for own in spread for part in own]
     assert sorted(row for part in parts for row in part) == list(range(len(batch)))
     for part in parts:
