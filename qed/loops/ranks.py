@@ -31,11 +31,12 @@ def open_records(folder: Path, launch: Launch, parallel: Parallel) -> Run:
     return run or follower
 
 
-def require_same_data(problems: Sequence[Problem], parallel: Parallel) -> None:
+def require_same_data(training: str, held_out: Sequence[Problem], parallel: Parallel) -> None:
     """Refuse problems that are not the same on every rank: the ranks would train on parts of different steps.
 
     Args:
-        problems: all that this rank trains on or evaluates, in order.
+        training: the hash of the problems that this rank trains on.
+        held_out: those that it evaluates.
         parallel: the ranks.
 
     Raises:
@@ -43,13 +44,13 @@ def require_same_data(problems: Sequence[Problem], parallel: Parallel) -> None:
     """
     if parallel.world == 1:
         return
-    found = parallel.exchange(lambda: (hash_problems(problems), len(problems), socket.gethostname()))
-    (first, count, host), *_ = found
-    for rank, (fingerprint, own, machine) in enumerate(found):
-        if fingerprint != first:
+    found = parallel.exchange(lambda: ((training, hash_problems(held_out)), socket.gethostname()))
+    (first, host), *_ = found
+    for rank, (hashes, machine) in enumerate(found):
+        if hashes != first:
             raise UsageError(
-                f"Rank {rank} on {machine} reads other problems than rank 0 on {host}: {own} and {count}, or other "
-                "texts or another order. Put the same data files on each machine, or on storage that all share."
+                f"Rank {rank} on {machine} reads other problems than rank 0 on {host}. Put the same data files on each "
+                "machine, or on storage that all share, under the same path."
             )
 
 

@@ -220,11 +220,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     loaded = fit_run_problems(loaded, policy, last, run, console)
     material = Material(loaded.problems, policy.template, grader)
     materials = build_materials(phases, material, first_problems, policy, run, console)
-    training = [problem for each in dict.fromkeys(materials) for problem in each.problems]
-    fingerprint = hash_problems(training)
-    require_same_data([*training, *loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
-    if launch.resume:
-        parallel.run_on_first(lambda: require_same_problems(fingerprint, run, launch))
+    fingerprint = _hash_data(materials, loaded, run, launch, parallel)
     run.truncate((resumed and parse_step(resumed.name)) or 0)
     run.event("data", **_describe_data(phases, loaded, materials), fingerprint=fingerprint)
     _report_setup(loaded, policy, settings, run, console)
@@ -246,6 +242,17 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
         parallel=parallel,
         boundaries=list_boundaries(settings),
     )
+
+
+def _hash_data(
+    materials: Sequence[Material], loaded: LoadedProblems, run: Run, launch: Launch, parallel: Parallel
+) -> str:
+    """Return the hash of the training problems, which are the same on all ranks and in the run that is resumed."""
+    fingerprint = hash_problems([problem for each in dict.fromkeys(materials) for problem in each.problems])
+    require_same_data(fingerprint, [*loaded.validation, *chain(*loaded.benchmarks.values())], parallel)
+    if launch.resume:
+        parallel.run_on_first(lambda: require_same_problems(fingerprint, run, launch))
+    return fingerprint
 
 
 def _describe_loaded(loaded: LoadedProblems, grader: Grader) -> list[str]:

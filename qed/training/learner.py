@@ -327,6 +327,7 @@ class Learner:
     @torch.no_grad()
     def forward_logps(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Compute log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
+        check_signals("score")  # here, because a rank may have no micro-batch
         self.flops.add(model, batch)
         scores = self.budget.repeat(lambda: self._forward_parts(model, batch))
         logps, entropy = self.parallel.sum_in_place(scores)  # 0 where another rank has computed a row
@@ -335,10 +336,7 @@ class Learner:
     def _forward_parts(self, model: nn.Module, batch: Batch) -> Tensor:
         """Compute the log-probs and entropies of this rank's micro-batches, [2, B, T]; 0 elsewhere."""
         scores = torch.zeros(2, *batch.mask.shape, dtype=batch.mask.dtype, device=batch.mask.device)
-        parts = self._cut(batch)
-        if not parts:  # the ranks that have some check too
-            check_signals("update")
-        for rows in self.budget.watch(parts, batch, self.algorithm.together):
+        for rows in self.budget.watch(self._cut(batch), batch, self.algorithm.together):
             check_signals("update")
             part = select_rows(batch, rows, self.algorithm.together)
             with self._autocast():

@@ -16,10 +16,11 @@ import atexit
 import datetime
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from typing import Any, TypeVar, cast
 
 import torch
@@ -182,16 +183,13 @@ class Parallel:
             model.set_requires_gradient_sync(is_last or self.settings.reduce == "microbatch")
             model.set_is_last_backward(is_last)
 
-    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+    def sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Add up the gradients of replicated parameters over the ranks, after the last micro-batch of a step."""
         if self.world == 1 or self.shards:
             return
-        known = list(parameters)
-        counts = self.sum_in_place(
-            torch.tensor([each.grad is not None for each in known], device=known[0].device).int()
-        )
         # A weight that no rank has used stays without a gradient: the optimizer would decay it for one of zeros.
-        for bucket in _split_buckets([each for each, count in zip(known, counts.tolist(), strict=True) if count]):
+        used = torch.tensor([each.grad is not None for each in parameters], device=parameters[0].device).int()
+        for bucket in _split_buckets(list(compress(parameters, self.sum_in_place(used).tolist()))):
             for parameter in bucket:
                 if parameter.grad is None:  # a rank without rows
                     parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
@@ -220,9 +218,8 @@ class Parallel:
         finally:
             self._gathered.discard(id(model))
             for module in modules:
-                module.set_reshard_after_forward(
-                    self.settings.shard == "full" and id(module) != id(model), recurse=False
-                )
+                full = self.settings.shard == "full" and id(module) != id(model)
+                module.set_reshard_after_forward(full, recurse=False)
                 module.reshard()
 
     def _gather(self, value: T) -> list[T]:
