@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cutting import ONLINE, assert_same
-from ranks import Ranks, run_ranks
+from ranks import Ranks, run_ranks, wait_for_step
 
 pytestmark = pytest.mark.faults
 MINUTE = 60.0
@@ -47,14 +47,6 @@ def start(arguments: list[object], tmp_path: Path) -> Iterator[Start]:
 def whole(arguments: list[object], tmp_path: Path) -> Path:
     """The run that nothing happens to."""
     return run_ranks(arguments, 2, tmp_path / "whole")
-
-
-def wait_for_step(out: Path, step: int) -> None:
-    """Wait until a run has recorded a step."""
-    end = time.monotonic() + MINUTE
-    while not (out / "metrics.jsonl").exists() or f'"step": {step},' not in (out / "metrics.jsonl").read_text():
-        assert time.monotonic() < end, f"{out} has not come to step {step}"
-        time.sleep(0.01)
 
 
 def finish(start: Start, out: Path, whole: Path) -> None:
