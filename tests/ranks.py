@@ -118,6 +118,14 @@ def run_ranks(arguments: Sequence[object], world: int, out: Path, **options: Any
     return out
 
 
+def wait_for_step(out: Path, step: int) -> None:
+    """Wait until a run has recorded a step."""
+    end = time.monotonic() + PATIENCE
+    while not (out / "metrics.jsonl").exists() or f'"step": {step},' not in (out / "metrics.jsonl").read_text():
+        assert time.monotonic() < end, f"{out} has not come to step {step}"
+        time.sleep(0.01)
+
+
 def _become(arguments: Sequence[object], rank: int, world: int, port: int, log: Path, fault: str) -> None:
     """Be a rank, and nothing else."""
     code = 99

@@ -6,8 +6,7 @@ sum of the gradients of the ranks, however the rows are spread. Only this file a
 
 A model is replicated on every rank, or sharded over them by FSDP2: `fully_shard` for each block, then for the rest of
 the model, whose scoring function is registered as a forward method, so that the weights of embedding, norm and head are
-gathered for it. Gradients are summed, not averaged. Everything that runs a sharded model is a collective operation:
-each rank must do it, equally often.
+gathered for it. Gradients are summed, not averaged. What runs a sharded model is a collective operation of all ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
 from qed.config.settings import ParallelSettings
-from qed.errors import Interrupted, UsageError
+from qed.errors import Interrupted, RankLost, UsageError
 from qed.guards.foreign_errors import describe_error, rebuild_error
 from qed.guards.heartbeats import Store
 from qed.guards.ranks import assign_failure, in_collective
@@ -44,10 +43,9 @@ T = TypeVar("T")
 NOT_SHARDED = ParallelSettings()
 SCORES = "compute_scores"  # the name of the scoring function among a sharded model's forward methods
 BUCKET = 2**26  # elements of gradients that are summed in one call
-# The number of this process among those of its machine, and their number, in the environment of torchrun.
-LOCAL = (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))
+LOCAL = (("LOCAL_RANK", "0"), ("LOCAL_WORLD_SIZE", "1"))  # in torchrun's environment
 STORE_SECONDS = 5  # that a request to the store of the ranks may take
-FOREVER = datetime.timedelta(days=7)  # a wait that the watchdog ends, if anything does
+FOREVER = datetime.timedelta(days=7)  # a wait that the watch over the ranks ends: it knows who is to blame
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,6 +250,7 @@ def join_ranks(device: torch.device | str, settings: ParallelSettings = NOT_SHAR
 
     Raises:
         UsageError: the environment of torchrun is incomplete, or the ranks cannot use this device.
+        RankLost: another rank has not started.
     """
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
@@ -261,12 +260,11 @@ def join_ranks(device: torch.device | str, settings: ParallelSettings = NOT_SHAR
     if not dist.is_initialized():  # an earlier run in this process, or Ray, may have joined them already
         backend = "cpu:gloo,cuda:nccl" if torch.device(device).type == "cuda" else "gloo"
         try:
-            # Of all later operations the watch over the ranks ends a hang: it knows who is to blame.
-            start = rendezvous("env://", timeout=datetime.timedelta(seconds=seconds) if seconds else FOREVER)
-            store, rank, _ = next(start)
+            start = datetime.timedelta(seconds=seconds) if seconds else FOREVER
+            store, rank, _ = next(rendezvous("env://", timeout=start))
             dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=FOREVER)
-        except ValueError as error:
-            raise UsageError(
+        except (ValueError, RuntimeError) as error:  # of the environment, or of torch.distributed
+            raise (UsageError if isinstance(error, ValueError) else RankLost)(
                 f"WORLD_SIZE is {world}, so this process is one of several, but it cannot find the others: {error}. "
                 "Start all of them with torchrun, or with qed METHOD --ranks N."
             ) from error

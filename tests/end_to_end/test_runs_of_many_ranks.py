@@ -5,12 +5,15 @@ In float64, so that what is summed in another order differs in the last bits alo
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cutting import OFFLINE, ONLINE
-from ranks import measure_difference, read_rollouts, run_ranks
+from ranks import Ranks, measure_difference, read_metrics, read_rollouts, run_ranks, wait_for_step
 
 from qed.config.resolve import resolve_settings
 from qed.config.settings import ParallelSettings
@@ -66,3 +69,40 @@ def test_what_sharded_models_do_not_support_is_refused(setting: str) -> None:
     require_supported([settings], Parallel(0, 2))
     with pytest.raises(UsageError, match=f"{name}.* does not work with parallel.shard=full"):
         require_supported([settings], parallel)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_ranks(run: Callable[..., Path], command: Command, tmp_path: Path) -> None:
+    """2, then 1, then 2, then 4 ranks: each is stopped in the middle, and goes on from its last complete step."""
+    arguments = [*command("grpo", *METHODS["grpo"], *DOUBLE, "--steps", 8), "--run.save_every", 100]
+    whole = run_ranks(arguments, 1, tmp_path / "whole")
+    out = tmp_path / "resumed"
+    for number, (world, shard) in enumerate([(2, "full"), (1, "none"), (2, "none"), (4, "grads")]):
+        more = ["--resume"] if number else []
+        ranks = Ranks([*arguments, *more, "--out", out, "--parallel.shard", shard], world, tmp_path / f"said-{number}")
+        if number < 3:
+            wait_for_step(out, 2 * number + 1)
+            ranks.send(world - 1, signal.SIGTERM)
+        ended = ranks.wait()
+        assert set(ended.codes) == ({143} if number < 3 else {0}), ended
+    assert measure_difference(whole, out) < 1e-9
+    assert read_rollouts(whole) == read_rollouts(out)
+    assert len({row["step"] for row in read_metrics(out)}) == len({row["step"] for row in read_metrics(whole)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["qed", "torchrun"])
+def test_a_launcher_starts_the_run_of_one(command: Command, tmp_path: Path, launcher: str) -> None:
+    """Started as a user does; grading is real, so that no reward tells answers apart and entropy alone trains."""
+    arguments = [str(each) for each in command("grpo", *METHODS["grpo"], *DOUBLE)]
+    start = [sys.executable, "-m", "qed"]
+    two = [*start, *arguments, "--ranks", "2"]
+    if launcher == "torchrun":
+        two = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "qed", *arguments]
+    for name, started in (("one", [*start, *arguments]), ("two", two)):
+        done = subprocess.run([*started, "--out", str(tmp_path / name)], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+    assert measure_difference(tmp_path / "one", tmp_path / "two") < 1e-9
+    assert read_rollouts(tmp_path / "one") == read_rollouts(tmp_path / "two")
+    said = (tmp_path / "two/logs/attempt_1/rank_1.log").read_text(encoding="utf-8")
+    assert "step 4/4" in said

@@ -73,6 +73,7 @@ def train(name: str, kind: str, parallel: Parallel) -> tuple[list[dict[str, floa
         load_algorithm(algorithm)(**settings),
         LearnerSettings(lr=1e-2, tokens_per_microbatch=40, **learning),
         length=11,
+        precision=torch.float64,
         parallel=parallel,
     )
     metrics = []
