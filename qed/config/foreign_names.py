@@ -22,7 +22,6 @@ WORDS = {
     "dataset_name": ("data.tasks",),
     "datasets": ("data.tasks",),
     "default_system": ("data.system_prompt",),
-    "dtype": ("model.precision",),
     "entropy_coeff": ("algorithm.entropy",),
     "epochs": ("learner.epochs", "learner.steps"),
     "epsilon": ("algorithm.clip_low",),

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from qed.config.ranks_settings import ClusterSettings, ParallelSettings
 from qed.config.settings import (
-    ClusterSettings,
     DataSettings,
     EvaluationSettings,
     LearnerSettings,
     ModelSettings,
-    ParallelSettings,
     RunSettings,
     SamplingSettings,
     require,

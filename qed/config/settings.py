@@ -229,37 +229,6 @@ class LearnerSettings:
 
 
 @dataclass(frozen=True)
-class ParallelSettings:
-    """How several ranks share a model; their number is that of --ranks or of torchrun."""
-
-    shard: Literal["none", "grads", "full"] = "none"
-    """What FSDP2 spreads over the ranks: none; grads (gradients and optimizer state); full (the weights too)."""
-    reduce: Literal["step", "microbatch"] = "step"
-    """When sharded gradients are summed: once a step, or after each micro-batch: less memory, more communication."""
-
-
-@dataclass(frozen=True)
-class ClusterSettings:
-    """What a run places on the Ray cluster of --cluster, and how often it starts again."""
-
-    learners: int = 0
-    """Learners, one process each; 0 takes one per GPU of the cluster, or one per node where it has none."""
-    engines: int = 0
-    """Servers that only sample; there are none yet, so it must be 0: the learners sample."""
-    max_failures: int = 3
-    """How often the learners start again from the last checkpoint after one was lost or killed."""
-
-    def __post_init__(self) -> None:
-        """Refuse invalid values."""
-        require(self.learners >= 0, "cluster.learners must not be negative.")
-        require(
-            self.engines == 0,
-            "cluster.engines must be 0: qed places no engines yet, and the learners sample. Remove it.",
-        )
-        require(self.max_failures >= 0, "cluster.max_failures must not be negative.")
-
-
-@dataclass(frozen=True)
 class EvaluationSettings:
     """The evaluation, on problems that are never trained on."""
 

@@ -30,7 +30,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
-from qed.config.settings import ParallelSettings
+from qed.config.ranks_settings import ParallelSettings
 from qed.errors import Interrupted, RankLost, UsageError
 from qed.guards.foreign_errors import describe_error, rebuild_error
 from qed.guards.heartbeats import Store

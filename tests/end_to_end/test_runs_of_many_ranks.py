@@ -15,8 +15,8 @@ import pytest
 from cutting import OFFLINE, ONLINE
 from ranks import Ranks, measure_difference, read_metrics, read_rollouts, run_ranks, wait_for_step
 
+from qed.config.ranks_settings import ParallelSettings
 from qed.config.resolve import resolve_settings
-from qed.config.settings import ParallelSettings
 from qed.errors import UsageError
 from qed.loops.supported import require_supported
 from qed.training.parallel import Parallel

@@ -58,7 +58,6 @@ def error(run: Run) -> Refused:
         (["grpo", "--cluster", "auto", "--ranks", "2"], "cluster.learners"),
         (["grpo", "--cluster", "auto", "--sweep", "seed=0,1"], "sweep"),
         (["quickstart", "--cluster", "auto"], "one process"),
-        (["grpo", "--cluster", "auto", "--cluster.engines", "1"], "no engines"),
         (["grpo", "--cluster", "auto", "--cluster.learners", "-1"], "cluster.learners"),
         (["grpo", "--cluster", "auto", "--cluster.max_failures", "-1"], "cluster.max_failures"),
         (["grpo", "--cluster"], "needs a value"),

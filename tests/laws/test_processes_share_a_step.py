@@ -20,7 +20,8 @@ from ranks import find_port
 from torch import Tensor
 
 from qed.config.plugins import load_algorithm
-from qed.config.settings import LearnerSettings, ModelSettings, ParallelSettings
+from qed.config.ranks_settings import ParallelSettings
+from qed.config.settings import LearnerSettings, ModelSettings
 from qed.models import lora
 from qed.models.load import prepare_model
 from qed.training.learner import Learner

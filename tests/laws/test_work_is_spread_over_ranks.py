@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from making import make_rollout
 from threaded import run_threads
 
-from qed.config.settings import ParallelSettings
+from qed.config.ranks_settings import ParallelSettings
 from qed.errors import QedError
 from qed.training.batch import Batch, collate, cut_microbatches
 from qed.training.packing import cut_packed_microbatches
