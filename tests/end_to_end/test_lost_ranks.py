@@ -59,7 +59,7 @@ with watch_signals() as stop, watch(report, 2.0 if fault.startswith("hang") else
         try:
             join("gather rollouts")
         except RuntimeError as error:
-            failed = monitor.build_error()
+            failed = monitor.find_lost()
             print("error:", failed, file=sys.stderr)
             sys.exit(failed.exit_code)
 """

@@ -99,7 +99,7 @@ def test_a_silent_rank_is_named_and_lost_in_time() -> None:
             assert (missing.rank, missing.why) == (1, "no heartbeat for 30 s")
             assert (missing.step, missing.stage) == (3, "sample")
             assert missing.process
-        error = group.monitors[0].build_error(12)
+        error = group.monitors[0].find_lost()
     assert isinstance(error, RankLost)
     assert error.exit_code == 75
     assert "Rank 0 has lost another rank: rank 1 (process" in str(error)
