@@ -18,12 +18,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from qed.algorithms.parts import estimators, losses, pair_losses
+from qed.data.demonstrations import Windows
 from qed.data.prompts import alpaca
 from qed.data.sources import local
+from qed.data.token_store import TokenRow, build_store
 from qed.grading.extract import NUMBER
 from qed.rewards import multiple_choice
 from qed.training.batch import collate
-from qed.training.packing import cut_windows
 from qed.training.scoring import compute_label_logps
 from qed.types import Problem, Rollout
 
@@ -167,14 +168,16 @@ def run_grpo_microbatch_train_step(  # noqa: PLR0913  the course's tests call it
 class PackedDataset(Dataset[dict[str, Tensor]]):
     """Windows of a stream of tokens, `input_ids` and `labels` of each, (seq_length,)."""
 
-    def __init__(self, cut: Tensor) -> None:
-        self.windows = cut
+    def __init__(self, windows: Windows) -> None:
+        self.windows = windows
 
     def __len__(self) -> int:
         return len(self.windows)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"input_ids": self.windows[index, :-1], "labels": self.windows[index, 1:]}
+        window = self.windows[index]
+        tokens = torch.tensor([*window.prompt, *window.output])
+        return {"input_ids": tokens[:-1], "labels": tokens[1:]}
 
 
 def get_packed_sft_dataset(
@@ -184,9 +187,9 @@ def get_packed_sft_dataset(
     rows = [row for _, row in local.read_rows(str(Path(dataset_path)), "train")]
     if shuffle:
         random.shuffle(rows)
-    return PackedDataset(
-        cut_windows((_document(tokenizer, row["prompt"], row["response"]) for row in rows), seq_length)
-    )
+    documents = (_document(tokenizer, row["prompt"], row["response"]) for row in rows)
+    store = build_store(TokenRow(number, [], document, False) for number, document in enumerate(documents))
+    return PackedDataset(Windows(store, range(len(store)), seq_length))
 
 
 def run_iterate_batches(dataset: Dataset[Any], batch_size: int, shuffle: bool) -> Iterable[Any]:

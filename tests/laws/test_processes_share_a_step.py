@@ -121,6 +121,7 @@ def alone() -> Callable[[str, str], Any]:
     return lambda name, kind: train(name, kind, ALONE)
 
 
+@pytest.mark.xdist_group("ranks share a step")  # else each worker would start its own ranks
 @pytest.mark.parametrize(("name", "kind"), list_cases())
 def test_ranks_take_the_steps_of_one_process(
     shared: Any, alone: Callable[[str, str], Any], name: str, kind: str

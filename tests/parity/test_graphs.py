@@ -53,7 +53,8 @@ class Tape(TorchDispatchMode):
             raise RuntimeError(f"{func.name()} waits for the device")
         given = {one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
         out = func(*args, **(kwargs or {}))
-        made = [one for one in tree_leaves(out) if one.untyped_storage().data_ptr() not in given]
+        tensors = [one for one in tree_leaves(out) if isinstance(one, Tensor)]  # the result of promote_types is none
+        made = [one for one in tensors if one.untyped_storage().data_ptr() not in given]
         # A view of memory that was there already needs no repetition.
         if made or func._schema.is_mutable:
             self.noted.append((func, args, kwargs or {}, made))

@@ -28,6 +28,7 @@ from qed.training.segments import Segment, compute_visible
 from qed.training.spans import attend_spans, build_spans
 
 CPU = torch.device("cpu")
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 # Layers read windows by their own settings; the second is shorter than most segments.
 WINDOWS = (None, 5, 40)
 
@@ -266,6 +267,7 @@ def test_one_compiled_kernel_serves_rows_of_every_length() -> None:
 
 
 @pytest.mark.gpu
+@NEEDS_CUDA
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("size", [64, 128])
 def test_blocks_are_spans_on_a_device(dtype: torch.dtype, size: int) -> None:
@@ -288,6 +290,7 @@ def test_blocks_are_spans_on_a_device(dtype: torch.dtype, size: int) -> None:
 
 
 @pytest.mark.gpu
+@NEEDS_CUDA
 def test_a_long_row_on_a_device_needs_little_memory() -> None:
     """A row of 32,768 inputs with a shared prompt, forward and backward; its mask alone would be 1 GiB."""
     device = torch.device("cuda", torch.cuda.current_device())
@@ -302,6 +305,7 @@ def test_a_long_row_on_a_device_needs_little_memory() -> None:
 
 
 @pytest.mark.gpu
+@NEEDS_CUDA
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_packed_rows_on_a_device_are_padded_rows(dtype: torch.dtype) -> None:
     """Log-probs and gradients of a model, by blocks."""
