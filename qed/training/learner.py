@@ -290,9 +290,8 @@ class Learner:
         An empty list stands for a micro-batch that only takes part in what the other ranks compute.
         """
         cut = cut_packed_microbatches if self.packing else cut_microbatches
-        return spread_microbatches(
-            batch, partial(cut, together=self.algorithm.together), self.settings.tokens_per_microbatch, self.parallel
-        )
+        cut = partial(cut, together=self.algorithm.together)
+        return spread_microbatches(batch, cut, self.settings.tokens_per_microbatch, self.parallel, self.packing)
 
     def _select(self, batch: Batch, rows: list[int]) -> Batch:
         """Return the rows of a micro-batch; without any a blank one, whose loss is 0."""
