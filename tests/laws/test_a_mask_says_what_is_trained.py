@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import VOCABULARY, make_holes, make_model, make_rollout, prefix_mask
 from test_a_loss_is_a_sum import ALL, assert_same, gradient, variants
+from threaded import run_threads
 
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.luffy import Luffy
@@ -171,8 +172,8 @@ def test_cuts_order_and_ranks_change_nothing_beside_holes(name: str, seed: int, 
     whole = gradient(algorithm, rollouts, 10**6)
     assert_same(gradient(algorithm, rollouts, budget), whole)
     assert_same(gradient(algorithm, rollouts[-algorithm.together :] + rollouts[: -algorithm.together], budget), whole)
-    shares = [gradient(algorithm, rollouts, budget, part=(rank, 2)) for rank in range(2)]
-    assert_same(torch.stack(shares).sum(0), whole)
+    for shared in run_threads(lambda parallel: gradient(algorithm, rollouts, budget, parallel=parallel), 2):
+        assert_same(shared, whole)
 
 
 @pytest.mark.parametrize("name", ["grpo", "gspo", "luffy", "exgrpo", "sft", "dpo"])
