@@ -21,7 +21,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,7 @@ CASES = {
     "sft wide": Case("sft", "wide", SFT),
     "sft checkpointing": Case("sft", "wide", {**SFT, "model.gradient_checkpointing": True}),
     "sft bfloat16": Case("sft", "wide", {**SFT, "model.precision": "bfloat16"}),
+    "sft half": Case("sft", "wide", {**SFT, "model.precision": "bfloat16", "model.dtype": "bfloat16"}),
     "sft lora": Case("sft", "wide", {**SFT, "model.lora_rank": 16}),
     "grpo": Case("grpo", "medium", GRPO),
     "grpo large": Case("grpo", "large", GRPO),
@@ -114,10 +115,12 @@ def main() -> None:
         return
     names = [name.strip() for name in args.cases.split(",")] if args.cases else list(CASES)
     head = ["case", "model", "estimated MiB", "measured MiB", "ratio", "with glibc's heap", "parts of the estimate"]
+    shared = {"parallel.shard": args.shard, "parallel.reduce": args.reduce}
     rows, results = [head], []
     with tempfile.TemporaryDirectory() as place:
         for name in names:
-            result = run_case(CASES[name], Path(place), args.ranks, args.threads) | {"case": name}
+            case = replace(CASES[name], settings=CASES[name].settings | shared)
+            result = run_case(case, Path(place), args.ranks, args.threads) | {"case": name}
             results.append(result)
             parts = ", ".join(f"{part} {size / MIB:.0f}" for part, size in result["parts"].items() if size >= MIB)
             estimated, measured, heap = (result[key] for key in ("estimated", "measured", "with_heap"))
@@ -125,13 +128,15 @@ def main() -> None:
             rows.append([name, CASES[name].shape, *figures, f"{heap / MIB:.0f}", parts])
             print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     print(format_columns(rows))
-    print(json.dumps({"ranks": args.ranks, "cases": results}))
+    print(json.dumps({"ranks": args.ranks, **shared, "cases": results}))
 
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="", help=f"some of: {', '.join(CASES)}")
     parser.add_argument("--ranks", type=int, default=1, help="processes that train together")
+    parser.add_argument("--shard", choices=("none", "grads", "full"), default="none", help="what the ranks share")
+    parser.add_argument("--reduce", choices=("step", "microbatch"), default="step", help="when gradients are summed")
     parser.add_argument("--threads", type=int, default=1, help="threads of each process")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -206,7 +211,7 @@ def _measure(request: dict[str, Any]) -> None:
     settings = _resolve(request, str(folder / "hf"), out / "run", request["settings"])
     _train(settings)
     measured = _read_status("VmHWM") - before
-    parts = _estimate(settings)
+    parts = _estimate(settings, int(os.environ.get("WORLD_SIZE", "1")))
     result = {"measured": measured, "estimated": sum(parts.values()), "parts": parts, "before": before}
     (out / f"peak_{rank}.json").write_text(json.dumps(result), encoding="utf-8")
 
@@ -235,7 +240,7 @@ def _train(settings: Settings) -> None:
     train(settings, Launch(json=True))
 
 
-def _estimate(settings: Settings) -> dict[str, int]:
+def _estimate(settings: Settings, ranks: int) -> dict[str, int]:
     """Estimate the run by the parts of its larger peak, as the dry run does."""
     model, tokenizer = load_outline(settings.model)
     if settings.model.lora_rank:
@@ -245,7 +250,7 @@ def _estimate(settings: Settings) -> dict[str, int]:
     template = PromptTemplate(leaf, tokenizer, find_end_ids(model, tokenizer, leaf.CHAT))
     reply = max(len(tokenizer(problem.solution or "").input_ids) for problem in problems) + 1
     prompt = max(template.lengths(problems))
-    estimates = estimate_memory(measure_shape(model), settings, prompt, reply, len(problems), "cpu")
+    estimates = estimate_memory(measure_shape(model), settings, prompt, reply, len(problems), "cpu", ranks)
     return max(estimates, key=lambda memory: memory.total).parts
 
 

@@ -34,6 +34,7 @@ from qed.guards.timer import StageTimer
 DATA = Path(__file__).parents[2] / "shared" / "data" / "gsm8k" / "train.jsonl"
 SHARDS = ("none", "grads", "full")
 ONE = "1 rank"
+WORKER = "--worker"  # followed by a folder and a command of qed: run it as one rank
 TOKENS, STEP = "tokens", "step"  # of a row, besides its stages
 
 
@@ -44,13 +45,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=count)
     parser.add_argument("--shards", default=",".join(SHARDS), help="values of parallel.shard, separated by commas")
     parser.add_argument("--model", default="new:small")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    asked, command = parser.parse_known_args()
-    if asked.worker:
-        work(asked.worker, command)
-        return
-    if command:
-        parser.error(f"{' '.join(command)} is unknown")
+    asked = parser.parse_args()
     ways = {ONE: (1, "none")} | {
         f"{asked.ranks} ranks, {shard}": (asked.ranks, shard) for shard in asked.shards.split(",")
     }
@@ -84,7 +79,7 @@ def measure(asked: argparse.Namespace, ranks: int, shard: str) -> list[dict[str,
     }
     with tempfile.TemporaryDirectory() as folder:
         command = [str(word) for pair in options.items() for word in pair]
-        call = [sys.executable, __file__, "--worker", folder, "grpo", *command, "--out", str(Path(folder) / "run")]
+        call = [sys.executable, __file__, WORKER, folder, "grpo", *command, "--out", str(Path(folder) / "run")]
         launch = f"from qed.cluster.launch import run_ranks; import sys; sys.exit(run_ranks({call!r}, {ranks}))"
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -180,4 +175,7 @@ def card(result: dict[str, Any]) -> list[str]:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == [WORKER]:
+        work(Path(sys.argv[2]), sys.argv[3:])
+    else:
+        main()

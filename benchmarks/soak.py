@@ -2,11 +2,13 @@
 
     python benchmarks/soak.py
     python benchmarks/soak.py --steps 200 --saves 0
+    python benchmarks/soak.py --ranks 2 --gradings 0
 
-Three soaks, each a process of its own: a GRPO run of many steps; answers graded one after the other; a run that saves a
-checkpoint after every step and deletes the older ones. Measured over the second half, when everything that is loaded
-once has been: the slope of the resident memory, and the open files where it begins and where it ends. Over
-little work, the allocator's own steps weigh more than any leak. The last line is JSON.
+Three soaks, each in processes of its own: a GRPO run of many steps; answers graded one after the other; a run that
+saves a checkpoint after every step and deletes the older ones. With `--ranks` the runs have several ranks, and each of
+them is measured. Measured over the second half, when everything that is loaded once has been: the slope of the resident
+memory, and the open files where it begins and where it ends. Over little work, the allocator's own steps weigh more
+than any leak. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -44,13 +46,20 @@ def main() -> None:
     parser = build_parser(__doc__)
     for name, count in (("steps", 2000), ("gradings", 10_000), ("saves", 300)):
         parser.add_argument(f"--{name}", type=int, default=count, help="how many; 0 leaves this soak out")
-    parser.add_argument("--only", choices=SOAKS, help="this soak alone, in this process")
+    parser.add_argument("--ranks", type=int, default=1, help="of the runs, as `qed --ranks`")
+    parser.add_argument("--only", choices=SOAKS, help="this soak alone, in this process; --folder takes the outcome")
+    parser.add_argument("--folder", type=Path)
     asked = parser.parse_args()
     counts = {name: getattr(asked, name) for name in SOAKS if getattr(asked, name)}
     if asked.only:
-        print(json.dumps(soaked(asked.only, counts[asked.only])))
+        row = soaked(asked.only, counts[asked.only], asked.folder)
+        (asked.folder / f"rank_{os.environ.get('RANK', '0')}.json").write_text(json.dumps(row))
         return
-    result = {name: apart(name, count) for name, count in counts.items()}
+    result = {
+        title: row
+        for name, count in counts.items()
+        for title, row in apart(name, count, 1 if name == "gradings" else asked.ranks).items()
+    }
     flat = all(row["slope"] < BOUND and row["files"][1] <= row["files"][0] for row in result.values())
     for line in card(result):
         print(line)
@@ -58,23 +67,27 @@ def main() -> None:
     sys.exit(0 if flat else 1)
 
 
-def apart(name: str, count: int) -> dict[str, Any]:
-    """A soak in a process of its own."""
-    command = [sys.executable, __file__, "--only", name, f"--{name}", str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+def apart(name: str, count: int, ranks: int) -> dict[str, dict[str, Any]]:
+    """A soak in processes of its own; what each of them measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, "--only", name, f"--{name}", str(count), "--folder", folder]
+        launch = f"from qed.cluster.launch import run_ranks; import sys; sys.exit(run_ranks({command!r}, {ranks}))"
+        called = command if ranks == 1 else [sys.executable, "-c", launch]
+        done = subprocess.run(called, capture_output=True, text=True, check=False)
+        files = sorted(Path(folder).glob("rank_*.json"))
+        if done.returncode or len(files) != ranks:
+            raise SystemExit(done.stderr)
+        rows: list[dict[str, Any]] = [json.loads(file.read_text()) for file in files]
+    return {name if ranks == 1 else f"{name}, rank {rank}": row for rank, row in enumerate(rows)}
 
 
-def soaked(name: str, count: int) -> dict[str, Any]:
-    """What a soak measured."""
+def soaked(name: str, count: int, folder: Path) -> dict[str, Any]:
+    """What a soak measured in this process."""
     taken: list[tuple[int, float, int]] = []
     done = threading.Event()
     began = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
-        progress = Path(folder) / "run" / "metrics.jsonl"
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        progress = folder / "run" / "metrics.jsonl"
         watcher = threading.Thread(target=watch, args=(progress, taken, done))
         watcher.start()
         try:

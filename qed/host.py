@@ -107,6 +107,12 @@ def count_usable_cores(root: Path = ROOT) -> int:
     return _limit_to_quota(len(list_cores()), root)
 
 
+def count_local_ranks() -> int:
+    """Count the processes of this run on this machine, by the variable that torchrun sets."""
+    number = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(number)) if number.isdecimal() else 1
+
+
 def choose_threads(root: Path = ROOT, ranks: int = 1) -> int:
     """Choose the number of threads for numeric kernels: OMP_NUM_THREADS, else the physical cores of this process.
 

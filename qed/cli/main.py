@@ -175,7 +175,7 @@ def run_recipe(resolved: Resolved, arguments: Sequence[str], home: str = "") -> 
     if resolved.flags.dry_run:
         from qed.loops.dry_run import run_dry
 
-        run_dry(resolved.settings, origins)
+        run_dry(resolved.settings, origins, resolved.flags.ranks)
         return {}
     from qed.loops.warm_start import warm_start
     from qed.runs.run import Launch

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 from qed.config.help import format_columns
@@ -26,6 +28,7 @@ from qed.training.memory import (
 
 GB = 10**9  # of memory, as cards are sold by
 RANK = 16  # of LoRA, where no setting gives one
+FEW = 4  # rows in a micro-batch, below which less memory is worth more time
 ROWS = 4096  # the largest number of rows to look for
 # Each column of the table, and the part of an estimate.
 COLUMNS = {
@@ -76,6 +79,20 @@ class Choice:
         two, one = estimate_training(self.shape, _widen(self.plan, 2)), self.one_row
         return sum(two.parts[part] - one.parts[part] for part in ("activations", "output layer"))
 
+    @property
+    def way(self) -> str:
+        """What is trained, in which precision, and the optimizer."""
+        kind = "LoRA" if self.shape.adapters else "full"
+        return f"{kind}, {self.plan.dtype} weights, {self.plan.optimizer}"
+
+    def describe(self) -> str:
+        """Describe the way to train."""
+        return (
+            self.way
+            + (", checkpointing" if self.plan.checkpointing else "")
+            + (", reduce microbatch" if self.plan.reduce == "microbatch" else "")
+        )
+
     def list_settings(self, lengths: Lengths, step_rows: int, device: Device) -> dict[str, Any]:
         """Return the settings for a YAML file; the rows are limited to those of a step, as more have no effect."""
         settings: dict[str, Any] = {"model.precision": self.plan.precision}
@@ -83,6 +100,7 @@ class Choice:
         settings |= {"model.gradient_checkpointing": True} if self.plan.checkpointing else {}
         settings |= {"learner.optimizer": self.plan.optimizer}
         settings |= {"parallel.shard": device.shard} if device.count > 1 else {}
+        settings |= {"parallel.reduce": self.plan.reduce} if self.plan.reduce != "step" else {}
         return settings | {
             "sampling.max_tokens": lengths.answer,
             "sampling.rows_per_batch": min(self.sampler_rows, step_rows),
@@ -103,13 +121,19 @@ class ComputedFit:
     choices: list[Choice]
 
     def propose(self, adapters: bool) -> dict[str, Any]:
-        """Return the settings of the first full fine-tune, or the first with adapters, that fits; {} if none does."""
-        for choice in self.choices:
-            if choice.fits and bool(choice.shape.adapters) == adapters:
-                rank = {"model.lora_rank": self.rank} if adapters else {}
-                own = choice.list_settings(self.lengths, self.step_rows, self.device)
-                return {"model.name": self.name, **rank, **own}
-        return {}
+        """Return the settings of the first full fine-tune, or the first with adapters, that fits; {} if none does.
+
+        With the first precision and optimizer that fit, checkpointing and a sum after each micro-batch are proposed
+        where a micro-batch would have few rows without.
+        """
+        fitting = [choice for choice in self.choices if choice.fits and bool(choice.shape.adapters) == adapters]
+        if not fitting:
+            return {}
+        own = [choice for choice in fitting if choice.way == fitting[0].way]
+        most = max(own, key=lambda choice: choice.learner_rows)
+        chosen = next((choice for choice in own if choice.learner_rows >= FEW), most)
+        rank = {"model.lora_rank": self.rank} if adapters else {}
+        return {"model.name": self.name, **rank, **chosen.list_settings(self.lengths, self.step_rows, self.device)}
 
     def text(self) -> str:
         """Format the arithmetic as comments, and the proposed settings as a YAML fragment for `qed grpo`."""
@@ -125,12 +149,35 @@ class ComputedFit:
             "#",
             *self._format_table(),
         ]
+        if any(choice.one_row.host for choice in self.choices):
+            lines.append("# The host's part is of each device; torch rounds each pinned tensor up to a power of two.")
+        lines += self._explain_misfits()
         full, adapted = self.propose(adapters=False), self.propose(adapters=True)
         if not full:
             lines += ["#", "# A full fine-tune does not fit: more --devices with --shard full, or LoRA as below."]
         elif adapted:
             lines += ["#", f"# With LoRA: {json.dumps(adapted)}"]
-        return "\n".join([*lines, *(f"{key}: {json.dumps(value)}" for key, value in (full or adapted).items())])
+        lines += [f"{key}: {json.dumps(value)}" for key, value in (full or adapted).items()]
+        return "\n".join([*lines, "#", f"# {shlex.join(self.build_command())}"])
+
+    def build_command(self) -> list[str]:
+        """Return the command line of the proposed settings; its task is an example."""
+        proposed = self.propose(adapters=False) or self.propose(adapters=True)
+        options = [part for key, value in proposed.items() for part in (f"--{key}", _format_value(value))]
+        ranks = ["--ranks", str(self.device.count)] if self.device.count > 1 else []
+        return ["qed", "grpo", *ranks, *options, "--tasks", "gsm8k"]
+
+    def _explain_misfits(self) -> Iterator[str]:
+        """Say why a full fine-tune with an optimizer does not fit, by what it takes at least."""
+        ways = {choice.way: choice for choice in self.choices if not choice.shape.adapters}
+        for way in ways:
+            own = [choice for choice in self.choices if choice.way == way]
+            if any(choice.fits for choice in own):
+                continue
+            memory = min((choice.one_row for choice in own), key=lambda memory: memory.total)
+            parts = " + ".join(f"{part} {size / GB:.1f}" for part, size in memory.parts.items() if size >= GB / 20)
+            taken, budget = memory.total / GB, self.device.budget / GB
+            yield f"# Does not fit: {way}: it takes {taken:.1f} GB at least, of {budget:.1f}: {parts}"
 
     def _format_table(self) -> Iterator[str]:
         rows = [
@@ -144,13 +191,8 @@ class ComputedFit:
             fitted = [str(choice.learner_rows or "-"), str(choice.sampler_rows or "-")]
             sizes = [f"{size / GB:.1f}" for size in [*parts]]
             sizes += [f"{row / GB:.2f}", f"{rest / GB:.1f}", f"{sum(memory.host.values()) / GB:.1f}"]
-            rows.append([f"# {self._describe(choice)}", *sizes, *fitted])
+            rows.append([f"# {choice.describe()}", *sizes, *fitted])
         return iter(format_columns(rows).splitlines())
-
-    def _describe(self, choice: Choice) -> str:
-        plan = choice.plan
-        kind = f"LoRA {self.rank}" if choice.shape.adapters else "full"
-        return f"{kind}, {plan.dtype} weights, {plan.optimizer}{', checkpointing' if plan.checkpointing else ''}"
 
     def as_object(self) -> dict[str, Any]:
         """Return the result for JSON."""
@@ -164,7 +206,7 @@ class ComputedFit:
             "kv_cache_bytes_per_token": count_cache_bytes(self.shape, "bfloat16"),
             "choices": [
                 {
-                    "choice": self._describe(choice),
+                    "choice": choice.describe(),
                     "bytes": choice.one_row.parts,
                     "host_bytes": choice.one_row.host,
                     "row_bytes": choice.row_bytes,
@@ -173,6 +215,7 @@ class ComputedFit:
                 }
                 for choice in self.choices
             ],
+            "command": self.build_command(),
             "full": self.propose(adapters=False),
             "lora": self.propose(adapters=True),
         }
@@ -220,12 +263,13 @@ def _list_plans(
     """List the ways to train, full fine-tunes first."""
     ways = [("float32", "adamw"), ("bfloat16", "adamw"), ("bfloat16", "adamw8bit"), ("bfloat16", "adamw_offload")]
     for own, dtypes in ((shape, ways), (adapted, ways[:2])):
-        base = plan_step(own, settings, lengths.prompt, lengths.answer, 1, "cuda")
-        row = replace(base, tokens=lengths.row, row=lengths.row, microbatches=2, ranks=device.count, shard=device.shard)
-        for dtype, optimizer in dtypes:
-            for checkpointing in (False, True):
-                plan = replace(row, dtype=dtype, optimizer=optimizer, checkpointing=checkpointing)
-                yield own, replace(plan, precision="bfloat16")
+        base = plan_step(own, settings, lengths.prompt, lengths.answer, 1, "cuda", device.count)
+        row = replace(base, tokens=lengths.row, row=lengths.row, microbatches=2, shard=device.shard)
+        # Adapters' gradients are small, whenever they are summed.
+        sums = ("step", "microbatch") if row.divided > 1 and not own.adapters else ("step",)
+        for (dtype, optimizer), checkpointing, reduce in product(dtypes, (False, True), sums):
+            plan = replace(row, dtype=dtype, optimizer=optimizer, checkpointing=checkpointing, reduce=reduce)
+            yield own, replace(plan, precision="bfloat16")
 
 
 def _fit_choice(shape: ModelShape, plan: StepPlan, settings: Settings, lengths: Lengths, device: Device) -> Choice:
@@ -237,6 +281,10 @@ def _fit_choice(shape: ModelShape, plan: StepPlan, settings: Settings, lengths: 
         return estimate_sampling(shape, sampler, plan).total <= device.budget
 
     return Choice(shape, plan, _find_largest(fits_learner), _find_largest(fits_sampler))
+
+
+def _format_value(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _widen(plan: StepPlan, rows: int) -> StepPlan:

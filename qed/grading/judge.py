@@ -49,7 +49,8 @@ class Judge:
         limits: Limits = LIMITS,
         log: Path | None = None,
     ) -> None:
-        self.workers = workers or min(MAX_WORKERS, host.count_usable_cores())
+        cores = host.count_usable_cores() // host.count_local_ranks()
+        self.workers = workers or max(1, min(MAX_WORKERS, cores))
         self._server = ForkServer(target, arguments, limits, log=log)
         self._reset()
 

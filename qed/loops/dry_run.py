@@ -43,10 +43,11 @@ class Outline:
     tokenizer: Any
 
 
-def run_dry(settings: Settings | PipelineSettings, origins: Mapping[str, str] | None = None) -> None:
+def run_dry(settings: Settings | PipelineSettings, origins: Mapping[str, str] | None = None, ranks: int = 1) -> None:
     """Resolve the settings, load the data and print what would happen; errors and exit codes are those of the run.
 
-    With the `origins` of the settings by their paths, also what a run would choose for the device.
+    Memory is that of each of the `ranks`. With the `origins` of the settings by their paths, also what a run would
+    choose for the device.
     """
     config = resolve_warm_start_config(settings)
     if config:
@@ -69,7 +70,7 @@ def run_dry(settings: Settings | PipelineSettings, origins: Mapping[str, str] | 
         if number == 0 or has_own_data(phases):
             lines += _describe_problems(phase, problems[number], graders[number])
         lines += _describe_phase(phase, len(problems[number]))
-        lines += _describe_tokens(phase, problems[number], outline) if outline else []
+        lines += _describe_tokens(phase, problems[number], outline, ranks) if outline else []
     lines += preview_device_defaults(settings, origins, pick_device(settings.model.device)) if origins else []
     print("\n".join(lines))  # noqa: T201 -- this is what the command is for
 
@@ -113,7 +114,7 @@ def _describe_problems(settings: Settings, problems: Sequence[Problem], grader: 
     ]
 
 
-def _describe_tokens(settings: Settings, problems: Sequence[Problem], outline: Outline) -> list[str]:
+def _describe_tokens(settings: Settings, problems: Sequence[Problem], outline: Outline, ranks: int) -> list[str]:
     """Describe a phase's prompts in tokens, and estimate its memory for the longest rows."""
     prompt = load_prompt(settings.data)
     template = PromptTemplate(prompt, outline.tokenizer, find_end_ids(outline.model, outline.tokenizer, prompt.CHAT))
@@ -121,13 +122,14 @@ def _describe_tokens(settings: Settings, problems: Sequence[Problem], outline: O
     longest = max(0, min(max(lengths), settings.data.max_prompt_tokens or limit, limit))
     reply = max(len(find_demonstration(prompt, problem) or "") for problem in problems) // CHARACTERS_PER_TOKEN
     shape, device = measure_shape(outline.model), pick_device(settings.model.device).type
-    training, sampling = estimate_memory(shape, settings, longest, reply, len(problems), device)
+    training, sampling = estimate_memory(shape, settings, longest, reply, len(problems), device, ranks)
     weights = training.parts["weights"]
+    each = " of each rank" if ranks > 1 else ""
     beyond = sum(length > limit for length in lengths)
     return [
         *_describe_limit(settings, lengths),
         f"            prompts of at most {max(lengths)} tokens; {beyond} leave no room for an answer in the window",
-        f"            memory: about {max(training.total, sampling.total) / GIB:.2f} GiB at worst: weights "
+        f"            memory{each}: about {max(training.total, sampling.total) / GIB:.2f} GiB at worst: weights "
         f"{weights / GIB:.2f}, and to train {(training.total - weights) / GIB:.2f}, or to sample "
         f"{(sampling.total - weights) / GIB:.2f}",
     ]

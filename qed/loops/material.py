@@ -118,5 +118,5 @@ def build_materials(
     template = PromptTemplate(leaf, policy.tokenizer, ends)
     limit = policy.max_prompt_tokens(settings.sampling.max_tokens)
     kept = _fit_training_problems(first_problems, settings, template, limit, run, console)
-    grader = load_grader(settings.data, settings.sampling.max_tokens, run.log.with_name("rewards.log"))
+    grader = load_grader(settings.data, settings.sampling.max_tokens, run.reward_log)
     return [Material(kept, template, grader), last]

@@ -30,9 +30,9 @@ def reserve_training(sampler: Sampler, learner: Learner) -> None:
 
 
 def estimate_memory(
-    shape: ModelShape, settings: Settings, prompt: int, reply: int, rows: int, device: str
+    shape: ModelShape, settings: Settings, prompt: int, reply: int, rows: int, device: str, ranks: int = 1
 ) -> tuple[Memory, Memory]:
-    """Estimate the memory of a phase at the peak of a learner's step, and of sampling.
+    """Estimate the memory of a phase on each of its ranks, at the peak of a learner's step and of sampling.
 
     Args:
         shape: of the model, with its adapters.
@@ -40,51 +40,56 @@ def estimate_memory(
         prompt, reply: the tokens of the longest prompt and of the longest written reply.
         rows: the demonstrations or rollouts of a phase that takes all of them in each step.
         device: the type of the model's device, such as cpu.
+        ranks: the processes that train together.
 
     Returns:
         the two, each with the weights and all that stays allocated between steps.
     """
-    step = plan_step(shape, settings, prompt, reply, rows, device)
+    step = plan_step(shape, settings, prompt, reply, rows, device, ranks)
     sampling, online = settings.sampling, settings.algorithm.online
     answers = sampling.problems_per_step * sampling.group_size if online else settings.evaluation.problems
     sampler = SamplingPlan(
-        rows=min(sampling.rows_per_batch, answers),
+        rows=min(sampling.rows_per_batch, -(-answers // ranks)),
         prompt=prompt,
         answer=sampling.max_tokens,
         group=sampling.group_size if online else 1,
-        precision=_read_half(settings) or "float32",
+        precision=settings.model.precision,
     )
     return estimate_training(shape, step), estimate_sampling(shape, sampler, step)
 
 
-def plan_step(shape: ModelShape, settings: Settings, prompt: int, reply: int, rows: int, device: str) -> StepPlan:
+def plan_step(
+    shape: ModelShape, settings: Settings, prompt: int, reply: int, rows: int, device: str, ranks: int = 1
+) -> StepPlan:
     """Plan a learner's step by the settings, for `estimate_training`; arguments as in `estimate_memory`."""
-    sampling, learner, online = settings.sampling, settings.learner, settings.algorithm.online
+    sampling, learner, model = settings.sampling, settings.learner, settings.model
+    online = settings.algorithm.online
     # The last token of a row is only a label.
     longest = max(1, prompt + (sampling.max_tokens if online else reply) - 1)
     step_rows = sampling.problems_per_step * sampling.group_size if online else rows
     count = min(learner.batch_size, step_rows) if learner.batch_size else step_rows
-    tokens = max(longest, min(learner.tokens_per_microbatch, count * longest))
-    parallel = getattr(settings, "parallel", None)
-    moves = settings.algorithm.reference_moves[0] > 0  # then the reference is a separate model
-    separate = settings.algorithm.reference and (moves or not shape.adapters)
+    own = -(-count // ranks)  # rows of a rank
+    tokens = max(longest, min(learner.tokens_per_microbatch, own * longest))
+    dtype = "float64" if model.precision == "float64" else model.dtype
+    algorithm = settings.algorithm
+    # Otherwise the reference is the model without its adapters.
+    separate = not shape.adapters or algorithm.reference_moves[0] > 0 or bool(algorithm.reference_name)
+    reference = dtype if model.reference_dtype == "same" else model.reference_dtype
     return StepPlan(
         tokens=tokens,
         row=longest,
-        microbatches=-(-count * longest // tokens),
+        microbatches=-(-own * longest // tokens),
         shared_prompts=online and learner.packing,
-        checkpointing=settings.model.gradient_checkpointing,
+        checkpointing=model.gradient_checkpointing,
         optimizer=learner.optimizer,
-        dtype=getattr(settings.model, "dtype", "float32"),
-        precision=settings.model.precision,
-        copies=int(separate) + int(settings.algorithm.restarts_each_step),
+        dtype=dtype,
+        precision=model.precision,
+        copies=int(algorithm.restarts_each_step),
+        reference=reference if algorithm.reference and separate else "",
+        reference_offload=model.reference_offload,
+        offload_for_sampling=learner.offload_for_sampling,
         on_cpu=device == "cpu",
-        ranks=getattr(parallel, "ranks", 1),
-        shard=getattr(parallel, "shard", "none"),
+        ranks=ranks,
+        shard=settings.parallel.shard,
+        reduce=settings.parallel.reduce,
     )
-
-
-def _read_half(settings: Settings) -> str:
-    """Return bfloat16 if the computation or the weights have it, else an empty string."""
-    kinds = (settings.model.precision, getattr(settings.model, "dtype", "float32"))
-    return "bfloat16" if "bfloat16" in kinds else ""

@@ -136,6 +136,7 @@ class Phase:
         """Start the timer of a step, and update the reference model if that is due."""
         self.setup.step = step
         self.setup.timer.begin_step(step)
+        self.learner.flops.pop()  # of what came between two steps
         if self.setup.profiler is not None:
             self.setup.profiler.begin_step(step)
         self.ema_reference.update_if_due(step - self.offset)

@@ -185,7 +185,13 @@ def _check_memory(phase: Phase, rows: Sequence[Rollout]) -> list[Finding]:
         reply = max((len(rollout.output) for rollout in rows), default=0)
     device = phase.setup.device
     training, sampling = estimate_memory(
-        measure_shape(phase.setup.model), phase.settings, prompt, reply, len(rows), device.type
+        measure_shape(phase.setup.model),
+        phase.settings,
+        prompt,
+        reply,
+        len(rows),
+        device.type,
+        phase.setup.parallel.world,
     )
     # Weights and reference model are there; the optimizer has no state before the first step.
     needed, sampled = (estimate.without("weights", "reference") for estimate in (training, sampling))

@@ -263,7 +263,7 @@ def _describe_loaded(loaded: LoadedProblems, grader: Grader) -> list[str]:
 
 def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:
     """Load the grader of the last phase's answers, and that of the evaluations."""
-    grader = load_grader(last.data, last.sampling.max_tokens, run.log.with_name("rewards.log"))
+    grader = load_grader(last.data, last.sampling.max_tokens, run.reward_log)
     evaluator = load_evaluator(last.data, last.sampling.max_tokens, grader)
     if grader.judge is None:
         console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")

@@ -32,6 +32,11 @@ class FollowerRun(Run):
         self.rank = rank
         self._written = set()
 
+    @property
+    def reward_log(self) -> Path:
+        """The file for what this rank's rewards print."""
+        return self.log.with_name(f"rank_{self.rank}.rewards.log")
+
     def require_shared(self, host: str) -> None:
         """Refuse a folder in which this process does not see what rank 0 has written.
 

@@ -66,6 +66,11 @@ class Run:
         self.log.parent.mkdir(parents=True)
         self._written: set[Path] = set()  # files that were written since the last `sync`
 
+    @property
+    def reward_log(self) -> Path:
+        """The file for what rewards print."""
+        return self.log.with_name("rewards.log")
+
     def __enter__(self) -> Run:
         return self
 

@@ -305,9 +305,8 @@ class Learner:
         An empty list stands for a micro-batch that only takes part in what the other ranks compute.
         """
         cut = cut_packed_microbatches if self.packing else cut_microbatches
-        return spread_microbatches(
-            batch, partial(cut, together=self.algorithm.together), self.budget.tokens, self.parallel
-        )
+        cut = partial(cut, together=self.algorithm.together)
+        return spread_microbatches(batch, cut, self.budget.tokens, self.parallel, self.packing)
 
     def _autocast(self) -> AbstractContextManager[object]:
         return compute_in(self.device.type, self.precision)

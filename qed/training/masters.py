@@ -55,11 +55,12 @@ class MasterOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Update every master whose weight has a gradient, and round it to the weight."""
+        """Update every master whose weight has a gradient, which is dropped, and round it to the weight."""
         for group, inner in zip(self.param_groups, self.inner.param_groups, strict=True):
             inner["lr"] = group["lr"]
         for weight, master in self.masters.items():
-            master.grad = None if weight.grad is None else weight.grad.to(master.dtype)
+            # Sharded gradients are in half precision, and all of them in both precisions would be a step's peak.
+            master.grad, weight.grad = None if weight.grad is None else weight.grad.to(master.dtype), None
         self.inner.step()
         for weight, master in self.masters.items():
             if master.grad is not None:

@@ -15,13 +15,14 @@ from qed.sampling.native.prefill import PREFILL_TOKENS
 from qed.sampling.native.sampler import SHARED_FROM
 from qed.training.fused_logps import KEPT_ELEMENTS, TILE_ELEMENTS
 from qed.training.optim import CHUNK
+from qed.training.parallel import BUCKET
 
 FLOAT = 4  # bytes
 SIZES = {"float32": 4, "bfloat16": 2, "float64": 8}  # bytes of a number
-GRADIENTS = {"float32": 4, "bfloat16": 2}  # bytes of a gradient, by the dtype of its weight
 # Bytes of AdamW's two moments for a weight, by optimizer.
 MOMENTS = {"adamw": 8, "adamw_offload": 8, "adamw8bit": 2}
 TILES = 3  # of logits at a time: two, and one more for the gradient of an entropy
+OFFLOADED = ("moments", "float32 copies", "initial weights")  # by learner.offload_for_sampling
 STATE = 20  # bytes that the sampler stores for each token of an answer: an id, a log-prob and a random number
 
 
@@ -30,22 +31,35 @@ class StepPlan:
     """What decides the memory of a learner's step, besides the model.
 
     `precision` is that of the computation, `dtype` that of the weights; below float32 the optimizer holds float32
-    copies of them. `shard` is `none`, `grads` (gradients and the optimizer's state are divided by the ranks) or `full`
-    (weights too).
+    copies of them. `shard` and `reduce` are those of `ParallelSettings`.
     """
 
-    tokens: int  # inputs of the longest micro-batch
+    tokens: int  # inputs of the longest micro-batch of a rank
     row: int  # inputs of its longest row
-    microbatches: int = 2  # of an optimizer step
+    microbatches: int = 2  # of an optimizer step, on a rank
     shared_prompts: bool = False  # whether rows share prompts, whose attention needs a mask on a CPU
     checkpointing: bool = False
     optimizer: str = "adamw"
     dtype: str = "float32"
     precision: str = "float32"
-    copies: int = 0  # frozen copies of the weights, such as a reference model
+    copies: int = 0  # of the initial weights, for an algorithm that restores them
+    reference: str = ""  # the dtype of a separate reference model's weights; empty without one
+    reference_offload: bool = False
+    offload_for_sampling: bool = False
     on_cpu: bool = False
     ranks: int = 1
     shard: str = "none"
+    reduce: str = "step"
+
+    @property
+    def divided(self) -> int:
+        """The ranks over which weights, gradients and the optimizer's state are divided; 1 if they are not."""
+        return self.ranks if self.shard != "none" else 1
+
+    @property
+    def late(self) -> bool:
+        """Whether each rank holds complete gradients until the last of several micro-batches."""
+        return self.divided > 1 and self.reduce == "step" and self.microbatches > 1
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,7 @@ class SamplingPlan:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes by part on the device of the model, and those that an offloading optimizer keeps on the host."""
+    """Bytes by part on the device of the model, and those that are offloaded to the host."""
 
     parts: dict[str, int]
     host: dict[str, int] = field(default_factory=dict)
@@ -77,44 +91,44 @@ class Memory:
 
 
 def estimate_state(shape: ModelShape, plan: StepPlan) -> Memory:
-    """Estimate what a rank holds all the time, also while it samples: weights, optimizer state, frozen copies."""
-    divided = plan.ranks if plan.shard != "none" else 1
-    whole = plan.ranks if plan.shard == "full" else 1
-    moments = {"moments": MOMENTS[plan.optimizer] * shape.trained // divided}
+    """Estimate what a rank holds between two steps: its share of weights, optimizer state and frozen copies."""
+    size = max(FLOAT, SIZES[plan.dtype])
+    moments = {"moments": MOMENTS[plan.optimizer] * (size // FLOAT) * shape.trained // plan.divided}
     if plan.dtype == "bfloat16" and not shape.adapters:
-        moments["float32 copies"] = FLOAT * shape.trained // divided
-    offloaded = plan.optimizer == "adamw_offload" and not plan.on_cpu
-    weights = _count_weight_bytes(shape, plan) // whole
-    copies = {"reference": plan.copies * weights} if plan.copies else {}
-    parts = {"weights": weights, **copies, **({} if offloaded else moments)}
-    return Memory(parts, moments if offloaded else {})
+        moments["float32 copies"] = FLOAT * shape.trained // plan.divided
+    parts = {"weights": _count_weight_bytes(shape, plan) // plan.divided}
+    host: dict[str, int] = {}
+    if plan.reference:
+        reference = {"reference": SIZES[plan.reference] * shape.weights // plan.divided}
+        (host if plan.reference_offload and not plan.on_cpu else parts).update(reference)
+    if plan.copies:
+        parts["initial weights"] = plan.copies * parts["weights"]
+    (host if plan.optimizer == "adamw_offload" and not plan.on_cpu else parts).update(moments)
+    return Memory(parts, host)
 
 
 def estimate_training(shape: ModelShape, plan: StepPlan) -> Memory:
     """Estimate the memory of a rank at the peak of an optimizer step.
 
-    The peak is in the backward pass of the last micro-batch, when the gradients of earlier ones are there. With a
-    single micro-batch gradients come into being while activations are freed.
+    The peak is mostly in the backward pass of the last micro-batch, when the gradients of earlier ones are there. With
+    a single micro-batch, gradients come into being while activations are freed. The part `after` is what the end of
+    the step takes more than that: when the last gradients are summed over the ranks, or when the weights are updated.
     """
-    state = estimate_state(shape, plan)
-    divided = plan.ranks if plan.shard != "none" else 1
-    size = GRADIENTS[plan.dtype] if not shape.adapters else FLOAT
-    gradients = size * shape.trained // divided
+    state, size = estimate_state(shape, plan), _count_gradient_bytes(plan)
+    # Sharded gradients have the dtype of their weights, once they are summed.
+    summed = SIZES[plan.dtype] if plan.divided > 1 and not shape.adapters else size
+    own = summed * shape.trained // plan.divided
+    gradients = size * shape.trained if plan.late else own
     activations = _count_activation_bytes(shape, plan)
     if plan.microbatches == 1 and not shape.adapters:
         # Of the embeddings' gradient the output layer writes its part first, before any activation is freed.
-        coming = size * shape.layers * shape.layer_weights // divided
+        coming = summed * shape.layers * shape.layer_weights // plan.divided
         activations = max(activations - coming, activations // shape.layers)
-    communication = {}
-    if plan.ranks > 1 and plan.shard != "none":
-        # The gradients of a block are reduced in float32. Those of the embeddings come last, after all activations.
-        layer, other = (0, 0) if shape.adapters else (shape.layer_weights, shape.other_weights)
-        reduction = max((size + FLOAT) * layer, (size + FLOAT) * other - activations)
-        communication = {"gathered": _count_gathered_bytes(shape, plan), "reduction": reduction}
-    transfer = 4 * CHUNK * FLOAT if state.host else 0
-    parts = {"gradients": gradients, "activations": activations, **communication}
-    parts["output layer"] = _count_output_bytes(shape, plan)
-    return Memory({**state.parts, **parts, **({"transfer": transfer} if transfer else {})}, state.host)
+    parts = {"gradients": gradients, "activations": activations, "output layer": _count_output_bytes(shape, plan)}
+    parts |= _count_backward_buffers(shape, plan)
+    during = sum(parts.values()) - own
+    after = max(_count_last_sum_bytes(shape, plan), _count_update_bytes(shape, plan, summed)) - during
+    return Memory({**state.parts, **parts, **({"after": after} if after > 0 else {})}, state.host)
 
 
 def estimate_sampling(shape: ModelShape, plan: SamplingPlan, step: StepPlan) -> Memory:
@@ -138,11 +152,16 @@ def estimate_sampling(shape: ModelShape, plan: SamplingPlan, step: StepPlan) -> 
     prefill = tokens * (size * 3 * shape.inner + FLOAT * 6 * shape.width) + FLOAT * prompts * shape.vocabulary
     prefill += tokens * count_cache_bytes(shape, plan.precision)
     parts = {"KV cache": cache, "decoding": max(decoding, prefill - cache), "rows": plan.rows * plan.answer * STATE}
-    gathered = shape.weights * SIZES[step.dtype] - estimate_state(shape, step).parts["weights"]
-    if step.ranks > 1 and step.shard == "full":
-        parts["gathered"] = max(0, gathered)
+    if plan.precision == "bfloat16" and step.dtype == "float32" and not shape.adapters:
+        parts["casts"] = 2 * (shape.layers * shape.layer_weights + shape.vocabulary * shape.width)  # autocast's
+    if step.divided > 1:
+        parts["gathered"] = _count_weight_bytes(shape, step)
     state = estimate_state(shape, step)
-    return Memory({**state.parts, **parts}, state.host)
+    moved = {name: size for name, size in state.parts.items() if name in OFFLOADED}
+    if not step.offload_for_sampling or step.on_cpu:
+        moved = {}
+    kept = {name: size for name, size in state.parts.items() if name not in moved}
+    return Memory({**kept, **parts}, {**state.host, **moved})
 
 
 def count_cache_bytes(shape: ModelShape, precision: str) -> int:
@@ -175,7 +194,7 @@ def count_layer_bytes(shape: ModelShape, plan: StepPlan) -> int:
 
 
 def _count_weight_bytes(shape: ModelShape, plan: StepPlan) -> int:
-    """Count the bytes of the weights; under autocast, frozen weights of products are stored in bfloat16."""
+    """Count the bytes of the complete weights; with adapters under autocast those of products are in bfloat16."""
     size = SIZES[plan.dtype]
     if shape.adapters and plan.precision == "bfloat16" and size == FLOAT:
         # The output layer gets its own copy in bfloat16 where it shares the weights of the embeddings.
@@ -195,7 +214,7 @@ def _count_activation_bytes(shape: ModelShape, plan: StepPlan) -> int:
     # In the backward pass of a feed-forward layer, gradients of three of its tensors are there, and one is freed.
     passing = (2 * shape.inner * size + 2 * FLOAT * shape.width) * plan.tokens
     accumulated = plan.microbatches > 1 and not shape.adapters
-    passing += GRADIENTS[plan.dtype] * shape.width * shape.inner * accumulated
+    passing += _count_gradient_bytes(plan) * shape.width * shape.inner * accumulated
     # Autocast stores bfloat16 copies of trained weights from their first use on.
     casts = 0 if shape.adapters or plan.dtype == "bfloat16" or not half else 2 * shape.layer_weights
     if not plan.checkpointing:
@@ -204,11 +223,53 @@ def _count_activation_bytes(shape: ModelShape, plan: StepPlan) -> int:
     return inputs + max(layer + casts + passing, casts * shape.layers)
 
 
-def _count_gathered_bytes(shape: ModelShape, plan: StepPlan) -> int:
-    """Count the whole weights that a rank gathers: those of two blocks, and the embeddings, which stay to the end."""
-    if plan.shard != "full":
+def _count_gradient_bytes(plan: StepPlan) -> int:
+    """Count the bytes of a gradient before it is summed over the ranks: float32 for bfloat16 weights and adapters."""
+    return max(FLOAT, SIZES[plan.dtype])
+
+
+def _count_backward_buffers(shape: ModelShape, plan: StepPlan) -> dict[str, int]:
+    """Count what FSDP takes in a backward pass: complete weights, and complete gradients that it sums.
+
+    Complete are all weights, or those of two blocks and of embeddings and output layer, which stay to the end. Of a
+    block there are the gradients, their copy in one tensor, and such a copy of the block before.
+    """
+    if plan.divided == 1:
+        return {}
+    blocks = shape.layers if plan.shard == "grads" else min(2, shape.layers)
+    gathered = SIZES[plan.dtype] * (blocks * shape.layer_weights + shape.other_weights)
+    if shape.adapters:
+        return {"gathered": gathered}
+    copies = 2 if plan.late else 3
+    reduction = _count_gradient_bytes(plan) * copies * shape.layer_weights
+    if not plan.late:  # else that of the output layer is one of the complete gradients
+        reduction += _count_gradient_bytes(plan) * shape.vocabulary * shape.width
+    return {"gathered": gathered, "reduction": reduction}
+
+
+def _count_last_sum_bytes(shape: ModelShape, plan: StepPlan) -> int:
+    """Count what summing the last gradients takes besides a rank's share of them, when no activations are left.
+
+    Of sharded weights these are the embeddings and the output layer, which FSDP sums together. Of complete ones it is
+    a bucket.
+    """
+    size = _count_gradient_bytes(plan)
+    if plan.ranks == 1 or shape.adapters:
         return 0
-    return SIZES[plan.dtype] * (2 * shape.layer_weights + shape.other_weights)
+    if plan.divided == 1:
+        return size * min(shape.trained, max(BUCKET, shape.vocabulary * shape.width))
+    gathered = SIZES[plan.dtype] * (shape.layers * shape.layer_weights * (plan.shard == "grads") + shape.other_weights)
+    return gathered + 2 * size * shape.other_weights
+
+
+def _count_update_bytes(shape: ModelShape, plan: StepPlan, summed: int) -> int:
+    """Count what the optimizer's step takes besides the gradients: it converts them, or moves chunks of its state."""
+    masters = plan.dtype == "bfloat16" and not shape.adapters
+    if plan.optimizer == "adamw_offload":
+        # Two chunks at a time, each of both moments and a master, and of a gradient that is converted.
+        return 0 if plan.on_cpu else 2 * (2 + masters + (summed < FLOAT)) * CHUNK * FLOAT
+    # Gradients in half precision are replaced one by one.
+    return (FLOAT - summed) * shape.trained // plan.divided if summed < FLOAT else 0
 
 
 def _count_output_bytes(shape: ModelShape, plan: StepPlan) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from qed.config.resolve import resolve_settings
 from qed.doctor.arithmetic import GB, Device, compute_fit
 from qed.doctor.rows import Lengths
 
@@ -33,20 +35,43 @@ def test_seven_billion_on_one_card(qed: Callable[..., Any]) -> None:
     assert ways["full, float32 weights, adamw, checkpointing"]["learner_rows"] == 0
     offloaded = ways["full, bfloat16 weights, adamw_offload, checkpointing"]
     assert offloaded["learner_rows"] * offloaded["row_bytes"] + sum(offloaded["bytes"].values()) <= 80 * GB
+    assert settings["model.gradient_checkpointing"]
+    assert [ways[f"full, bfloat16 weights, adamw8bit{each}"]["learner_rows"] for each in ("", ", checkpointing")] == [
+        0,
+        0,
+    ]
+    (why,) = (
+        line for line in done.out.splitlines() if line.startswith("# Does not fit: full, bfloat16 weights, adamw8bit")
+    )
+    assert "gradients 30.5" in why
+    assert "float32 copies 30.5" in why
     assert offloaded["host_bytes"] == {"moments": 8 * told["parameters"], "float32 copies": 4 * told["parameters"]}
 
 
 def test_two_cards_need_no_offloading(qed: Callable[..., Any]) -> None:
-    told = qed("doctor", "--fit", "qwen2.5-7b", *CARD, "--devices", 2, "--json").result
+    """If gradients are summed after each micro-batch; complete ones until the end of a step do not fit."""
+    two = ["--fit", "qwen2.5-7b", *CARD, "--devices", 2]
+    told = qed("doctor", *two, "--json").result
     assert told["shard"] == "full"
     assert told["full"]["learner.optimizer"] == "adamw"
-    assert told["full"]["parallel.shard"] == "full"
-    assert (
-        qed("doctor", "--fit", "qwen2.5-7b", *CARD, "--devices", 2, "--shard", "none", "--json").result["full"][
-            "learner.optimizer"
-        ]
-        == "adamw_offload"
-    )
+    assert (told["full"]["parallel.shard"], told["full"]["parallel.reduce"]) == ("full", "microbatch")
+    assert told["full"]["model.gradient_checkpointing"]
+    ways = {choice["choice"]: choice["learner_rows"] for choice in told["choices"]}
+    assert ways["full, bfloat16 weights, adamw, checkpointing"] == 0
+    replicated = qed("doctor", *two, "--shard", "none", "--json").result
+    assert replicated["full"]["learner.optimizer"] == "adamw_offload"
+    assert "parallel.reduce" not in replicated["full"]
+
+
+def test_the_text_ends_with_a_command_line_of_the_same_settings(qed: Callable[..., Any]) -> None:
+    done = qed("doctor", "--fit", "qwen2.5-7b", *CARD, "--devices", 2)
+    program, method, *arguments = shlex.split(done.out.splitlines()[-1].removeprefix("# "))
+    assert (program, method) == ("qed", "grpo")
+    resolved = resolve_settings(method, arguments)
+    assert resolved.flags.ranks == 2
+    for path, value in yaml.safe_load(done.out).items():
+        section, name = path.split(".")
+        assert getattr(getattr(resolved.settings, section), name) == value
 
 
 def test_a_configuration_is_enough(qed: Callable[..., Any], tmp_path: Path) -> None:

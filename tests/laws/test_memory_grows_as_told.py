@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,8 +16,11 @@ from making import make_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3ForCausalLM
 
+from qed.config.phases import Settings
+from qed.config.resolve import resolve_settings
 from qed.config.settings import ModelSettings
 from qed.errors import UsageError
+from qed.loops.memory import plan_step
 from qed.models.load import SIZES
 from qed.models.lora import add_adapters
 from qed.models.shapes import KNOWN, ModelShape, build_shape, find_shape, measure_shape
@@ -161,7 +165,10 @@ plans = some.builds(
     optimizer=some.sampled_from(sorted(MOMENTS)),
     dtype=some.sampled_from(["float32", "bfloat16"]),
     precision=some.sampled_from(["float32", "bfloat16"]),
-    copies=some.integers(0, 2),
+    copies=some.integers(0, 1),
+    reference=some.sampled_from(["", "float32", "bfloat16"]),
+    reference_offload=some.booleans(),
+    offload_for_sampling=some.booleans(),
     on_cpu=some.booleans(),
 )
 
@@ -179,17 +186,22 @@ def test_more_work_takes_more_memory(shape: ModelShape, plan: StepPlan, more: in
 
 @given(shape=shapes, plan=plans, ranks=some.integers(2, 64))
 def test_what_is_divided_is_divided(shape: ModelShape, plan: StepPlan, ranks: int) -> None:
+    """Gradients only once they are summed; then they have the dtype of their weights."""
     one = estimate_training(shape, plan)
-    none, grads, full = (
-        estimate_training(shape, replace(plan, ranks=ranks, shard=shard)) for shard in ("none", "grads", "full")
-    )
-    assert none == one
-    for kind in (grads, full):
-        assert kind.parts["gradients"] == pytest.approx(one.parts["gradients"] / ranks, abs=1)
-        state = one.parts | one.host
-        assert (kind.parts | kind.host)["moments"] == pytest.approx(state["moments"] / ranks, abs=1)
-    assert grads.parts["weights"] == one.parts["weights"]
-    assert full.parts["weights"] == pytest.approx(one.parts["weights"] / ranks, abs=1)
+    state = one.parts | one.host
+    replicated = estimate_training(shape, replace(plan, ranks=ranks))
+    assert {**replicated.parts, "after": 0} == {**one.parts, "after": 0}
+    for shard, reduce in product(("grads", "full"), ("step", "microbatch")):
+        found = estimate_training(shape, replace(plan, ranks=ranks, shard=shard, reduce=reduce))
+        for part in {"weights", "moments", "float32 copies", "reference"} & set(state):
+            assert (found.parts | found.host)[part] == pytest.approx(state[part] / ranks, abs=1)
+        whole = reduce == "step" and plan.microbatches > 1
+        size = 4 if plan.dtype == "float32" or whole else 2
+        assert found.parts["gradients"] == pytest.approx(size * shape.weights / (1 if whole else ranks), abs=1)
+        gathered = (
+            shape.weights if shard == "grads" else min(2, shape.layers) * shape.layer_weights + shape.other_weights
+        )
+        assert found.parts["gathered"] == gathered * (2 if plan.dtype == "bfloat16" else 4)
 
 
 @given(
@@ -209,8 +221,40 @@ def test_a_full_fine_tune_of_seven_billion_fits_real_cards() -> None:
     def take(**changes: Any) -> Memory:
         return estimate_training(QWEN, replace(HUGE, **changes))
 
-    assert take(optimizer="adamw_offload").total < 40 * GB
-    assert take(optimizer="adamw_offload").host["moments"] == 8 * QWEN.weights
-    assert take(ranks=2, shard="full").total < 72 * GB
+    weights = QWEN.weights
+    offloaded = take(optimizer="adamw_offload")
+    assert offloaded.total < 60 * GB
+    assert (offloaded.parts["weights"], offloaded.parts["gradients"]) == (2 * weights, 4 * weights)
+    assert offloaded.host == {"moments": 8 * weights, "float32 copies": 4 * weights}
+    assert take(optimizer="adamw8bit").total > 90 * GB
     assert take(dtype="float32").total > 120 * GB
+    two = {"ranks": 2, "shard": "full", "tokens": 3072}
+    assert take(**two, reduce="microbatch").total < 72 * GB
+    assert take(**two, reduce="step").total > 80 * GB
     assert estimate_training(QWEN.with_adapters(16), HUGE).total < 30 * GB
+
+
+def test_what_is_offloaded_leaves_the_device() -> None:
+    """A reference model all the time, and the optimizer's state while the sampler runs; on a CPU neither moves."""
+    plan = replace(HUGE, reference="bfloat16", copies=1, reference_offload=True, offload_for_sampling=True)
+    sampler = SamplingPlan(64, 512, 1024, precision="bfloat16")
+    training, sampling = estimate_training(QWEN, plan), estimate_sampling(QWEN, sampler, plan)
+    assert training.host == {"reference": 2 * QWEN.weights}
+    moved = {"moments": 8, "float32 copies": 4, "initial weights": 2, "reference": 2}
+    assert sampling.host == {part: size * QWEN.weights for part, size in moved.items()}
+    here = replace(plan, on_cpu=True)
+    assert (estimate_training(QWEN, here).host, estimate_sampling(QWEN, sampler, here).host) == ({}, {})
+
+
+def test_the_estimate_reads_the_settings_of_ranks_and_precision() -> None:
+    given = ["--model.precision", "bfloat16", "--model.dtype", "bfloat16", "--model.reference_dtype", "float32"]
+    given += ["--parallel.shard", "full", "--parallel.reduce", "microbatch", "--algorithm.kl", "0.01"]
+    given += ["--learner.optimizer", "adamw_offload", "--model.reference_offload", "true", "--learner.batch_size", "8"]
+    settings = resolve_settings("grpo", [*given, "--sampling.max_tokens", "1025"]).settings
+    assert isinstance(settings, Settings)
+    plan = plan_step(QWEN, settings, 1024, 0, 0, "cuda", ranks=4)
+    assert (plan.dtype, plan.reference, plan.reference_offload) == ("bfloat16", "float32", True)
+    assert (plan.ranks, plan.shard, plan.reduce, plan.optimizer) == (4, "full", "microbatch", "adamw_offload")
+    assert (plan.tokens, plan.microbatches) == (4096, 1)  # the two rows of a rank
+    alone = plan_step(QWEN, settings, 1024, 0, 0, "cuda")
+    assert (alone.ranks, alone.tokens, alone.microbatches) == (1, 16384, 1)
