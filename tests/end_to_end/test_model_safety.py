@@ -142,11 +142,13 @@ def test_no_call_trusts_remote_code() -> None:
 
 
 def test_nothing_listens_on_a_network() -> None:
-    """No file of qed binds, listens or serves; the sockets that it has are pairs within a machine."""
+    """No file of qed listens or serves: its sockets are pairs within a machine, and the launcher keeps a port for the
+    ranks, at which torch listens. A run of one process opens none, see below."""
     for path, node in calls():
         called = ast.unparse(node.func).rpartition(".")[2]
         assert called not in {"bind", "listen", "create_server", "start_server", "serve_forever", "HTTPServer"} or (
-            path.name == "child.py" and called == "bind"  # a process to its parent's death
+            # A process to its parent's death; a socket that never listens.
+            called == "bind" and path.name in ("child.py", "launch.py")
         ), f"{path}: {ast.unparse(node)}"
 
 
