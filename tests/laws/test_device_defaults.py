@@ -134,9 +134,9 @@ def test_checkpointing_is_on_where_the_estimate_says_so() -> None:
     settings, origins = choose(shape=MIDDLE, card=small)
     assert settings.model.gradient_checkpointing
     assert "4,096 tokens" in origins["model.gradient_checkpointing"]
-    settings, origins = choose("--learner.tokens_per_microbatch", "16384", shape=HALF, card=small)
+    settings, origins = choose("--learner.tokens_per_microbatch", "32768", shape=HALF, card=small)
     assert settings.model.gradient_checkpointing
-    assert "16,384 tokens" in origins["model.gradient_checkpointing"]
+    assert "32,768 tokens" in origins["model.gradient_checkpointing"]
 
 
 @pytest.mark.parametrize("shape", [HALF, MIDDLE, SEVEN])
