@@ -1,7 +1,7 @@
 """Memory: what the estimate says that a run takes, against the peak of a real run on this machine's CPU.
 
     python benchmarks/memory.py
-    python benchmarks/memory.py --cases sft,grpo --ranks 2
+    python benchmarks/memory.py --cases sft,grpo --ranks 2 --shard full
 
 Each case is a whole run of qed in a process of its own, on a model with random weights. A run of a tiny model comes
 first, so that libraries, threads and workers are there. Measured is the peak resident memory of the second run
@@ -86,9 +86,10 @@ class Case:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
+PER_RANK = ("learner.batch_size", "sampling.problems_per_step")
 SFT = {"learner.batch_size": 8, "learner.tokens_per_microbatch": 1024}
 GRPO = {"sampling.problems_per_step": 2, "sampling.group_size": 6, "sampling.max_tokens": 96}
-GRPO |= {"learner.tokens_per_microbatch": 768}
+GRPO |= {"learner.tokens_per_microbatch": 640}  # which both micro-batches fill about equally
 CASES = {
     "sft": Case("sft", "medium", SFT),
     "sft large": Case("sft", "large", {**SFT, "learner.batch_size": 4, "learner.tokens_per_microbatch": 512}),
@@ -119,7 +120,7 @@ def main() -> None:
     rows, results = [head], []
     with tempfile.TemporaryDirectory() as place:
         for name in names:
-            case = replace(CASES[name], settings=CASES[name].settings | shared)
+            case = replace(CASES[name], settings=_widen(CASES[name].settings, args.ranks) | shared)
             result = run_case(case, Path(place), args.ranks, args.threads) | {"case": name}
             results.append(result)
             parts = ", ".join(f"{part} {size / MIB:.0f}" for part, size in result["parts"].items() if size >= MIB)
@@ -140,6 +141,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="threads of each process")
     parser.add_argument("--child", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def _widen(settings: dict[str, Any], ranks: int) -> dict[str, Any]:
+    """Give each rank the work of a single one."""
+    return {key: value * ranks if key in PER_RANK else value for key, value in settings.items()}
 
 
 def run_case(case: Case, place: Path, ranks: int, threads: int) -> dict[str, Any]:

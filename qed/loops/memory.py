@@ -26,7 +26,11 @@ def reserve_training(sampler: Sampler, learner: Learner) -> None:
     reference = learner.reference if isinstance(learner.reference, nn.Module) else None
     copies = [reference] if reference is not None and next(reference.parameters()).device == device else []
     copies += [learner.model] if learner.algorithm.restarts_each_step else []
-    sampler.reserved = count_training_bytes(learner.parameters, learner.settings) + sum(map(count_weight_bytes, copies))
+    taken = count_training_bytes(learner.parameters, learner.settings) + sum(map(count_weight_bytes, copies))
+    if learner.parallel.shards:
+        # The sampler reads complete weights, and the rank's share of them stays besides.
+        taken = (taken + count_weight_bytes(learner.model)) // learner.parallel.world
+    sampler.reserved = taken
 
 
 def estimate_memory(

@@ -26,7 +26,7 @@ EPILOG = """examples:
   qed doctor --fit Qwen/Qwen2.5-0.5B --lengths 200,800 --group 8 > fits.yaml && qed grpo fits.yaml --tasks gsm8k
   qed doctor --fit gsm8k-lora.yaml --lengths 200,800 --memory 24 learner.optimizer=adamw_offload
   qed doctor --fit qwen2.5-7b --device-memory 80
-  qed doctor --fit Qwen/Qwen2.5-7B --device-memory 80 --devices 2 --shard full --lengths 512,2048
+  qed doctor --fit Qwen/Qwen2.5-7B --device-memory 80 --devices 2 --lengths 512,2048
   qed doctor --tune new:small"""
 DEFAULT_LENGTHS = "32,32"  # of --tune, which needs no particular lengths
 COMPUTED_LENGTHS = "512,1024"  # of --fit with --device-memory
