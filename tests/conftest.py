@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -28,12 +29,23 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The matrix of faults and the commands of the pages take minutes: each is run when its marker is asked for."""
+    _name_groups(config, items)
     asked = config.getoption("markexpr")
     marks = [mark for mark in ON_DEMAND if mark not in asked]
     left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in marks)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+def _name_groups(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of a group belong to one worker, so that what they share is made once. pytest-xdist 3.8 appends the group's
+    name to an attribute that pytest 9.2 does not read."""
+    for item in items if getattr(config.option, "loadgroup", False) else ():
+        group = item.get_closest_marker("xdist_group")
+        identifier: Any = getattr(item, "_id", None)
+        if group is not None and identifier is not None and "@" not in item.name:
+            item._id = type(identifier).parse(f"{identifier}@{group.args[0]}")  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session", autouse=True)
