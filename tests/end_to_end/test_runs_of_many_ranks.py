@@ -56,7 +56,8 @@ def test_two_ranks_make_the_run_of_one(run: Callable[..., Path], name: str, shar
 @pytest.mark.parametrize("name", METHODS)
 def test_every_number_of_ranks_makes_the_run_of_one(run: Callable[..., Path], name: str, world: int) -> None:
     one = run(name, 1)
-    for shard in ("none", "grads", "full"):
+    # Two ranks make others above; every way to shard with every method is in laws/test_processes_share_a_step.py.
+    for shard in ("grads",) if world == 2 else ("none", "full"):
         other = run(name, world, "--parallel.shard", shard)
         assert measure_difference(one, other) < 1e-9, shard
 
