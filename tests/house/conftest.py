@@ -74,7 +74,7 @@ class Recipes:
     def named(self, name: str) -> Callable[..., dict[str, Any]]:
         """The stand-in of one recipe."""
 
-        def recipe(settings: Any, launch: Launch | None = None) -> dict[str, Any]:
+        def recipe(settings: Any, launch: Launch | None = None, *_: Any) -> dict[str, Any]:
             self.calls.append((name, settings, launch))
             return self.answer(settings)
 
