@@ -77,4 +77,6 @@ def test_a_signal_saves_the_run_and_leaves_no_process(
     if len(numbers) == 1 and code > 0:
         last = [each for each in read_events(out) if each["event"] == "interrupted"][-1]
         assert last["exit_code"] == code, words
-        assert (out / "checkpoints/LATEST").exists(), words
+        saved = int((out / "checkpoints/LATEST").read_text().strip().removeprefix("step_"))
+        assert saved >= 1
+        assert f"Stopped after step {saved} by " in last["reason"], words
