@@ -14,6 +14,7 @@ from making import make_model
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2ForCausalLM
 
+from qed.config.ranks_settings import ParallelSettings
 from qed.loops.profile import MEMORY, build_snapshot
 from qed.models.peak_flops import find_peak_flops, look_up_card
 from qed.training.batch import Batch, collate, cut_microbatches
@@ -103,7 +104,8 @@ def test_all_rows_are_spread_and_no_rank_has_much_more(
     source = random.Random(0)
     batch = collate([row for sizes in groups for row in build_group(source, sizes, 12)])
     cut = partial(cut_packed_microbatches if packed else cut_microbatches, together=1)
-    ranks = [Parallel(rank, world, shard=shard) for rank in range(world)]
+    settings = ParallelSettings(shard=shard)  # type: ignore[arg-type]
+    ranks = [Parallel(rank, world, settings=settings) for rank in range(world)]
     spread = [spread_microbatches(batch, cut, 10_000, rank, packed) for rank in ranks]
     assert sorted(row for parts in spread for rows in parts for row in rows) == list(range(len(batch)))
     if shard == "full":
