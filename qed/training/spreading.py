@@ -78,7 +78,9 @@ def _choose_cut(batch: Batch, cut: Cut, budget: int, cost: Cost, world: int) -> 
 
     Of equally good cuts the one with the fewest micro-batches wins.
     """
-    even = math.ceil(cost(range(len(batch))) / world)
+    rows = range(len(batch))
+    # Alone no row is padded, and together they compute a shared prompt once.
+    even = math.ceil(min(cost(rows), sum(cost([row]) for row in rows)) / world)
     budgets = dict.fromkeys([*(max(1, min(budget, math.ceil(share * even))) for share in SHARES), budget])
     best: tuple[tuple[float, int], list[list[int]], list[list[int]]] | None = None
     for tried in budgets:
