@@ -158,13 +158,15 @@ class Support:
 class Completion:
     """The output of a sampler: token ids, end token included, their log-probs, and why sampling stopped.
 
-    `support` is None if every token could be sampled at every position, or if it was not asked for.
+    `support` is None if every token could be sampled at every position, or if it was not asked for. `version` is that
+    of the weights that sampled it, where the sampler reports it.
     """
 
     tokens: Sequence[int]
     logps: Sequence[float]
     stop_reason: StopReason
     support: Support | None = None
+    version: int | None = None
 
     def __post_init__(self) -> None:
         """Store the tokens and log-probs as columns."""

@@ -17,7 +17,8 @@ from gpu_parts.report import Figures, Report
 from gpu_parts.shapes import LORA_RANK, Shape, describe, make_model, make_tokenizer
 from qed.algorithms.grpo import Grpo
 from qed.config.phases import Settings
-from qed.config.settings import DataSettings, LearnerSettings, ModelSettings, SamplingSettings
+from qed.config.sampling_settings import SamplingSettings
+from qed.config.settings import DataSettings, LearnerSettings, ModelSettings
 from qed.loops.device_defaults import Card, Surroundings, choose_device_defaults, estimate_peak, read_card
 from qed.loops.device_fit import measure_shape
 from qed.loops.memory import reserve_training

@@ -6,16 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from qed.config.ranks_settings import ClusterSettings, ParallelSettings
-from qed.config.settings import (
-    DataSettings,
-    EvaluationSettings,
-    LearnerSettings,
-    ModelSettings,
-    RunSettings,
-    SamplingSettings,
-    require,
-    shelf_field,
-)
+from qed.config.sampling_settings import EvaluationSettings, RolloutSettings, SamplingSettings
+from qed.config.settings import DataSettings, LearnerSettings, ModelSettings, RunSettings, require, shelf_field
 
 
 @dataclass(frozen=True)
@@ -29,6 +21,7 @@ class Settings:
     model: ModelSettings = field(default_factory=ModelSettings)
     data: DataSettings = field(default_factory=DataSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)
     learner: LearnerSettings = field(default_factory=LearnerSettings)
     parallel: ParallelSettings = field(default_factory=ParallelSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
@@ -78,6 +71,7 @@ class PipelineSettings:
     """Skip the RL phase and stop after SFT."""
     model: ModelSettings = field(default_factory=ModelSettings)
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)
     parallel: ParallelSettings = field(default_factory=ParallelSettings)
     cluster: ClusterSettings = field(default_factory=ClusterSettings)
     evaluation: EvaluationSettings = field(default_factory=EvaluationSettings)
@@ -103,6 +97,7 @@ class PipelineSettings:
             # `data.window` without a phase is given to both, and only SFT has windows.
             data=part.data if name == "sft" else replace(part.data, window=0),
             sampling=self.sampling,
+            rollout=self.rollout,
             learner=part.learner,
             parallel=self.parallel,
             cluster=self.cluster,

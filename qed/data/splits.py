@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from qed.config.reward_names import AUTO, parse_reward
-from qed.config.settings import DataSettings, EvaluationSettings
+from qed.config.sampling_settings import EvaluationSettings
+from qed.config.settings import DataSettings
 from qed.config.task_names import parse_task
 from qed.console.live import Console
 from qed.data import tasks

@@ -115,8 +115,8 @@ class StepProfiler:
             self.say(f"Warning: the profile could not be written: {error}. The run goes on without it.")
         else:
             self.say(
-                f"Profiled steps {self._began} to {self._last}: open {trace} at https://ui.perfetto.dev or "
-                f"chrome://tracing, and {memory.name} beside it at https://docs.pytorch.org/memory_viz."
+                f"Profiled steps {self._began} to {self._last}. Open {trace} at https://ui.perfetto.dev, and "
+                f"{memory.name} in the same folder at https://docs.pytorch.org/memory_viz."
             )
         finally:
             if self.device.type == "cuda":

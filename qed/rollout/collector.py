@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from qed.algorithms.base import Algorithm, ScoreFn, StepContext
-from qed.config.settings import SamplingSettings
+from qed.config.sampling_settings import SamplingSettings
 from qed.data.prompts.base import PromptTemplate
 from qed.guards.timer import StageTimer
 from qed.rewards.grader import Grader

@@ -45,10 +45,11 @@ class SharedSampler:
         """Generate one completion for each seed of each prompt; see `Sampler`."""
 
         def sample(part: Sequence[tuple[int, int]]) -> list[Completion]:
-            indices = list(dict.fromkeys(index for index, _ in part))
-            own = [[seeds[index][number] for other, number in part if other == index] for index in indices]
-            lengths = [[prefix_lengths[index] for index in indices]] if prefix_lengths else []
-            sampled = self.sampler.generate([prompts[index] for index in indices], own, sampling, *lengths)
+            own: dict[int, list[int]] = {}  # the seeds of this rank's answers, by prompt
+            for index, number in part:
+                own.setdefault(index, []).append(seeds[index][number])
+            lengths = [[prefix_lengths[index] for index in own]] if prefix_lengths else []
+            sampled = self.sampler.generate([prompts[index] for index in own], list(own.values()), sampling, *lengths)
             return [completion for completions in sampled for completion in completions]
 
         answers = [(index, number) for index, own in enumerate(seeds) for number in range(len(own))]

@@ -110,7 +110,8 @@ def _sample_members(
         for index, answer in zip(indices, answers, strict=True):
             require_support(answer, sampling)
             member = _append_completion(groups[group_index][index], answer, template, sampling)
-            groups[group_index][index] = replace(member, version=version)
+            sampled_by = version if answer.version is None else answer.version
+            groups[group_index][index] = replace(member, version=sampled_by)
 
 
 def start_group(

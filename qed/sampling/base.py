@@ -12,7 +12,7 @@ from typing import Protocol
 
 from torch import nn
 
-from qed.config.settings import SamplingSettings
+from qed.config.sampling_settings import SamplingSettings
 from qed.errors import UsageError
 from qed.types import Completion
 

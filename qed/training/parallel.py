@@ -322,9 +322,8 @@ def call_scores(model: nn.Module, scores: Callable[..., T], *arguments: Any, **o
 
 
 def _list_layers(body: nn.Module) -> list[nn.Module]:
-    """Return the blocks of a decoder: the modules of its longest list."""
-    lists = [list(module) for module in body.modules() if isinstance(module, nn.ModuleList)]
-    return max(lists, key=len, default=[])
+    """Return the blocks of a decoder: its first list of modules; the lists within a block, such as experts, follow."""
+    return next((list(module) for module in body.modules() if isinstance(module, nn.ModuleList)), [])
 
 
 def _has_half_weights(model: nn.Module) -> bool:

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.sft import Sft
 from qed.config.phases import Settings
-from qed.config.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings
+from qed.config.sampling_settings import EvaluationSettings, SamplingSettings
+from qed.config.settings import LearnerSettings, ModelSettings, RunSettings
 from qed.loops.train import train
 from qed.models import load
 from qed.runs.run import Launch, read_lines

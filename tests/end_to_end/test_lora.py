@@ -20,7 +20,8 @@ from transformers import AutoModelForCausalLM
 from qed.algorithms.grpo import Grpo
 from qed.algorithms.sft import Sft
 from qed.config.phases import Settings
-from qed.config.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings
+from qed.config.sampling_settings import EvaluationSettings, SamplingSettings
+from qed.config.settings import LearnerSettings, ModelSettings, RunSettings
 from qed.errors import ModelError, UsageError
 from qed.loops.train import train
 from qed.models import lora

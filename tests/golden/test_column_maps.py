@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from qed.config.resolve import resolve_settings
-from qed.config.settings import DataSettings, EvaluationSettings
+from qed.config.sampling_settings import EvaluationSettings
+from qed.config.settings import DataSettings
 from qed.config.task_names import parse_task
 from qed.data import tasks
 from qed.data.splits import choose_columns, load_problems

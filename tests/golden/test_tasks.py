@@ -16,7 +16,8 @@ from datasets import Dataset
 
 from qed.config.phases import PipelineSettings
 from qed.config.resolve import resolve_settings
-from qed.config.settings import DataSettings, EvaluationSettings
+from qed.config.sampling_settings import EvaluationSettings
+from qed.config.settings import DataSettings
 from qed.config.task_names import TaskName, parse_task
 from qed.data import tasks
 from qed.data.prompts import think_answer as think_answer_prompt

@@ -45,6 +45,7 @@ ORDER = [
     "evaluation",
     "report",
     "trackers",
+    "serving",
     "loops",
     "cluster",
     "doctor",
@@ -76,6 +77,8 @@ ROOMS = {
     "rich": ["console/"],
     "IPython": ["console/"],
     "pandas": ["api/"],
+    "starlette": ["serving/"],
+    "uvicorn": ["serving/"],
 }
 
 

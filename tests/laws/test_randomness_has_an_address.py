@@ -16,7 +16,8 @@ from making import make_model
 
 from qed.algorithms.grpo import Grpo
 from qed.config.phases import Settings
-from qed.config.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings
+from qed.config.sampling_settings import EvaluationSettings, SamplingSettings
+from qed.config.settings import LearnerSettings, ModelSettings, RunSettings
 from qed.errors import ModelError, UsageError
 from qed.loops.phase import Phase
 from qed.loops.train import train

@@ -19,7 +19,8 @@ from test_randomness_has_an_address import Killed, assert_same_run, small_run
 from qed.algorithms.base import StepContext
 from qed.algorithms.exgrpo import BUCKETS, ExGrpo
 from qed.algorithms.grpo import Grpo
-from qed.config.settings import LearnerSettings, SamplingSettings
+from qed.config.sampling_settings import SamplingSettings
+from qed.config.settings import LearnerSettings
 from qed.errors import DataError, Diverged
 from qed.loops.phase import Phase
 from qed.loops.train import train

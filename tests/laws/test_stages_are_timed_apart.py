@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from qed.algorithms.base import StepContext
 from qed.algorithms.dapo import Dapo
-from qed.config.settings import SamplingSettings
+from qed.config.sampling_settings import SamplingSettings
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import HangReport, watch
 from qed.rollout.collector import RolloutCollector

@@ -18,7 +18,7 @@ from qed.algorithms.grpo import Grpo
 from qed.algorithms.reinforce_plus_plus import ReinforcePlusPlus
 from qed.algorithms.remax import Remax
 from qed.config.resolve import resolve_settings
-from qed.config.settings import SamplingSettings
+from qed.config.sampling_settings import SamplingSettings
 from qed.data.splits import resolve_reward_names
 from qed.errors import UsageError
 from qed.rewards.base import load_reward

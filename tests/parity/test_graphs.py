@@ -24,7 +24,8 @@ from torch.utils._pytree import tree_leaves
 
 from qed.algorithms.grpo import Grpo
 from qed.config.phases import Settings
-from qed.config.settings import EvaluationSettings, LearnerSettings, ModelSettings, RunSettings, SamplingSettings
+from qed.config.sampling_settings import EvaluationSettings, SamplingSettings
+from qed.config.settings import LearnerSettings, ModelSettings, RunSettings
 from qed.loops.train import train
 from qed.models.lora import add_adapters
 from qed.randomness import derive_seed

@@ -1,0 +1,123 @@
+"""The settings of sampling: how answers are sampled in training and evaluations, by which sampler, how far ahead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qed.config.settings import require, shelf_field
+
+
+@dataclass(frozen=True)
+class SamplingSettings:
+    """How answers are sampled during training."""
+
+    problems_per_step: int = 16
+    """Problems sampled from in each step."""
+    group_size: int = 8
+    """Answers sampled per problem."""
+    temperature: float = 1.0
+    """Sampling temperature; it divides the logits, in sampling and in every log-prob."""
+    top_p: float = 1.0
+    """Sample from the smallest set of tokens with this total probability, and train on their renormalised log-probs."""
+    top_k: int = 0
+    """Sample from this many of the most likely tokens, and train on their renormalised log-probs; 0 or -1: from all."""
+    min_p: float = 0.0
+    """Sample from tokens with at least this share of the largest probability, and train on renormalised log-probs."""
+    max_tokens: int = 256
+    """Maximum length of an answer in tokens, end token included."""
+    min_tokens: int = 0
+    """Tokens that an answer has before its end token or stop string; until then these have probability 0."""
+    stop: tuple[str, ...] = ()
+    """Strings that end an answer, besides those of the prompt; they stay in the answer, also in evaluations."""
+    rows_per_batch: int = 128
+    """Maximum number of answers generated at the same time; limits the memory of the sampler."""
+    sampler: str = shelf_field("samplers", "native")
+    """The sampler: native is fast; hf works with any model; server samples at sampling.url; vllm starts one."""
+    url: tuple[str, ...] = ()
+    """Addresses of inference servers that run already, such as http://127.0.0.1:8000; for the sampler server."""
+    servers: int = 0
+    """Servers that the run starts: native ones (0 samples in the learner's process), or of vllm (0 starts one)."""
+    devices: tuple[str, ...] = ()
+    """Devices of the servers that the run starts, for example cuda:1,cuda:2; empty takes those the learner does not."""
+    colocate: bool = False
+    """Share the learner's device with the server: it sleeps while the learner updates, and wakes to sample."""
+    memory_share: float = 0.7
+    """Share of a device's memory that a vLLM server may take."""
+    request_seconds: float = 600.0
+    """Seconds without progress after which a request to a server is asked again, elsewhere if there are several."""
+    weights_folder: str = ""
+    """Folder through which servers get new weights; empty takes /dev/shm if it has room, else the run's folder."""
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values."""
+        require(self.problems_per_step >= 1, "sampling.problems_per_step must be at least 1.")
+        require(self.group_size >= 1, "sampling.group_size must be at least 1.")
+        require(self.temperature > 0, "sampling.temperature must be above 0; evaluation is greedy by itself.")
+        require(0 < self.top_p <= 1, "sampling.top_p must lie in (0, 1]; 1 keeps all tokens.")
+        require(self.top_k >= -1, "sampling.top_k must be a number of tokens; 0 or -1 keeps all.")
+        require(0 <= self.min_p < 1, "sampling.min_p must lie in [0, 1); 0 keeps all tokens.")
+        require(self.max_tokens >= 1, "sampling.max_tokens must be at least 1.")
+        require(0 <= self.min_tokens < self.max_tokens, "sampling.min_tokens must be 0 or more, below max_tokens.")
+        require(all(self.stop), "sampling.stop must not hold an empty string.")
+        require(self.rows_per_batch >= 1, "sampling.rows_per_batch must be at least 1.")
+        require(self.servers >= 0, "sampling.servers must not be negative.")
+        require(0 < self.memory_share < 1, "sampling.memory_share must lie in (0, 1).")
+        require(0 < self.request_seconds < float("inf"), "sampling.request_seconds must be a finite number above 0.")
+        asks = self.sampler == "server"
+        require(not self.url or asks, "sampling.url needs sampling.sampler=server, the sampler that asks a server.")
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """The evaluation, on problems that are never trained on."""
+
+    tasks: tuple[str, ...] = ()
+    """Held-out tasks; empty uses the test split of the training tasks, or holds out a part of them."""
+    problems: int = 200
+    """Number of problems per task, spread evenly over it."""
+    every: int = 0
+    """Evaluate every N steps, on the validation split if there is one; 0 evaluates only at the start and the end."""
+    samples: int = 1
+    """Answers sampled per problem, in addition to the greedy one."""
+    sampler: str = ""
+    """Sampler of evaluations during training: native or vllm in a process of its own, or server; empty: training's."""
+    url: tuple[str, ...] = ()
+    """Addresses of the servers that evaluate during training; for evaluation.sampler server."""
+    devices: tuple[str, ...] = ()
+    """Devices of the server that a run starts for its evaluations, for example cuda:1; empty takes a free one."""
+    at_start: bool = True
+    """Also evaluate the model before the first step."""
+    temperature: float | None = None
+    """Temperature of the sampled answers; null samples as in training."""
+    top_p: float | None = None
+    """Nucleus sampling of the sampled answers: the likeliest tokens of this total probability; null as in training."""
+    top_k: int | None = None
+    """Sample those answers from the K likeliest tokens, 0 from all; null as in training."""
+    min_p: float | None = None
+    """Sample no token below this share of the likeliest token's probability; null as in training."""
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values."""
+        require(self.problems >= 1, "evaluation.problems must be at least 1.")
+        require(self.every >= 0, "evaluation.every must not be negative.")
+        require(self.samples >= 0, "evaluation.samples must not be negative.")
+        require(self.sampler in ("", "native", "vllm", "server"), "evaluation.sampler must be native, vllm or server.")
+        given = bool(self.url) == (self.sampler == "server")
+        require(given, "evaluation.sampler=server and evaluation.url=ADDRESS belong together: give both or neither.")
+        hot = self.temperature is None or 0 < self.temperature < float("inf")
+        require(hot, "evaluation.temperature must be above 0; greedy answers are always sampled too.")
+        require(self.top_p is None or 0 < self.top_p <= 1, "evaluation.top_p must lie in (0, 1].")
+        require(self.top_k is None or self.top_k >= 0, "evaluation.top_k must not be negative.")
+        require(self.min_p is None or 0 <= self.min_p < 1, "evaluation.min_p must lie in [0, 1).")
+
+
+@dataclass(frozen=True)
+class RolloutSettings:
+    """How far sampling may run ahead of training."""
+
+    max_staleness: int = 0
+    """How many updates the policy that samples a step may be behind; 0 samples and trains in turn, 1 overlaps them."""
+
+    def __post_init__(self) -> None:
+        """Refuse invalid values."""
+        require(self.max_staleness >= 0, "rollout.max_staleness must not be negative.")
