@@ -110,15 +110,23 @@ class HFSampler:
         if not self.repeats:
             return sample_missing()
         while not call_if_it_fits(sample_missing):
-            if self.admitted <= 1:
-                raise QedError(
-                    "The device's memory does not hold the KV cache of a single answer. Shorter answers "
-                    "(sampling.max_tokens), model.precision=bfloat16 or model.dtype=bfloat16, or "
-                    "learner.offload_for_sampling=true take less."
-                )
-            self.rows_per_batch = self.admitted // 2
-            if self.on_fewer_rows is not None:
-                self.on_fewer_rows(self.rows_per_batch)
+            self.take_fewer_rows()
+
+    def take_fewer_rows(self) -> None:
+        """Sample half as many sequences at a time from now on, because memory has run out.
+
+        Raises:
+            QedError: a single sequence does not fit.
+        """
+        if self.admitted <= 1:
+            raise QedError(
+                "The device's memory does not hold the KV cache of a single answer. Shorter answers "
+                "(sampling.max_tokens), model.precision=bfloat16 or model.dtype=bfloat16, or "
+                "learner.offload_for_sampling=true take less."
+            )
+        self.rows_per_batch = self.admitted // 2
+        if self.on_fewer_rows is not None:
+            self.on_fewer_rows(self.rows_per_batch)
 
     @torch.no_grad()
     def stream(
