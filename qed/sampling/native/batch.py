@@ -151,6 +151,23 @@ class DecodingBatch:
         tokens: list[int] = sequences.tokens[row, : int(sequences.output_lens[row])].tolist()
         return tokens
 
+    def read_new(self, sent: Mapping[SequenceId, int]) -> dict[SequenceId, tuple[list[int], list[float]]]:
+        """Return tokens and log-probs of running answers after the first `sent`, of none that hold a stop string."""
+        sequences = self.running
+        if sequences is None or not sent:
+            return {}
+        lengths, finished = sequences.output_lens.tolist(), sequences.finished.tolist()
+        rows = [row for row, each in enumerate(sequences.ids) if each in sent and not finished[row]]
+        found = {}
+        for row in rows:
+            each, length = sequences.ids[row], lengths[row]
+            if find_stop(self.tokenizer, sequences, row, length, self.answers[each]) is not None:
+                sequences.finished[row] = True
+            elif length > sent[each]:
+                part = slice(sent[each], length)
+                found[each] = sequences.tokens[row, part].tolist(), sequences.logps[row, part].tolist()
+        return found
+
     def _append_tokens(self, scores: Tensor, first: int, groups: Sequence[Group]) -> None:
         """Sample the next token of the rows from `first` on, and mark those that finish."""
         rows = self.running
@@ -218,7 +235,7 @@ class DecodingBatch:
                 sequences.finished[row] = True
 
     def abort(self, ids: Sequence[SequenceId]) -> None:
-        """Give up sequences; their rows are freed at the next check."""
+        """Give up sequences; their rows are freed at the next check, or at once if no other is left."""
         sequences, given_up = self.running, set(ids) & self.answers.keys()
         if sequences is None or not given_up:
             return
@@ -226,6 +243,9 @@ class DecodingBatch:
             if each in given_up:
                 sequences.finished[row] = True
                 self._forget(row)
+                self.tops.pop(each, None)
+        if not self.answers:
+            self.running, self.unfinished = None, 0
 
     def _forget(self, row: int) -> None:
         """Drop what is kept of an answer beside its row."""
