@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -29,15 +30,23 @@ SHOWN = 200  # characters of a refusal in a message
 
 
 class RequestError(Exception):
-    """A request that has failed for good; the message says why."""
+    """A request that has failed for good; the message says why.
 
+    Args:
+        message: says why.
+        status: of the server's reply; 0 if there was none.
+        body: of the reply, as far as it is text.
+        passing: whether the same request may succeed later.
+        wait: seconds that the server asks to wait.
+    """
 
-class _PassingError(Exception):
-    """A failed attempt that may succeed when repeated, `wait` seconds later at the earliest."""
-
-    def __init__(self, message: str, wait: float = 0.0) -> None:
+    def __init__(self, message: str, status: int = 0, body: str = "", passing: bool = False, wait: float = 0.0) -> None:
         super().__init__(message)
-        self.wait = wait
+        self.status, self.body, self.passing, self.wait = status, body, passing, wait
+
+
+class _PassingError(RequestError):
+    """A failed attempt that may succeed when repeated, `wait` seconds later at the earliest."""
 
 
 @dataclass
@@ -87,9 +96,10 @@ class Endpoint:
                 return self._attempt(body)
             except _PassingError as error:
                 if attempt == self.attempts:
-                    raise RequestError(f"{error} ({attempt} attempts)") from error
+                    told = f"{error} ({attempt} attempts)" if attempt > 1 else str(error)
+                    raise RequestError(told, error.status, error.body, True, error.wait) from error
                 doubled = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
-                if self._closed.wait(max(doubled, error.wait)):
+                if self._closed.wait(max(doubled, min(LONGEST_WAIT, error.wait))):
                     break
         raise RequestError("the request was cancelled")
 
@@ -127,16 +137,24 @@ class Endpoint:
 
     def _read_reply(self, reply: http.client.HTTPResponse, text: bytes, late: bool) -> Any:
         name = urlsplit(self.url).netloc
+        body = text.decode(errors="replace")
         if reply.status in PASSING:
-            raise _PassingError(f"{name}: status {reply.status}", _read_wait(reply.getheader("Retry-After")))
+            wait = _read_wait(reply.getheader("Retry-After"))
+            raise _PassingError(f"{name}: status {reply.status}", reply.status, body, wait=wait)
         if not 200 <= reply.status < 300:
-            shown = " ".join(text[:SHOWN].decode(errors="replace").split())
-            raise RequestError(f"{name} refuses the request with status {reply.status}: {shown}")
+            shown = " ".join(body[:SHOWN].split())
+            raise RequestError(f"{name} refuses the request with status {reply.status}: {shown}", reply.status, body)
         if len(text) > MAX_BYTES:
             raise RequestError(f"{name}: the reply has more than {MAX_BYTES:,} bytes")
         try:
             return json.loads(text)
         except ValueError as error:
+            if text.lstrip()[:1] == b"<":
+                raise RequestError(
+                    f"{name}: the reply is not JSON but a web page; the address of an API usually ends in /v1",
+                    reply.status,
+                    body,
+                ) from error
             # A reply that the deadline has cut looks like this.
             reason = f"no whole reply within {self.seconds:g} s" if late else "the reply is not JSON"
             raise _PassingError(f"{name}: {reason}") from error
@@ -170,8 +188,9 @@ def _shut(connection: http.client.HTTPConnection) -> None:
 
 
 def _read_wait(header: str | None) -> float:
-    """Return the seconds that a server asks to wait; a date or nonsense counts as 0."""
-    try:
-        return min(LONGEST_WAIT, max(0.0, float(header or 0)))
-    except ValueError:
-        return 0.0
+    """Return the seconds that a server asks to wait, given as a number or as a date; nonsense counts as 0."""
+    with suppress(ValueError):
+        return max(0.0, float(header or 0))
+    with suppress(ValueError, TypeError):
+        return max(0.0, parsedate_to_datetime(header or "").timestamp() - time.time())
+    return 0.0
