@@ -126,7 +126,7 @@ def test_failed_and_refused_answers_are_recorded_and_only_the_failed_are_asked_a
         assert told["4"][:2] == ("refused", "error")
         assert "maximum context length is 8" in told["4"][2]
         assert told["5"][0] == "failed"
-        assert "status 500 (5 attempts)" in told["5"][2]
+        assert "status 500: {} (5 attempts)" in told["5"][2]
         broken.clear()
         asked.clear()
         again = ask(qed, url, problems, tmp_path / "o", "--concurrency", 1)
@@ -223,8 +223,8 @@ def test_a_model_that_names_its_limit_otherwise(qed: Qed, problems: Path, tmp_pa
 WRONG: dict[str, tuple[Reply, str]] = {
     "key": ((401, {"error": {"message": f"Incorrect key {KEY}"}}), "refuses the key in OPENAI_API_KEY (status 401"),
     "model": ((404, {"error": {"message": "no model m"}}), "has no model 'm'"),
-    "page": ((200, b"<!doctype html><title>Hello</title>"), "not JSON but a web page"),
-    "lost page": ((404, b"<html>not found</html>"), "answers with a web page (status 404)"),
+    "page": ((200, b"<!doctype html><title>Hello</title>"), "the reply is a web page (status 200)"),
+    "lost page": ((404, b"<html>not found</html>"), "the reply is a web page (status 404)"),
     "json": ((200, {"hello": 1}), "not that of an OpenAI-compatible endpoint"),
     "elsewhere": ((302, {}), "sends elsewhere"),
     "quota": ((429, {"error": {"message": "x", "code": "insufficient_quota"}}), "has no credit left"),
@@ -233,7 +233,7 @@ WRONG: dict[str, tuple[Reply, str]] = {
         "--extra '{\"temperature\": null}'",
     ),
     "overflow": ((400, {"error": {"message": "context is 8 tokens"}}), "none of the last 8 requests: context is 8"),
-    "down": ((503, {}), "status 503 (5 attempts)"),
+    "down": ((503, {}), "status 503: {} (5 attempts)"),
 }
 
 

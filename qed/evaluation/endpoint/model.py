@@ -7,15 +7,18 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from qed.errors import ModelError, UsageError
+from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.evaluation.endpoint.prompts import Api, EndpointPrompt, EndpointTemplate
-from qed.evaluation.endpoint.replies import EndpointAnswer, NotAnEndpointError, read_reply
+from qed.evaluation.endpoint.replies import EndpointAnswer, NotAnEndpointError, Refusal, read_reply
 from qed.guards.redaction import redact
-from qed.net.endpoint import FIRST_WAIT, LONGEST_WAIT, Endpoint, RequestError
+from qed.net.client import HttpClient, Reply, RequestError, check_address, read_reason
+from qed.net.endpoint import FIRST_WAIT, LONGEST_WAIT, PASSING
 from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
 
@@ -25,6 +28,8 @@ PATIENCE = 900.0  # seconds that a request waits for a rate limit in all
 MAX_SEED = 2**31 - 1  # some endpoints take no larger one
 RENAMED = {"max_tokens": "max_completion_tokens"}  # OpenAI's models that reason take only the second
 UNSUPPORTED = ("unsupported_parameter", "unsupported_value", "unknown_parameter", "unrecognized")
+LIST_SECONDS = 10.0  # for the list of an endpoint's models
+MAX_NAMED = 5  # of them that a message names
 SHOWN = 300  # characters of a refusal in a message
 
 
@@ -58,7 +63,9 @@ class EndpointSettings:
             raise UsageError("--model openai:NAME needs the model's name at the endpoint, such as openai:gpt-4.1-mini.")
         if self.concurrency < 1:
             raise UsageError("--concurrency must be at least 1.")
-        Endpoint(self.address, self.key_variable, self.seconds, self.attempts)
+        if not 0 < self.seconds < float("inf") or self.attempts < 1:
+            raise UsageError("A request needs a deadline above 0 seconds, and at least one attempt.")
+        check_address(self.address)
         _ = self.fields
 
     @property
@@ -122,8 +129,7 @@ class EndpointModel:
 
     def __post_init__(self) -> None:
         """Open the endpoint."""
-        settings = self.settings
-        self.endpoint = Endpoint(settings.address, settings.key_variable, settings.seconds, attempts=1)
+        self.client = HttpClient(self.settings.address, self.settings.key_variable)
 
     def ask(self, prompt: EndpointPrompt, address: tuple[int | str, ...]) -> EndpointAnswer:
         """Ask for one answer; `address` is that of its random numbers.
@@ -138,12 +144,15 @@ class EndpointModel:
             self._wait_for_limit()
             asked = self.build_request(prompt, address)
             try:
-                answer = read_reply(self.endpoint.post(asked), prompt, self.template)
-            except RequestError as error:
+                answer = read_reply(self._post(asked), prompt, self.template)
+            except Refusal as error:
                 if self._adapt(asked, error):
                     continue
                 if (given_up := self._wait_or_give_up(error, tried)) is not None:
                     return given_up
+            except NotAnEndpointError as error:
+                where, api = self.settings.place, self.settings.api
+                raise ModelError(f"{where}: {redact(str(error))}. Check --url, and --api {api}.") from error
             else:
                 self._answered.set()
                 return answer
@@ -170,10 +179,33 @@ class EndpointModel:
         body = {self.renamed.get(name, name): value for name, value in body.items()}
         return {name: value for name, value in {**body, **self.settings.fields}.items() if value is not None}
 
+    def _post(self, asked: Mapping[str, Any]) -> Any:
+        """Send a request, and return the JSON of its reply.
+
+        Raises:
+            Refusal: there was none, or its status is an error.
+            NotAnEndpointError: it is a web page.
+        """
+        try:
+            reply = self.client.request("POST", "", asked, seconds=self.settings.seconds)
+        except RequestError as error:
+            raise Refusal(str(error), passing=error.kind in ("refused", "timed out", "closed")) from error
+        if reply.body.lstrip()[:1] == b"<" and reply.status not in PASSING:
+            raise NotAnEndpointError(
+                f"the reply is a web page (status {reply.status}), not JSON; the address of an API usually ends in /v1"
+            )
+        if not 200 <= reply.status < 300:
+            told, text = f"status {reply.status}: {read_reason(reply.body)}", reply.body.decode(errors="replace")
+            raise Refusal(told, reply.status, text, reply.status in PASSING, _read_wait(reply))
+        try:
+            return json.loads(reply.body)
+        except ValueError as error:
+            raise Refusal("the reply is not JSON", passing=True) from error
+
     def close(self) -> None:
         """End all requests, also those that wait."""
         self._closed.set()
-        self.endpoint.close()
+        self.client.close()
 
     def _wait_for_limit(self) -> None:
         """Wait while the endpoint limits the rate; a request that came first may have been told so."""
@@ -181,13 +213,13 @@ class EndpointModel:
             if self._closed.wait(rest):
                 return
 
-    def _wait_or_give_up(self, error: RequestError, tried: _Tried) -> EndpointAnswer | None:
+    def _wait_or_give_up(self, error: Refusal, tried: _Tried) -> EndpointAnswer | None:
         """Wait for the next attempt, doubled each time or as the endpoint asks; return an answer if there is none.
 
         While the rate is limited, the requests of all threads wait.
 
         Raises:
-            RequestError: the model was closed.
+            Refusal: the model was closed.
         """
         told = self._explain(error)
         if not error.passing:
@@ -206,7 +238,7 @@ class EndpointModel:
             raise error
         return None
 
-    def _adapt(self, asked: Mapping[str, Any], error: RequestError) -> bool:
+    def _adapt(self, asked: Mapping[str, Any], error: Refusal) -> bool:
         """Return whether the next request differs, because the endpoint knows a field by another name."""
         detail = _read_detail(error.body)
         for name, other in RENAMED.items():
@@ -215,7 +247,7 @@ class EndpointModel:
                 return True
         return False
 
-    def _explain(self, error: RequestError) -> str:
+    def _explain(self, error: Refusal) -> str:
         """Return why a prompt is refused, in a line.
 
         Raises:
@@ -224,13 +256,6 @@ class EndpointModel:
         settings, detail = self.settings, _read_detail(error.body)
         told = redact(" ".join(str(detail.get("message") or error).split()))[:SHOWN]
         where, code = settings.place, str(detail.get("code") or detail.get("type") or "")
-        if isinstance(error, NotAnEndpointError) or (200 <= error.status < 300 and not error.passing):
-            raise ModelError(f"{where}: {told}. Check --url, and --api {settings.api}.")
-        if error.body.lstrip()[:1] == "<" and error.status >= 400 and not error.passing:
-            raise ModelError(
-                f"{where} answers with a web page (status {error.status}), not as an OpenAI-compatible endpoint: check "
-                "--url, which usually ends in /v1."
-            )
         if error.status == 401 or (error.status == 403 and not self._answered.is_set()):
             given = settings.key_variable and os.environ.get(settings.key_variable)
             advice = f"the key in {settings.key_variable}" if given else "a request without a key"
@@ -259,7 +284,27 @@ class EndpointModel:
 
     def _list_models(self) -> str:
         """Return a sentence with the endpoint's models; empty if it does not tell."""
-        return ""
+        base = self.settings.address.removesuffix(PATHS[self.settings.api])
+        client = HttpClient(base, self.settings.key_variable)
+        try:
+            listed = client.ask("GET", "/models", seconds=LIST_SECONDS)["data"]
+            names = [str(model["id"]) for model in listed]
+        except (RequestError, KeyError, TypeError):
+            return ""
+        finally:
+            client.close()
+        shown = suggest_nearest(self.settings.name, names) or f" There are: {', '.join(names[:MAX_NAMED])}."
+        return redact(shown) if names else ""
+
+
+def _read_wait(reply: Reply) -> float:
+    """Return the seconds that an endpoint asks to wait, given as a number or as a date; nonsense counts as 0."""
+    header = reply.headers.get("retry-after", "")
+    with suppress(ValueError):
+        return max(0.0, float(header))
+    with suppress(ValueError, TypeError):
+        return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
+    return 0.0
 
 
 def _read_detail(body: str) -> Mapping[str, Any]:

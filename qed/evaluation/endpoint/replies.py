@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qed.data.prompts.demonstrations import cut_at_stop
 from qed.evaluation.endpoint.prompts import EndpointPrompt, EndpointTemplate
-from qed.net.endpoint import PASSING, RequestError
+from qed.net.endpoint import PASSING
 from qed.types import StopReason
 
 End = Literal["answered", "refused", "failed"]
@@ -18,7 +19,23 @@ THOUGHT = ("<think>", "</think>")
 SHOWN = 200  # characters of a reply in a message
 
 
-class NotAnEndpointError(RequestError):
+class Refusal(Exception):
+    """A request without an answer; the message says why.
+
+    Args:
+        message: says why.
+        status: of the reply; 0 if there was none.
+        body: of the reply.
+        passing: whether the same request may succeed later.
+        wait: seconds that the endpoint asks to wait.
+    """
+
+    def __init__(self, message: str, status: int = 0, body: str = "", passing: bool = False, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.status, self.body, self.passing, self.wait = status, body, passing, wait
+
+
+class NotAnEndpointError(Exception):
     """A reply that no OpenAI-compatible endpoint gives."""
 
 
@@ -55,7 +72,8 @@ def read_reply(reply: Any, prompt: EndpointPrompt, template: EndpointTemplate) -
     """Read a reply.
 
     Raises:
-        RequestError: it is an error, or not that of such an endpoint.
+        Refusal: it is an error.
+        NotAnEndpointError: no such endpoint replies like this.
     """
     _raise_error(reply.get("error") if isinstance(reply, dict) else None)
     try:
@@ -116,7 +134,7 @@ def _raise_error(error: Any) -> None:
     told = error if isinstance(error, dict) else {"message": error}
     code = told.get("code")
     status = code if isinstance(code, int) else 400
-    raise RequestError(str(told.get("message"))[:SHOWN], status, str(error), status in PASSING)
+    raise Refusal(str(told.get("message"))[:SHOWN], status, json.dumps({"error": told}), status in PASSING)
 
 
 def _restore_stop(content: str, choice: Mapping[str, Any], finish: str, template: EndpointTemplate) -> str:
