@@ -11,7 +11,7 @@ from pathlib import Path
 from qed.cluster.ray_session import Session, require_shared
 from qed.config.phases import PipelineSettings, Settings
 from qed.errors import UsageError
-from qed.sampling.server.dialect import KEY_VARIABLE
+from qed.serving.placed import KEY_VARIABLE
 
 ENGINES = ("native", "vllm")  # samplers whose servers a run starts
 MEMORY = Path("/dev/shm")
@@ -32,8 +32,7 @@ def place_engines(settings: Settings | PipelineSettings, session: Session) -> En
     Raises:
         UsageError: the sampler asks no servers of the run, or the weights' folder is not one that all nodes share.
     """
-    cluster = settings.cluster
-    sampling = settings.rl.sampling if isinstance(settings, PipelineSettings) else settings.sampling
+    cluster, sampling = settings.cluster, settings.sampling
     if not cluster.engines:
         return None
     if sampling.sampler not in ENGINES:

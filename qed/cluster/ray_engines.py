@@ -25,9 +25,8 @@ from ray.exceptions import ActorDiedError, RayError
 from qed.cluster.placing import Engines
 from qed.cluster.ray_control import Job
 from qed.errors import QedError
-from qed.sampling.server.dialect import KEY_VARIABLE
 from qed.serving.gate import Gate
-from qed.serving.placed import Order, Places
+from qed.serving.placed import KEY_VARIABLE, Order, Places
 from qed.serving.processes import ServerProcess
 
 TOKEN = "QED_SERVE_TOKEN"  # environment variable of `qed serve`
@@ -144,8 +143,8 @@ class Relay:
         if not number:
             return
         urls = tuple(state.url if state.number == number else "" for state in self.states)
-        error = next((state.error for state in self.states if state.gone or state.number == number and state.error), "")
-        places = Places(len(self.hosts), self.places.shared, number, urls, error)
+        failed = (state.error for state in self.states if state.error and (state.gone or state.number == number))
+        places = Places(len(self.hosts), self.places.shared, number, urls, next(failed, ""))
         if places != self.places:
             self.places = places
             places.write(self.folder)

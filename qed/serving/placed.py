@@ -20,10 +20,10 @@ from qed.errors import QedError
 from qed.guards.signals import check_signals
 from qed.net.client import HttpClient, RequestError
 from qed.runs.run import write_whole
-from qed.sampling.server.dialect import KEY_VARIABLE
 from qed.serving.processes import ServerSpec, copy_environment
 
 FOLDER = "QED_PLACED_SERVERS"  # environment variable of a rank whose servers a cluster has placed
+KEY_VARIABLE = "QED_SERVER_KEY"  # environment variable with the key of servers
 WANTED, SERVERS = "wanted.json", "servers.json"
 START_SECONDS = 1_200.0  # until all servers must answer: vLLM compiles a large model for minutes
 HEALTH_SECONDS = 10.0
@@ -151,7 +151,7 @@ class PlacedServers:
             ready = places.number == order.number and places.urls and all(places.urls)
             return list(places.urls) if ready else None
 
-        return self._wait(find, f"The {self.count} servers on the cluster")
+        return self._wait(find, f"The {self.count} servers on the cluster", order.number)
 
     def restart(self, index: int, lost: str = "") -> str:
         """Return the address of a server that was lost once it answers again, there or elsewhere.
@@ -173,11 +173,13 @@ class PlacedServers:
 
         return self._wait(find, f"Server {index} on the cluster ({lost or 'lost'})")
 
-    def _wait(self, find: Callable[[], Found | None], name: str) -> Found:
+    def _wait(self, find: Callable[[], Found | None], name: str, number: str = "") -> Found:
+        """Wait until something is found, or an error is reported: of the order of this number, if one is given."""
         end = time.monotonic() + self.seconds
         while time.monotonic() < end:
-            if error := Places.read(self.folder).error:
-                raise QedError(f"{name}: {error}")
+            places = Places.read(self.folder)
+            if places.error and number in ("", places.number):
+                raise QedError(f"{name}: {places.error}")
             if (found := find()) is not None:
                 return found
             check_signals("servers")  # a model may take longer to load than the watchdog waits
