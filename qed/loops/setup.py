@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -82,6 +82,8 @@ class Setup:
     saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     profiler: StepProfiler | None = None  # of the steps of `run.profile`
+    # Set while a phase samples ahead: gives evaluations a sampler with the weights of the last complete step.
+    lend_sampler: Callable[[], AbstractContextManager[Sampler]] | None = None
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
     save_and_describe_exit: Callable[[], str] | None = None
 
