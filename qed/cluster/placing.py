@@ -11,7 +11,7 @@ from pathlib import Path
 from qed.cluster.ray_session import Session, require_shared
 from qed.config.phases import PipelineSettings, Settings
 from qed.errors import UsageError
-from qed.serving.placed import KEY_VARIABLE
+from qed.sampling.server.dialect import KEY_VARIABLE
 
 ENGINES = ("native", "vllm")  # samplers whose servers a run starts
 MEMORY = Path("/dev/shm")

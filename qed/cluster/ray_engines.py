@@ -25,8 +25,9 @@ from ray.exceptions import ActorDiedError, RayError
 from qed.cluster.placing import Engines
 from qed.cluster.ray_control import Job
 from qed.errors import QedError
+from qed.sampling.server.dialect import KEY_VARIABLE
 from qed.serving.gate import Gate
-from qed.serving.placed import KEY_VARIABLE, Order, Places
+from qed.serving.placed import Order, Places
 from qed.serving.processes import ServerProcess
 
 TOKEN = "QED_SERVE_TOKEN"  # environment variable of `qed serve`

@@ -20,10 +20,10 @@ from qed.errors import QedError
 from qed.guards.signals import check_signals
 from qed.net.client import HttpClient, RequestError
 from qed.runs.run import write_whole
+from qed.sampling.server.dialect import KEY_VARIABLE
 from qed.serving.processes import ServerSpec, copy_environment
 
 FOLDER = "QED_PLACED_SERVERS"  # environment variable of a rank whose servers a cluster has placed
-KEY_VARIABLE = "QED_SERVER_KEY"  # environment variable with the key of servers
 WANTED, SERVERS = "wanted.json", "servers.json"
 START_SECONDS = 1_200.0  # until all servers must answer: vLLM compiles a large model for minutes
 HEALTH_SECONDS = 10.0

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import pytest
 
 from qed.net.client import HttpClient, RequestError
+from qed.sampling.server.dialect import KEY_VARIABLE
 from qed.serving import processes
-from qed.serving.placed import KEY_VARIABLE, PlacedServers
+from qed.serving.placed import PlacedServers
 from qed.serving.processes import ServerSpec, copy_environment
 
 ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'qed[ray]'")
