@@ -91,11 +91,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class Present:
-    """What the servers have: a version in a folder, and the learner that made it, with its values of the probe."""
+    """What the servers have: a version in a folder, and the learner that made it, with its values of the probe.
+
+    `memory` is what the learner scores with.
+    """
 
     version: int
     folder: Path
     learner: Learner
+    memory: Memory
     values: Values
 
 
@@ -137,20 +141,23 @@ class WeightsSync:
             Stale: a server has reported the update as done, and has other weights.
             QedError: a server that is alive refuses the weights, or a dead one cannot be started again.
         """
-        with self._lock:
-            began = time.perf_counter()
-            folder = self._write(model, version)
-            written = time.perf_counter()
-            with self.parallel.gather_weights(model):
-                self.parallel.run_on_first(lambda: self._update_all(model, version, folder))
-            self.version = version
-            if self.note is not None and not self.parallel.is_first:
-                for server in self.servers:
-                    self.note(server, version, name_adapter(version) if self.kind == "adapter" else "")
-            self.figures = {
-                "sampler/write_seconds": written - began,
-                "sampler/update_seconds": time.perf_counter() - written,
-            }
+        folder = self._write(model, version)
+        with self.parallel.gather_weights(model):
+            self.parallel.run_on_first(lambda: self._update_all(self._read_learner(model, version, folder)))
+        self._finish(version)
+
+    def prepare(self, model: Any, version: int) -> Callable[[], None]:
+        """Write the model's weights, and return what loads them into all servers, from any thread; for one rank."""
+        present = self._read_learner(model, version, self._write(model, version))
+        for precision in (torch.float32, torch.bfloat16):  # the rounding, which the model will not tell any more
+            present.memory(self.probe, precision)
+        present.memory.close()
+
+        def load() -> None:
+            self._update_all(present)
+            self._finish(version)
+
+        return load
 
     def revive(self, server: Updated) -> None:
         """Start a dead server again, and load the present weights, before it gets work.
@@ -177,27 +184,42 @@ class WeightsSync:
 
     def _write(self, model: Any, version: int) -> Path:
         """Write the version on the first rank; the others take part in gathering."""
-        files = self.write(model)
-        if self.folder is None:
+        began = time.perf_counter()
+        files, folder = self.write(model), self.folder
+        if folder is None:
             files(Path(), self.parallel.rank)
-        return self.parallel.run_on_first(
-            lambda: self.folder.write(f"step_{version:06d}", version, self.kind, files)  # type: ignore[union-attr]
-        )
+        name = f"step_{version:06d}"
+        path = self.parallel.run_on_first(lambda: folder.write(name, version, self.kind, files) if folder else Path())
+        self.figures["sampler/write_seconds"] = time.perf_counter() - began
+        return path
 
-    def _update_all(self, model: Any, version: int, folder: Path) -> None:
-        """Update all servers side by side, and compare them one by one."""
+    def _read_learner(self, model: Any, version: int, folder: Path) -> Present:
+        """Compute the learner's values of the probe."""
         learner = self.build_learner(model)
         memory = Memory(learner.score)
-        learner = replace(learner, score=memory)
         values = tuple(memory(self.probe, learner.precision))
-        self.present = present = Present(version, folder, learner, values)
-        with ThreadPoolExecutor(len(self.servers), thread_name_prefix="weights") as pool:
-            futures = [pool.submit(self._exchange_or_restart, server, present) for server in self.servers]
-            while wait(futures, TICK).not_done:
-                check_signals("sync")  # each request has a deadline of its own
-        for server, future in zip(self.servers, futures, strict=True):
-            self._judge(server, present, future.result())
-        memory.close()
+        return Present(version, folder, replace(learner, score=memory), memory, values)
+
+    def _update_all(self, present: Present) -> None:
+        """Update all servers side by side, and compare them one by one."""
+        began = time.perf_counter()
+        with self._lock:
+            self.present = present
+            with ThreadPoolExecutor(len(self.servers), thread_name_prefix="weights") as pool:
+                futures = [pool.submit(self._exchange_or_restart, server, present) for server in self.servers]
+                while wait(futures, TICK).not_done:
+                    check_signals("sync")  # each request has a deadline of its own
+            for server, future in zip(self.servers, futures, strict=True):
+                self._judge(server, present, future.result())
+            present.memory.close()
+        self.figures["sampler/update_seconds"] = time.perf_counter() - began
+
+    def _finish(self, version: int) -> None:
+        """Let this rank know which version the servers have."""
+        self.version = version
+        if self.note is not None and not self.parallel.is_first:
+            for server in self.servers:
+                self.note(server, version, name_adapter(version) if self.kind == "adapter" else "")
 
     def _exchange_or_restart(self, server: Updated, present: Present) -> Reading:
         """Load weights into a server; if it is dead, start it again first."""
