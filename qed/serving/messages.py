@@ -9,9 +9,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
+from qed.config.settings import ModelSettings
+from qed.errors import QedError
 from qed.sampling.base import Sampling
 from qed.types import StopReason
+
+PauseMode = Literal["wait", "abort"]
+
+
+class EngineDied(QedError):
+    """The engine's process has ended; the message says how. Nothing that was asked of it will be answered."""
+
+
+class AnswerAborted(QedError):
+    """An answer that was given up because new weights come; the request can be sent again."""
+
+
+class PauseTimeout(QedError):
+    """Running answers have not ended within the deadline of a pause, so the engine is not paused."""
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """The model of an engine, and how it computes; the same values as in a learner's process give the same bits.
+
+    `model` names a Hugging Face folder, an adapter folder (which stays unmerged, so that later adapters replace it) or
+    a hub name, with device, precision, dtype and attention. `weights` is a folder of `Engine.update` to load on top,
+    whose version is `version`: with it an engine starts again where another one ended. `threads` 0 takes the physical
+    cores. `ends` are the tokens that end an answer; empty finds them, and `chat` is whether prompts are of a chat.
+    """
+
+    model: ModelSettings
+    rows_per_batch: int = 128
+    threads: int = 0
+    matmul_precision: str = "highest"
+    weights: str = ""
+    version: int = 0
+    chat: bool = True
+    ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,19 +67,26 @@ class EngineInfo:
     exact_logps: bool
     parameters: int
     handed_over: str | None = None
+    vocabulary: int = 0
+    rows_per_batch: int = 0
+    process: int = 0
 
 
 @dataclass(frozen=True)
 class Generation:
     """A request for one answer: token ids of the prompt, the seed of its random numbers, and how it is sampled.
 
-    `top_logps` is the number of most likely tokens to report at each position.
+    `top_logps` is the number of most likely tokens to report at each position. Without `stream` one `Progress` comes,
+    at the end. `ends` are the tokens that end this answer in place of the model's; with () it ends at its maximum
+    length or at a stop string alone.
     """
 
     prompt: Sequence[int]
     seed: int
     sampling: Sampling
     top_logps: int = 0
+    stream: bool = False
+    ends: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +94,8 @@ class Progress:
     """New tokens of an answer, their log-probs, and the most likely tokens at their positions with their log-probs.
 
     `stop_reason` is set in the last message of an answer; `version` is that of the weights that sampled it. Tokens
-    after the end of a stop string are never sent.
+    after the end of a stop string are never sent. `top` lists tokens that can be sampled, the most likely first; it is
+    empty unless `Generation.top_logps` asks for them.
     """
 
     tokens: Sequence[int]
@@ -84,6 +129,15 @@ class Scoring:
 
 
 @dataclass(frozen=True)
+class Scored:
+    """The log-probs of a row's output, and the most likely tokens at each position, as in `Progress`."""
+
+    logps: Sequence[float]
+    top: Sequence[Sequence[tuple[int, float]]] = ()
+    version: int = 0
+
+
+@dataclass(frozen=True)
 class EngineStats:
     """Counts since the start, and the present state of an engine."""
 
@@ -96,4 +150,57 @@ class EngineStats:
     steps: int = 0
     version: int = 0
     paused: bool = False
+    asleep: bool = False
     extra: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How many steps of a `Batch` have been computed so far."""
+
+    count: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """A request for new weights from a complete folder."""
+
+    folder: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A request to start nothing more, and to wait so many seconds for what runs, or to abort it."""
+
+    mode: PauseMode
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Abort:
+    """A request to give up another one; it is not answered."""
+
+    call: int
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A request without arguments."""
+
+    kind: Literal["check", "resume", "sleep", "wake", "stats", "stop"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a request has failed: the name of the error's class, and its message."""
+
+    kind: str
+    message: str
+
+
+Request = Generation | Batch | Scoring | Update | Pause | Abort | Plain
+Reply = Progress | Steps | Failure | EngineInfo | EngineStats | list[Scored] | list[list[object]] | None
+# What travels: the number of the call, and a request or a reply, several of them together.
+Requests = list[tuple[int, Request]]
+Replies = list[tuple[int, Reply]]

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from qed.cli import chat_session
+from qed.cli import chat_policy
+from qed.cli.chat_policy import PolicyPartner
 from qed.cli.chat_session import ChatSession
 from qed.data.prompts.base import PromptTemplate, load_leaf
 from qed.models.load import build_model
@@ -110,11 +111,12 @@ def talk(tokenizer: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
             return str(line)
 
         monkeypatch.setattr("builtins.input", read)
-        monkeypatch.setattr(chat_session, "_sample", speaker.speak)
-        monkeypatch.setattr(chat_session, "read_window", lambda _: window)
+        monkeypatch.setattr(chat_policy, "_sample", speaker.speak)
+        monkeypatch.setattr(chat_policy, "read_window", lambda _: window)
         conversation = converse(tokenizer, prompt)
         policy = SimpleNamespace(model=None, template=conversation.template, sampler=None)
-        session = ChatSession(policy, conversation, Sampling(1.0, 50, conversation.template.stop), 0, thinking)  # type: ignore[arg-type]
+        sampling = Sampling(1.0, 50, conversation.template.stop)
+        session = ChatSession(PolicyPartner(policy, conversation, sampling, 0), thinking)  # type: ignore[arg-type]
         session.interactive = True
         capsys.readouterr()
         session.run()
