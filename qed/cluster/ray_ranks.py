@@ -28,12 +28,13 @@ import ray.train
 from ray.train.backend import Backend, BackendConfig
 
 from qed.cluster.environment import share_cores
-from qed.cluster.launch import Rank, build_child_command, reserve_port
+from qed.cluster.launch import Rank
 from qed.cluster.ray_control import DONE, Orders, RankState, Start, choose_arguments, read_inode
 from qed.cluster.watch import TAIL
 from qed.errors import RankLost, UsageError
-from qed.guards.parents import LAUNCHER
+from qed.guards.parents import LAUNCHER, build_child_command
 from qed.guards.redaction import redact
+from qed.net.ports import reserve_port
 from qed.runs.folder import lock_folder
 from qed.runs.run import encode_line, write_bytes
 
