@@ -32,38 +32,6 @@ ALIVE = 10.0  # seconds in which a server says that it lives
 TICK = 0.5  # seconds between two looks at the threads
 
 
-class Updated(Probed, Protocol):
-    """What an update asks of a server; see `qed.sampling.server`."""
-
-    def alive(self, seconds: float) -> bool:
-        """Return whether it answers in time."""
-        ...
-
-    def pause(self, mode: str, seconds: float) -> None:
-        """Let answers in progress end (`wait`), or abort them (`abort`), and start no others."""
-        ...
-
-    def resume(self) -> None:
-        """Start answers again."""
-        ...
-
-    def load_weights(self, folder: Path, version: int) -> None:
-        """Load complete weights."""
-        ...
-
-    def load_adapter(self, name: str, folder: Path) -> None:
-        """Load adapters under a name, and sample with them from now on."""
-        ...
-
-    def clear_caches(self) -> None:
-        """Forget what earlier weights have computed."""
-        ...
-
-    def read_version(self) -> int:
-        """Return the version of the weights that it has."""
-        ...
-
-
 class Memory:
     """The learner's scores of a version, computed once; after `close` those that are not known are 0.
 
