@@ -13,7 +13,7 @@ import select
 import ssl
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -92,7 +92,7 @@ class HttpClient:
         *,
         seconds: float,
         max_bytes: int = MAX_BYTES,
-        scope: CancelScope | None = None,
+        scopes: Sequence[CancelScope] = (),
     ) -> Reply:
         """Send a request and return the reply, whatever its status.
 
@@ -102,13 +102,13 @@ class HttpClient:
             content: is sent as JSON; None sends nothing.
             seconds: deadline, from connecting to the last byte.
             max_bytes: of the reply's body.
-            scope: cancels the request.
+            scopes: any of them cancels the request.
 
         Raises:
             RequestError: there was no whole reply.
         """
         deadline = Deadline(seconds, seconds)
-        with self._exchange(method, path, content, deadline, scope) as reply:
+        with self._exchange(method, path, content, deadline, scopes) as reply:
             body = reply.read(max_bytes + 1)
             if len(body) > max_bytes:
                 raise RequestError(f"{self.name}: the reply has more than {max_bytes:,} bytes", "invalid")
@@ -124,14 +124,14 @@ class HttpClient:
         *,
         seconds: float,
         max_bytes: int = MAX_BYTES,
-        scope: CancelScope | None = None,
+        scopes: Sequence[CancelScope] = (),
     ) -> Any:
         """Send a request and return the JSON of its reply, None if it has no body; see `request`.
 
         Raises:
             RequestError: there was no whole reply, its status is an error, or it is not JSON.
         """
-        reply = self.request(method, path, content, seconds=seconds, max_bytes=max_bytes, scope=scope)
+        reply = self.request(method, path, content, seconds=seconds, max_bytes=max_bytes, scopes=scopes)
         self._require_success(reply.status, reply.body)
         if not reply.body:
             return None
@@ -148,7 +148,7 @@ class HttpClient:
         silence: float,
         seconds: float = float("inf"),
         max_bytes: int = MAX_BYTES,
-        scope: CancelScope | None = None,
+        scopes: Sequence[CancelScope] = (),
     ) -> Iterator[bytes]:
         """Post a request and yield the lines of its reply while they come; closing the iterator ends the request.
 
@@ -158,13 +158,13 @@ class HttpClient:
             silence: the most seconds in which nothing comes.
             seconds: the most seconds altogether.
             max_bytes: of a line.
-            scope: cancels the request.
+            scopes: any of them cancels the request.
 
         Raises:
             RequestError: the status is an error, a line is too long, or the connection ends before the reply does.
         """
         deadline = Deadline(silence, min(seconds, threading.TIMEOUT_MAX))
-        with self._exchange("POST", path, content, deadline, scope) as reply:
+        with self._exchange("POST", path, content, deadline, scopes) as reply:
             if not 200 <= reply.status < 300:
                 self._require_success(reply.status, reply.read(MAX_BYTES))
             line = bytearray()
@@ -190,11 +190,11 @@ class HttpClient:
 
     @contextmanager
     def _exchange(
-        self, method: str, path: str, content: Any, deadline: Deadline, scope: CancelScope | None
+        self, method: str, path: str, content: Any, deadline: Deadline, scopes: Sequence[CancelScope]
     ) -> Iterator[http.client.HTTPResponse]:
         """Send a request and yield its reply; a connection is kept if the reply was read to its end."""
         body = None if content is None else json.dumps(content).encode()
-        scopes = (self.scope, scope) if scope else (self.scope,)
+        scopes = (self.scope, *scopes)
         keeper.add(deadline)
         connection: http.client.HTTPConnection | None = None
         reply: http.client.HTTPResponse | None = None
