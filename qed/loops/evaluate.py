@@ -18,7 +18,7 @@ from qed.guards.signals import check_signals
 from qed.loops.setup import Setup
 from qed.rollout.stages import grade, sample
 from qed.runs.run import Row
-from qed.sampling.base import Sampling, build_sampling
+from qed.sampling.base import Sampling, build_sampling, load_remote
 from qed.types import Problem, Request
 
 
@@ -30,6 +30,7 @@ def evaluate(
     Returns:
         for each task and decoding (`greedy`, `sampled`) the figures of `summarize`.
     """
+    load_remote(setup.sampler, setup.model, step)  # an offline phase does so only here
     summaries: dict[str, dict[str, dict[str, Any]]] = {}
     template = setup.materials[-1].template
     decodings = list_decodings(settings, template.stop)

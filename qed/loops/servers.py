@@ -17,7 +17,7 @@ import torch
 
 from qed.config.phases import Settings
 from qed.console.live import Console
-from qed.errors import QedError, UsageError
+from qed.errors import UsageError
 from qed.loops.server_places import (
     build_native_command,
     choose_devices,
@@ -25,12 +25,20 @@ from qed.loops.server_places import (
     require_fit,
     share_threads,
 )
-from qed.models import load, lora
+from qed.models import load
 from qed.models.precision import read_precision
 from qed.models.save import ModelFiles
 from qed.rollout.policy import Policy
 from qed.rollout.probe import Learner, build_probe
-from qed.rollout.weights_folder import Format, WeightsFolder, Writes, choose_place, write_adapter, write_base, write_full
+from qed.rollout.weights_folder import (
+    Format,
+    WeightsFolder,
+    Writes,
+    choose_place,
+    write_adapter,
+    write_base,
+    write_full,
+)
 from qed.rollout.weights_sync import WeightsSync
 from qed.runs.run import Run
 from qed.sampling.server.dialect import Server
@@ -58,14 +66,13 @@ class RunServers:
     """The servers of a run; as a context manager it ends those that it has started, and removes their weights.
 
     Args:
-        settings: of the phase that samples.
         run: for logs and events.
         console: for messages.
         parallel: the ranks; the first one starts the servers and gives them weights.
     """
 
-    def __init__(self, settings: Settings, run: Run, console: Console, parallel: Parallel) -> None:
-        self.settings, self.run, self.console, self.parallel = settings, run, console, parallel
+    def __init__(self, run: Run, console: Console, parallel: Parallel) -> None:
+        self.run, self.console, self.parallel = run, console, parallel
         self.processes: list[ServerProcess] = []
         self.folder: WeightsFolder | None = None
         self.sync: WeightsSync | None = None
@@ -79,11 +86,14 @@ class RunServers:
     ) -> None:
         self._stack.close()
 
-    def connect(self, policy: Policy, problems: Sequence[Problem], device: torch.device, version: int) -> None:
+    def connect(
+        self, policy: Policy, settings: Settings, problems: Sequence[Problem], device: torch.device, version: int
+    ) -> None:
         """Start the servers that the settings ask for, and let the policy sample on them; else change nothing.
 
         Args:
             policy: of the run.
+            settings: of the phase that samples.
             problems: whose prompts make the probe.
             device: of the learner.
             version: the step of its weights.
@@ -92,7 +102,8 @@ class RunServers:
             UsageError: the servers do not fit the model or the machine.
             QedError: a server does not start.
         """
-        count, urls = starts_servers(self.settings), self.settings.sampling.url
+        self.settings = settings
+        count, urls = starts_servers(settings), settings.sampling.url
         if count and not isinstance(policy.sampler, ServerSampler):
             policy.sampler = self._build_sampler(policy)
         sampler = policy.sampler
@@ -117,9 +128,7 @@ class RunServers:
         sampling, template = self.settings.sampling, policy.template
         ends = load.find_end_ids(policy.model, policy.tokenizer, template.leaf.CHAT)
         precision = read_precision(self.settings.model)
-        return ServerSampler(
-            policy.tokenizer, ends, sampling.rows_per_batch, precision, sampling.request_seconds
-        )
+        return ServerSampler(policy.tokenizer, ends, sampling.rows_per_batch, precision, sampling.request_seconds)
 
     def _open_folder(self, model: Any, local: bool) -> None:
         """Make the folder for the weights, on the first rank."""
@@ -144,7 +153,9 @@ class RunServers:
 
     def _write_start(self, policy: Policy, version: int) -> None:
         """Write the model that servers start from: the present weights, or those that adapters are added to."""
-        files = write_base(policy.model, policy.tokenizer, self._dtype) if self._kind == "adapter" else self._write(policy)
+        files = (
+            write_base(policy.model, policy.tokenizer, self._dtype) if self._kind == "adapter" else self._write(policy)
+        )
         name = BASE if self._kind == "adapter" else f"step_{version:06d}"
         folder = self.folder
         if folder is None:
@@ -194,16 +205,39 @@ class RunServers:
         """Give the sampler what loads weights into its servers, and what brings a lost one back."""
         prompts = [tuple(policy.template.tokens(policy.template.prompt(each))) for each in problems[:PROBED]]
         window = min(load.read_window(policy.model), *(server.capabilities.window for server in sampler.servers))
+        precision = read_precision(self.settings.model)
+        rounding = sampler.rounding = self._find_rounding(sampler)
         self.sync = WeightsSync(
             sampler,
             self.folder,
-            write=self._choose_writer(policy),
+            write=lambda model: write_adapter(model) if self._kind == "adapter" else self._write(policy),
             kind=self._kind,
-            build_learner=self._build_learner(sampler),
+            build_learner=lambda model: Learner(score_with(model, 1.0), precision, rounding),
             probe=build_probe(prompts, window),
             parallel=self.parallel,
-            restart=self.restart if restarts else None,
+            restart=self._restart if restarts else None,
         )
         sampler.sync = self.sync
         sampler.on_lost = self.sync.revive if restarts else None
         sampler.on_return = self.sync.catch_up
+
+    def _find_rounding(self, sampler: ServerSampler) -> torch.dtype | None:
+        """Return the precision of the servers where it is not the learner's."""
+        found = {server.capabilities.precision for server in sampler.servers}
+        if found == {self.settings.model.precision}:
+            return None
+        if self.settings.sampling.sampler == "vllm":  # started in the learner's precision, but for float64
+            return torch.float32 if self.settings.model.precision == "float64" else None
+        return torch.float32 if found == {"float32"} else torch.bfloat16
+
+    def _restart(self, server: Server) -> Server:
+        """Start the process of a server again, and return the server in its place."""
+        assert self.sync is not None
+        sampler = self.sync.sampler
+        number = sampler.servers.index(server)
+        process = self.processes[number]
+        self.console.say(f"{server.url} is lost, and is started again; its log is {process.log}.")
+        process.restart()
+        self.run.event("server_restarted", server=number, before=server.url, url=process.url, log=str(process.log))
+        sampler.replace_server(number, process.url)
+        return sampler.servers[number]

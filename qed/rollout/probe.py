@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, cycle, islice
 from statistics import fmean
-from typing import Any, Protocol
 
 import torch
 
 from qed.errors import QedError
 from qed.rollout.sampler_check import PromptTokens, compare_logps
 from qed.sampling.base import Sampling
+from qed.sampling.server.dialect import Job, Server
 from qed.training.scoring import Score
-from qed.types import Completion, Problem, Rollout
+from qed.types import Problem, Rollout
 
 # The tokens before and within the scored part. Engines cache blocks of 16 to 128 tokens, so the longest spans some.
 LENGTHS = ((6, 10), (32, 32), (240, 48))
@@ -36,28 +36,6 @@ Values = tuple[tuple[float, ...], ...]  # the log-probs of some rows
 
 class Stale(QedError):
     """A server that is alive, but has not taken the weights that it was sent."""
-
-
-class Probed(Protocol):
-    """What the probe asks of a server."""
-
-    url: str
-
-    def score(
-        self, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], temperature: float
-    ) -> list[Any]:
-        """Return the log-probs of outputs that follow prompts."""
-        ...
-
-    def complete_batch(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int]],
-        sampling: Sampling,
-        prefix_lengths: Sequence[int] = (),
-    ) -> list[list[Completion]]:
-        """Sample one completion for each seed of each prompt."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -94,7 +72,7 @@ def build_probe(prompts: Sequence[PromptTokens], window: int) -> list[Rollout]:
     return list(rows.values())
 
 
-def read_probe(server: Probed, rows: Sequence[Rollout]) -> Reading:
+def read_probe(server: Server, rows: Sequence[Rollout]) -> Reading:
     """Ask a server for its score of the probe's rows, a greedy answer to each, and its score of these answers.
 
     Raises:
@@ -102,12 +80,12 @@ def read_probe(server: Probed, rows: Sequence[Rollout]) -> Reading:
     """
     values = _read_values(server, rows)
     prompts = [(*row.prompt, *row.output) for row in rows]
-    answers = list(chain(*server.complete_batch(prompts, [[0]] * len(prompts), GREEDY)))
+    answers = list(chain(*server.complete(Job(prompts, [[0]] * len(prompts), GREEDY), lambda: None)))
     greedy = [_build_row(prompt, answer.tokens, answer.logps) for prompt, answer in zip(prompts, answers, strict=True)]
     return Reading(values, greedy, _read_values(server, greedy))
 
 
-def require_reading(server: Probed, version: int, reading: Reading, rows: Sequence[Rollout], learner: Learner) -> None:
+def require_reading(server: Server, version: int, reading: Reading, rows: Sequence[Rollout], learner: Learner) -> None:
     """Compare what a server has computed with the learner, and its cache with its own score.
 
     Args:
@@ -141,7 +119,7 @@ def require_reading(server: Probed, version: int, reading: Reading, rows: Sequen
         )
 
 
-def require_change(server: Probed, version: int, values: Sequence[Values], learner: Sequence[Values]) -> None:
+def require_change(server: Server, version: int, values: Sequence[Values], learner: Sequence[Values]) -> None:
     """Refuse a server whose values have the same bits as before an update that has moved the learner's.
 
     Args:
@@ -163,7 +141,7 @@ def require_change(server: Probed, version: int, values: Sequence[Values], learn
         )
 
 
-def _read_values(server: Probed, rows: Sequence[Rollout]) -> Values:
+def _read_values(server: Server, rows: Sequence[Rollout]) -> Values:
     logps = server.score([row.prompt for row in rows], [row.output for row in rows], 1.0)
     if [len(row.output) for row in rows] != [*map(len, logps)] or not all(map(math.isfinite, chain(*logps))):
         raise Stale(f"{server.url} computes log-probs of a fixed probe that are missing or not finite: {logps}"[:300])

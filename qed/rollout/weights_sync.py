@@ -14,14 +14,16 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from qed.errors import QedError
 from qed.guards.signals import check_signals
-from qed.rollout.probe import Learner, Probed, Reading, Stale, Values, read_probe, require_change, require_reading
+from qed.rollout.probe import Learner, Reading, Stale, Values, read_probe, require_change, require_reading
 from qed.rollout.weights_folder import Format, WeightsFolder, Writes
+from qed.sampling.server.dialect import NotDrained, Server, ServerLost
+from qed.sampling.server.sampler import ServerSampler
 from qed.training.parallel import ALONE, Parallel
 from qed.training.scoring import Score
 from qed.types import Rollout
@@ -29,6 +31,7 @@ from qed.types import Rollout
 ADAPTER = "qed"  # the name of the adapters that servers get; each version of them is another one, qed@12
 WAIT = 60.0  # seconds until answers in progress are aborted and asked again
 ALIVE = 10.0  # seconds in which a server says that it lives
+ATTEMPTS = 3  # to reach a server that was lost while it took weights
 TICK = 0.5  # seconds between two looks at the threads
 
 
@@ -76,30 +79,28 @@ class WeightsSync:
     """The updates of a run's servers: a callable of the model and the version, for `ServerSampler.sync`.
 
     Args:
-        servers: of the sampler.
+        sampler: whose servers get the weights.
         folder: of the versions; None on other ranks than the first.
         write: returns what writes a model's version.
         kind: complete weights or adapters.
         build_learner: returns how the learner computes with a model.
         probe: the rows of the probe.
         parallel: the ranks; the first one talks to the servers.
-        restart: starts a dead server again; None where servers are not the run's own.
-        note: tells the servers of another rank which version and which adapters they have.
+        restart: starts a dead server again and returns it; None where servers are not the run's own.
     """
 
-    servers: Sequence[Updated]
+    sampler: ServerSampler
     folder: WeightsFolder | None
     write: Callable[[Any], Writes]
     kind: Format
     build_learner: Callable[[Any], Learner]
     probe: Sequence[Rollout]
     parallel: Parallel = ALONE
-    restart: Callable[[Updated], None] | None = None
-    note: Callable[[Updated, int, str], None] | None = None
+    restart: Callable[[Server], Server] | None = None
     version: int | None = None  # that the servers have; None before the first update
     present: Present | None = None  # on the first rank
     figures: dict[str, float] = field(default_factory=dict)  # of the last update, for the metrics
-    _before: dict[int, tuple[Values, Values]] = field(default_factory=dict)  # the server's and the learner's, by server
+    _before: dict[Server, tuple[Values, Values]] = field(default_factory=dict)  # the server's and the learner's
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __call__(self, model: Any, version: int) -> None:
@@ -127,19 +128,17 @@ class WeightsSync:
 
         return load
 
-    def revive(self, server: Updated) -> None:
+    def revive(self, server: Server) -> None:
         """Start a dead server again, and load the present weights, before it gets work.
 
         Raises:
             QedError: it does not start, or does not take the weights.
         """
         with self._lock:
-            if self._is_present(server):  # an update has found it dead meanwhile
-                return
-            self._restart(server)
-            self.catch_up(server)
+            if not self._is_present(server):  # an update may have found it dead meanwhile
+                self.catch_up(self._restart(server, "it does not answer"))
 
-    def catch_up(self, server: Updated) -> None:
+    def catch_up(self, server: Server) -> None:
         """Load the present weights into a server that was out of reach, before it gets work again.
 
         Raises:
@@ -147,8 +146,8 @@ class WeightsSync:
         """
         with self._lock:
             if self.present is not None:
-                self._before.pop(id(server), None)
-                self._judge(server, self.present, self._exchange(server, self.present))
+                self._before.pop(server, None)
+                self._judge(*self._exchange_or_restart(server, self.present), self.present)
 
     def _write(self, model: Any, version: int) -> Path:
         """Write the version on the first rank; the others take part in gathering."""
@@ -173,52 +172,56 @@ class WeightsSync:
         began = time.perf_counter()
         with self._lock:
             self.present = present
-            with ThreadPoolExecutor(len(self.servers), thread_name_prefix="weights") as pool:
-                futures = [pool.submit(self._exchange_or_restart, server, present) for server in self.servers]
+            with ThreadPoolExecutor(len(self.sampler.servers), thread_name_prefix="weights") as pool:
+                futures = [pool.submit(self._exchange_or_restart, each, present) for each in self.sampler.servers]
                 while wait(futures, TICK).not_done:
                     check_signals("sync")  # each request has a deadline of its own
-            for server, future in zip(self.servers, futures, strict=True):
-                self._judge(server, present, future.result())
+            for future in futures:
+                self._judge(*future.result(), present)
             present.memory.close()
         self.figures["sampler/update_seconds"] = time.perf_counter() - began
 
     def _finish(self, version: int) -> None:
         """Let this rank know which version the servers have."""
         self.version = version
-        if self.note is not None and not self.parallel.is_first:
-            for server in self.servers:
-                self.note(server, version, name_adapter(version) if self.kind == "adapter" else "")
+        for server in () if self.parallel.is_first else self.sampler.servers:
+            server.version = version
+            server.adapter = name_adapter(version) if self.kind == "adapter" else None
 
-    def _exchange_or_restart(self, server: Updated, present: Present) -> Reading:
-        """Load weights into a server; if it is dead, start it again first."""
+    def _exchange_or_restart(self, server: Server, present: Present) -> tuple[Server, Reading]:
+        """Load weights into a server; if it is lost, wait for it or start it again first."""
+        for _ in range(ATTEMPTS):
+            try:
+                return server, self._exchange(server, present)
+            except ServerLost as error:
+                server = self._bring_back(server, error)
+        raise QedError(f"{server.url} was lost {ATTEMPTS} times while it took the weights of step {present.version}.")
+
+    def _bring_back(self, server: Server, error: ServerLost) -> Server:
+        """Return a lost server once it answers; one of the run that does not is started again."""
+        waits = self.restart is None or error.kind == "busy"
+        end = time.monotonic() + (self.sampler.seconds if waits else 0.0)
+        while not _is_alive(server):
+            if time.monotonic() >= end:
+                return self._restart(server, str(error))
+            time.sleep(TICK)
+        return server
+
+    def _exchange(self, server: Server, present: Present) -> Reading:
+        """Load weights into a server, and read the probe.
+
+        Raises:
+            ServerLost: it did not answer.
+            Stale: it has other weights.
+            QedError: it refuses the weights.
+        """
         try:
-            return self._exchange(server, present)
-        except Stale:
-            raise
+            self._load(server, present)
         except QedError as error:
-            if _is_alive(server):
-                raise QedError(
-                    f"{server.url} has not taken the weights of step {present.version}: {error} It goes on with its "
-                    "older weights, so the run ends here; resume it once the server takes new ones."
-                ) from error
-        self._restart(server)
-        self._before.pop(id(server), None)
-        return self._exchange(server, present)
-
-    def _exchange(self, server: Updated, present: Present) -> Reading:
-        """Load weights into a server, and read the probe."""
-        _pause(server)
-        try:
-            if self.kind == "adapter":
-                server.load_adapter(name_adapter(present.version), present.folder)
-            else:
-                server.load_weights(present.folder, present.version)
-            server.clear_caches()
-        except BaseException:
-            with suppress(QedError):
-                server.resume()
-            raise
-        server.resume()
+            raise QedError(
+                f"{server.url} has not taken the weights of step {present.version}: {error} It goes on with its older "
+                "weights, so the run ends here; resume it once the server takes new ones."
+            ) from error
         has = server.read_version()
         if has != present.version:
             raise Stale(
@@ -227,26 +230,40 @@ class WeightsSync:
             )
         return read_probe(server, self.probe)
 
-    def _judge(self, server: Updated, present: Present, reading: Reading) -> None:
+    def _load(self, server: Server, present: Present) -> None:
+        """Pause a server, load weights and clear its caches, and let it go on in any case."""
+        try:
+            _pause(server)
+            if self.kind == "adapter":
+                server.load_adapter(name_adapter(present.version), present.folder)
+            else:
+                server.load_weights(present.folder, present.version)
+            server.clear_caches()
+        except BaseException:
+            with suppress(QedError, ServerLost):
+                server.resume()
+            raise
+        server.resume()
+
+    def _judge(self, server: Server, reading: Reading, present: Present) -> None:
         """Compare a server's reading with the learner, and with what it read before the update."""
         require_reading(server, present.version, reading, self.probe, present.learner)
-        before = self._before.get(id(server))
+        before = self._before.get(server)
         if before is not None:
             require_change(server, present.version, (before[0], reading.values), (before[1], present.values))
-        self._before[id(server)] = reading.values, present.values
+        self._before[server] = reading.values, present.values
 
-    def _restart(self, server: Updated) -> None:
+    def _restart(self, server: Server, reason: str) -> Server:
         if self.restart is None:
-            raise QedError(f"The server {server.url} does not answer. Start it again, and resume the run.")
-        self.restart(server)
+            raise QedError(f"The server {server.url} is lost ({reason}). Start it again, and resume the run.")
+        self._before.pop(server, None)
+        return self.restart(server)
 
-    def _is_present(self, server: Updated) -> bool:
+    def _is_present(self, server: Server) -> bool:
         """Whether a server is alive and has the present version."""
-        if not _is_alive(server):
-            return False
         try:
-            return server.read_version() == self.version
-        except QedError:
+            return _is_alive(server) and server.read_version() == self.version
+        except (QedError, ServerLost):
             return False
 
 
@@ -255,16 +272,17 @@ def name_adapter(version: int) -> str:
     return f"{ADAPTER}@{version}"
 
 
-def _pause(server: Updated) -> None:
+def _pause(server: Server) -> None:
     """Let the answers in progress end; abort those that take too long, which are asked again."""
     try:
         server.pause("wait", WAIT)
-    except QedError:
+    except NotDrained:
         server.pause("abort", WAIT)
 
 
-def _is_alive(server: Updated) -> bool:
+def _is_alive(server: Server) -> bool:
     try:
-        return server.alive(ALIVE)
-    except QedError:
+        server.alive(ALIVE)
+    except ServerLost:
         return False
+    return True

@@ -25,12 +25,15 @@ from qed.config.settings import ModelSettings
 from qed.errors import QedError
 from qed.models import lora
 from qed.models.save import ModelFiles
+from qed.net.client import HttpClient
 from qed.rollout import weights_folder
 from qed.rollout.probe import GREEDY, Learner, Stale, build_probe
 from qed.rollout.weights_folder import COMPLETE, WeightsFolder, choose_place, read_marker, write_full
 from qed.rollout.weights_sync import WeightsSync, name_adapter
-from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
+from qed.sampling.server.balance import Balancer
+from qed.sampling.server.dialect import Capabilities, Job, NotDrained, Reader, Server, ServerLost
+from qed.sampling.server.sampler import ServerSampler
 from qed.training.scoring import score_with
 from qed.types import Completion, Problem, Rollout
 
@@ -44,16 +47,16 @@ class NoTokenizer:
         """Nothing: ids go in and out."""
 
 
-class Server:
+class FakeServer(Server):
     """A server in this process, which loads folders; its faults are those that engines have had."""
 
-    url = "http://127.0.0.1:1"
+    dialect = "fake"
 
-    def __init__(self, name: int = 0) -> None:
-        self.url = f"http://127.0.0.1:{name + 1}"
+    def __init__(self, number: int = 0) -> None:
+        capabilities = Capabilities("fake", "1", "model", WINDOW)
+        super().__init__(HttpClient(f"http://127.0.0.1:{number + 1}"), capabilities, Reader(None, (1,)), 5.0)
         self.model: Any = make_model(99, torch.float32, max_position_embeddings=WINDOW)
-        self.version, self.calls, self.dead = -1, list[str](), False
-        self.loaded: list[Path] = []
+        self.calls, self.dead = list[str](), False
         self.cached: dict[tuple[int, ...], Any] = {}  # the model that first read a prompt
         self.ignores_weights = self.keeps_cache = self.cannot_wait = False
         self.refuses = ""
@@ -61,18 +64,19 @@ class Server:
 
     def _call(self, name: str) -> None:
         if self.dead:
-            raise QedError("connection refused")
+            raise ServerLost("connection refused")
         self.calls.append(name)
 
-    def alive(self, seconds: float) -> bool:
-        return not self.dead
+    def alive(self, seconds: float) -> None:
+        if self.dead:
+            raise ServerLost("connection refused")
 
-    def pause(self, mode: str, seconds: float) -> None:
+    def _pause(self, mode: str, seconds: float) -> None:
         self._call(f"pause {mode}")
         if self.cannot_wait and mode == "wait":
-            raise QedError("answers still run")
+            raise NotDrained("answers still run")
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         self._call("resume")
 
     def load_weights(self, folder: Path, version: int) -> None:
@@ -80,7 +84,6 @@ class Server:
         if self.refuses:
             raise QedError(self.refuses)
         assert read_marker(folder)["version"] == version
-        self.loaded.append(folder)
         self.version = version
         if not self.ignores_weights:
             with LOADING:
@@ -94,11 +97,11 @@ class Server:
         if not self.keeps_cache:
             self.cached.clear()
 
-    def read_version(self) -> int:
+    def read_version(self) -> int | None:
         self._call("version")
         return self.version if self.says is None else self.says
 
-    def score(self, prompts: Sequence[Any], outputs: Sequence[Any], temperature: float) -> list[Any]:
+    def score(self, prompts: Sequence[Any], outputs: Sequence[Any], temperature: float = 1.0) -> list[Any]:
         self._call("score")
         rows = [
             Rollout(Problem("", "", ""), tuple(prompt), tuple(output), (), "", "length")
@@ -106,14 +109,12 @@ class Server:
         ]
         return score_with(self.model, temperature)(rows, torch.float32)
 
-    def complete_batch(
-        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int]], sampling: Sampling, *lengths: Any
-    ) -> list[list[Completion]]:
+    def complete(self, job: Job, on_progress: Callable[[], None], scope: Any = None) -> list[list[Completion]]:
         self._call("sample")
         answers = []
-        for prompt, own in zip(prompts, seeds, strict=True):
+        for prompt, own in zip(job.prompts, job.seeds, strict=True):
             model = self.cached.setdefault(tuple(prompt), self.model)
-            answers += HFSampler(model, None, [1], 8, torch.float32).generate([prompt], [own], sampling)
+            answers += HFSampler(model, None, [1], 8, torch.float32).generate([prompt], [own], job.sampling)
         return answers
 
 
@@ -137,8 +138,10 @@ def folder(tmp_path: Path) -> Any:
 
 
 def build_sync(folder: WeightsFolder, servers: Sequence[Any], **more: Any) -> WeightsSync:
+    sampler = ServerSampler(None, (1,), 8, torch.float32, seconds=1.0)
+    sampler._balancer = Balancer(servers, 1, 1.0, sampler._hooks)
     return WeightsSync(
-        servers,
+        sampler,
         folder,
         write=lambda model: write_full(model, NoTokenizer(), ""),
         kind="full",
@@ -149,7 +152,7 @@ def build_sync(folder: WeightsFolder, servers: Sequence[Any], **more: Any) -> We
 
 
 def test_every_server_gets_the_bits_of_the_weights(model: Any, folder: WeightsFolder) -> None:
-    servers = [Server(), Server(1)]
+    servers = [FakeServer(), FakeServer(1)]
     sync = build_sync(folder, servers)
     for version in (3, 4):
         change(model, 1e-3)
@@ -158,13 +161,14 @@ def test_every_server_gets_the_bits_of_the_weights(model: Any, folder: WeightsFo
             got = server.model.state_dict()
             assert all(torch.equal(got[name], weight) for name, weight in model.state_dict().items())
             assert server.version == sync.version == version
+            assert not server.paused
             assert server.calls[:4] == ["pause wait", "load", "clear", "resume"]
             server.calls.clear()
     assert sync.figures["sampler/update_seconds"] > 0
 
 
 def test_answers_that_take_too_long_are_aborted(model: Any, folder: WeightsFolder) -> None:
-    server = Server()
+    server = FakeServer()
     server.cannot_wait = True
     build_sync(folder, [server])(model, 1)
     assert server.calls[:3] == ["pause wait", "pause abort", "load"]
@@ -183,7 +187,7 @@ def test_the_probe_has_several_lengths_and_fits_any_window() -> None:
 @pytest.mark.parametrize("size", [1e-1, 1e-6])
 def test_weights_that_a_server_ignores_are_found(model: Any, folder: WeightsFolder, size: float) -> None:
     """Also where the update is so small that rounding would explain the difference."""
-    healthy, server = Server(), Server(1)
+    healthy, server = FakeServer(), FakeServer(1)
     sync = build_sync(folder, [healthy, server])
     sync(model, 1)
     server.ignores_weights = True
@@ -194,14 +198,14 @@ def test_weights_that_a_server_ignores_are_found(model: Any, folder: WeightsFold
 
 
 def test_another_model_is_found_at_the_first_update(model: Any, folder: WeightsFolder) -> None:
-    server = Server()
+    server = FakeServer()
     server.ignores_weights = True
     with pytest.raises(Stale, match=r"127\.0\.0\.1:1 has not taken the weights of step 7.*float32 explains"):
         build_sync(folder, [server])(model, 7)
 
 
 def test_a_prefix_cache_of_older_weights_is_found(model: Any, folder: WeightsFolder) -> None:
-    server = Server()
+    server = FakeServer()
     server.keeps_cache = True
     sync = build_sync(folder, [server])
     sync(model, 1)
@@ -212,7 +216,7 @@ def test_a_prefix_cache_of_older_weights_is_found(model: Any, folder: WeightsFol
 
 def test_an_update_that_changes_nothing_is_no_fault(model: Any, folder: WeightsFolder) -> None:
     """A step may be skipped, or have no gradient."""
-    server = Server()
+    server = FakeServer()
     sync = build_sync(folder, [server])
     sync(model, 1)
     sync(model, 2)
@@ -220,14 +224,14 @@ def test_an_update_that_changes_nothing_is_no_fault(model: Any, folder: WeightsF
 
 
 def test_a_server_that_says_another_version_is_refused(model: Any, folder: WeightsFolder) -> None:
-    server = Server()
+    server = FakeServer()
     server.says = 41
     with pytest.raises(Stale, match=r"version 41"):
         build_sync(folder, [server])(model, 42)
 
 
 def test_a_server_that_refuses_weights_ends_the_run_and_goes_on(model: Any, folder: WeightsFolder) -> None:
-    server = Server()
+    server = FakeServer()
     sync = build_sync(folder, [server], restart=lambda server: pytest.fail("it is alive"))
     sync(model, 1)
     server.refuses = "size mismatch for lm_head.weight"
@@ -238,12 +242,13 @@ def test_a_server_that_refuses_weights_ends_the_run_and_goes_on(model: Any, fold
 
 
 def test_a_dead_server_is_started_again_and_gets_the_weights(model: Any, folder: WeightsFolder) -> None:
-    servers = [Server(), Server(1)]
+    servers = [FakeServer(), FakeServer(1)]
     started: list[str] = []
 
-    def restart(server: Any) -> None:
+    def restart(server: Any) -> Any:
         started.append(server.url)
         server.__init__(1)
+        return server
 
     sync = build_sync(folder, servers, restart=restart)
     sync(model, 1)
@@ -266,9 +271,9 @@ def test_a_dead_server_is_started_again_and_gets_the_weights(model: Any, folder:
 
 
 def test_a_dead_server_that_is_not_ours_is_named(model: Any, folder: WeightsFolder) -> None:
-    server = Server()
+    server = FakeServer()
     server.dead = True
-    with pytest.raises(QedError, match=r"127\.0\.0\.1:1 does not answer"):
+    with pytest.raises(QedError, match=r"127\.0\.0\.1:1 is lost \(connection refused\)"):
         build_sync(folder, [server])(model, 1)
 
 
