@@ -65,12 +65,63 @@ def add_adapters(model: nn.Module, settings: ModelSettings, seed: int) -> nn.Mod
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "adapters"))
         adapted: nn.Module = inject_adapter_in_model(config, model)
-    for name, parameter in adapted.named_parameters():
+    set_precision(adapted, settings.precision)
+    return adapted
+
+
+def inject_adapters(model: nn.Module, folder: Path) -> None:
+    """Add adapters of the form of an adapter folder to a model in place, with weights of no meaning yet.
+
+    Raises:
+        ModelError: the folder's configuration is missing or fits no layer of the model.
+    """
+    from peft import inject_adapter_in_model  # noqa: PLC0415 -- slow to import, and few runs use it
+
+    try:
+        inject_adapter_in_model(_read_config(folder), model)
+    except ValueError as error:
+        raise ModelError(f"The adapter {folder} does not fit the model: {error}") from error
+
+
+def require_same_adapters(model: Any, folder: Path) -> None:
+    """Refuse an adapter folder whose adapters are of another rank or scale than those of the model.
+
+    Raises:
+        ModelError: they differ, or the folder's configuration cannot be read.
+    """
+    present, found = model.peft_config[NAME], _read_config(folder)
+    for field in ("r", "lora_alpha", "use_rslora", "use_dora", "rank_pattern", "alpha_pattern"):
+        one, other = getattr(present, field), getattr(found, field)
+        if one != other:
+            raise ModelError(f"The adapter {folder} has {field} {other}, and those of the model have {one}.")
+
+
+def remove_adapters(model: Any) -> None:
+    """Remove the adapters of a model without merging them."""
+    for name, layer in list(_list_layers(model)):
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, layer.get_base_layer())
+    for attribute in ("peft_config", "_hf_peft_config_loaded"):
+        if attribute in vars(model):
+            delattr(model, attribute)
+
+
+def _read_config(folder: Path) -> Any:
+    from peft import LoraConfig  # noqa: PLC0415 -- slow to import, and few runs use it
+
+    try:
+        return LoraConfig.from_pretrained(str(folder))
+    except (OSError, ValueError, TypeError) as error:
+        raise ModelError(f"The configuration of the adapter {folder} cannot be read: {error}") from error
+
+
+def set_precision(model: nn.Module, precision: str) -> None:
+    """Keep the adapters in float32, and cast the frozen weights to bfloat16 where that is the computation's."""
+    for name, parameter in model.named_parameters():
         if ".lora_" in name and parameter.dtype == torch.bfloat16:
             parameter.data = parameter.data.float()  # small, and trained without masters
-    if settings.precision == "bfloat16":
-        cast_frozen_weights(adapted, torch.bfloat16)
-    return adapted
+    if precision == "bfloat16":
+        cast_frozen_weights(model, torch.bfloat16)
 
 
 def find_targets(model: nn.Module, settings: ModelSettings) -> tuple[list[str], list[str]]:
@@ -167,9 +218,18 @@ def merge_adapters(model: nn.Module) -> dict[str, Tensor]:
     return state | {target: state[source] for target, source in tied.items() if source in state}
 
 
+def list_adapters(model: nn.Module) -> dict[str, Tensor]:
+    """Return the adapters' weights under the names that peft uses in a file."""
+    return {
+        "base_model.model." + name.replace(f".{NAME}.", "."): parameter
+        for name, parameter in model.named_parameters()
+        if ".lora_" in name
+    }
+
+
 def gather_adapters(model: nn.Module) -> dict[str, Tensor]:
     """Return the adapters' weights whole in host memory, under peft's names; every rank must call this."""
-    return {name: gather(weight.detach()).cpu().contiguous() for name, weight in _list_adapters(model).items()}
+    return {name: gather(weight.detach()).cpu().contiguous() for name, weight in list_adapters(model).items()}
 
 
 def save_adapters(model: Any, folder: Path, tensors: Mapping[str, Tensor] | None = None) -> None:
@@ -188,7 +248,7 @@ def load_adapters(model: nn.Module, folder: Path) -> None:
     """
     if not (folder / WEIGHTS).is_file():
         raise ModelError(f"{folder} has no adapters: there is no {WEIGHTS}.")
-    saved, expected = load_file(folder / WEIGHTS), _list_adapters(model)
+    saved, expected = load_file(folder / WEIGHTS), list_adapters(model)
     for name in sorted(saved.keys() | expected.keys()):
         if name not in saved or name not in expected or saved[name].shape != expected[name].shape:
             raise ModelError(f"The adapters of {folder} do not fit the model or its model.lora_ settings: {name}.")
@@ -261,12 +321,3 @@ def _strip_prefix(name: str) -> str:
 def _list_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """List the layers with adapters, and their names."""
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))
-
-
-def _list_adapters(model: nn.Module) -> dict[str, Tensor]:
-    """Return the adapters' weights under the names that peft uses in a file."""
-    return {
-        "base_model.model." + name.replace(f".{NAME}.", "."): parameter
-        for name, parameter in model.named_parameters()
-        if ".lora_" in name
-    }

@@ -41,6 +41,7 @@ class HFSampler:
     reserved: int = 0  # bytes on the model's device that training takes besides the weights
     admitted: int = 0  # sequences of the batch that is sampled
     repeats: bool = True  # with fewer sequences, where memory has run out
+    on_step: Callable[[], None] | None = None  # called after every step of `model.generate`; an exception ends it
     on_fewer_rows: Callable[[int], None] | None = None  # called with a smaller `rows_per_batch`, after memory ran out
 
     def __init__(
@@ -110,15 +111,23 @@ class HFSampler:
         if not self.repeats:
             return sample_missing()
         while not call_if_it_fits(sample_missing):
-            if self.admitted <= 1:
-                raise QedError(
-                    "The device's memory does not hold the KV cache of a single answer. Shorter answers "
-                    "(sampling.max_tokens), model.precision=bfloat16 or model.dtype=bfloat16, or "
-                    "learner.offload_for_sampling=true take less."
-                )
-            self.rows_per_batch = self.admitted // 2
-            if self.on_fewer_rows is not None:
-                self.on_fewer_rows(self.rows_per_batch)
+            self.take_fewer_rows()
+
+    def take_fewer_rows(self) -> None:
+        """Sample half as many sequences at a time from now on, because memory has run out.
+
+        Raises:
+            QedError: a single sequence does not fit.
+        """
+        if self.admitted <= 1:
+            raise QedError(
+                "The device's memory does not hold the KV cache of a single answer. Shorter answers "
+                "(sampling.max_tokens), model.precision=bfloat16 or model.dtype=bfloat16, or "
+                "learner.offload_for_sampling=true take less."
+            )
+        self.rows_per_batch = self.admitted // 2
+        if self.on_fewer_rows is not None:
+            self.on_fewer_rows(self.rows_per_batch)
 
     @torch.no_grad()
     def stream(
@@ -153,12 +162,13 @@ class HFSampler:
         ends = torch.tensor([*self.ends, *stop_ids], device=device)
         token_sampling = _SeededSampling(torch.tensor(seeds), sampling, ends, device)
         stopping = _StopCriteria(self.tokenizer, ends, sampling, width, len(prompts), device)
+        watches = [_Watch(on_tokens, self.on_step, width)] if on_tokens or self.on_step else []
         sequences = self.model.generate(
             input_ids=ids,
             attention_mask=attention,
             generation_config=GenerationConfig(max_new_tokens=sampling.max_tokens, pad_token_id=0),
             logits_processor=LogitsProcessorList([token_sampling]),
-            stopping_criteria=StoppingCriteriaList([stopping, *([_Watch(on_tokens, width)] if on_tokens else [])]),
+            stopping_criteria=StoppingCriteriaList([stopping, *watches]),
         )
         tokens = sequences[:, width:].tolist()
         token_logps = torch.stack(token_sampling.logps, 1)
@@ -268,13 +278,18 @@ class _StopCriteria(StoppingCriteria):  # type: ignore[misc]
 
 
 class _Watch(StoppingCriteria):  # type: ignore[misc]
-    """Passes on the tokens of the first row after every step, and stops nothing."""
+    """Passes on every step, and the tokens of the first row after it; stops nothing."""
 
-    def __init__(self, on_tokens: Callable[[list[int]], None], width: int) -> None:
-        self.on_tokens, self.width = on_tokens, width
+    def __init__(
+        self, on_tokens: Callable[[list[int]], None] | None, on_step: Callable[[], None] | None, width: int
+    ) -> None:
+        self.on_tokens, self.on_step, self.width = on_tokens, on_step, width
 
     def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
-        self.on_tokens(input_ids[0, self.width :].tolist())
+        if self.on_step is not None:
+            self.on_step()
+        if self.on_tokens is not None:
+            self.on_tokens(input_ids[0, self.width :].tolist())
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 

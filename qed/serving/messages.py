@@ -14,7 +14,7 @@ from typing import Literal
 from qed.config.settings import ModelSettings
 from qed.errors import QedError
 from qed.sampling.base import Sampling
-from qed.types import StopReason
+from qed.types import Completion, StopReason
 
 PauseMode = Literal["wait", "abort"]
 
@@ -200,7 +200,7 @@ class Failure:
 
 
 Request = Generation | Batch | Scoring | Update | Pause | Abort | Plain
-Reply = Progress | Steps | Failure | EngineInfo | EngineStats | list[Scored] | list[list[object]] | None
+Reply = Progress | Steps | Failure | EngineInfo | EngineStats | list[Scored] | list[list[Completion]] | None
 # What travels: the number of the call, and a request or a reply, several of them together.
 Requests = list[tuple[int, Request]]
 Replies = list[tuple[int, Reply]]

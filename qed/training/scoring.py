@@ -81,6 +81,26 @@ def _compute_from_logits(model: nn.Module, part: Batch, temperature: float) -> T
     return logps
 
 
+@torch.no_grad()
+def list_most_likely(
+    model: nn.Module,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    temperature: float,
+    count: int,
+    precision: torch.dtype,
+) -> list[list[tuple[int, float]]]:
+    """List the most likely tokens at each position of an output, with their log-probs, the most likely first."""
+    device = next(model.parameters()).device
+    inputs = torch.tensor([[*prompt, *output[:-1]]], device=device)
+    with compute_in(device.type, precision):
+        logits = model(input_ids=inputs, use_cache=False, logits_to_keep=len(output)).logits[0]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
+    values, tokens = logits.log_softmax(-1).topk(min(count, logits.shape[-1]))
+    rows = zip(tokens.tolist(), values.tolist(), strict=True)
+    return [list(zip(own_tokens, own_values, strict=True)) for own_tokens, own_values in rows]
+
+
 def compute_label_logps(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute log softmax(logits)[label], of the shape of `labels`, in float32 where the logits are of half precision.
 

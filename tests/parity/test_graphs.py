@@ -101,8 +101,8 @@ def taping(monkeypatch: pytest.MonkeyPatch) -> Taping:
         assert isinstance(decoder, LlamaDecoder)
         return GraphedDecoder(decoder, capture, refuse)
 
-    monkeypatch.setattr("qed.sampling.native.sampler.with_cuda_graphs", graphed)
-    monkeypatch.setattr("qed.sampling.native.sampler.COMPACT_SHARE", {"cpu": 2})
+    monkeypatch.setattr("qed.sampling.native.batch.with_cuda_graphs", graphed)
+    monkeypatch.setattr("qed.sampling.native.batch.COMPACT_SHARE", {"cpu": 2})
     return capture
 
 
@@ -167,7 +167,7 @@ def test_a_step_of_fixed_shapes_computes_the_same(monkeypatch: pytest.MonkeyPatc
 
     for shared in (1, 999):
         monkeypatch.setattr("qed.sampling.native.sampler.SHARED_FROM", shared)
-        monkeypatch.setattr("qed.sampling.native.sampler.choose_decoder", Both)
+        monkeypatch.setattr("qed.sampling.native.batch.choose_decoder", Both)
         prompts, seeds = asked(30, 4)
         # Norms and rotations of transformers' models are float32; here they are the same ones on both sides.
         NativeSampler(family("qwen3"), None, ends=(1, 2), rows_per_batch=9).generate(prompts, seeds, Sampling(1.0, 12))
@@ -238,7 +238,7 @@ def test_a_run_notes_once_why_it_makes_no_graphs(tmp_path: Path, monkeypatch: py
             raise RuntimeError("the capture was spoilt")  # as the end of a capture does
 
     monkeypatch.setattr(
-        "qed.sampling.native.sampler.with_cuda_graphs",
+        "qed.sampling.native.batch.with_cuda_graphs",
         lambda decoder, _, refuse: GraphedDecoder(decoder, spoilt, refuse),
     )
     settings = Settings(

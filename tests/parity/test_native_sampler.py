@@ -76,7 +76,7 @@ def test_it_writes_what_the_reference_writes(
     name: str, temperature: float, rows: int, look: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever shares a batch, and whether rows that are done are looked for at every token or now and then."""
-    monkeypatch.setattr("qed.sampling.native.sampler.CHECK_EVERY", {"cpu": look})
+    monkeypatch.setattr("qed.sampling.native.batch.CHECK_EVERY", {"cpu": look})
     model, source = family(name), random.Random(1)
     prompts = [tuple(source.randrange(2, VOCABULARY) for _ in range(source.randint(1, 9))) for _ in range(9)]
     seeds = [[derive_seed("native", which, number) for number in range(source.choice([1, 3, 8]))] for which in range(9)]
@@ -140,9 +140,9 @@ def most_rows(monkeypatch: pytest.MonkeyPatch, sampler: HFSampler, memory: int) 
     """Nine answers on a device of so much memory, and how many of them were written side by side."""
     sizes: list[int] = []
     with monkeypatch.context() as patch:
-        patch.setattr("qed.sampling.native.sampler.host.total_memory", lambda: memory)
+        patch.setattr("qed.sampling.native.batch.host.total_memory", lambda: memory)
         patch.setattr(
-            "qed.sampling.native.sampler.pack_sequences",
+            "qed.sampling.native.batch.pack_sequences",
             lambda *rest: (rows := pack_sequences(*rest), sizes.append(len(rows)))[0],
         )
         return sampler.generate([(3, 4)], [list(range(9))], Sampling(1.0, 6))[0], max(sizes)
@@ -261,7 +261,7 @@ def test_a_refill_holds_no_second_cache(shared: int, monkeypatch: pytest.MonkeyP
         return rows
 
     monkeypatch.setattr("qed.sampling.native.kv_cache._stack_rows", stacked)
-    monkeypatch.setattr("qed.sampling.native.sampler.pack_sequences", watched)
+    monkeypatch.setattr("qed.sampling.native.batch.pack_sequences", watched)
     prompts = [tuple(range(2, 22)), tuple(range(3, 20)), (4, 5, 6)]
     NativeSampler(model, None, ends=(1, 2), rows_per_batch=8).generate(prompts, [[*range(8)]] * 3, Sampling(1.0, 12))
     assert len(peaks) > 2

@@ -25,6 +25,8 @@ PASSED = {
     "prompt_options": "data.prompt_options",
     "device": "model.device",
     "precision": "model.precision",
+    "dtype": "model.dtype",
+    "attention": "model.attention",
     "revision": "model.revision",
     "seed": "run.seed",
     "threads": "run.threads",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from qed.sampling.native.sequences import SequenceId
 PREFILL_TOKENS = 8192  # of one forward pass, padding included; the same bound as vLLM's default
 
 
-def chunk_prompts(ids: Sequence[SequenceId], prompts: Sequence[Sequence[int]]) -> Iterator[list[SequenceId]]:
+def chunk_prompts(ids: Sequence[SequenceId], prompts: Mapping[int, Sequence[int]]) -> Iterator[list[SequenceId]]:
     """Yield the sequences in chunks whose prompts are computed together; a prompt above the bound is its own chunk."""
     chunk: list[SequenceId] = []
     prompt, count, longest = -1, 0, 0

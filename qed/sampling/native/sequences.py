@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qed.randomness import draw_uniforms
 from qed.sampling.base import Sampling
@@ -17,7 +17,8 @@ from qed.sampling.native.shared_prefix import SharedPrefix, join_prefixes
 
 SequenceId = tuple[int, int]  # index of the prompt, and of the completion among the prompt's
 RETURNED = (-1, -1)  # the id of a row whose completion has been returned
-PER_ROW = ("tokens", "logps", "output_lens", "prompt_lens", "max_output_lens", "finished")  # tensors with R rows
+COLUMNS = ("tokens", "logps")  # tensors [R, W]
+PER_ROW = (*COLUMNS, "output_lens", "prompt_lens", "max_output_lens", "finished")  # tensors with R rows
 
 
 @dataclass
@@ -25,12 +26,13 @@ class Sequences:
     """R sequences that are decoded together; a finished sequence keeps its row until `compact` or `pack_sequences`."""
 
     ids: list[SequenceId]
-    tokens: Tensor  # [R, max_tokens + 1] int64; the last column is for tokens sampled after a row has finished
-    logps: Tensor  # [R, max_tokens + 1] float32, or float64 where the model computes in it
+    # W columns: those of the longest answer, and one for tokens sampled after a row has finished.
+    tokens: Tensor  # [R, W] int64
+    logps: Tensor  # [R, W] float32, or float64 where the model computes in it
     output_lens: Tensor  # [R] int64: sampled tokens
     prompt_lens: Tensor  # [R] int64: tokens of the prompt
     max_output_lens: Tensor  # [R] int64: tokens that may be sampled
-    uniforms: Tensor | None  # [R, max_tokens + 1] float64: random numbers of the tokens; None if greedy
+    uniforms: Tensor | None  # [R, W] float64: random numbers of the tokens; None if all are greedy
     finished: Tensor  # [R] bool
     mask: Tensor  # [R, columns] bool: True at the columns that belong to the row
     cache: Any  # the KV cache; the columns in use come first
@@ -105,7 +107,7 @@ def new_sequences(
     cache: Any,
 ) -> Sequences:
     """Build sequences without sampled tokens; `cache` may have one row for the prompt of several of them."""
-    count, device, longest = len(ids), mask.device, sampling.max_tokens + 1
+    count, device, longest = len(ids), mask.device, max(max_output_lens) + 1
     dtype = torch.promote_types(cache.layers[0].dtype, torch.float32)
     # MPS has no float64, so there the random numbers stay on the CPU.
     uniforms_device = torch.device("cpu") if device.type == "mps" else device
@@ -140,8 +142,8 @@ def pack_sequences(config: Any, parts: Sequence[tuple[Sequences, Tensor, Tensor]
     prefixes = [(seqs.shared_prefix, rows) for seqs, rows, _ in parts if seqs.shared_prefix is not None]
     return Sequences(
         [sequences.ids[row] for sequences, rows, _ in parts for row in rows.tolist()],
-        **{name: torch.cat([getattr(sequences, name)[rows] for sequences, rows, _ in parts]) for name in PER_ROW},
-        uniforms=None if parts[0][0].uniforms is None else _join_uniforms(parts),
+        **{name: _join_rows(parts, name) for name in PER_ROW},
+        uniforms=_join_uniforms(parts),
         mask=torch.cat([_align_right(mask, width) for mask in masks]),
         cache=cache,
         checked=[sequences.checked[row] for sequences, rows, _ in parts for row in rows.tolist()],
@@ -154,9 +156,30 @@ def _compact(states: Tensor, targets: Tensor, sources: Tensor, count: int) -> Te
     return states[:count]
 
 
-def _join_uniforms(parts: Sequence[tuple[Sequences, Tensor, Tensor]]) -> Tensor:
-    uniforms = [(sequences.uniforms, rows) for sequences, rows, _ in parts if sequences.uniforms is not None]
-    return torch.cat([numbers[rows.to(numbers.device)] for numbers, rows in uniforms])
+def _join_rows(parts: Sequence[tuple[Sequences, Tensor, Tensor]], name: str) -> Tensor:
+    states = [getattr(sequences, name)[rows] for sequences, rows, _ in parts]
+    return torch.cat(_fit(states, parts) if name in COLUMNS else states)
+
+
+def _join_uniforms(parts: Sequence[tuple[Sequences, Tensor, Tensor]]) -> Tensor | None:
+    """Join the random numbers; greedy rows beside sampled ones get zeros, which nothing reads."""
+    places = [sequences.uniforms for sequences, _, _ in parts if sequences.uniforms is not None]
+    if not places:
+        return None
+    numbers = [
+        places[0].new_zeros(len(rows), 1)
+        if sequences.uniforms is None
+        else sequences.uniforms[rows.to(places[0].device)]
+        for sequences, rows, _ in parts
+    ]
+    return torch.cat(_fit(numbers, parts))
+
+
+def _fit(states: Sequence[Tensor], parts: Sequence[tuple[Sequences, Tensor, Tensor]]) -> list[Tensor]:
+    """Give tensors [rows, .] the columns that the longest of all answers may need."""
+    lengths = torch.cat([sequences.max_output_lens[rows] for sequences, rows, _ in parts])
+    width = int(lengths.max()) + 1
+    return [nn.functional.pad(part[:, :width], (0, width - min(width, part.shape[1]))) for part in states]
 
 
 def _count_needed(mask: Tensor) -> int:

@@ -1,0 +1,133 @@
+"""The answers of a decoding batch: what each asks for, their groups of equal parameters, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qed.sampling.base import Sampling
+from qed.sampling.hf import completes_stop, find_stop_ids
+from qed.sampling.native.sequences import RETURNED, SequenceId, Sequences
+
+Top = list[tuple[int, float]]  # the most likely tokens of a position with their log-probs
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """An answer to sample.
+
+    The last `given` tokens of the prompt are already part of it. `ends` replaces the sampler's end tokens. At each
+    position the `top` most likely tokens are recorded.
+    """
+
+    prompt: Sequence[int]
+    seed: int
+    sampling: Sampling
+    given: int = 0
+    ends: tuple[int, ...] | None = None
+    top: int = 0
+
+    @property
+    def most(self) -> int:
+        """Return how many tokens may be sampled."""
+        return self.sampling.max_tokens - self.given
+
+    @property
+    def least(self) -> int:
+        """Return how many tokens must be sampled before the end: `min_tokens` without those that are given."""
+        return self.sampling.min_tokens - self.given
+
+    @property
+    def group(self) -> Hashable:
+        """Return what answers of a group share; lengths are counted for each row."""
+        return replace(self.sampling, max_tokens=0, min_tokens=0), self.ends, self.top
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows with equal sampling parameters."""
+
+    rows: Tensor | slice
+    ids: list[SequenceId]
+    sampling: Sampling
+    ends: Tensor  # [E] int64
+    least: Tensor | None  # [rows] int64: tokens before the end; None if all answers may end at once
+    top: int
+
+
+class Ends:
+    """The tokens that end an answer: its end tokens, and added tokens that contain one of its stop strings.
+
+    Args:
+        tokenizer: lists the added tokens.
+        ends: end tokens of answers that do not bring their own.
+    """
+
+    def __init__(self, tokenizer: Any, ends: Sequence[int]) -> None:
+        self.tokenizer, self.ends = tokenizer, tuple(ends)
+        self.known: dict[Hashable, tuple[int, ...]] = {}
+
+    def read(self, answer: Answer) -> tuple[int, ...]:
+        """Return the tokens that end an answer."""
+        key = answer.ends, answer.sampling.stop
+        if key not in self.known:
+            own = self.ends if answer.ends is None else answer.ends
+            self.known[key] = (*own, *find_stop_ids(self.tokenizer, answer.sampling.stop))
+        return self.known[key]
+
+
+def group_rows(
+    ids: Sequence[SequenceId], answers: Mapping[SequenceId, Answer], ends: Ends, device: torch.device
+) -> list[Group]:
+    """Group rows by their sampling parameters; rows whose answers have been returned are in none.
+
+    A single group takes all rows, as views of them: returned ones are computed along with it until they are removed.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for row, each in enumerate(ids):
+        if each != RETURNED:
+            members.setdefault(answers[each].group, []).append(row)
+    groups = []
+    for rows in members.values():
+        chosen = range(len(ids)) if len(members) == 1 else rows
+        leader = answers[ids[rows[0]]]
+        least = [0 if ids[row] == RETURNED else answers[ids[row]].least for row in chosen]
+        groups.append(
+            Group(
+                slice(None) if len(members) == 1 else torch.tensor(rows, device=device),
+                [ids[row] for row in chosen],
+                leader.sampling,
+                torch.tensor(ends.read(leader), dtype=torch.int64, device=device),
+                torch.tensor(least, device=device) if any(count > 0 for count in least) else None,
+                leader.top,
+            )
+        )
+    return groups
+
+
+def find_stop(tokenizer: Any, sequences: Sequences, row: int, output_len: int, answer: Answer) -> int | None:
+    """Return how many tokens of a row reach the end of its first stop string; None if there is none."""
+    stop, early = answer.sampling.stop, answer.sampling.min_tokens > 0
+    if not stop:
+        return None
+    if early:
+        sequences.checked[row] = max(sequences.checked[row], min(answer.least, output_len))
+    # A stop string spans at most as many tokens as it has bytes, plus one that begins before it.
+    tail = max(len(text.encode()) for text in stop) + 1
+    begin = max(0, sequences.checked[row] - tail)
+    tokens = sequences.tokens[row, :output_len].tolist()
+    text = tokenizer.decode(tokens[begin:], skip_special_tokens=False)
+    if any(string in text for string in stop):
+        for length in range(sequences.checked[row] + 1, output_len + 1):
+            window = tokens[max(0, length - tail) : length]
+            decoded = tokenizer.decode(window, skip_special_tokens=False)
+            found = any(string in decoded for string in stop)
+            # The first tokens may hold a stop string, which does not count.
+            if found and (not early or completes_stop(tokenizer, window, stop)):
+                return length
+    sequences.checked[row] = output_len
+    return None

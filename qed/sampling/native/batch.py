@@ -1,0 +1,303 @@
+"""The decoding batch: sequences that are decoded together, each with sampling parameters of its own.
+
+A step is one forward pass for all rows. What follows it, shaping the logits, drawing tokens and looking for ends, goes
+by groups of rows with equal parameters; a call of `generate` is one group. Rows come and go at any time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from qed import host
+from qed.errors import Diverged
+from qed.sampling.device_memory import count_weight_bytes
+from qed.sampling.draw import draw_tokens, shape_logits
+from qed.sampling.hf import HFSampler
+from qed.sampling.native.answers import Answer, Ends, Group, Top, find_stop, group_rows
+from qed.sampling.native.cuda_graphs import with_cuda_graphs
+from qed.sampling.native.decoder import choose_decoder
+from qed.sampling.native.kv_cache import count_token_bytes
+from qed.sampling.native.prefill import chunk_prompts, prefill
+from qed.sampling.native.sequences import RETURNED, SequenceId, Sequences, new_sequences, pack_sequences
+from qed.sampling.native.shared_prefix import SharedPrefix
+from qed.sampling.recorder import SupportRecorder
+from qed.types import Completion
+
+# Finished rows are removed when at least 1 in so many rows has finished, by device. On CUDA this is done less often,
+# because a graph must be captured again for the smaller number of rows.
+COMPACT_SHARE = {"cpu": 8, "mps": 8, "cuda": 2}
+MEMORY_SHARE = 0.5  # of the memory that weights and training leave on the device, for the KV cache
+STOP_EVERY = 8  # steps between two searches for stop strings
+CHECK_EVERY = {"cuda": 8}  # steps between two checks for finished rows, by device: a check waits for the device
+
+
+class DecodingBatch:
+    """Sequences that are decoded together, and their KV cache.
+
+    Args:
+        sampler: its model, tokenizer, end tokens and precision.
+        columns: the length of the longest sequence that may come, in tokens.
+        share_prefixes: whether sequences of a prompt share its keys and values, where the decoder supports it.
+        refuse_graphs: called with the reason if steps cannot be CUDA graphs; None uses none.
+    """
+
+    def __init__(
+        self,
+        sampler: HFSampler,
+        columns: int,
+        share_prefixes: bool = False,
+        refuse_graphs: Callable[[str], None] | None = None,
+    ) -> None:
+        self.model, self.tokenizer = sampler.model, sampler.tokenizer
+        self.device = sampler.model.device
+        self.check_every = CHECK_EVERY.get(self.device.type, 1)
+        self.compact_share = COMPACT_SHARE.get(self.device.type, 2)
+        self.running: Sequences | None = None
+        self.answers: dict[SequenceId, Answer] = {}  # those that have not been returned
+        self.tops: dict[SequenceId, list[Top]] = {}
+        self.recorder = SupportRecorder()
+        self.unfinished = 0  # sequences that had not finished at the last check
+        self.steps = 0
+        decode = choose_decoder(self.model, columns)
+        self.decode = with_cuda_graphs(decode, self.device, refuse_graphs) if refuse_graphs else decode
+        self.shares_prefix = share_prefixes and self.decode.shares_prefix
+        # The device's total memory without weights and training, not what is free now, so that a run has the same
+        # batches whenever it is made.
+        total = (
+            torch.cuda.get_device_properties(self.device).total_memory
+            if self.device.type == "cuda"
+            else host.total_memory()
+        )
+        self.available = total - count_weight_bytes(self.model, sampler.precision) - sampler.reserved
+        # Under autocast values have its dtype, and keys are stored in the dtype of values.
+        dtype = self.model.dtype if sampler.precision == torch.float32 else sampler.precision
+        self.token_bytes = count_token_bytes(self.model.config, dtype)
+        self.ends = Ends(self.tokenizer, sampler.ends)
+        self._groups: list[Group] = []  # of all rows
+
+    def count_fitting(self, columns: int) -> int:
+        """Compute how many sequences of so many tokens fit into `MEMORY_SHARE` of the memory; at least 1."""
+        return max(1, int(self.available * MEMORY_SHARE / (columns * self.token_bytes)))
+
+    def schedule(self, answers: Mapping[SequenceId, Answer]) -> None:
+        """Prefill new sequences, sample their first tokens, and pack them with the unfinished ones.
+
+        Args:
+            answers: by id; those of one prompt follow each other, and have the same first number in their id.
+        """
+        self.answers |= answers
+        ids = list(answers)
+        parts, scores = [], []
+        if self.running is not None:
+            unfinished = (~self.running.finished).nonzero().flatten()
+            parts.append((self.running, unfinished, unfinished))
+        for chunk in chunk_prompts(ids, {index: answer.prompt for (index, _), answer in answers.items()}):
+            sequences, cache_rows, first_scores = self._prefill(chunk)
+            parts.append((sequences, torch.arange(len(sequences), device=self.device), cache_rows))
+            scores.append(first_scores)
+        self.running = pack_sequences(self.model.config, parts)
+        self.recorder.start(id for id, answer in answers.items() if answer.sampling.record)
+        self.unfinished = len(self.running)
+        first = len(self.running) - len(ids)
+        self._append_tokens(torch.cat(scores), first, self._group_rows(first))
+        self._groups = self._group_rows(0)
+
+    def _prefill(self, ids: Sequence[SequenceId]) -> tuple[Sequences, Tensor, Tensor]:
+        """Compute the prompts of new sequences, each prompt once.
+
+        Returns:
+            the sequences, the cache row of each, and the logits of their first tokens.
+        """
+        answers = [self.answers[each] for each in ids]
+        prompts = {index: answer.prompt for (index, _), answer in zip(ids, answers, strict=True)}
+        cache, mask, logits = prefill(self.model, list(prompts.values()))
+        row_of = {index: row for row, index in enumerate(prompts)}
+        owner = torch.tensor([row_of[index] for index, _ in ids], device=self.device)
+        hottest = max((answer.sampling for answer in answers), key=lambda sampling: sampling.temperature)
+        sequences = new_sequences(
+            ids,
+            [answer.seed for answer in answers],
+            [len(answer.prompt) for answer in answers],
+            [answer.most for answer in answers],
+            hottest,
+            mask[owner],
+            cache,
+        )
+        if self.shares_prefix:
+            sequences.share_prefix(SharedPrefix(cache, mask, owner))
+            return sequences, torch.arange(len(sequences), device=self.device), logits[owner]
+        return sequences, owner, logits[owner]
+
+    def _group_rows(self, first: int) -> list[Group]:
+        assert self.running is not None
+        return group_rows(self.running.ids[first:], self.answers, self.ends, self.device)
+
+    def step(self) -> None:
+        """Decode one token of every row."""
+        sequences = self.running
+        assert sequences is not None
+        sequences.append_slot()
+        last = sequences.tokens.gather(1, (sequences.output_lens - 1)[:, None]).squeeze(1)
+        self._append_tokens(self.decode(sequences, last), 0, self._groups)
+
+    def read_tokens(self, row: int) -> list[int]:
+        """Return the tokens of a row so far."""
+        sequences = self.running
+        assert sequences is not None
+        tokens: list[int] = sequences.tokens[row, : int(sequences.output_lens[row])].tolist()
+        return tokens
+
+    def read_new(self, sent: Mapping[SequenceId, int]) -> dict[SequenceId, tuple[list[int], list[float]]]:
+        """Return tokens and log-probs of running answers after the first `sent`, of none that hold a stop string."""
+        sequences = self.running
+        if sequences is None or not sent:
+            return {}
+        lengths, finished = sequences.output_lens.tolist(), sequences.finished.tolist()
+        rows = [row for row, each in enumerate(sequences.ids) if each in sent and not finished[row]]
+        found = {}
+        for row in rows:
+            each, length = sequences.ids[row], lengths[row]
+            if find_stop(self.tokenizer, sequences, row, length, self.answers[each]) is not None:
+                sequences.finished[row] = True
+            elif length > sent[each]:
+                part = slice(sent[each], length)
+                found[each] = sequences.tokens[row, part].tolist(), sequences.logps[row, part].tolist()
+        return found
+
+    def _append_tokens(self, scores: Tensor, first: int, groups: Sequence[Group]) -> None:
+        """Sample the next token of the rows from `first` on, and mark those that finish."""
+        rows = self.running
+        assert rows is not None
+        lengths, finished, position = rows.output_lens[first:], rows.finished[first:], rows.output_lens[first:, None]
+        # A finished row is decoded until it is removed; its further tokens are written behind its end and never read.
+        uniform = None
+        if rows.uniforms is not None:
+            uniform = rows.uniforms[first:].gather(1, position.to(rows.uniforms.device)).squeeze(1)
+        if len(groups) == 1:
+            chosen, logps, ended = self._sample(groups[0], scores, lengths, uniform)
+        else:
+            chosen, logps, ended = lengths.new_zeros(len(lengths)), rows.logps.new_zeros(len(lengths)), finished.clone()
+            for group in groups:
+                part = self._sample(group, scores[group.rows], lengths[group.rows], uniform)
+                for whole, values in zip((chosen, logps, ended), part, strict=True):
+                    whole[group.rows] = values.to(whole.dtype)
+        rows.tokens[first:].scatter_(1, position, chosen[:, None])
+        rows.logps[first:].scatter_(1, position, logps[:, None])
+        lengths += ~finished
+        finished |= ended | (lengths >= rows.max_output_lens[first:])
+        self.steps += 1
+        if self.steps % STOP_EVERY == 0 and any(group.sampling.stop for group in groups):
+            self._check_stop_strings()
+
+    def _sample(
+        self, group: Group, scores: Tensor, lengths: Tensor, uniform: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the next tokens of a group's rows, their log-probs, and which of them are end tokens.
+
+        Args:
+            group: the rows.
+            scores: [rows, V], the model's logits.
+            lengths: [rows], of the answers so far.
+            uniform: random numbers of all rows; None if all are greedy.
+        """
+        early = None if group.least is None or not len(group.ends) else (lengths < group.least)[:, None]
+        logits = shape_logits(scores, group.sampling, group.ends, early)
+        drawn = None if uniform is None or group.sampling.temperature == 0 else uniform
+        if drawn is not None and isinstance(group.rows, Tensor):
+            drawn = drawn[group.rows.to(drawn.device)]
+        chosen, logps = draw_tokens(logits, drawn)
+        if group.sampling.record:
+            self.recorder.append(group.ids, logits)
+        if group.top:
+            self._record_top(group, logits)
+        return chosen, logps, (chosen[:, None] == group.ends).any(1)
+
+    def _record_top(self, group: Group, logits: Tensor) -> None:
+        values, tokens = logits.log_softmax(-1).topk(min(group.top, logits.shape[-1]))
+        for each, own_tokens, own_values in zip(group.ids, tokens.tolist(), values.tolist(), strict=True):
+            if each in self.answers:
+                pairs = zip(own_tokens, own_values, strict=True)
+                self.tops.setdefault(each, []).append([pair for pair in pairs if pair[1] > -math.inf])
+
+    def _check_stop_strings(self) -> None:
+        sequences = self.running
+        assert sequences is not None
+        lengths, finished = sequences.output_lens.tolist(), sequences.finished.tolist()
+        for row, length in enumerate(lengths):
+            if finished[row]:
+                continue
+            answer = self.answers[sequences.ids[row]]
+            if find_stop(self.tokenizer, sequences, row, length, answer) is not None:
+                sequences.finished[row] = True
+
+    def abort(self, ids: Sequence[SequenceId]) -> None:
+        """Give up sequences; their rows are freed at the next check, or at once if no other is left."""
+        sequences, given_up = self.running, set(ids) & self.answers.keys()
+        if sequences is None or not given_up:
+            return
+        for row, each in enumerate(sequences.ids):
+            if each in given_up:
+                sequences.finished[row] = True
+                self._forget(row)
+                self.tops.pop(each, None)
+        if not self.answers:
+            self.running, self.unfinished = None, 0
+
+    def _forget(self, row: int) -> None:
+        """Drop what is kept of an answer beside its row."""
+        assert self.running is not None
+        each = self.running.ids[row]
+        self.running.ids[row] = RETURNED
+        self.recorder.supports.pop(each, None)
+        self.answers.pop(each)
+
+    def pop_finished(self) -> dict[SequenceId, Completion]:
+        """Return the completions that have finished since the last check; remove their rows if they are many.
+
+        The most likely tokens of an answer stay in `tops`, from where they are to be taken.
+        """
+        sequences = self.running
+        if sequences is None or self.steps % self.check_every:
+            return {}
+        finished = sequences.finished.nonzero().flatten().tolist()
+        self.unfinished = len(sequences) - len(finished)
+        new = [row for row in finished if sequences.ids[row] != RETURNED]
+        completions = dict(zip([sequences.ids[row] for row in new], self._build_completions(new), strict=True))
+        for row in new:
+            self._forget(row)
+        if self.unfinished == 0:
+            self.running = None
+        elif len(finished) * self.compact_share >= len(sequences):
+            sequences.compact()
+            self._groups = self._group_rows(0)
+        return completions
+
+    def _build_completions(self, rows: Sequence[int]) -> list[Completion]:
+        sequences = self.running
+        assert sequences is not None
+        lengths = sequences.output_lens[rows].tolist()
+        tokens, logps = sequences.tokens[rows].tolist(), sequences.logps[rows].tolist()
+        completions = []
+        for row, output_len, row_tokens, row_logps in zip(rows, lengths, tokens, logps, strict=True):
+            answer = self.answers[sequences.ids[row]]
+            stop = find_stop(self.tokenizer, sequences, row, output_len, answer)
+            ended = stop is not None or row_tokens[output_len - 1] in self.ends.read(answer)
+            length = output_len if stop is None else stop
+            row_tokens, row_logps = row_tokens[:length], row_logps[:length]
+            support = self.recorder.finish(sequences.ids[row], length)
+            completions.append(Completion(tuple(row_tokens), tuple(row_logps), "stop" if ended else "length", support))
+        return completions
+
+
+def require_finite(completion: Completion) -> None:
+    """Refuse log-probs that are not finite.
+
+    Raises:
+        Diverged: one is not.
+    """
+    if not all(map(math.isfinite, completion.logps)):
+        raise Diverged("The model's log-probs are not finite any more: its last update has broken it.")

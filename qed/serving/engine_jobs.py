@@ -1,0 +1,88 @@
+"""What the parts of an engine's loop share, and a batch of its own: a call of `Sampler.generate`, step by step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from qed.errors import QedError
+from qed.models.layer_windows import count_fixed_rotation_tokens
+from qed.sampling.native.sampler import NativeSampler
+from qed.serving.engine_model import EngineModel
+from qed.serving.messages import Batch, Reply, Steps
+from qed.types import Completion
+
+STEP_SECONDS = 0.2  # between two messages about the steps of a batch
+
+Send = Callable[[int, Reply], None]
+Fail = Callable[[int, BaseException], None]
+
+
+class GivenUp(QedError):
+    """Nobody wants the answers that the hf sampler samples any more."""
+
+
+@dataclass
+class Counts:
+    """What the engine has done since its start."""
+
+    finished: int = 0
+    aborted: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    steps: int = 0
+
+
+class BatchJob:
+    """A call of `Sampler.generate`, step by step.
+
+    Args:
+        call: its number.
+        batch: its arguments.
+        model: of the engine.
+        send: sends a reply to the call.
+        on_hf_step: called between two steps of the hf sampler; an exception ends the batch.
+    """
+
+    def __init__(self, call: int, batch: Batch, model: EngineModel, send: Send, on_hf_step: Callable[[], None]) -> None:
+        self.call, self.batch, self.model, self.send = call, batch, model, send
+        self.on_hf_step = on_hf_step
+        self.count, self.told = 0, 0.0
+        self.steps = self._run()
+
+    def advance(self) -> bool:
+        """Compute a step; return whether it was the last."""
+        return next(self.steps, True)
+
+    def _run(self) -> Iterator[bool]:
+        batch, sampler = self.batch, self.model.sampler
+        arguments = batch.prompts, batch.seeds, batch.sampling, batch.prefix_lengths
+        longest = max(map(len, batch.prompts), default=0) + batch.sampling.max_tokens
+        if isinstance(sampler, NativeSampler) and longest <= count_fixed_rotation_tokens(self.model.model.config):
+            steps = sampler.iterate(*arguments)
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    completions: list[list[Completion]] = end.value
+                    break
+                self._count_step()
+                yield False
+        else:
+            sampler.on_step = self._watch_hf
+            completions = sampler.generate(*arguments)
+        version = self.model.version
+        self.send(self.call, [[replace(each, version=version) for each in own] for own in completions])
+        yield True
+
+    def _count_step(self) -> None:
+        self.count += 1
+        now = time.monotonic()
+        if now - self.told >= STEP_SECONDS:
+            self.told = now
+            self.send(self.call, Steps(self.count))
+
+    def _watch_hf(self) -> None:
+        self._count_step()
+        self.on_hf_step()

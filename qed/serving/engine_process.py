@@ -1,0 +1,30 @@
+"""The engine's process: `python -m qed.serving.engine_process FD PARENT`; engine.py starts it.
+
+It computes as a learner's process does. The settings of threads and of matrix products come before torch is imported.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import suppress
+from multiprocessing.connection import Connection
+
+from qed import host
+from qed.guards.parents import die_with_parent
+
+
+def main() -> None:
+    """Load the model that the pipe names, and answer requests until it is closed."""
+    die_with_parent(int(sys.argv[2]))()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    host.set_passive_waiting()
+    host.make_products_reproducible()
+    from qed.serving.engine_loop import run_engine  # noqa: PLC0415 -- imports torch
+
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent has ended or closed the pipe
+        run_engine(Connection(int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()
