@@ -78,6 +78,7 @@ def build_native_command(
         threads: of the server, on a CPU.
     """
     options = {
+        "--name": settings.model.name,
         "--device": device,
         "--precision": settings.model.precision,
         "--dtype": settings.model.dtype,

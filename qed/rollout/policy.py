@@ -31,7 +31,7 @@ class Policy:
     sampler: Sampler
 
     def max_prompt_tokens(self, max_tokens: int) -> int:
-        """Return the longest prompt, in tokens, that leaves room for `max_tokens` in the window of model and sampler."""
+        """Return the longest prompt, in tokens, that leaves room for `max_tokens` to model and sampler."""
         window = load.read_window(self.model)
         return min(window, getattr(self.sampler, "window", window)) - max_tokens
 
