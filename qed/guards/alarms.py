@@ -195,7 +195,8 @@ def mismatch(history: History) -> str | None:
         f"The sampler's and the learner's log-probs of the same tokens differ by {fmean(logps or [0]):.2g} nats in the "
         f"mean (KL {fmean(kl or [0]):.2g}) over the last {PATIENCE} steps, so the policy is trained on answers of "
         "another one. Take --sampling.sampler hf or model.precision=float32 to find out which is wrong, or "
-        "algorithm.correction to correct for it; many learner.passes show in this figure too."
+        "algorithm.correction to correct for it; many learner.passes and a rollout.max_staleness show in this "
+        "figure too."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from qed.config.field_names import changed_fields, replace_fields
 from qed.config.phases import Settings
@@ -14,11 +14,33 @@ from qed.loops.ema_reference import EMAReference
 from qed.loops.non_finite import NonFinitePolicy
 from qed.loops.setup import Setup
 from qed.rollout.collector import RolloutCollector
+from qed.rollout.replay import Row
 from qed.rollout.stages import Stream
 from qed.training import checkpoints
 from qed.training.best import keep_best
 from qed.training.checkpoint_writer import CheckpointWriter, Content, build_ranks, save_checkpoint
 from qed.training.learner import Learner
+
+
+class Collected(Protocol):
+    """What a checkpoint holds of what collects the answers of a phase."""
+
+    @property
+    def position(self) -> int:
+        """The number of problems that have been taken from the stream."""
+        ...
+
+    def to_rows(self) -> list[Row]:
+        """Return the rest of the state as rows of JSON."""
+        ...
+
+
+class Collects(Protocol):
+    """What collects the answers of a phase."""
+
+    def copy(self) -> Collected:
+        """Return the state after the last complete step."""
+        ...
 
 
 class Checkpointer:
@@ -54,7 +76,7 @@ class Checkpointer:
         self.name = name
         self.learner, self.ema_reference, self.non_finite = learner, ema_reference, non_finite
         self.stream: Stream[Any] | None = None
-        self.collector: RolloutCollector | None = None
+        self.collector: Collects | None = None
         state = setup.read_state()
         setup.best = state.get("best") if setup.best is None else setup.best
         self.first = self.step = max(offset, state["step"])
@@ -70,7 +92,7 @@ class Checkpointer:
         # The checkpoint of the first step exists if an earlier phase, or the run before it was resumed, has saved it.
         exists = setup.parallel.run_on_first(lambda: checkpoints.has_checkpoint(setup.run.folder, self.first))
         self._saved = self.first if exists else -1
-        self._copied: RolloutCollector | None = None
+        self._copied: Collected | None = None
 
     def restore_collector(self, collector: RolloutCollector) -> None:
         """Restore a collector's state if the phase resumes, and save it with every checkpoint from now on."""
@@ -93,7 +115,7 @@ class Checkpointer:
             self.setup.parallel.exchange(self.setup.saver.check)
         self.step = step
         self.position = self.stream.position if self.stream else 0
-        self._copied = self.collector and self.collector.copy()
+        self._copied = self.collector.copy() if self.collector else None
 
     def save(self, scores: Mapping[int, float], best: bool = False, last: bool = False) -> None:
         """Save the last complete step unless it is saved, and delete the checkpoints that `run.keep_*` does not keep.
@@ -115,10 +137,10 @@ class Checkpointer:
             parallel.exchange(saver.wait)
             if self.step == self._saved and (self.setup.best == self.step or not best):
                 return
+            rows = self._copied.to_rows() if self._copied else []  # waits for what is sampled ahead
             if best:
                 self.setup.best = self.step
             state = self._build_state() | {"best": self.setup.best}
-            rows = self._copied.to_rows() if self._copied else []
             tensors = {**self.learner.state(), **self.ema_reference.state()}
             content = Content(tensors, state, rows, self.settings.run.save_dtype)
             background = saver if self.settings.run.save_async and not last else None
@@ -147,7 +169,7 @@ class Checkpointer:
         """Return the part of the state that is stored as JSON."""
         return {
             "phase": self.name,
-            "position": self.position,
+            "position": self._copied.position if self._copied else self.position,
             "signal_steps": self.signal_steps,
             "run_signal_steps": self.setup.signal_steps,
             "skipped_in_a_row": self.non_finite.in_a_row,

@@ -8,6 +8,7 @@ Random numbers depend only on the run's seed and the problem, so two evaluations
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from qed.guards.signals import check_signals
 from qed.loops.setup import Setup
 from qed.rollout.stages import grade, sample
 from qed.runs.run import Row
-from qed.sampling.base import Sampling, build_sampling, load_remote
+from qed.sampling.base import Sampler, Sampling, build_sampling, load_remote
 from qed.types import Problem, Request
 
 
@@ -30,7 +31,16 @@ def evaluate(
     Returns:
         for each task and decoding (`greedy`, `sampled`) the figures of `summarize`.
     """
-    load_remote(setup.sampler, setup.model, step)  # an offline phase does so only here
+    if setup.lend_sampler is None:
+        load_remote(setup.sampler, setup.model, step)  # an offline phase does so only here
+    with setup.lend_sampler() if setup.lend_sampler is not None else nullcontext(setup.sampler) as sampler:
+        return _evaluate_with(sampler, setup, settings, step, benchmarks)
+
+
+def _evaluate_with(
+    sampler: Sampler, setup: Setup, settings: Settings, step: int, benchmarks: Mapping[str, Sequence[Problem]]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Evaluate with a sampler that has the policy's weights; see `evaluate`."""
     summaries: dict[str, dict[str, dict[str, Any]]] = {}
     template = setup.materials[-1].template
     decodings = list_decodings(settings, template.stop)
@@ -41,7 +51,7 @@ def evaluate(
             check_signals("evaluate")
             address = (settings.run.seed, "evaluation", decoding)
             requests = [Request(problem, count) for problem in problems]
-            groups = sample(requests, setup.sampler, template, sampling, address, version=step)
+            groups = sample(requests, sampler, template, sampling, address, version=step)
             grade(groups, setup.evaluator)
             rows = build_rows(groups, decoding, step, template.thought_tags)
             answers += rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -83,6 +83,8 @@ class Setup:
     saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     profiler: StepProfiler | None = None  # of the steps of `run.profile`
+    # Set while a phase samples ahead: gives evaluations a sampler with the weights of the last complete step.
+    lend_sampler: Callable[[], AbstractContextManager[Sampler]] | None = None
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
     save_and_describe_exit: Callable[[], str] | None = None
 
@@ -115,11 +117,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         launch: how it was started.
         name: the command's name, for a fresh folder.
     """
-    load.check_name(settings.model.name)
-    require_installed(settings.run.trackers)
-    for phase in list_phases(settings):
-        require_functions(phase.data.reward)
-    require_profiled_steps(settings)
+    _check_settings(settings)
     device = load.pick_device(settings.model.device)
     parallel = join_ranks(device, settings.parallel, settings.run.watchdog)
     require_supported(list_phases(settings), parallel)
@@ -157,6 +155,15 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         finally:
             stop.together = False
             console.end_phase()
+
+
+def _check_settings(settings: Settings | PipelineSettings) -> None:
+    """Refuse settings that cannot work, before anything is written."""
+    load.check_name(settings.model.name)
+    require_installed(settings.run.trackers)
+    for phase in list_phases(settings):
+        require_functions(phase.data.reward)
+    require_profiled_steps(settings)
 
 
 def _settle_settings(

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,10 +84,9 @@ def spec(tmp_path: Path) -> Callable[..., ServerSpec]:
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"LOOK": 0.05, "TICK": 0.02, "FIRST_WAIT": 0.01}.items():
         monkeypatch.setattr(processes, name, value)
-    yield
 
 
 def read_grandchild(server: ServerProcess) -> int:
