@@ -105,8 +105,8 @@ class RunServers:
             QedError: a server does not start.
         """
         self.settings = settings
-        self.placed = find_placed_servers()
-        count = self.placed.count if self.placed is not None else starts_servers(settings)
+        self.placed = find_placed_servers() if self.parallel.is_first else None
+        count, together = self.parallel.run_on_first(self._count_servers)
         if count and not isinstance(policy.sampler, ServerSampler):
             policy.sampler = self._build_sampler(policy)
         sampler = policy.sampler
@@ -115,7 +115,7 @@ class RunServers:
         self._stack.callback(sampler.close)
         self._open_folder(policy.model)
         if count:
-            self._require_one_machine()
+            self._require_one_machine(together)
             self._write_start(policy, version)
             sampler.set_servers(self.parallel.run_on_first(lambda: self._start(count, device)))
         for server in sampler.servers:
@@ -125,6 +125,12 @@ class RunServers:
         for line in lines:
             self.console.say(line)
         self.run.event("servers", started=count, servers=lines)
+
+    def _count_servers(self) -> tuple[int, bool]:
+        """Return how many servers the run starts, and whether on this machine."""
+        if self.placed is not None:
+            return self.placed.count, False
+        return starts_servers(self.settings), True
 
     def _build_sampler(self, policy: Policy) -> ServerSampler:
         """Build a sampler of native servers, in place of the one in this process."""
@@ -145,8 +151,8 @@ class RunServers:
         self.folder = WeightsFolder(place, keep)
         self._stack.callback(self.folder.close)
 
-    def _require_one_machine(self) -> None:
-        if self.placed is None and self.parallel.local_world != self.parallel.world:
+    def _require_one_machine(self, together: bool) -> None:
+        if together and self.parallel.local_world != self.parallel.world:
             raise UsageError(
                 "The ranks of this run are on several machines, and servers that it starts are reached from one alone. "
                 "Start them with qed serve, and name them: --sampling.sampler server --sampling.url URL[,URL...]."
