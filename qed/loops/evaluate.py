@@ -8,7 +8,6 @@ Random numbers depend only on the run's seed and the problem, so two evaluations
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from qed.guards.signals import check_signals
 from qed.loops.setup import Setup
 from qed.rollout.stages import grade, sample
 from qed.runs.run import Row
-from qed.sampling.base import Sampler, Sampling, build_sampling
+from qed.sampling.base import Sampler, Sampling, build_sampling, load_remote
 from qed.types import Problem, Request
 
 
@@ -31,8 +30,11 @@ def evaluate(
     Returns:
         for each task and decoding (`greedy`, `sampled`) the figures of `summarize`.
     """
-    with setup.lend_sampler() if setup.lend_sampler is not None else nullcontext(setup.sampler) as sampler:
-        return _evaluate_with(sampler, setup, settings, step, benchmarks)
+    if setup.lend_sampler is not None:
+        with setup.lend_sampler() as sampler:
+            return _evaluate_with(sampler, setup, settings, step, benchmarks)
+    load_remote(setup.sampler, setup.model, step)  # an offline phase does so only here
+    return _evaluate_with(setup.sampler, setup, settings, step, benchmarks)
 
 
 def _evaluate_with(

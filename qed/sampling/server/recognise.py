@@ -44,10 +44,7 @@ def recognise(url: str, reader: Reader, seconds: float) -> Server:
             "return token ids. Any OpenAI-compatible server can be evaluated: qed evaluate --model openai:NAME --url."
         )
     describe = {"qed": _describe_native, "vllm": _describe_vllm, "sglang": _describe_sglang}[engine]
-    server = DIALECTS[engine](client, describe(client, card), reader, seconds)
-    if engine == "qed":
-        server.version = int(card["qed"]["weight_version"])
-    return server
+    return DIALECTS[engine](client, describe(client, card), reader, seconds)
 
 
 def _find_engine(client: HttpClient) -> str | None:
