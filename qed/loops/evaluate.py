@@ -19,7 +19,7 @@ from qed.guards.signals import check_signals
 from qed.loops.setup import Setup
 from qed.rollout.stages import grade, sample
 from qed.runs.run import Row
-from qed.sampling.base import Sampler, Sampling, build_sampling
+from qed.sampling.base import Sampler, Sampling, build_sampling, load_remote
 from qed.types import Problem, Request
 
 
@@ -31,6 +31,8 @@ def evaluate(
     Returns:
         for each task and decoding (`greedy`, `sampled`) the figures of `summarize`.
     """
+    if setup.lend_sampler is None:
+        load_remote(setup.sampler, setup.model, step)  # an offline phase does so only here
     with setup.lend_sampler() if setup.lend_sampler is not None else nullcontext(setup.sampler) as sampler:
         return _evaluate_with(sampler, setup, settings, step, benchmarks)
 

@@ -31,8 +31,9 @@ class Policy:
     sampler: Sampler
 
     def max_prompt_tokens(self, max_tokens: int) -> int:
-        """Return the longest prompt, in tokens, that leaves room for `max_tokens` in the model's window."""
-        return load.read_window(self.model) - max_tokens
+        """Return the longest prompt, in tokens, that leaves room for `max_tokens` to model and sampler."""
+        window = load.read_window(self.model)
+        return min(window, getattr(self.sampler, "window", window)) - max_tokens
 
 
 def report_handover(sampler: Sampler, say: Callable[[str], None]) -> str | None:

@@ -195,9 +195,10 @@ class Served:
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self.keeper = EngineKeeper(ModelSource(ModelSettings()), lambda line: None, self._build)  # type: ignore[arg-type]
-        info = await self.keeper.start()
+        await self.keeper.start()
+        info = self.keeper.info
         text = ModelText(self.tokenizer, info.vocabulary, info.window)
-        state = ServerState(self.keeper, info, text, ("tiny", "runs/tiny"), self.limit)
+        state = ServerState(self.keeper, text, ("tiny", "runs/tiny"), self.limit)
         self.server = _build_server(state, self.token)
         self.server.on_started = self._ready.set
         await self.server.serve([listener])
@@ -472,7 +473,9 @@ def test_bodies_are_checked(url: str) -> None:
     assert ask(url, "/v1/completions", method="GET")[0] == 405
 
 
-def test_long_bodies_and_prompts_are_refused_at_once(url: str) -> None:
+def test_long_bodies_and_prompts_are_refused_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert complete(url, prompt="a" * 11_000_000)[0] == 413
+    monkeypatch.setattr(bodies, "DRAIN_SECONDS", 0.1)
     status, reply = complete(url, prompt="ab " * 3_000_000)
     assert status == 400
     assert "the model's window has 64" in reply["error"]["message"]

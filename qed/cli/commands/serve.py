@@ -65,7 +65,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError(
             "qed serve needs a model: a run's folder, a model's folder or name, or a YAML file with model."
         )
-    args.model = source or args.model
+    args.model = args.model if source is None else source
     if args.engine == "vllm":
         return serve_vllm(args, choose_name(args), format_curl)
     if args.devices:
@@ -105,6 +105,7 @@ def _build_parser() -> Parser:
 
 def _serve_native(args: argparse.Namespace) -> int:
     from qed.console.live import Console
+    from qed.data.splits import load_prompt
     from qed.models.load import load_tokenizer
     from qed.serving.server import run_server
 
@@ -113,7 +114,10 @@ def _serve_native(args: argparse.Namespace) -> int:
     tokenizer, _ = load_tokenizer(settings.model.name)
     console = Console(args.json)
     console.say(f"Loading {shown} …")
-    source = build_source(settings, bool(tokenizer.chat_template))
+    prompt = load_prompt(settings.data)
+    # As training does: `load_policy`.
+    tokenizer.chat_template = getattr(prompt, "chat_template", tokenizer.chat_template)
+    source = build_source(settings, prompt.CHAT)
     return run_server(source, tokenizer, options, console.say, _choose_report(args.json, console.say, options))
 
 
