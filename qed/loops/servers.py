@@ -104,7 +104,7 @@ class RunServers:
             UsageError: the servers do not fit the model or the machine.
             QedError: a server does not start.
         """
-        self.settings = settings
+        self.settings, self.device = settings, device
         self.placed = find_placed_servers() if self.parallel.is_first else None
         count, together = self.parallel.run_on_first(self._count_servers)
         if count and not isinstance(policy.sampler, ServerSampler):
@@ -191,7 +191,7 @@ class RunServers:
     def _start(self, count: int, device: torch.device) -> list[str]:
         """Start the servers on the first rank, and return their addresses."""
         if self.placed is not None:
-            return self.placed.start(self._build_spec(0, ["auto"], 1))
+            return self.placed.start([self._build_placed_spec(number) for number in range(count)])
         places = choose_devices(self.settings, count, device, self.parallel.local_world)
         specs = [self._build_spec(number, place, count) for number, place in enumerate(places)]
         self.processes = [ServerProcess(spec) for spec in specs]
@@ -203,6 +203,11 @@ class RunServers:
     @property
     def _logs(self) -> Path:
         return self.run.folder / "logs" / "servers"
+
+    def _build_placed_spec(self, number: int) -> ServerSpec:
+        """Describe a server for a cluster, which gives it devices of its own."""
+        gpus = self.settings.cluster.gpus_per_engine if self.device.type == "cuda" else 0
+        return self._build_spec(number, [f"cuda:{gpu}" for gpu in range(gpus)] or ["cpu"], 1)
 
     @property
     def _engine(self) -> str:
@@ -254,7 +259,7 @@ class RunServers:
         number = sampler.servers.index(server)
         self.console.say(f"{server.url} is lost, and is started again; logs in {self._logs}.")
         if self.placed is not None:
-            url = self.placed.restart(number, server.url)
+            url = self.placed.restart(number, self._build_placed_spec(number))
         else:
             self.processes[number].restart()
             url = self.processes[number].url
