@@ -19,7 +19,7 @@ from qed.config.phases import Settings
 from qed.console.live import Console
 from qed.errors import UsageError
 from qed.loops.server_places import (
-    build_native_command,
+    build_spec,
     choose_devices,
     describe_server,
     require_fit,
@@ -44,7 +44,7 @@ from qed.runs.run import Run
 from qed.sampling.server.dialect import Server
 from qed.sampling.server.sampler import ServerSampler
 from qed.serving.placed import PlacedServers, find_placed_servers
-from qed.serving.processes import ServerProcess, ServerSpec, copy_environment, start_servers
+from qed.serving.processes import ServerProcess, ServerSpec, start_servers
 from qed.training.parallel import Parallel
 from qed.training.scoring import score_with
 from qed.types import Problem
@@ -52,7 +52,6 @@ from qed.types import Problem
 PROBED = 16  # problems whose prompts make the probe
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 BASE = "base"  # the folder that servers start from where adapters are trained
-START = 1800.0  # seconds for a server to load its model
 
 
 def starts_servers(settings: Settings) -> int:
@@ -214,8 +213,9 @@ class RunServers:
         return "vLLM" if self.settings.sampling.sampler == "vllm" else "qed"
 
     def _build_spec(self, number: int, devices: Sequence[str], count: int) -> ServerSpec:
-        command = build_native_command(self.settings, self._find_start, devices[0], share_threads(count))
-        return ServerSpec(f"server {number}", command, copy_environment(), self._logs, seconds=START)
+        return build_spec(
+            self.settings, f"server {number}", devices, share_threads(count), self._logs, self._find_start
+        )
 
     def _stop(self) -> None:
         for process in self.processes:
