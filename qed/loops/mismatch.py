@@ -50,6 +50,13 @@ def read_figures(sampler: Sampler) -> dict[str, float]:
     return figures
 
 
+def rest_servers(sampler: Sampler) -> None:
+    """Let servers on the learner's device sleep while it updates; the next update of their weights wakes them."""
+    sync = getattr(sampler, "sync", None)
+    if sync is not None:
+        sync.rest()
+
+
 def _measure_gap(learner: Learner, answers: Sequence[Rollout], remote: bool) -> dict[str, float]:
     """Measure |sampler - learner| of the log-probs of sampled tokens, in nats."""
     scored = [(rollout, rollout.old_logps) for rollout in answers if rollout.old_logps is not None]
