@@ -24,6 +24,7 @@ from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
+from qed.loops.engine_defaults import settle_engine_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
@@ -170,8 +171,9 @@ def _check_settings(settings: Settings | PipelineSettings) -> None:
 def _settle_settings(
     settings: Settings | PipelineSettings, launch: Launch, device: torch.device, run: Run, console: Console
 ) -> tuple[Settings | PipelineSettings, Launch]:
-    """Return the settings with the defaults of the device, or those of the run that is resumed."""
+    """Return the settings with the defaults of the device and of servers, or those of the run that is resumed."""
     settings, launch = settle_device_defaults(settings, launch, device, run, console)
+    settings, launch = settle_engine_defaults(settings, launch, run, console)
     return threads.restore_precision(settings, run.folder, launch), launch
 
 
