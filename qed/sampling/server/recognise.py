@@ -44,7 +44,10 @@ def recognise(url: str, reader: Reader, seconds: float) -> Server:
             "return token ids. Any OpenAI-compatible server can be evaluated: qed evaluate --model openai:NAME --url."
         )
     describe = {"qed": _describe_native, "vllm": _describe_vllm, "sglang": _describe_sglang}[engine]
-    return DIALECTS[engine](client, describe(client, card), reader, seconds)
+    server = DIALECTS[engine](client, describe(client, card), reader, seconds)
+    if engine == "qed":
+        server.note_weights(int(card["qed"]["weight_version"]))
+    return server
 
 
 def _find_engine(client: HttpClient) -> str | None:
