@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from qed.errors import QedError
 from qed.guards.signals import check_signals
@@ -221,9 +222,9 @@ class ServerProcess:
 
     def _launch(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self.log = _open_log(self.spec.logs, self.spec.name)
         command = supervisor.build_command(os.getpid(), GRACE, list(self.spec.command(port)))
-        with self.log.open("wb") as log:
+        with _open_log(self.spec.logs, self.spec.name) as log:
+            self.log = Path(log.name)
             self.process = subprocess.Popen(
                 command,
                 env=dict(self.spec.environment),
@@ -278,14 +279,18 @@ class ServerProcess:
         self.process.wait()
 
 
-def _open_log(folder: Path, name: str) -> Path:
-    """Return the path of the next log of a server, of which the newest few are kept."""
+def _open_log(folder: Path, name: str) -> IO[bytes]:
+    """Open the next log of a server, of which the newest few are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = name.replace(" ", "_").replace("/", "_")
-    numbers = sorted(int(path.stem.rsplit(".", 1)[1]) for path in folder.glob(f"{stem}.[0-9]*.log"))
+    while True:
+        numbers = sorted(int(path.stem.rsplit(".", 1)[1]) for path in folder.glob(f"{stem}.[0-9]*.log"))
+        with suppress(FileExistsError):  # a server of another process has taken it
+            log = (folder / f"{stem}.{numbers[-1] + 1 if numbers else 1}.log").open("xb")
+            break
     for number in numbers[: -LOGS_KEPT + 1]:
         (folder / f"{stem}.{number}.log").unlink(missing_ok=True)
-    return folder / f"{stem}.{numbers[-1] + 1 if numbers else 1}.log"
+    return log
 
 
 @contextmanager
