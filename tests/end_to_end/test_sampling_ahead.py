@@ -178,7 +178,7 @@ def test_the_phase_after_sft_samples_ahead(
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("point", ["grade:1", "grade:30", "evaluate:3"])
+@pytest.mark.parametrize("point", ["rollout:30", "evaluate:3", "update:4"])
 def test_a_reward_of_the_users_own_grades_in_the_thread(qed: Callable[..., Any], tmp_path: Path, point: str) -> None:
     reward = tmp_path / "even.py"
     reward.write_text(EVEN, encoding="utf-8")
