@@ -8,6 +8,7 @@ Random numbers depend only on the run's seed and the problem, so two evaluations
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -30,11 +31,10 @@ def evaluate(
     Returns:
         for each task and decoding (`greedy`, `sampled`) the figures of `summarize`.
     """
-    if setup.lend_sampler is not None:
-        with setup.lend_sampler() as sampler:
-            return _evaluate_with(sampler, setup, settings, step, benchmarks)
-    load_remote(setup.sampler, setup.model, step)  # an offline phase does so only here
-    return _evaluate_with(setup.sampler, setup, settings, step, benchmarks)
+    if setup.lend_sampler is None:
+        load_remote(setup.sampler, setup.model, step)  # an offline phase does so only here
+    with setup.lend_sampler() if setup.lend_sampler is not None else nullcontext(setup.sampler) as sampler:
+        return _evaluate_with(sampler, setup, settings, step, benchmarks)
 
 
 def _evaluate_with(

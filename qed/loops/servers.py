@@ -43,13 +43,14 @@ from qed.rollout.weights_sync import WeightsSync
 from qed.runs.run import Run
 from qed.sampling.server.dialect import Server
 from qed.sampling.server.sampler import ServerSampler
+from qed.serving.placed import PlacedServers, find_placed_servers
 from qed.serving.processes import ServerProcess, ServerSpec, copy_environment, start_servers
 from qed.training.parallel import Parallel
 from qed.training.scoring import score_with
 from qed.types import Problem
 
 PROBED = 16  # problems whose prompts make the probe
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 BASE = "base"  # the folder that servers start from where adapters are trained
 START = 1800.0  # seconds for a server to load its model
 
@@ -75,6 +76,7 @@ class RunServers:
         self.run, self.console, self.parallel = run, console, parallel
         self.processes: list[ServerProcess] = []
         self.folder: WeightsFolder | None = None
+        self.placed: PlacedServers | None = None
         self.sync: WeightsSync | None = None
         self._stack = ExitStack()
 
@@ -102,17 +104,18 @@ class RunServers:
             UsageError: the servers do not fit the model or the machine.
             QedError: a server does not start.
         """
-        self.settings = settings
-        count, urls = starts_servers(settings), settings.sampling.url
+        self.settings, self.device = settings, device
+        self.placed = find_placed_servers() if self.parallel.is_first else None
+        count, together = self.parallel.run_on_first(self._count_servers)
         if count and not isinstance(policy.sampler, ServerSampler):
             policy.sampler = self._build_sampler(policy)
         sampler = policy.sampler
         if not isinstance(sampler, ServerSampler):
             return
         self._stack.callback(sampler.close)
-        self._open_folder(policy.model, local=bool(count) or all(urlsplit(url).hostname in LOOPBACK for url in urls))
+        self._open_folder(policy.model)
         if count:
-            self._require_one_machine()
+            self._require_one_machine(together)
             self._write_start(policy, version)
             sampler.set_servers(self.parallel.run_on_first(lambda: self._start(count, device)))
         for server in sampler.servers:
@@ -123,6 +126,12 @@ class RunServers:
             self.console.say(line)
         self.run.event("servers", started=count, servers=lines)
 
+    def _count_servers(self) -> tuple[int, bool]:
+        """Return how many servers the run starts, and whether on this machine."""
+        if self.placed is not None:
+            return self.placed.count, False
+        return starts_servers(self.settings), True
+
     def _build_sampler(self, policy: Policy) -> ServerSampler:
         """Build a sampler of native servers, in place of the one in this process."""
         sampling, template = self.settings.sampling, policy.template
@@ -130,18 +139,20 @@ class RunServers:
         precision = read_precision(self.settings.model)
         return ServerSampler(policy.tokenizer, ends, sampling.rows_per_batch, precision, sampling.request_seconds)
 
-    def _open_folder(self, model: Any, local: bool) -> None:
+    def _open_folder(self, model: Any) -> None:
         """Make the folder for the weights, on the first rank."""
         if not self.parallel.is_first:
             return
+        hosts = {urlsplit(url).hostname for url in self.settings.sampling.url}
+        local = hosts <= LOOPBACK if self.placed is None else not self.placed.shared
         keep = 2 + self.settings.rollout.max_staleness
         needed = (keep + 1) * sum(weight.nbytes for weight in ModelFiles(model).weights)
         place = choose_place(self.settings.sampling.weights_folder, self.run.folder.resolve(), needed, local)
         self.folder = WeightsFolder(place, keep)
         self._stack.callback(self.folder.close)
 
-    def _require_one_machine(self) -> None:
-        if self.parallel.local_world != self.parallel.world:
+    def _require_one_machine(self, together: bool) -> None:
+        if together and self.parallel.local_world != self.parallel.world:
             raise UsageError(
                 "The ranks of this run are on several machines, and servers that it starts are reached from one alone. "
                 "Start them with qed serve, and name them: --sampling.sampler server --sampling.url URL[,URL...]."
@@ -174,26 +185,37 @@ class RunServers:
     def _find_start(self) -> Path:
         """Return the folder that a server starts from."""
         assert self.folder is not None
-        return self.folder.root / BASE if self._kind == "adapter" else self.folder.list_versions()[-1]
+        base = self.folder.root / BASE
+        return base if base.is_dir() else self.folder.list_versions()[-1]
 
     def _start(self, count: int, device: torch.device) -> list[str]:
         """Start the servers on the first rank, and return their addresses."""
+        if self.placed is not None:
+            return self.placed.start([self._build_placed_spec(number) for number in range(count)])
         places = choose_devices(self.settings, count, device, self.parallel.local_world)
         specs = [self._build_spec(number, place, count) for number, place in enumerate(places)]
         self.processes = [ServerProcess(spec) for spec in specs]
         self._stack.callback(self._stop)
-        self.console.say(f"Starting {count} server{'s' * (count > 1)} of {self._engine}; logs in {specs[0].logs}.")
+        self.console.say(f"Starting {count} server{'s' * (count > 1)} of {self._engine}; logs in {self._logs}.")
         start_servers(self.processes)
         return [process.url for process in self.processes]
+
+    @property
+    def _logs(self) -> Path:
+        return self.run.folder / "logs" / "servers"
+
+    def _build_placed_spec(self, number: int) -> ServerSpec:
+        """Describe a server for a cluster, which gives it devices of its own."""
+        gpus = self.settings.cluster.gpus_per_engine if self.device.type == "cuda" else 0
+        return self._build_spec(number, [f"cuda:{gpu}" for gpu in range(gpus)] or ["cpu"], 1)
 
     @property
     def _engine(self) -> str:
         return "vLLM" if self.settings.sampling.sampler == "vllm" else "qed"
 
     def _build_spec(self, number: int, devices: Sequence[str], count: int) -> ServerSpec:
-        logs = self.run.folder / "logs" / "servers"
         command = build_native_command(self.settings, self._find_start, devices[0], share_threads(count))
-        return ServerSpec(f"server {number}", command, copy_environment(), logs, seconds=START)
+        return ServerSpec(f"server {number}", command, copy_environment(), self._logs, seconds=START)
 
     def _stop(self) -> None:
         for process in self.processes:
@@ -235,9 +257,12 @@ class RunServers:
         assert self.sync is not None
         sampler = self.sync.sampler
         number = sampler.servers.index(server)
-        process = self.processes[number]
-        self.console.say(f"{server.url} is lost, and is started again; its log is {process.log}.")
-        process.restart()
-        self.run.event("server_restarted", server=number, before=server.url, url=process.url, log=str(process.log))
-        sampler.replace_server(number, process.url)
+        self.console.say(f"{server.url} is lost, and is started again; logs in {self._logs}.")
+        if self.placed is not None:
+            url = self.placed.restart(number, self._build_placed_spec(number))
+        else:
+            self.processes[number].restart()
+            url = self.processes[number].url
+        self.run.event("server_restarted", server=number, before=server.url, url=url)
+        sampler.replace_server(number, url)
         return sampler.servers[number]

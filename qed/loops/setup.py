@@ -118,11 +118,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         launch: how it was started.
         name: the command's name, for a fresh folder.
     """
-    load.check_name(settings.model.name)
-    require_installed(settings.run.trackers)
-    for phase in list_phases(settings):
-        require_functions(phase.data.reward)
-    require_profiled_steps(settings)
+    _check_settings(settings)
     device = load.pick_device(settings.model.device)
     parallel = join_ranks(device, settings.parallel, settings.run.watchdog)
     require_supported(list_phases(settings), parallel)
@@ -160,6 +156,15 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         finally:
             stop.together = False
             console.end_phase()
+
+
+def _check_settings(settings: Settings | PipelineSettings) -> None:
+    """Refuse settings that cannot work, before anything is written."""
+    load.check_name(settings.model.name)
+    require_installed(settings.run.trackers)
+    for phase in list_phases(settings):
+        require_functions(phase.data.reward)
+    require_profiled_steps(settings)
 
 
 def _settle_settings(

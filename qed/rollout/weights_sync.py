@@ -185,8 +185,7 @@ class WeightsSync:
         """Let this rank know which version the servers have."""
         self.version = version
         for server in () if self.parallel.is_first else self.sampler.servers:
-            server.version = version
-            server.adapter = name_adapter(version) if self.kind == "adapter" else None
+            server.note_weights(version, name_adapter(version) if self.kind == "adapter" else None)
 
     def _exchange_or_restart(self, server: Server, present: Present) -> tuple[Server, Reading]:
         """Load weights into a server; if it is lost, wait for it or start it again first."""
