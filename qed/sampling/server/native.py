@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from qed.errors import DataError, Diverged, ModelError, QedError, UsageError
-from qed.net.client import HttpClient
 from qed.net.deadlines import CancelScope
 from qed.sampling.base import Sampling
 from qed.sampling.server import openai
@@ -37,10 +36,6 @@ class NativeServer(Server):
 
     dialect = "native"
     batches = True
-
-    def __init__(self, client: HttpClient, capabilities: Capabilities, reader: Reader, seconds: float) -> None:
-        super().__init__(client, capabilities, reader, seconds)
-        self.version = int(capabilities.details["weight_version"])
 
     def complete(
         self, job: Job, on_progress: Callable[[], None], scope: CancelScope | None = None
