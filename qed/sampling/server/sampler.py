@@ -202,8 +202,8 @@ class ServerSampler:
         rows = server.complete(job, on_progress, scope)
         if least is not None:
             versions = {completion.version for row in rows for completion in row}
-            if any(version is not None and version < least for version in versions):
-                raise ServerLost(f"{server.url} has weights of an older version than {least}", "stale")
+            if any(version is None or version < least for version in versions):
+                raise ServerLost(f"{server.url} sampled with another version of the weights than {least}", "stale")
         return rows
 
     def _report_lost(self, server: Server) -> None:
