@@ -28,8 +28,7 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The matrix of faults, the commands of the pages and a real vLLM take minutes: each is run when its marker is asked
-    for."""
+    """Run the faults, the commands of the pages and a real vLLM, which take minutes, only if their marker is asked."""
     _name_groups(config, items)
     asked = config.getoption("markexpr")
     marks = [mark for mark in ON_DEMAND if mark not in asked]

@@ -19,6 +19,7 @@ from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
+from qed.grading.judge import Judge
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
@@ -275,7 +276,10 @@ def _describe_loaded(loaded: LoadedProblems, grader: Grader) -> list[str]:
 def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:
     """Load the grader of the last phase's answers, and that of the evaluations."""
     grader = load_grader(last.data, last.sampling.max_tokens, run.reward_log)
-    evaluator = load_evaluator(last.data, last.sampling.max_tokens, grader)
+    # A stop ends the processes of a judge, and then another thread may still grade what the checkpoint needs.
+    shared = not (last.rollout.max_staleness and isinstance(grader, Judge))
+    chosen = grader if shared else load_grader(last.data, last.sampling.max_tokens, run.reward_log)
+    evaluator = load_evaluator(last.data, last.sampling.max_tokens, chosen)
     if grader.judge is None:
         console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
     return grader, evaluator

@@ -21,6 +21,12 @@ from qed.types import Groups
 STEPS = 6
 STOPPED = ("rollout:1", "rollout:35", "wait:1", "update:1", "update:3", "evaluate:1", "save:2")
 SAMPLER = ("--sampling.sampler", Path(apart.__file__))
+EVEN = """from qed import Grade
+
+def reward(rollout):
+    even = sum(rollout.output) % 2 == 0
+    return Grade(float(even), even, True, None)
+"""
 GRPO = ("grpo", *ONLINE, *SAMPLER)
 DAPO = ("dapo", *ONLINE, *SAMPLER, "--sampling.group_size", 2, "--algorithm.max_rounds", 3)
 
@@ -169,3 +175,20 @@ def test_the_phase_after_sft_samples_ahead(
     outcome = qed(*arguments, "--out", tmp_path / "run")
     assert outcome.code == 0, outcome.err
     assert read_versions(tmp_path / "run") == [{2}, {2}, {2}, {3}]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("point", ["grade:1", "grade:30", "evaluate:3"])
+def test_a_reward_of_the_users_own_grades_in_the_thread(qed: Callable[..., Any], tmp_path: Path, point: str) -> None:
+    reward = tmp_path / "even.py"
+    reward.write_text(EVEN, encoding="utf-8")
+    own = (*GRPO, "--reward", reward, "--evaluation.every", 1)
+    arguments = command(tmp_path, 2, *own)
+    made = qed(*arguments, "--out", tmp_path / "whole")
+    assert made.code == 0, made.err
+    name, number = point.split(":")
+    code, said = forked([*arguments, "--out", tmp_path / "part"], tmp_path / "log", f"{name}:sigterm:{number}")
+    assert code == 128 + signal.SIGTERM, said
+    code, said = forked([*arguments, "--out", tmp_path / "part", "--resume"], tmp_path / "log")
+    assert code == 0, said
+    assert_same(tmp_path / "whole", tmp_path / "part")

@@ -473,7 +473,9 @@ def test_bodies_are_checked(url: str) -> None:
     assert ask(url, "/v1/completions", method="GET")[0] == 405
 
 
-def test_long_bodies_and_prompts_are_refused_at_once(url: str) -> None:
+def test_long_bodies_and_prompts_are_refused_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert complete(url, prompt="a" * 11_000_000)[0] == 413
+    monkeypatch.setattr(bodies, "DRAIN_SECONDS", 0.1)
     status, reply = complete(url, prompt="ab " * 3_000_000)
     assert status == 400
     assert "the model's window has 64" in reply["error"]["message"]

@@ -97,6 +97,7 @@ def _build_parser() -> Parser:
 
 def _serve_native(args: argparse.Namespace) -> int:
     from qed.console.live import Console
+    from qed.data.splits import load_prompt
     from qed.models.load import load_tokenizer
     from qed.serving.server import run_server
 
@@ -105,7 +106,10 @@ def _serve_native(args: argparse.Namespace) -> int:
     tokenizer, _ = load_tokenizer(settings.model.name)
     console = Console(args.json)
     console.say(f"Loading {shown} …")
-    source = build_source(settings, bool(tokenizer.chat_template))
+    prompt = load_prompt(settings.data)
+    # As training does: `load_policy`.
+    tokenizer.chat_template = getattr(prompt, "chat_template", tokenizer.chat_template)
+    source = build_source(settings, prompt.CHAT)
     return run_server(source, tokenizer, options, console.say, _choose_report(args.json, console.say, options))
 
 
