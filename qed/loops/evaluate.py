@@ -21,7 +21,7 @@ from qed.loops.setup import Setup
 from qed.rewards.grader import Grader
 from qed.rollout.stages import grade, sample
 from qed.runs.run import Row
-from qed.sampling.base import Sampler, Sampling, build_sampling
+from qed.sampling.base import Sampler, Sampling, build_sampling, load_remote
 from qed.types import Problem, Request
 
 Summaries = dict[str, dict[str, Any]]  # the figures of `summarize` by decoding (`greedy`, `sampled`)
@@ -43,6 +43,8 @@ def evaluate(
     Returns:
         the figures of each task.
     """
+    if setup.lend_sampler is None:
+        load_remote(setup.sampler, setup.model, step)  # an offline phase does so only here
     with setup.lend_sampler() if setup.lend_sampler is not None else nullcontext(setup.sampler) as sampler:
         return _evaluate_with(sampler, setup, settings, step, benchmarks)
 

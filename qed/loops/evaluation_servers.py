@@ -11,6 +11,7 @@ from qed.config.phases import Settings
 from qed.loops.background_evaluator import BackgroundEvaluator
 from qed.loops.servers import RunServers
 from qed.loops.setup import Setup
+from qed.models import load
 from qed.rollout.grader import load_evaluator, load_grader
 from qed.rollout.policy import Policy, build_sampler
 from qed.types import Problem
@@ -29,7 +30,8 @@ class EvaluationServers:
         self.servers = RunServers(setup.run, setup.console, setup.parallel)
         settings = adapt_settings(settings)
         policy = Policy(setup.model, setup.tokenizer, setup.materials[-1].template, setup.sampler)
-        policy.sampler = build_sampler(policy, settings)
+        ends = load.find_end_ids(setup.model, setup.tokenizer, policy.template.leaf.CHAT)
+        policy.sampler = build_sampler(setup.model, setup.tokenizer, ends, settings)
         version = setup.read_state()["step"]
         try:
             self.servers.connect(policy, settings, problems, setup.device, version)
@@ -86,13 +88,13 @@ def open_background_evaluator(setup: Setup, settings: Settings) -> Iterator[None
     grader = load_evaluator(
         settings.data, settings.sampling.max_tokens, load_grader(settings.data, settings.sampling.max_tokens)
     )
-    with closing(grader), closing(start_servers(setup, settings)) as server:
-        with closing(BackgroundEvaluator(setup, server, grader)) as background:
-            setup.background = background
-            try:
-                yield
-            finally:
-                setup.background = None
+    with (
+        closing(grader),
+        closing(start_servers(setup, settings)) as server,
+        closing(BackgroundEvaluator(setup, server, grader)) as background,
+    ):
+        setup.background = background
+        yield
 
 
 def start_servers(setup: Setup, settings: Settings) -> EvaluationServers:

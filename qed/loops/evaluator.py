@@ -55,7 +55,7 @@ class Evaluator:
         self.scores = self._read_scores()
 
     def evaluate(self, step: int) -> None:
-        """Evaluate the policy after a step, unless that has been done; in the background if there is a server for it."""
+        """Evaluate the policy after a step, unless that has been done; in the background where a server is for it."""
         timer = self.setup.timer
         with timer("evaluate"):
             if self.measure is not None:

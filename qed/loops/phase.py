@@ -44,6 +44,7 @@ from qed.rollout.policy import load_policy
 from qed.rollout.stages import Stream, flatten
 from qed.runs.metric_names import read_metrics
 from qed.runs.run import Row
+from qed.sampling.base import load_remote
 from qed.training import checkpoints
 from qed.training.attention import list_faults
 from qed.training.flops import count_sampled_work
@@ -109,9 +110,10 @@ class Phase:
     def build_stream(self, items: Sequence[Any], purpose: str) -> Stream[Any]:
         """Return the phase's endless shuffled stream of items, at the position of the checkpoint if the run resumes.
 
-        Also tells the sampler how much device memory this phase's learner needs.
+        Also tells the sampler how much device memory this phase's learner needs, and gives servers its weights.
         """
         reserve_training(self.setup.sampler, self.learner)
+        load_remote(self.setup.sampler, self.learner.weights(), self.first)
         position = self.checkpointer.position
         stream = Stream(items, self.settings.run.seed, f"{purpose} {self.offset}", position)
         self.checkpointer.stream = stream

@@ -28,6 +28,7 @@ from qed.loops.profile import StepProfiler, open_profiler, require_profiled_step
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
 from qed.loops.records import write_settings
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
+from qed.loops.servers import RunServers
 from qed.loops.supported import require_supported
 from qed.models import load, lora, threads
 from qed.models.peak_flops import find_peak_flops
@@ -120,11 +121,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         launch: how it was started.
         name: the command's name, for a fresh folder.
     """
-    load.check_name(settings.model.name)
-    require_installed(settings.run.trackers)
-    for phase in list_phases(settings):
-        require_functions(phase.data.reward)
-    require_profiled_steps(settings)
+    _check_settings(settings)
     device = load.pick_device(settings.model.device)
     parallel = join_ranks(device, settings.parallel, settings.run.watchdog)
     require_supported(list_phases(settings), parallel)
@@ -140,6 +137,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         watch_run(run, settings.run.watchdog, parallel.is_first),
         watch_other_ranks(parallel, stop, settings.run.watchdog, run),
         copy_warnings(run.log_line),
+        RunServers(run, console, parallel) as servers,
     ):
         console.log = run.log_line
         stop.together = parallel.world > 1
@@ -152,7 +150,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 threads.set_compute(settings, run, launch, device, console, parallel.local_world)
                 peak = sum(parallel.exchange(lambda: find_peak_flops(device, read_precision(settings.model))))
                 parallel.run_on_first(lambda: write_settings(settings, run, launch, device, parallel, peak))
-                setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel)
+                setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel, servers)
                 setup.peak_flops = peak
             trackers.start(run)
             setup.trackers = trackers
@@ -161,6 +159,15 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         finally:
             stop.together = False
             console.end_phase()
+
+
+def _check_settings(settings: Settings | PipelineSettings) -> None:
+    """Refuse settings that cannot work, before anything is written."""
+    load.check_name(settings.model.name)
+    require_installed(settings.run.trackers)
+    for phase in list_phases(settings):
+        require_functions(phase.data.reward)
+    require_profiled_steps(settings)
 
 
 def _settle_settings(
@@ -206,6 +213,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     device: torch.device,
     resumed: Path | None,
     parallel: Parallel,
+    servers: RunServers,
 ) -> Setup:
     phases = list_phases(settings)
     last = phases[-1]
@@ -218,6 +226,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     check_signals("load")
     policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     check_signals("load")
+    servers.connect(policy, last, loaded.problems, device, (resumed and parse_step(resumed.name)) or 0)
     policy.sampler = share_sampler(policy.sampler, policy.model, parallel)
     size = checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed))
     parallel.run_on_first(lambda: disk.require_space(run, size))

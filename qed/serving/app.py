@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,12 +17,13 @@ import qed
 from qed.errors import QedError
 from qed.serving import routes_openai, routes_training
 from qed.serving.access import Access
+from qed.serving.keeper import EngineKeeper
 from qed.serving.metrics import CONTENT_TYPE
 from qed.serving.refusals import Refused
 from qed.serving.routes_training import read_seconds
 from qed.serving.state import ServerState, find_state, refuse_error
 
-HEALTH_SECONDS = 10.0  # for the engine's loop to answer
+HEALTH_SECONDS = 30.0  # for the engine's loop to answer, which does between two steps; loading weights is one
 LOGGER = logging.getLogger("qed.serving")
 
 
@@ -102,14 +104,16 @@ async def check_health(request: Request) -> Response:
     """`GET /health`: 200 once the engine's loop has answered, else 503; `?timeout=S` is the deadline."""
     state = find_state(request)
     keeper = state.keeper
-    status = {"status": keeper.state, "weight_version": keeper.version, "restarts": keeper.restarts}
+    seconds = read_seconds(request, HEALTH_SECONDS)
     try:
-        await keeper.require().check(read_seconds(request, HEALTH_SECONDS))
+        await keeper.check(seconds)
     except QedError as error:
-        if isinstance(error, Refused) and error.status == 400:
-            raise
-        return JSONResponse({**status, "status": keeper.state, "reason": str(error)}, 503)
-    return JSONResponse(status)
+        return JSONResponse({**_describe_state(keeper), "reason": str(error)}, 503)
+    return JSONResponse(_describe_state(keeper))
+
+
+def _describe_state(keeper: EngineKeeper) -> dict[str, Any]:
+    return {"status": keeper.state, "weight_version": keeper.version, "restarts": keeper.restarts}
 
 
 async def show_version(request: Request) -> Response:

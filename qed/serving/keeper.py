@@ -41,6 +41,7 @@ class EngineKeeper:
         self.reason = ""
         self.restarts = 0
         self.paused = self.asleep = False
+        self._settled = asyncio.Event()  # set unless the engine is being started
         self.given_up = asyncio.Event()  # set when the engine does not start any more
         self._deaths = 0
         self._begun = 0.0
@@ -51,17 +52,20 @@ class EngineKeeper:
         """The version of the weights."""
         return self.source.version
 
-    async def start(self) -> EngineInfo:
+    async def start(self) -> None:
         """Start the engine.
 
         Raises:
             QedError: the model cannot be loaded.
         """
         engine = self._build(self.source, self._note_exit)
-        info = await engine.start()
+        await engine.start()
+        self._use(engine)
+
+    def _use(self, engine: Engine) -> None:
         self.engine, self.state, self.reason = engine, "ready", ""
         self._begun = asyncio.get_running_loop().time()
-        return info
+        self._settled.set()
 
     async def stop(self) -> None:
         """Stop the engine; what it has not answered is answered with an error."""
@@ -72,6 +76,30 @@ class EngineKeeper:
                 await self._task
         if self.engine is not None:
             await self.engine.stop()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine says of itself, or what the last one said.
+
+        Raises:
+            Refused: none has started.
+        """
+        if self.engine is None:
+            raise Refused(503, "The engine has not started.", headers=RETRY)
+        return self.engine.info
+
+    async def check(self, seconds: float) -> None:
+        """Return once the engine's loop has answered; an engine that is being started is waited for.
+
+        Raises:
+            QedError: it has not within `seconds`, or is not started any more.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._settled.wait()
+        await self.require().check(max(0.0, deadline - loop.time()))
 
     def require(self) -> Engine:
         """Return the engine.
@@ -123,6 +151,7 @@ class EngineKeeper:
         life = asyncio.get_running_loop().time() - self._begun
         self._deaths = 1 if life > STEADY_SECONDS else self._deaths + 1
         self.state, self.reason = "restarting", f"Its process has ended: {reason}."
+        self._settled.clear()
         self._say(f"The engine's process has ended: {reason}. It is started again.")
         self._task = asyncio.get_running_loop().create_task(self._restart())
 
@@ -140,6 +169,7 @@ class EngineKeeper:
             else:
                 return
         self.state = "failed"
+        self._settled.set()
         self.given_up.set()
 
     async def _start_again(self) -> None:
@@ -150,8 +180,7 @@ class EngineKeeper:
             await engine.pause("abort", PAUSE_SECONDS)
         if self.asleep:
             await engine.sleep()
-        self.engine, self.state, self.reason = engine, "ready", ""
-        self._begun = asyncio.get_running_loop().time()
+        self._use(engine)
         self.restarts += 1
         self._say(f"The engine runs again, with the weights of version {self.version}.")
 

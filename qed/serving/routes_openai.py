@@ -58,6 +58,7 @@ def _describe_model(state: ServerState, name: str) -> dict[str, Any]:
             "ends": list(info.ends),
             "paused": state.keeper.paused,
             "parameters": info.parameters,
+            "process": info.process,
         },
     }
 

@@ -7,7 +7,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -126,11 +126,12 @@ async def _serve(
     ending = Ending()
     with ending.watch_signals():
         try:
-            info = await ending.run(keeper.start())
-            if info is None:
+            await ending.run(keeper.start())
+            if ending.received is not None:
                 return ending.code
+            info = keeper.info
             text = ModelText(tokenizer, info.vocabulary or len(tokenizer), info.window)
-            state = ServerState(keeper, info, text, (options.name, *options.others), options.body_limit)
+            state = ServerState(keeper, text, (options.name, *options.others), options.body_limit)
             server = _build_server(state, options.token)
             url = format_url(listener)
             server.on_started = lambda: on_ready(Ready(url, options.name, info))
@@ -183,8 +184,8 @@ class Ending:
         """Return once a signal has come."""
         await self._come.wait()
 
-    async def run(self, work: Any) -> Any:
-        """Return the result of a coroutine; None if a signal has come before, which cancels it."""
+    async def run(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine; a signal cancels it."""
         task, signalled = asyncio.create_task(work), asyncio.create_task(self.wait())
         await asyncio.wait((task, signalled), return_when=asyncio.FIRST_COMPLETED)
         signalled.cancel()
@@ -192,8 +193,8 @@ class Ending:
             task.cancel()
             with suppress(asyncio.CancelledError):
                 await task
-            return None
-        return task.result()
+        else:
+            task.result()
 
 
 class Server(uvicorn.Server):

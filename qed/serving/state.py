@@ -20,12 +20,16 @@ class ServerState:
     """The engine, the model's text, the names under which the model is served, and the limit of a body in bytes."""
 
     keeper: EngineKeeper
-    info: EngineInfo
     text: ModelText
     names: tuple[str, ...]
     body_limit: int
     metrics: Metrics = field(default_factory=Metrics)
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine says of itself."""
+        return self.keeper.info
 
 
 def find_state(request: Request) -> ServerState:

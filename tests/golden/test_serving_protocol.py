@@ -195,9 +195,10 @@ class Served:
         listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self.keeper = EngineKeeper(ModelSource(ModelSettings()), lambda line: None, self._build)  # type: ignore[arg-type]
-        info = await self.keeper.start()
+        await self.keeper.start()
+        info = self.keeper.info
         text = ModelText(self.tokenizer, info.vocabulary, info.window)
-        state = ServerState(self.keeper, info, text, ("tiny", "runs/tiny"), self.limit)
+        state = ServerState(self.keeper, text, ("tiny", "runs/tiny"), self.limit)
         self.server = _build_server(state, self.token)
         self.server.on_started = self._ready.set
         await self.server.serve([listener])

@@ -60,7 +60,7 @@ def run(arguments: Sequence[str]) -> int:
         raise UsageError(
             "qed serve needs a model: a run's folder, a model's folder or name, or a YAML file with model."
         )
-    args.model = source or args.model
+    args.model = args.model if source is None else source
     if args.engine == "vllm":
         raise UsageError("qed serve --engine vllm is not available. Leave --engine out for qed's own engine.")
     return _serve_native(args)

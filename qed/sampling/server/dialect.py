@@ -207,6 +207,10 @@ class Server(ABC):
         """Return the version of the weights; None if no one knows."""
         return self.version
 
+    def note_weights(self, version: int, adapter: str | None = None) -> None:
+        """Know which weights another process has loaded into the server."""
+        self.version, self.adapter = version, adapter
+
     def pause(self, mode: Mode, seconds: float) -> None:
         """Let no answer be sampled until `resume`: none is sent either, and those under way end.
 

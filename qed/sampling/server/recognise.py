@@ -46,7 +46,7 @@ def recognise(url: str, reader: Reader, seconds: float) -> Server:
     describe = {"qed": _describe_native, "vllm": _describe_vllm, "sglang": _describe_sglang}[engine]
     server = DIALECTS[engine](client, describe(client, card), reader, seconds)
     if engine == "qed":
-        server.version = int(card["qed"]["weight_version"])
+        server.note_weights(int(card["qed"]["weight_version"]))
     return server
 
 

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -20,6 +20,18 @@ from qed.sampling.server.checks import check_room, check_sampling
 from qed.sampling.server.dialect import Job, Reader, Server, ServerLost
 from qed.sampling.server.recognise import recognise
 from qed.types import Completion
+
+
+class Sync(Protocol):
+    """Gives new weights to servers."""
+
+    def __call__(self, model: nn.Module, version: int) -> None:
+        """Give them the weights of a model."""
+        ...
+
+    def prepare(self, model: nn.Module, version: int) -> Callable[[], None]:
+        """Copy the weights of a model, and return what gives the copy to the servers."""
+        ...
 
 
 class ServerSampler:
@@ -46,7 +58,8 @@ class ServerSampler:
         self.reader = Reader(tokenizer, tuple(ends))
         self.rows_per_batch, self.precision, self.seconds = rows_per_batch, precision, seconds
         self.version: int | None = None  # of the weights that servers must have at least
-        self.sync: Callable[[nn.Module, int], None] | None = None  # gives new weights to the servers
+        self.rounding: torch.dtype | None = None  # the servers' precision, where it is not the learner's
+        self.sync: Sync | None = None  # gives new weights to the servers
         self.on_lost: Callable[[Server], None] | None = None  # called when a server died or hangs, before its work goes
         self.on_return: Callable[[Server], None] | None = None  # called before a lost server with old weights is used
         self._hooks = Hooks[Server](self._report_lost, self._prepare_return)
@@ -57,6 +70,11 @@ class ServerSampler:
     def servers(self) -> list[Server]:
         """The servers, in the order of their addresses; `healthy` is False of one that is left out."""
         return [slot.server for slot in self._balancer.slots]
+
+    @property
+    def window(self) -> int:
+        """Return the longest sequence that every server takes, in tokens."""
+        return min((server.capabilities.window for server in self.servers), default=1 << 30)
 
     @property
     def counts(self) -> Counter[str]:
@@ -159,6 +177,18 @@ class ServerSampler:
         if self.sync is not None:
             self.sync(weights, version)
             self.version = version
+
+    def prepare(self, weights: nn.Module, version: int) -> Callable[[], None]:
+        """Copy new weights for the servers, and return what gives them the copy, from any thread."""
+        if self.sync is None:
+            return lambda: None
+        load = self.sync.prepare(weights, version)
+
+        def give() -> None:
+            load()
+            self.version = version
+
+        return give
 
     def close(self) -> None:
         """End all requests."""
