@@ -119,8 +119,11 @@ class ServerProcess:
                         self._kill()
                         raise
 
-    def restart(self) -> None:
+    def restart(self, worked: bool = False) -> None:
         """End what is left of the server and start it again, after a pause that doubles with each restart in a row.
+
+        Args:
+            worked: whether it did its work since it was started, so that the row ends.
 
         Raises:
             ServerError: it was started `MOST_RESTARTS` times in a row already, or see `start`.
@@ -128,7 +131,7 @@ class ServerProcess:
         with self._lock:
             tail = self.read_tail()
             self._kill()
-            if time.monotonic() - self._began > STEADY_SECONDS:
+            if worked or time.monotonic() - self._began > STEADY_SECONDS:
                 self._in_a_row = 0
             if self._in_a_row >= MOST_RESTARTS:
                 raise ServerError(
