@@ -79,6 +79,7 @@ class RunServers:
         self.folder: WeightsFolder | None = None
         self.placed: PlacedServers | None = None
         self.sync: WeightsSync | None = None
+        self._finished: dict[int, int] = {}  # of each server, the requests that it had answered at its last restart
         self._stack = ExitStack()
 
     def __enter__(self) -> RunServers:
@@ -261,7 +262,9 @@ class RunServers:
         if self.placed is not None:
             url = self.placed.restart(number, self.specs[number])
         else:
-            self.processes[number].restart()
+            finished, before = sampler.count_finished(number), self._finished.get(number, 0)
+            self._finished[number] = finished
+            self.processes[number].restart(worked=finished > before)
             url = self.processes[number].url
         self.run.event("server_restarted", server=number, before=server.url, url=url)
         sampler.replace_server(number, url)

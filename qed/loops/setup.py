@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -53,6 +53,9 @@ from qed.training.checkpoint_size import checkpoint_bytes
 from qed.training.parallel import Parallel, join_ranks
 from qed.types import Problem
 
+if TYPE_CHECKING:
+    from qed.loops.background_evaluator import BackgroundEvaluator
+
 
 @dataclass
 class Setup:
@@ -85,6 +88,7 @@ class Setup:
     saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     profiler: StepProfiler | None = None  # of the steps of `run.profile`
+    background: BackgroundEvaluator | None = None  # where evaluations have servers of their own
     # Set while a phase samples ahead: gives evaluations a sampler with the weights of the last complete step.
     lend_sampler: Callable[[], AbstractContextManager[Sampler]] | None = None
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.

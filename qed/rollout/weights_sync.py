@@ -118,15 +118,22 @@ class WeightsSync:
         self._finish(version)
 
     def prepare(self, model: Any, version: int) -> Callable[[], None]:
-        """Write the model's weights, and return what loads them into all servers, from any thread; for one rank."""
-        present = self._read_learner(model, version, self._write(model, version))
-        for precision in (torch.float32, torch.bfloat16):  # the rounding, which the model will not tell any more
-            present.memory(self.probe, precision)
-        present.memory.close()
+        """Write the model's weights, and return what loads them into all servers, from any thread.
+
+        All ranks must call it; what it returns is for the first one, and does nothing on the others.
+        """
+        folder = self._write(model, version)
+        with self.parallel.gather_weights(model):
+            present = self._read_learner(model, version, folder) if self.parallel.is_first else None
+            if present is not None:
+                for precision in (torch.float32, torch.bfloat16):  # the rounding, which the model will not tell later
+                    present.memory(self.probe, precision)
+                present.memory.close()
 
         def load() -> None:
-            self._update_all(present)
-            self._finish(version)
+            if present is not None:
+                self._update_all(present)
+                self._finish(version)
 
         return load
 
