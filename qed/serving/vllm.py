@@ -24,7 +24,6 @@ LORA_ROUTES = ("/v1/load_lora_adapter", "/v1/unload_lora_adapter")
 SLEEP_ROUTES = ("/sleep", "/wake_up")
 CERTAIN = 1e-6  # log-prob from which a token counts as the only one that was left
 CHECK_SECONDS = 60.0
-PROBE = [1, 2, 3]  # not 0 alone, often the padding, after which all tokens may be equally likely
 # Of our own environment, which is not vLLM's.
 FOREIGN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "QED_SERVE_TOKEN")
 CACHE_GIB = 4  # of keys and values on a CPU where the model's shape is not known
@@ -260,15 +259,18 @@ def check_server(url: str, options: VllmOptions) -> None:
 
 
 def _check_logps(client: HttpClient, version: str, name: str) -> None:
-    """Sample one token of the likeliest one alone, whose processed log-prob is 0, and whose raw one is not."""
-    body = {"model": name, "prompt": PROBE, "max_tokens": 1, "top_k": 1, "temperature": 1.0, "seed": 0}
+    """Sample one token of the likeliest one alone, whose processed log-prob is 0, and whose raw one is not.
+
+    Where several are equally likely, as after a token that the model does not know, vLLM leaves all of them.
+    """
+    body = {"model": name, "prompt": [[0], [1], [2]], "max_tokens": 1, "top_k": 1, "temperature": 1.0, "seed": 0}
     reply = client.ask(
         "POST", "/v1/completions", {**body, "logprobs": 0, "return_token_ids": True}, seconds=CHECK_SECONDS
     )
     choice = reply["choices"][0]
     if not isinstance(choice.get("token_ids"), list):
         raise ServerError(f"vLLM {version} at {client.url} returns no token ids, which training needs.")
-    if abs(choice["logprobs"]["token_logprobs"][0]) > CERTAIN:
+    if min(abs(each["logprobs"]["token_logprobs"][0]) for each in reply["choices"]) > CERTAIN:
         raise ServerError(
             f"vLLM {version} at {client.url} reports log-probs before temperature and truncation. It must be started "
             "with --logprobs-mode processed_logprobs."

@@ -169,7 +169,7 @@ def test_two_servers_differ_by_rounding(
     done = qed(*command("--sampling.servers", 2, "--out", tmp_path / "run"))
     assert done.code == 0, done.err
     first = [read_lines(run / "rollouts" / "step_000001.jsonl.zst") for run in (alone, tmp_path / "run")]
-    assert [row["output"] for row in first[0]] == [row["output"] for row in first[1]]
+    assert [row["tokens"] for row in first[0]] == [row["tokens"] for row in first[1]]
     ends = [
         load_file(manifest.list_checkpoints(run)[STEPS] / "hf" / "model.safetensors")
         for run in (alone, tmp_path / "run")
