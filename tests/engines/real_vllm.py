@@ -12,7 +12,7 @@ from engine_models import Models
 
 from qed.errors import QedError, UsageError
 from qed.serving.install import Vllm, find_vllm, install_vllm
-from qed.serving.processes import run_servers
+from qed.serving.processes import ServerSpec, run_servers
 from qed.serving.vllm import VllmOptions, build_vllm_spec
 
 LORA_RANK = 8
@@ -21,10 +21,14 @@ LORA_RANK = 8
 @contextmanager
 def start(models: Models) -> Iterator[str]:
     """Start vLLM with the first model, and yield its address."""
-    with tempfile.TemporaryDirectory() as folder:
-        options = VllmOptions(str(models.folder), "policy", "float32", rows=64, threads=1, lora_rank=LORA_RANK)
-        with run_servers([build_vllm_spec(find_or_install(), options, Path(folder))]) as [server]:
-            yield server.url
+    with tempfile.TemporaryDirectory() as folder, run_servers([describe(models, Path(folder))]) as [server]:
+        yield server.url
+
+
+def describe(models: Models, logs: Path) -> ServerSpec:
+    """How vLLM is started with the first model."""
+    options = VllmOptions(str(models.folder), "policy", "float32", rows=64, threads=1, lora_rank=LORA_RANK)
+    return build_vllm_spec(find_or_install(), options, logs)
 
 
 def find_or_install() -> Vllm:
