@@ -10,6 +10,9 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -438,3 +441,32 @@ def test_the_hf_sampler_takes_over_and_a_dead_process_is_told(engines: tuple[Ser
         other.generate(Generation([5], 1, Sampling(1.0, 5)))
     assert served.engine.alive
     assert served.exits == []
+
+
+PARENT = """
+import asyncio, sys
+from qed.config.settings import ModelSettings
+from qed.serving.engine import Engine
+from qed.serving.messages import ModelSource
+
+async def run():
+    info = await Engine(ModelSource(ModelSettings(name=sys.argv[1], device="cpu"), threads=1)).start()
+    print(info.process, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_the_process_ends_with_its_parent(served: Served) -> None:
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(served.folder)], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        process = int(parent.stdout.readline())
+        assert Path(f"/proc/{process}").exists()
+        parent.kill()
+    deadline = time.monotonic() + SECONDS
+    while Path(f"/proc/{process}/exe").exists():
+        assert time.monotonic() < deadline
