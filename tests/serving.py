@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ def serve(answer: Callable[[str, Any, dict[str, str]], Reply | None]) -> Iterato
         def log_message(self, *args: Any) -> None:
             """Print nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = _Server(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
@@ -48,6 +49,13 @@ def serve(answer: Callable[[str, Any, dict[str, str]], Reply | None]) -> Iterato
         ended.set()
         server.shutdown()
         server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print a test's own mistake, but not that a client has left, also in the middle of its request."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | json.JSONDecodeError):
+            super().handle_error(request, client_address)
 
 
 HEADERS = {302: [("Location", "http://127.0.0.1:9/elsewhere")], 429: [("Retry-After", "0")]}

@@ -1,26 +1,19 @@
-"""A conversation in a terminal or over pipes: reads questions, streams answers, and obeys commands such as /reset."""
+"""A conversation in a terminal or over pipes: reads questions, shows answers, and obeys commands such as /reset."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from qed.cli.answer_view import AnswerView
 from qed.errors import QedError
 from qed.guards.redaction import strip_control
-from qed.models.load import read_window
-from qed.randomness import derive_seed
-from qed.rollout.conversation import ASSISTANT, USER, Conversation
-from qed.rollout.policy import Policy
 from qed.runs.run import write_whole
-from qed.sampling.base import Sampler, Sampling
-from qed.sampling.hf import HFSampler
-from qed.sampling.text_stream import TextStream
-from qed.types import Completion, Prompt
 
 HELP = """/reset       forget the conversation
 /thinking    show or hide the reasoning
@@ -32,24 +25,53 @@ LONG = '"""'
 JSON_SUFFIXES = (".json", ".jsonl")
 
 
+class NoAnswerError(QedError):
+    """A question that gets no answer. At a terminal the conversation goes on without it.
+
+    `ends_pipe` says whether the answers on a pipe end there, because the next question would fail too.
+    """
+
+    ends_pipe = False
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: its text, a remark on how it ended, and whether Ctrl-C has ended it."""
+
+    text: str
+    remark: str = ""
+    stopped: bool = False
+
+
+class Partner(Protocol):
+    """Who answers, and remembers the conversation; `tags` are around its reasoning and its answer."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The opening and closing tag of the reasoning, then those that are not shown; empty for the usual ones."""
+
+    def ask(self, question: str, write: Callable[[str], None]) -> Reply:
+        """Answer a question, and call `write` with each piece of text as it comes; Ctrl-C ends the answer.
+
+        Raises:
+            NoAnswerError: there is no answer, and the question is forgotten.
+        """
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+
+
 class ChatSession:
     """Answers the questions of standard input until its end.
 
     Args:
-        policy: answers.
-        conversation: renders the questions.
-        sampling: how answers are sampled.
-        seed: of all answers; they differ from each other, also to the same question.
+        partner: answers.
         show_thinking: whether to show the reasoning.
     """
 
-    def __init__(
-        self, policy: Policy, conversation: Conversation, sampling: Sampling, seed: int, show_thinking: bool
-    ) -> None:
-        self.policy, self.conversation, self.sampling = policy, conversation, sampling
-        self.seed, self.show_thinking = seed, show_thinking
+    def __init__(self, partner: Partner, show_thinking: bool) -> None:
+        self.partner, self.show_thinking = partner, show_thinking
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
-        self.asked = 0
         self.transcript: list[tuple[str, str]] = []  # questions and answers since the last /reset
         self.saved: set[Path] = set()
 
@@ -100,7 +122,7 @@ class ChatSession:
         if command == "/help":
             self._say(HELP)
         elif command == "/reset":
-            self.conversation.reset()
+            self.partner.reset()
             self.transcript.clear()
             self._say("The conversation is forgotten.")
         elif command == "/thinking":
@@ -136,67 +158,34 @@ class ChatSession:
             messages = [
                 {"role": role, "content": text}
                 for turn in self.transcript
-                for role, text in zip((USER, ASSISTANT), turn, strict=True)
+                for role, text in zip(("user", "assistant"), turn, strict=True)
             ]
             return json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
         return "\n".join(f"> {question}\n\n{answer}\n" for question, answer in self.transcript)
 
     def _answer(self, question: str) -> None:
         """Answer a question; an answer that Ctrl-C stops is kept as far as it came."""
-        prompt = self.conversation.ask(question)
-        tokens = self.policy.template.tokens(prompt)
-        room = read_window(self.policy.model) - len(tokens)
-        if room < 1:
-            self.conversation.forget_question()
-            self._say(f"The model's window of {room + len(tokens)} tokens is full: /reset begins a new conversation.")
-            return
-        text, reason = self._stream(
-            prompt, tokens, replace(self.sampling, max_tokens=min(self.sampling.max_tokens, room))
-        )
-        self.conversation.answer(text)
-        self.transcript.append((question, text))
-        if reason:
-            self._say(f"({reason})")
-
-    def _stream(self, prompt: Prompt, tokens: tuple[int, ...], sampling: Sampling) -> tuple[str, str]:
-        """Sample and show an answer; return its text, and a remark on how it ended."""
-        template, self.asked = self.policy.template, self.asked + 1
-        tags: tuple[str, ...] = getattr(template.leaf, "TAGS", ())
-        view = AnswerView(sys.stdout, self.show_thinking, tags[:2], tags[2:])
-        stream, output = TextStream(template.tokenizer, sampling.stop), list[int]()
-        view.write(prompt.opened)
-
-        def show(so_far: list[int]) -> None:
-            output[:] = so_far
-            view.write(stream.read(so_far))
-
-        seed, remark = derive_seed(self.seed, "chat", self.asked), ""
+        view = AnswerView(sys.stdout, self.show_thinking, self.partner.tags[:2], self.partner.tags[2:])
         try:
-            completion = _sample(self.policy.sampler, tokens, seed, sampling, show)
-            output[:] = completion.tokens
-            if completion.stop_reason == "length":
-                remark = f"cut off after {len(output)} tokens; --max-tokens allows more"
-        except KeyboardInterrupt:
-            if not self.interactive:
+            reply = self.partner.ask(question, view.write)
+        except NoAnswerError as error:
+            if view.has_answer or view.in_thought:
+                view.finish()
+            if error.ends_pipe and not self.interactive:
                 raise
-            remark = "stopped"
-        view.write(stream.read(output, last=True))
+            self._say(str(error))
+            return
+        if reply.stopped and not self.interactive:
+            raise KeyboardInterrupt
         view.finish()
+        hidden = ""
         if not view.has_answer and not self.show_thinking:
             option = "/thinking" if self.interactive else "--show-thinking"
-            remark = "; ".join(filter(None, [f"nothing but reasoning and tags, which {option} shows", remark]))
-        return template.read(prompt, tuple(output)), remark
+            hidden = f"nothing but reasoning and tags, which {option} shows"
+        self.transcript.append((question, reply.text))
+        if remark := "; ".join(filter(None, [hidden, reply.remark])):
+            self._say(f"({remark})")
 
     def _say(self, text: str) -> None:
         """Tell the user something that is not an answer: beside the answers, which may go into a pipe."""
         print(strip_control(text), file=sys.stdout if self.interactive else sys.stderr, flush=True)
-
-
-def _sample(
-    sampler: Sampler, prompt: Sequence[int], seed: int, sampling: Sampling, show: Callable[[list[int]], None]
-) -> Completion:
-    """Sample one completion, streamed if the sampler can do that; a user's own may not."""
-    if isinstance(sampler, HFSampler):
-        return sampler.stream(prompt, seed, sampling, show)
-    ((completion,),) = sampler.generate([prompt], [[seed]], sampling)
-    return completion

@@ -1,4 +1,4 @@
-"""Read the options of `qed evaluate` from a YAML file: under their own names, or under those of a run's settings."""
+"""Read the options of a command from a YAML file: under their own names, or under those of a run's settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NEVER = ("allow_user_code", "config", "debug", "help")
 def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_user_code: bool) -> list[str]:
     """Return the options of a configuration as arguments of the command line.
 
-    Settings of training that have no part in an evaluation are left out, so that a run's configuration can be used.
+    Settings of training that have no part in the command are left out, so that a run's configuration can be used.
 
     Args:
         name: a YAML file, or the name of a configuration.
@@ -54,7 +54,7 @@ def read_options(name: str, parser: Parser, passed: Mapping[str, str], allow_use
     for entry in (entry for layer in layers for entry in layer):
         option = by_setting.get(entry.key, entry.key)
         if option not in known or option in NEVER:
-            _require_setting(entry, [*known, *by_setting])
+            _require_setting(entry, parser.prog, [*known, *by_setting])
             continue
         if entry.raw.missing:
             continue
@@ -83,8 +83,8 @@ def _list_texts(entry: Entry) -> list[str]:
     return [entry.raw.text] if entry.raw.items is None else [item.text for item in entry.raw.items]
 
 
-def _require_setting(entry: Entry, names: list[str]) -> None:
-    """Refuse an entry that is neither an option of an evaluation nor a setting of training."""
+def _require_setting(entry: Entry, program: str, names: list[str]) -> None:
+    """Refuse an entry that is neither an option of the command nor a setting of training."""
     tables = [read_sources(command, []).table for command in ("grpo", "pipeline")]
     if entry.key == "method" or any(table.expand_key(entry.key) or entry.key in table.sections for table in tables):
         return
@@ -92,7 +92,7 @@ def _require_setting(entry: Entry, names: list[str]) -> None:
     if "algorithm" in section.split("."):
         return  # of an algorithm that the file was written for
     raise UsageError(
-        f"{entry.raw.origin}: {entry.shown} is neither an option of qed evaluate nor a setting."
+        f"{entry.raw.origin}: {entry.shown} is neither an option of {program} nor a setting."
         f"{suggest_nearest(entry.key, names)}"
     )
 

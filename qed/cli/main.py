@@ -21,7 +21,7 @@ import qed
 from qed import host
 from qed.cli.commands.base import resolve_training_command
 from qed.cluster.environment import is_first_rank, map_slurm, must_launch
-from qed.cluster.launch import build_child_command, run_ranks
+from qed.cluster.launch import run_ranks
 from qed.cluster.sweep import run_point
 from qed.config import plugins
 from qed.config.arguments import drop_flags
@@ -31,7 +31,7 @@ from qed.config.keys import list_origins
 from qed.config.phases import PipelineSettings
 from qed.config.resolve import Resolved, read_sources, resolve_settings
 from qed.errors import DataError, QedError, UsageError
-from qed.guards.parents import die_with_launcher
+from qed.guards.parents import build_child_command, die_with_launcher
 from qed.guards.ranks import claim_failure
 from qed.guards.redaction import redact, strip_control
 

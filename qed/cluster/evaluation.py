@@ -92,7 +92,7 @@ def _sample_task(shards: Sequence[Shard], request: EvaluationRequest, cwd: str, 
         files = [make_shard(plan, shard, Console(json=True), alone=True) for shard in shards]
     rows = [row for file in files for own in file.units.values() for row in own]
     correct = sum(bool(row["correct"]) for row in rows)
-    return {"answers": len(rows), "correct": correct, "tokens": sum(row["n_tokens"] for row in rows)}
+    return {"answers": len(rows), "correct": correct, "tokens": sum(row["n_tokens"] or 0 for row in rows)}
 
 
 def _load_plan(request: EvaluationRequest, cwd: str) -> tuple[Plan, list[str]]:

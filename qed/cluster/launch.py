@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,9 +19,9 @@ from typing import IO, Any
 
 from qed.cluster.environment import share_cores
 from qed.cluster.watch import TAIL, Patience, Watch
-from qed.errors import QedError
 from qed.guards.parents import LAUNCHER
 from qed.guards.signals import EXIT_CODES, SAVE
+from qed.net.ports import reserve_port
 
 
 class Rank:
@@ -60,16 +59,6 @@ class Rank:
         if len(marks) > 1 and lines[marks[-2]].startswith("Traceback "):
             marks.pop()
         return lines[marks[-1] if marks else len(lines) - otherwise :]
-
-
-def build_child_command(arguments: Sequence[str]) -> list[str]:
-    """Return the command of a child that runs `qed ARGUMENTS` with this interpreter.
-
-    The current folder is on the child's import path only if it is on ours: a user's `datasets.py` there must not stand
-    in for the library.
-    """
-    safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
-    return [sys.executable, *safe, "-m", "qed", *arguments]
 
 
 def run_ranks(
@@ -146,27 +135,6 @@ def _build_environment(ranks: int, port: int) -> dict[str, str]:
         "MASTER_PORT": str(port),
         LAUNCHER: str(os.getpid()),
     }
-
-
-@contextmanager
-def reserve_port() -> Iterator[int]:
-    """Yield a free port, which nobody but rank 0 takes while the block runs.
-
-    On Linux a socket that is bound and does not listen keeps a port from all programs but those that ask to share it,
-    as servers do that choose their port. Elsewhere the port is released before it is used.
-    """
-    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
-        with suppress(OSError), socket.socket(family) as holder:
-            if family == socket.AF_INET6:
-                holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            holder.bind((address, 0))
-            port = int(holder.getsockname()[1])
-            if sys.platform != "linux":
-                holder.close()
-            yield port
-            return
-    raise QedError("No port of this machine can be bound, so that the ranks cannot find each other.")
 
 
 @contextmanager

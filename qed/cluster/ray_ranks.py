@@ -28,14 +28,17 @@ import ray.train
 from ray.train.backend import Backend, BackendConfig
 
 from qed.cluster.environment import share_cores
-from qed.cluster.launch import Rank, build_child_command, reserve_port
+from qed.cluster.launch import Rank
 from qed.cluster.ray_control import DONE, Orders, RankState, Start, choose_arguments, read_inode
+from qed.cluster.ray_engines import Relay
 from qed.cluster.watch import TAIL
 from qed.errors import RankLost, UsageError
-from qed.guards.parents import LAUNCHER
+from qed.guards.parents import LAUNCHER, build_child_command
 from qed.guards.redaction import redact
+from qed.net.ports import reserve_port
 from qed.runs.folder import lock_folder
 from qed.runs.run import encode_line, write_bytes
+from qed.serving.placed import FOLDER
 
 TICK = 0.2  # seconds
 LOCK_SECONDS = 120  # until the folder of a run that starts again must be free; NFS gives up a client after 90 s
@@ -104,20 +107,23 @@ def run_rank(config: Mapping[str, Any]) -> None:
             if number == 0:
                 ray.get(control.remember_folder.remote(read_inode(start.job)))
                 _prepare_folder(start, lambda: ray.get(control.join.remote(number, place)))
-            rank = _start(context, start, Path(folder))
+            relay = None
+            if hosts := config.get("hosts"):
+                relay = Relay(hosts, Path(folder) / "servers", config["shared"], start.job.failures)
+            rank = _start(context, start, Path(folder), {FOLDER: str(relay.folder)} if relay else {})
             place = f"process {rank.process.pid} on {host}"
         except (UsageError, OSError) as error:
             state = RankState(place, getattr(error, "exit_code", 1), (f"error: {error}",))
             orders = _wait_for_verdict(control, attempt, number, state)
         else:
             stack.callback(_kill, rank)
-            orders = _relay(control, attempt, rank, place, Path(folder))
+            orders = _relay(control, attempt, rank, place, Path(folder), relay.tick if relay else lambda: None)
     if orders.verdict != DONE:
         raise RankLost(f"Rank {number} ({place}) has ended, and all ranks start again.")
 
 
-def _start(context: Any, start: Start, folder: Path) -> Rank:
-    """Start the process of a rank; its output goes to files.
+def _start(context: Any, start: Start, folder: Path, more: Mapping[str, str]) -> Rank:
+    """Start the process of a rank with more environment variables; its output goes to files.
 
     Raises:
         UsageError: this node does not have the folder that the command was started in.
@@ -136,6 +142,7 @@ def _start(context: Any, start: Start, folder: Path) -> Rank:
         "LOCAL_WORLD_SIZE": str(local),
         "GROUP_RANK": str(context.get_node_rank()),
         LAUNCHER: str(os.getpid()),
+        **more,
     }
     # Ray gives each worker as many threads as it reserves CPUs for it.
     inherited = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
@@ -185,8 +192,11 @@ def _choose_interface(address: str) -> dict[str, str]:
     return {}
 
 
-def _relay(control: Any, attempt: int, rank: Rank, place: str, folder: Path) -> Orders:
-    """Pass on what a rank says and the signals for it, until it has ended and the command has judged the attempt."""
+def _relay(control: Any, attempt: int, rank: Rank, place: str, folder: Path, tick: Callable[[], None]) -> Orders:
+    """Pass on what a rank says and the signals for it, until it has ended and the command has judged the attempt.
+
+    `tick` is called a few times a second.
+    """
     with (folder / "out").open("rb") as out, (folder / "err").open("rb") as err:
         while True:
             state = RankState(place, rank.code)
@@ -198,6 +208,7 @@ def _relay(control: Any, attempt: int, rank: Rank, place: str, folder: Path) -> 
             orders = ray.get(control.exchange.remote(attempt, rank.number, state, *said))
             for number, group in orders.signals:
                 rank.send(number, group)
+            tick()
             time.sleep(TICK)
 
 

@@ -19,6 +19,7 @@ from signal import Signals
 from typing import Any, TextIO
 
 from qed.cluster.launch import receive_signals
+from qed.cluster.placing import Engines, make_key, place_engines, reserve_for_engine, uses_gpus
 from qed.cluster.ray_control import DONE, LOST_WORKER, RETRY, Board, Control, Job, RemoteRank, Report, describe_end
 from qed.cluster.ray_session import Session, connect, load_ray, read_worker_environment
 from qed.cluster.watch import LOST, Patience, Watch, say
@@ -61,7 +62,7 @@ def run_on_cluster(resolved: Resolved, arguments: Sequence[str]) -> int:
         arguments=tuple(drop_flags(arguments, "cluster")),
         folder=settings.run.out,
         cwd=os.getcwd(),
-        environment=carried | read_worker_environment(),
+        environment=carried | read_worker_environment() | make_key(settings),
         failures=settings.cluster.max_failures,
     )
     # Both are read when ray is imported. A thread that is still there at the end must not start a cluster of its own.
@@ -69,8 +70,10 @@ def run_on_cluster(resolved: Resolved, arguments: Sequence[str]) -> int:
     stdout = sys.stdout  # on which Ray would print too
     with redirect_stdout(sys.stderr), connect(resolved.flags.cluster) as session, receive_signals() as signals:
         learners = place_learners(settings, session)
-        say(f"Ray cluster at {session.address}: {session}; learners: {learners.count}.")
-        return _Launch(job, learners, signals, stdout).run()
+        engines = place_engines(settings, session)
+        servers = f", servers: {engines.count}" if engines else ""
+        say(f"Ray cluster at {session.address}: {session}; learners: {learners.count}{servers}.")
+        return _Launch(job, learners, engines, signals, stdout).run()
 
 
 @dataclass(frozen=True)
@@ -92,14 +95,19 @@ def place_learners(settings: Settings | PipelineSettings, session: Session) -> L
     Raises:
         UsageError: the cluster is too small.
     """
-    uses_gpus = session.gpus >= 1 and settings.model.device in ("auto", "cuda")
-    resources = {"CPU": 1.0, **({"GPU": 1.0} if uses_gpus else {})}
-    count = settings.cluster.learners or (int(session.gpus) if uses_gpus else session.nodes)
+    cluster, engines = settings.cluster, reserve_for_engine(settings, session)
+    on_gpus = uses_gpus(settings, session)
+    resources = {"CPU": 1.0, **({"GPU": 1.0} if on_gpus else {})}
+    free = session.gpus - cluster.engines * engines.get("GPU", 0.0)
+    count = cluster.learners or max(1, int(free) if on_gpus else session.nodes)
     for name, has in (("GPU", session.gpus), ("CPU", session.cpus)):
-        if count * resources.get(name, 0.0) > has:
+        taken = cluster.engines * engines.get(name, 0.0)
+        if count * resources.get(name, 0.0) + taken > has:
+            servers = f" and {cluster.engines} servers {taken:g}" if taken else ""
             raise UsageError(
-                f"{count} learners need {count} {name}s, and the cluster has {has:g} ({session}). Add nodes with "
-                "`ray start --address HOST:PORT`, or set cluster.learners."
+                f"{count} learners need {count} {name}s{servers}, and the cluster has {has:g} ({session}). Add nodes "
+                "with `ray start --address HOST:PORT`, or set cluster.learners"
+                f"{', cluster.engines and cluster.gpus_per_engine' if taken else ''}."
             )
     return Learners(count, resources)
 
@@ -110,11 +118,13 @@ class _Launch:
 
     job: Job
     learners: Learners
+    engines: Engines | None
     signals: list[int]
     stdout: TextIO
     board: Board = field(default_factory=lambda: Board(Report(0, (), b"", b"")))
     error: BaseException | None = None  # of Ray Train
     control: Any = None
+    hosts: Sequence[Any] = ()  # the actors of the servers
     _reading: threading.Lock = field(default_factory=threading.Lock)
     # The output comes in pieces, which may end within a character.
     _decoders: tuple[codecs.IncrementalDecoder, ...] = field(
@@ -125,6 +135,7 @@ class _Launch:
         """Return the exit code of the run."""
         with tempfile.TemporaryDirectory(prefix="qed-ray-") as folder:
             self.control = self._start_control()
+            self.hosts = self._start_engines()
             trainer = threading.Thread(target=self._fit, args=(self._build_trainer(folder),), daemon=True)
             trainer.start()
             threading.Thread(target=self._relay, daemon=True).start()
@@ -143,6 +154,14 @@ class _Launch:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         actor = ray.remote(num_cpus=0)(Control).options(scheduling_strategy=here)
         return actor.remote(self.job, self.learners.count)
+
+    def _start_engines(self) -> list[Any]:
+        """Start the actors of the servers; they end with this process."""
+        if self.engines is None:
+            return []
+        from qed.cluster.ray_engines import start_hosts
+
+        return start_hosts(self.engines, self.job)
 
     def _build_trainer(self, folder: str) -> Any:
         """Build the TorchTrainer; `folder` is for its own files, of which qed needs none.
@@ -163,7 +182,11 @@ class _Launch:
             ) from error
         return TorchTrainer(
             run_rank,
-            train_loop_config={"control": self.control},
+            train_loop_config={
+                "control": self.control,
+                "hosts": self.hosts,
+                "shared": self.engines is not None and self.engines.shared,
+            },
             torch_config=MeetingConfig(control=self.control),
             scaling_config=ScalingConfig(
                 num_workers=self.learners.count,

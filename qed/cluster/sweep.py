@@ -6,9 +6,10 @@ import json
 import tempfile
 from typing import Any
 
-from qed.cluster.launch import build_child_command, run_ranks
+from qed.cluster.launch import run_ranks
 from qed.config.sweep import Point
 from qed.errors import Interrupted, QedError
+from qed.guards.parents import build_child_command
 from qed.guards.signals import EXIT_CODES
 
 

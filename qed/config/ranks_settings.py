@@ -25,9 +25,15 @@ class ClusterSettings:
     learners: int = 0
     """Learners, one process each; 0 takes one per GPU of the cluster, or one per node where it has none."""
     max_failures: int = 3
-    """How often the learners start again from the last checkpoint after one was lost or killed."""
+    """How often the learners start again from the last checkpoint after one was lost or killed; a server likewise."""
+    engines: int = 0
+    """Inference servers beside the learners, native or vllm by sampling.sampler; 0 samples in the learners."""
+    gpus_per_engine: int = 1
+    """GPUs of each of these servers, if the learners have GPUs."""
 
     def __post_init__(self) -> None:
         """Refuse invalid values."""
         require(self.learners >= 0, "cluster.learners must not be negative.")
         require(self.max_failures >= 0, "cluster.max_failures must not be negative.")
+        require(self.engines >= 0, "cluster.engines must not be negative.")
+        require(self.gpus_per_engine >= 0, "cluster.gpus_per_engine must not be negative.")

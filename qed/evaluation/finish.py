@@ -10,6 +10,7 @@ from typing import Any
 
 from qed.console.live import Console
 from qed.errors import UsageError
+from qed.evaluation.endpoint.usage import describe_usage
 from qed.evaluation.outputs import write_outputs
 from qed.evaluation.store import Store
 from qed.evaluation.summary import average_tasks, summarize
@@ -47,7 +48,10 @@ def finish_task(store: Store, record: TaskRecord, model: str, console: Console) 
     rows = store.order(record.order)
     if not record.judged:
         return write_outputs(store, record.references, model, console)
-    return store.finish({**record.figures, **summarize(rows), "left_out": record.left_out})
+    figures = store.finish({**record.figures, **summarize(rows), "left_out": record.left_out})
+    for line in describe_usage(record.label, figures) if "usage" in figures else ():
+        console.say(line)
+    return figures
 
 
 def build_result(

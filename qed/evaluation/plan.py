@@ -23,6 +23,9 @@ from qed.data.splits import load_prompt, resolve_prompt_name, resolve_reward_nam
 from qed.errors import DataError
 from qed.evaluation import benchmarks
 from qed.evaluation.benchmarks import Benchmark
+from qed.evaluation.endpoint.ask import EndpointPolicy
+from qed.evaluation.endpoint.model import EndpointSettings
+from qed.evaluation.endpoint.prompts import EndpointTemplate
 from qed.evaluation.finish import TaskRecord
 from qed.evaluation.outputs import list_references
 from qed.guards.redaction import redact
@@ -60,6 +63,7 @@ class EvaluationRequest:
         overwrite: replace another evaluation in the folder.
         command: the command line.
         json: keep stdout for the result.
+        endpoint: where the model is, if it is neither loaded nor sampled by token ids.
     """
 
     settings: Settings
@@ -73,6 +77,7 @@ class EvaluationRequest:
     overwrite: bool = False
     command: tuple[str, ...] = ()
     json: bool = False
+    endpoint: EndpointSettings | None = None
 
     @property
     def decoding(self) -> str:
@@ -89,7 +94,7 @@ class TaskPlan:
     kept: list[Problem]
     chunks: list[Chunk]
     sampling: Sampling
-    policy: Policy
+    policy: Policy | EndpointPolicy
     grader: Grader
 
 
@@ -99,7 +104,7 @@ class Plan:
 
     request: EvaluationRequest
     tasks: list[TaskPlan]
-    policy: Policy
+    policy: Policy | None  # None for an endpoint
     checks: Row
 
     @cached_property
@@ -111,7 +116,7 @@ class Plan:
         about = {
             "step": self.request.step,
             "model": self.request.model,
-            "parameters": hash_parameters(self.policy.model),
+            "parameters": "" if self.policy is None else hash_parameters(self.policy.model),
         }
         chunks = {task.record.label: len(task.chunks) for task in self.tasks}
         whole: Row = json.loads(json.dumps({"kind": "evaluation", **about, "chunks": chunks, "tasks": records}))
@@ -122,10 +127,15 @@ class Plan:
         """What belongs to the process that evaluates, and not to the whole."""
         return {
             "command": redact(shlex.join(self.request.command)),
-            "environment": describe_environment(self.policy.model.device, threads.describe_compute()),
+            "environment": describe_environment(self._device, threads.describe_compute()),
             "weights": {task.record.label: task.record.settings["weights"] for task in self.tasks},
             "checks": self.checks,
         }
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = torch.device("cpu") if self.policy is None else self.policy.model.device
+        return device
 
 
 def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
@@ -135,6 +145,9 @@ def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
     loaded = benchmarks.load_benchmarks(settings, request.tasks, request.samples, request.limit)
     for bench in loaded:
         bench.report_problems(console)
+    if request.endpoint is not None:
+        tasks = [_plan_endpoint_task(bench, request, request.endpoint) for bench in loaded]
+        return Plan(request, tasks, None, {})
     problems = [problem for bench in loaded for problem in bench.problems]
     policy = load_policy(replace(settings, data=loaded[0].data), problems, pick_device(settings.model.device), None)
     report_handover(policy.sampler, console.say)
@@ -179,13 +192,34 @@ def _plan_task(
     ids = [problem.id for problem in bench.problems]
     lengths = dict(zip(ids, template.lengths(bench.problems), strict=True))
     kept = _drop_long_prompts(bench, lengths, policy.max_prompt_tokens(max_tokens), console)
-    reward_grader = load_grader(bench.data, max_tokens)
-    grader = load_evaluator(bench.data, max_tokens, reward_grader)
+    grader, record = _describe_task(bench, kept, request, sampling)
+    # Batches of similar prompt length waste the least; the order does not depend on what is finished.
+    by_length = sorted(kept, key=lambda problem: lengths[problem.id])
+    chunks = _split_chunks(by_length, bench, BATCHES_PER_CHUNK * settings.sampling.rows_per_batch)
+    return TaskPlan(record, bench, kept, chunks, sampling, policy, grader)
+
+
+def _plan_endpoint_task(bench: Benchmark, request: EvaluationRequest, endpoint: EndpointSettings) -> TaskPlan:
+    """Plan a task for an endpoint: every problem is a chunk, and which prompts are too long the endpoint tells."""
+    template = EndpointTemplate(load_prompt(bench.data), endpoint.api, request.settings.sampling.stop)
+    max_tokens = request.sampling.max_tokens or DEFAULT_TOKENS
+    sampling = replace(request.sampling, max_tokens=max_tokens, stop=template.stop)
+    grader, record = _describe_task(bench, bench.problems, request, sampling)
+    chunks = _split_chunks(bench.problems, bench, 1)
+    return TaskPlan(record, bench, bench.problems, chunks, sampling, EndpointPolicy(endpoint, template), grader)
+
+
+def _describe_task(
+    bench: Benchmark, kept: list[Problem], request: EvaluationRequest, sampling: Sampling
+) -> tuple[Grader, TaskRecord]:
+    """Return the grader of a task, and what its files say besides its answers."""
+    reward_grader = load_grader(bench.data, sampling.max_tokens)
+    grader = load_evaluator(bench.data, sampling.max_tokens, reward_grader)
     asked = _describe_request(bench, kept, request, sampling)
     if reward_grader.judge is None:
         asked["judged_by"] = grader.judge
     left_out = {**bench.left_out, TOO_LONG: len(bench.problems) - len(kept)}
-    record = TaskRecord(
+    return grader, TaskRecord(
         bench.label,
         request.decoding,
         bench.judged,
@@ -195,10 +229,6 @@ def _plan_task(
         {why: count for why, count in left_out.items() if count},
         {} if bench.judged else list_references(bench),
     )
-    # Batches of similar prompt length waste the least; the order does not depend on what is finished.
-    by_length = sorted(kept, key=lambda problem: lengths[problem.id])
-    chunks = _split_chunks(by_length, bench, BATCHES_PER_CHUNK * settings.sampling.rows_per_batch)
-    return TaskPlan(record, bench, kept, chunks, sampling, policy, grader)
 
 
 def _drop_long_prompts(bench: Benchmark, lengths: Mapping[str, int], limit: int, console: Console) -> list[Problem]:
@@ -249,8 +279,9 @@ def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evalua
         "min_p": sampling.min_p,
         "max_tokens": sampling.max_tokens,
         "rows_per_batch": settings.sampling.rows_per_batch,
-        "sampler": settings.sampling.sampler,
+        "sampler": settings.sampling.sampler if request.endpoint is None else "endpoint",
         "seed": settings.run.seed,
+        **({} if request.endpoint is None else {"endpoint": request.endpoint.describe()}),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qed.evaluation.endpoint.ask import EndpointRollout
 from qed.evaluation.per_sample_metrics import Tags, compute_sample_metrics
 from qed.rollout.stages import flatten
 from qed.runs.run import Row, build_row
@@ -27,7 +28,12 @@ METRICS = {
 def build_rows(groups: Groups, decoding: str, step: int, tags: Tags | None = None) -> list[Row]:
     """Build the rows of an evaluation from graded answers; `tags` are those that the prompt puts around a thought."""
     return [
-        {"decoding": decoding, **build_row(rollout, step), **compute_sample_metrics(rollout, tags)}
+        {
+            "decoding": decoding,
+            **build_row(rollout, step),
+            **(rollout.describe() if isinstance(rollout, EndpointRollout) else {}),
+            **compute_sample_metrics(rollout, tags),
+        }
         for rollout in flatten(groups)
     ]
 

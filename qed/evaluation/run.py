@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from signal import SIGINT
 from statistics import fmean
@@ -18,6 +18,7 @@ from typing import Any
 
 from qed.console.live import Console
 from qed.errors import Interrupted
+from qed.evaluation.endpoint.ask import EndpointPolicy, ask_endpoint
 from qed.evaluation.finish import ENVIRONMENT, build_result, finish_task, write_environment
 from qed.evaluation.plan import (
     Chunk,
@@ -34,9 +35,9 @@ from qed.guards.signals import EXIT_CODES, watch_signals
 from qed.guards.watchdog import HangReport, enter_stage, watch
 from qed.models import threads
 from qed.models.load import check_name
-from qed.rollout.stages import flatten, grade, sample
+from qed.rollout.stages import assign_grades, flatten, grade, sample
 from qed.runs.run import Row, name_step_folder
-from qed.types import Request
+from qed.types import Group, Groups, Request
 
 
 @watch_signals()
@@ -171,27 +172,48 @@ def _sample(
     if finished:
         console.say(f"{finished} of {total} problems are already finished.")
     console.phase("", finished, "problem")
-    address = (request.settings.run.seed, "evaluation", request.decoding)
-    template = task.policy.template
-    for number in sorted(missing):
-        enter_stage("evaluate", request.step)
-        began = time.perf_counter()
-        requests = [Request(problem, count) for problem, count in chunks[number]]
-        groups = sample(requests, task.policy.sampler, template, task.sampling, address, version=request.step)
-        grade(groups, task.grader)
-        own = build_rows(groups, request.decoding, request.step, template.thought_tags)
-        add(number, own)
-        rows += own
-        finished += len(requests)
-        tokens = sum(len(rollout.output) for rollout in flatten(groups))
-        speed = {"perf/tokens_per_s": tokens / (time.perf_counter() - began)}
-        console.step(finished, total, {**_format_progress(rows), **speed})
+    began, tokens = time.perf_counter(), 0
+    with closing(_answer_chunks(task, request, {number: chunks[number] for number in sorted(missing)})) as answered:
+        for number, groups in answered:
+            _grade(groups, task)
+            own = build_rows(groups, request.decoding, request.step, task.policy.template.thought_tags)
+            add(number, own)
+            rows += own
+            finished += len(groups)
+            tokens += sum(len(rollout.output) for rollout in flatten(groups))
+            speed = {"perf/tokens_per_s": tokens / (time.perf_counter() - began)}
+            console.step(finished, total, {**_format_progress(rows), **speed})
     console.end_phase()
+
+
+def _grade(groups: Groups, task: TaskPlan) -> None:
+    """Grade the answers of a chunk; of an endpoint that may be one problem, and its refusals have their grades."""
+    if not isinstance(task.policy, EndpointPolicy):
+        grade(groups, task.grader)
+        return
+    ungraded = [[rollout for rollout in group if rollout.grade is None] for group in groups]
+    assign_grades([group for group in ungraded if group], task.grader)
+
+
+def _answer_chunks(
+    task: TaskPlan, request: EvaluationRequest, chunks: Mapping[int, Chunk]
+) -> Generator[tuple[int, list[Group]]]:
+    """Yield the answers to the problems of each chunk, as soon as they are there."""
+    address = (request.settings.run.seed, "evaluation", request.decoding)
+    policy = task.policy
+    enter_stage("evaluate", request.step)
+    if isinstance(policy, EndpointPolicy):
+        yield from ask_endpoint(policy, chunks, task.sampling, address, request.step)
+        return
+    for number, chunk in chunks.items():
+        requests = [Request(problem, count) for problem, count in chunk]
+        yield number, sample(requests, policy.sampler, policy.template, task.sampling, address, version=request.step)
+        enter_stage("evaluate", request.step)
 
 
 def _format_progress(rows: Sequence[Row]) -> dict[str, float]:
     return {
         "accuracy": fmean(row["correct"] for row in rows),
-        "length/mean": fmean(row["n_tokens"] for row in rows),
+        "length/mean": fmean(row["n_tokens"] or 0 for row in rows),
         "length/truncated_frac": fmean(row["stop_reason"] == "length" for row in rows),
     }

@@ -50,10 +50,12 @@ class Store:
         # In the same form as when read from a file.
         self.asked: Row = json.loads(json.dumps(asked))
         self.summary = None if overwrite else find_stored(self.home, task, decoding, self.asked)
-        self.rows: list[Row] = [] if self.summary is not None else self._load_unfinished(overwrite)
+        failed = self.summary is not None and bool(self.summary.get("usage", {}).get("failed"))
+        self.summary = None if failed else self.summary  # what an endpoint failed to answer is asked again
+        self.rows: list[Row] = [] if self.summary is not None else self._load_unfinished(overwrite, failed)
 
-    def _load_unfinished(self, overwrite: bool) -> list[Row]:
-        """Return the rows of an interrupted evaluation, and write the partial file."""
+    def _load_unfinished(self, overwrite: bool, failed: bool) -> list[Row]:
+        """Return the rows of an interrupted evaluation, or of one with failed answers, and write the partial file."""
         lines = read_lines(self.part) if self.part.exists() else []
         if lines and not overwrite and lines[0].get("asked") != self.asked:
             raise UsageError(
@@ -62,6 +64,9 @@ class Store:
                 "start again with --overwrite."
             )
         rows = [] if overwrite else lines[1:]
+        if failed and not lines:
+            rows = [row for row in read_lines(self.home / f"{self.task}.jsonl") if row["decoding"] == self.decoding]
+        rows = [row for row in rows if row.get("stop_reason") != "failed"]
         self._replace(rows)
         return rows
 

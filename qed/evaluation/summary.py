@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from qed.evaluation.endpoint.usage import summarize_usage
 from qed.evaluation.estimators import compute_pass_at_k, list_budgets
 from qed.evaluation.intervals import compute_wilson_interval
 from qed.evaluation.resampling import bootstrap_intervals
@@ -56,6 +57,7 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
         **{name: _pick(measured, f"{name}@") for name in ("pass", "maj")},
         "accuracy_by": {way: measured[way] for way in WAYS if way in measured},
         **_compute_averages(rows),
+        **summarize_usage(rows),
         "by": by,
         **({"mean_of_sources": {"sources": len(sources), **_average(sources)}} if len(sources) > 1 else {}),
     }

@@ -1,4 +1,4 @@
-"""Ties child processes to their parent, so that they end with it in every case."""
+"""Starts child processes that run qed, and ties them to their parent, so that they end with it in every case."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 LAUNCHER = "QED_LAUNCHER"  # environment variable: the process that has started this one as a rank of a run
 PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG, an option of prctl(2)
@@ -34,3 +34,13 @@ def die_with_launcher() -> None:
     """Tie this process to its launcher if it is a rank of a run; what it starts itself is not tied to that one."""
     if launcher := os.environ.pop(LAUNCHER, ""):
         die_with_parent(int(launcher))()
+
+
+def build_child_command(arguments: Sequence[str]) -> list[str]:
+    """Return the command of a child that runs `qed ARGUMENTS` with this interpreter.
+
+    The current folder is on the child's import path only if it is on ours: a user's `datasets.py` there must not stand
+    in for the library.
+    """
+    safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
+    return [sys.executable, *safe, "-m", "qed", *arguments]

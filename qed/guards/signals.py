@@ -56,6 +56,7 @@ class Stop:
 
 
 _watching: list[Stop] = []
+_of_thread = threading.local()  # `stop`: what ends this thread in place of the signals
 
 
 def check_signals(point: str, progress: bool = True) -> None:
@@ -71,7 +72,7 @@ def check_signals(point: str, progress: bool = True) -> None:
     if progress:
         beat()
     faults.hit(point)
-    stop = _watching[0] if _watching else None
+    stop = getattr(_of_thread, "stop", None) or (_watching[0] if _watching else None)
     if stop is not None and (wanted := stop.wanted) is not None:
         raise Interrupted(
             f"Stopped by {wanted.name}. There was nothing to save; the same command starts again.",
@@ -90,6 +91,16 @@ def allow_stop_in_section() -> Iterator[None]:
             stop.together = together
         return
     yield
+
+
+@contextmanager
+def stop_thread_by(stop: Stop) -> Iterator[None]:
+    """Let `check_signals` in this thread obey these flags alone within the block; the main thread sets them."""
+    _of_thread.stop = stop
+    try:
+        yield
+    finally:
+        del _of_thread.stop
 
 
 @contextmanager

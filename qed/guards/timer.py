@@ -19,16 +19,22 @@ class StageTimer:
     counts. So the stages of a step never add up to more than the step.
 
     The names in metrics.jsonl are `time/STAGE`, in seconds: `sample`, `grade`, `score`, `update`, `sync` (the sampler
-    loads the new weights) and `step`, the whole step. Three stages run between steps: `time/evaluate` is in the row of
-    the evaluation, and `time/save` and `time/profile` (writing a trace) in the row of the next step, because they come
+    loads the new weights) and `step`, the whole step. With `rollout.max_staleness`, `wait` (for answers that another
+    thread samples) replaces the first two. Three stages run between steps: `time/evaluate` is in the row of the
+    evaluation, and `time/save` and `time/profile` (writing a trace) in the row of the next step, because they come
     after the row of their step. Those after the last step of a run have no row.
+
+    A timer belongs to one thread. That of another thread than the learner's is not `watched`: it does not tell the
+    watchdog which stage the run is in.
 
     Args:
         clock: returns seconds.
+        watched: whether the watchdog follows its stages.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter, watched: bool = True) -> None:
         self.clock = clock
+        self.watched = watched
         self.step = 0
         self.seconds: dict[str, float] = defaultdict(float)
         # Marks a stage for a profiler while one records.
@@ -73,4 +79,5 @@ class StageTimer:
         self._mark = now
 
     def _notify_watchdog(self) -> None:
-        watchdog.enter_stage(self._open[-1] if self._open else REST, self.step)
+        if self.watched:
+            watchdog.enter_stage(self._open[-1] if self._open else REST, self.step)

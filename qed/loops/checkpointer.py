@@ -5,20 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from qed.config.field_names import changed_fields, replace_fields
 from qed.config.phases import Settings
 from qed.errors import Interrupted, QedError
 from qed.loops.ema_reference import EMAReference
 from qed.loops.non_finite import NonFinitePolicy
+from qed.loops.provisional import Provisional
 from qed.loops.setup import Setup
 from qed.rollout.collector import RolloutCollector
+from qed.rollout.replay import Row
 from qed.rollout.stages import Stream
 from qed.training import checkpoints
-from qed.training.best import keep_best
 from qed.training.checkpoint_writer import CheckpointWriter, Content, build_ranks, save_checkpoint
 from qed.training.learner import Learner
+
+
+class Collected(Protocol):
+    """What a checkpoint holds of what collects the answers of a phase."""
+
+    @property
+    def position(self) -> int:
+        """The number of problems that have been taken from the stream."""
+        ...
+
+    def to_rows(self) -> list[Row]:
+        """Return the rest of the state as rows of JSON."""
+        ...
+
+
+class Collects(Protocol):
+    """What collects the answers of a phase."""
+
+    def copy(self) -> Collected:
+        """Return the state after the last complete step."""
+        ...
 
 
 class Checkpointer:
@@ -54,7 +76,7 @@ class Checkpointer:
         self.name = name
         self.learner, self.ema_reference, self.non_finite = learner, ema_reference, non_finite
         self.stream: Stream[Any] | None = None
-        self.collector: RolloutCollector | None = None
+        self.collector: Collects | None = None
         state = setup.read_state()
         setup.best = state.get("best") if setup.best is None else setup.best
         self.first = self.step = max(offset, state["step"])
@@ -70,7 +92,10 @@ class Checkpointer:
         # The checkpoint of the first step exists if an earlier phase, or the run before it was resumed, has saved it.
         exists = setup.parallel.run_on_first(lambda: checkpoints.has_checkpoint(setup.run.folder, self.first))
         self._saved = self.first if exists else -1
-        self._copied: RolloutCollector | None = None
+        found = Provisional.read(state)
+        self.cut_off = found.pending  # evaluations that were under way when the checkpoint was saved
+        self._provisional = set(found.saved)  # steps that are saved only because an evaluation may make them the best
+        self._copied: Collected | None = None
 
     def restore_collector(self, collector: RolloutCollector) -> None:
         """Restore a collector's state if the phase resumes, and save it with every checkpoint from now on."""
@@ -93,9 +118,11 @@ class Checkpointer:
             self.setup.parallel.exchange(self.setup.saver.check)
         self.step = step
         self.position = self.stream.position if self.stream else 0
-        self._copied = self.collector and self.collector.copy()
+        self._copied = self.collector.copy() if self.collector else None
 
-    def save(self, scores: Mapping[int, float], best: bool = False, last: bool = False) -> None:
+    def save(
+        self, scores: Mapping[int, float], best: bool = False, last: bool = False, provisional: bool = False
+    ) -> None:
         """Save the last complete step unless it is saved, and delete the checkpoints that `run.keep_*` does not keep.
 
         With `run.save_async` this returns once the state is copied, and waits for the checkpoint before it first.
@@ -104,6 +131,7 @@ class Checkpointer:
             scores: the validation score of each evaluated step.
             best: whether BEST is to name this step from now on.
             last: whether training does not go on, so that nothing is written in the background.
+            provisional: whether only the step's evaluation, which is under way, may be a reason to keep it.
 
         Raises:
             QedError: the disk is full or cannot be written, now or for the checkpoint before.
@@ -115,26 +143,47 @@ class Checkpointer:
             parallel.exchange(saver.wait)
             if self.step == self._saved and (self.setup.best == self.step or not best):
                 return
+            rows = self._copied.to_rows() if self._copied else []  # waits for what is sampled ahead
             if best:
                 self.setup.best = self.step
-            state = self._build_state() | {"best": self.setup.best}
-            rows = self._copied.to_rows() if self._copied else []
+            (self._provisional.add if provisional else self._provisional.discard)(self.step)
+            state = self._build_state() | {"best": self.setup.best} | self._read_provisional().to_state()
             tensors = {**self.learner.state(), **self.ema_reference.state()}
             content = Content(tensors, state, rows, self.settings.run.save_dtype)
             background = saver if self.settings.run.save_async and not last else None
-            then = partial(self._settle, self.step, dict(scores), best)
+            then = partial(self._settle, self.step, dict(scores), best, self._read_provisional())
             target, ranks = checkpoints.name_folder(run.folder, self.step), build_ranks(parallel)
             writer = CheckpointWriter(run, self.step, self.setup.model, self.setup.tokenizer, target, content, ranks)
             save_checkpoint(writer, then, background)
             self._saved = self.step
 
-    def _settle(self, step: int, scores: Mapping[int, float], best: bool) -> None:
+    def settle_evaluation(self, step: int, scores: Mapping[int, float], best: bool) -> None:
+        """Let BEST name a step whose evaluation has ended, if it is the best; else its checkpoint may be deleted.
+
+        Raises:
+            QedError: a checkpoint could not be written in the background, or the disk is full.
+        """
+        run, parallel = self.setup.run, self.setup.parallel
+        parallel.exchange(self.setup.saver.wait)
+        if best and parallel.run_on_first(lambda: checkpoints.has_checkpoint(run.folder, step)):
+            self.setup.best = step
+            self._provisional.discard(step)
+            parallel.run_on_first(lambda: checkpoints.set_pointer(run, "BEST", step))
+        provisional, boundaries = self._read_provisional(), self.setup.boundaries
+        parallel.run_on_first(lambda: provisional.prune(run, self.settings.run, scores, boundaries))
+
+    def _read_provisional(self) -> Provisional:
+        background = self.setup.background
+        pending = frozenset[int]() if background is None else background.steps
+        return Provisional(pending, frozenset(self._provisional))
+
+    def _settle(self, step: int, scores: Mapping[int, float], best: bool, provisional: Provisional) -> None:
         """Point to a step's checkpoint, which is complete, and delete those that are not kept."""
         run = self.setup.run
         checkpoints.set_pointer(run, "LATEST", step)
         if best:
             checkpoints.set_pointer(run, "BEST", step)
-        keep_best(run, self.settings.run, scores, self.setup.boundaries)
+        provisional.prune(run, self.settings.run, scores, self.setup.boundaries)
 
     def _load_tensors(self, moves: int) -> None:
         """Load the optimizer's state, and the reference model after `moves` updates, from the checkpoint."""
@@ -147,7 +196,7 @@ class Checkpointer:
         """Return the part of the state that is stored as JSON."""
         return {
             "phase": self.name,
-            "position": self.position,
+            "position": self._copied.position if self._copied else self.position,
             "signal_steps": self.signal_steps,
             "run_signal_steps": self.setup.signal_steps,
             "skipped_in_a_row": self.non_finite.in_a_row,

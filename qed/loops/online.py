@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qed.algorithms.base import Algorithm, StepContext
+from qed.algorithms.base import Algorithm
 from qed.config.phases import Settings
 from qed.data.splits import resolve_reward_names
 from qed.errors import DataError, UsageError
+from qed.loops.ahead import open_source
 from qed.loops.epochs import settle_steps
+from qed.loops.mismatch import measure_sampler
 from qed.loops.phase import Phase
 from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
@@ -38,38 +40,50 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
     run_preflight(phase, problems)
     shortage_reported = fallback_recorded = False
     phase.begin()
-    for step in phase.remaining_steps():
-        phase.begin_step(step)
-        algorithm = learner.algorithm  # `learner.adapt` may have replaced it after the last step
-        with timer("sample"):  # dynamic sampling repeats this; grading runs inside and has its own timer
-            context = StepContext(step - offset, settings.learner.steps, settings.run.seed)
-            collected = collector.collect(algorithm, context)
-        shortage_reported = shortage_reported or report_shortage(setup, collected, settings.sampling.problems_per_step)
-        fallback_recorded = fallback_recorded or record_graph_fallback(setup, sampler)
-        with timer("score"):  # advantages, minibatches, log-probs of the old policy and of the reference model
-            if algorithm.scored_before_credit:
-                learner.score(flatten(collected.groups), old=True)
-            assign_advantages(collected.groups, algorithm)
-            rows = algorithm.rows(collected.groups)
-            minibatches = split_into_updates(rows, settings, algorithm.together, step)
-            if not algorithm.scored_before_credit:
-                score_old = len(minibatches) > 1 or needs_old_logps(algorithm, sampler)
-                learner.score(rows, old=score_old, version=0 if algorithm.needs_old_logps else step - 1)
-        algorithm.remember(collected.groups, collector.pool, version=step - 1)
-        counts = {**collected.counts, **collector.pool.sizes()}
-        with timer("update"):  # one optimizer step for each minibatch
-            if algorithm.restarts_each_step and rows:
-                phase.defer_signals()  # until the weights are those of a complete step again
-                learner.restore_initial_weights()
-            stats = [phase.update(minibatch, step) for minibatch in minibatches]
-        with timer("sync"):
-            sampler.load(learner.weights(), version=step)
-        learner.adapt(phase.record(step, stats, collected.sampled, counts))
-        phase.end_step(step)
-        phase.evaluate_if_due(step)
-        phase.save_if_due(step)
-        phase.stop_if_asked()
+    with open_source(phase, collector) as source:
+        for step in phase.remaining_steps():
+            phase.begin_step(step)
+            algorithm = learner.algorithm  # `learner.adapt` may have replaced it after the last step
+            with timer(source.stage):  # dynamic sampling repeats this; grading runs inside and has its own timer
+                collected = source.take(step, algorithm)
+            shortage_reported = shortage_reported or report_shortage(
+                setup, collected, settings.sampling.problems_per_step
+            )
+            fallback_recorded = fallback_recorded or record_graph_fallback(setup, sampler)
+            with timer("score"):  # advantages, minibatches, log-probs of the old policy and of the reference model
+                minibatches = score_step(phase, sampler, collected, step)
+                measured = measure_sampler(learner, sampler, collected.groups, step)
+            algorithm.remember(collected.groups, collector.pool, version=step - 1)
+            counts = {**collected.counts, **measured, **collected.figures, **collector.pool.sizes()}
+            with timer("update"):  # one optimizer step for each minibatch
+                if algorithm.restarts_each_step and any(minibatches):
+                    phase.defer_signals()  # until the weights are those of a complete step again
+                    learner.restore_initial_weights()
+                stats = [phase.update(minibatch, step) for minibatch in minibatches]
+            with timer("sync"):
+                source.load(step)
+            learner.adapt(phase.record(step, stats, collected.sampled, counts))
+            source.release(step, learner.algorithm)
+            phase.end_step(step)
+            phase.evaluate_if_due(step)
+            phase.save_if_due(step)
+            phase.stop_if_asked()
     phase.finish()
+
+
+def score_step(phase: Phase, sampler: Sampler, collected: CollectedStep, step: int) -> list[list[Rollout]]:
+    """Compute advantages and the log-probs of the old policy and of the reference model; return the minibatches."""
+    learner = phase.learner
+    algorithm = learner.algorithm
+    if algorithm.scored_before_credit:
+        learner.score(flatten(collected.groups), old=True)
+    assign_advantages(collected.groups, algorithm)
+    rows = algorithm.rows(collected.groups)
+    minibatches = split_into_updates(rows, phase.settings, algorithm.together, step)
+    if not algorithm.scored_before_credit:
+        score_old = len(minibatches) > 1 or needs_old_logps(algorithm, sampler)
+        learner.score(rows, old=score_old, version=0 if algorithm.needs_old_logps else step - 1)
+    return minibatches
 
 
 def _build_collector(phase: Phase, problems: Sequence[Problem]) -> RolloutCollector:

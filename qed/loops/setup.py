@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,15 +19,18 @@ from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
+from qed.grading.judge import Judge
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
+from qed.loops.engine_defaults import settle_engine_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
 from qed.loops.records import write_settings
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
+from qed.loops.servers import RunServers
 from qed.loops.supported import require_supported
 from qed.models import load, lora, threads
 from qed.models.peak_flops import find_peak_flops
@@ -49,6 +52,9 @@ from qed.training.background import BackgroundSaver
 from qed.training.checkpoint_size import checkpoint_bytes
 from qed.training.parallel import Parallel, join_ranks
 from qed.types import Problem
+
+if TYPE_CHECKING:
+    from qed.loops.background_evaluator import BackgroundEvaluator
 
 
 @dataclass
@@ -82,6 +88,9 @@ class Setup:
     saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     profiler: StepProfiler | None = None  # of the steps of `run.profile`
+    background: BackgroundEvaluator | None = None  # where evaluations have servers of their own
+    # Set while a phase samples ahead: gives evaluations a sampler with the weights of the last complete step.
+    lend_sampler: Callable[[], AbstractContextManager[Sampler]] | None = None
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
     save_and_describe_exit: Callable[[], str] | None = None
 
@@ -114,11 +123,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         launch: how it was started.
         name: the command's name, for a fresh folder.
     """
-    load.check_name(settings.model.name)
-    require_installed(settings.run.trackers)
-    for phase in list_phases(settings):
-        require_functions(phase.data.reward)
-    require_profiled_steps(settings)
+    _check_settings(settings)
     device = load.pick_device(settings.model.device)
     parallel = join_ranks(device, settings.parallel, settings.run.watchdog)
     require_supported(list_phases(settings), parallel)
@@ -134,6 +139,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
         watch_run(run, settings.run.watchdog, parallel.is_first),
         watch_other_ranks(parallel, stop, settings.run.watchdog, run),
         copy_warnings(run.log_line),
+        RunServers(run, console, parallel) as servers,
     ):
         console.log = run.log_line
         stop.together = parallel.world > 1
@@ -146,7 +152,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 threads.set_compute(settings, run, launch, device, console, parallel.local_world)
                 peak = sum(parallel.exchange(lambda: find_peak_flops(device, read_precision(settings.model))))
                 parallel.run_on_first(lambda: write_settings(settings, run, launch, device, parallel, peak))
-                setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel)
+                setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel, servers)
                 setup.peak_flops = peak
             trackers.start(run)
             setup.trackers = trackers
@@ -157,11 +163,21 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
             console.end_phase()
 
 
+def _check_settings(settings: Settings | PipelineSettings) -> None:
+    """Refuse settings that cannot work, before anything is written."""
+    load.check_name(settings.model.name)
+    require_installed(settings.run.trackers)
+    for phase in list_phases(settings):
+        require_functions(phase.data.reward)
+    require_profiled_steps(settings)
+
+
 def _settle_settings(
     settings: Settings | PipelineSettings, launch: Launch, device: torch.device, run: Run, console: Console
 ) -> tuple[Settings | PipelineSettings, Launch]:
-    """Return the settings with the defaults of the device, or those of the run that is resumed."""
+    """Return the settings with the defaults of the device and of servers, or those of the run that is resumed."""
     settings, launch = settle_device_defaults(settings, launch, device, run, console)
+    settings, launch = settle_engine_defaults(settings, launch, run, console)
     return threads.restore_precision(settings, run.folder, launch), launch
 
 
@@ -200,6 +216,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     device: torch.device,
     resumed: Path | None,
     parallel: Parallel,
+    servers: RunServers,
 ) -> Setup:
     phases = list_phases(settings)
     last = phases[-1]
@@ -212,6 +229,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     check_signals("load")
     policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     check_signals("load")
+    servers.connect(policy, last, loaded.problems, device, (resumed and parse_step(resumed.name)) or 0)
     policy.sampler = share_sampler(policy.sampler, policy.model, parallel)
     size = checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed))
     parallel.run_on_first(lambda: disk.require_space(run, size))
@@ -264,7 +282,10 @@ def _describe_loaded(loaded: LoadedProblems, grader: Grader) -> list[str]:
 def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:
     """Load the grader of the last phase's answers, and that of the evaluations."""
     grader = load_grader(last.data, last.sampling.max_tokens, run.reward_log)
-    evaluator = load_evaluator(last.data, last.sampling.max_tokens, grader)
+    # A stop ends the processes of a judge, and then another thread may still grade what the checkpoint needs.
+    shared = not (last.rollout.max_staleness and isinstance(grader, Judge))
+    chosen = grader if shared else load_grader(last.data, last.sampling.max_tokens, run.reward_log)
+    evaluator = load_evaluator(last.data, last.sampling.max_tokens, chosen)
     if grader.judge is None:
         console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
     return grader, evaluator

@@ -193,10 +193,11 @@ def disable_adapters(model: nn.Module) -> Iterator[None]:
             layer.enable_adapters(True)
 
 
-def list_merged(model: nn.Module) -> dict[str, Source]:
+def list_merged(model: nn.Module, merge: bool = True) -> dict[str, Source]:
     """Return the weights of a model with adapters, under the names of the model without; reading one merges it.
 
-    Weights are dequantized, and those in bfloat16 become float32 before the adapter is added.
+    Weights are dequantized, and those in bfloat16 become float32 before the adapter is added. Without `merge` they are
+    those of the model without adapters.
     """
     layers = {
         f"{_strip_prefix(name)}.{getattr(layer, STACKED, 'weight')}": layer for name, layer in _list_layers(model)
@@ -205,7 +206,7 @@ def list_merged(model: nn.Module) -> dict[str, Source]:
     for name, source in qlora.list_dequantized(model).items():
         if ".lora_" not in name:
             key = _strip_prefix(name)
-            merged[key] = _merge(source, layers.get(key))
+            merged[key] = _merge(source, layers.get(key)) if merge else source
     return merged
 
 

@@ -76,11 +76,12 @@ class ModelFiles:
     Args:
         model: a model of transformers, with or without adapters, on one rank or sharded.
         dtype: of the weights in the files, where theirs is higher; empty keeps theirs.
+        merge: whether adapters are merged into the weights; else the weights are those without them.
     """
 
-    def __init__(self, model: Any, dtype: str = "") -> None:
+    def __init__(self, model: Any, dtype: str = "", merge: bool = True) -> None:
         adapted = lora.has_adapters(model)
-        sources = lora.list_merged(model) if adapted else _list_sources(model)
+        sources = lora.list_merged(model, merge) if adapted else _list_sources(model)
         self.shell = qlora.build_unquantized_shell(model) if adapted else model
         sources = _drop_tied(model, sources)
         # A precision above that of the weights would only take space.

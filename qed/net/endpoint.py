@@ -1,43 +1,19 @@
-"""POST JSON to an HTTP server: each request has one deadline, failures that may pass are retried, replies are bounded.
-
-The deadline holds for a whole attempt, also if the server sends a byte now and then: a timer closes the connection.
-Redirects are not followed, because the key would travel with them.
-"""
+"""JSON to and from an HTTP server: requests have a deadline, failures that may pass are retried, replies bounded."""
 
 from __future__ import annotations
 
-import http.client
 import json
-import os
 import random
-import socket
-import ssl
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from qed.errors import UsageError
+from qed.net.client import MAX_BYTES, HttpClient, Reply, RequestError, read_reason
+
+__all__ = ["MAX_BYTES", "PASSING", "Endpoint", "RequestError"]
 
 PASSING = {408, 425, 429, 500, 502, 503, 504, 529}  # states of a server that may pass
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between two attempts; the wait doubles from the first to the longest
-MAX_BYTES = 16 * 2**20  # of a reply
-SHOWN = 200  # characters of a refusal in a message
-
-
-class RequestError(Exception):
-    """A request that has failed for good; the message says why."""
-
-
-class _PassingError(Exception):
-    """A failed attempt that may succeed when repeated, `wait` seconds later at the earliest."""
-
-    def __init__(self, message: str, wait: float = 0.0) -> None:
-        super().__init__(message)
-        self.wait = wait
 
 
 @dataclass
@@ -58,20 +34,10 @@ class Endpoint:
     key_variable: str = ""
     seconds: float = 60.0
     attempts: int = 4
-    _closed: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
-    _open: set[http.client.HTTPConnection] = field(default_factory=set, init=False, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse an address that cannot be requested."""
-        parts = urlsplit(self.url)
-        try:
-            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            valid = False
-        if not valid:
-            raise UsageError(f"'{self.url}' is not an address such as http://127.0.0.1:8000/v1.")
-        if parts.username or parts.password:
-            raise UsageError("An address must not contain a user or password: put a key into an environment variable.")
+        self._client = HttpClient(self.url, self.key_variable)
         if self.seconds <= 0 or self.attempts < 1:
             raise UsageError("A request needs a deadline above 0 seconds, and at least one attempt.")
 
@@ -81,92 +47,46 @@ class Endpoint:
         Raises:
             RequestError: no attempt has succeeded, the server refuses the request, or the endpoint is closed.
         """
-        body = json.dumps(content).encode()
-        for attempt in range(1, self.attempts + 1):
-            try:
-                return self._attempt(body)
-            except _PassingError as error:
-                if attempt == self.attempts:
-                    raise RequestError(f"{error} ({attempt} attempts)") from error
-                doubled = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
-                if self._closed.wait(max(doubled, error.wait)):
-                    break
-        raise RequestError("the request was cancelled")
+        return self._ask("POST", content)
+
+    def get(self) -> Any:
+        """Return what is at the address; see `post`."""
+        return self._ask("GET", None)
 
     def close(self) -> None:
         """End all requests, also those that wait for their next attempt."""
-        self._closed.set()
-        for connection in list(self._open):
-            _shut(connection)
+        self._client.close()
 
-    def _attempt(self, body: bytes) -> Any:
-        if self._closed.is_set():
-            raise RequestError("the request was cancelled")
-        parts = urlsplit(self.url)
-        began = time.monotonic()
-        with self._connect() as connection:
-            timer = threading.Timer(self.seconds, _shut, (connection,))
-            timer.daemon = True
-            timer.start()
+    def _ask(self, method: str, content: Any) -> Any:
+        for attempt in range(1, self.attempts + 1):
             try:
-                connection.connect()
-                if self._closed.is_set():  # while it was connecting, when there was no socket to end
-                    raise RequestError("the request was cancelled")
-                connection.request(
-                    "POST", parts.path + (f"?{parts.query}" if parts.query else ""), body, self._headers()
-                )
-                reply = connection.getresponse()
-                text = reply.read(MAX_BYTES + 1)
-            except (OSError, http.client.HTTPException) as error:
-                late = time.monotonic() - began >= self.seconds
-                reason = f"no reply within {self.seconds:g} s" if late else str(error) or type(error).__name__
-                raise _PassingError(f"{parts.netloc}: {reason}") from error
-            finally:
-                timer.cancel()
-            return self._read_reply(reply, text, late=time.monotonic() - began >= self.seconds)
+                reply = self._client.request(method, "", content, seconds=self.seconds, max_bytes=MAX_BYTES)
+                return self._read_reply(reply)
+            except RequestError as error:
+                may_pass = error.kind in ("refused", "timed out", "closed") or error.status in PASSING
+                if not may_pass:
+                    raise
+                if attempt == self.attempts:
+                    raise RequestError(f"{error} ({attempt} attempts)", error.kind, error.status) from error
+                doubled = min(LONGEST_WAIT, FIRST_WAIT * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0)
+                if self._client.scope.wait(max(doubled, error.wait)):
+                    break
+        raise RequestError("the request was cancelled", "cancelled")
 
-    def _read_reply(self, reply: http.client.HTTPResponse, text: bytes, late: bool) -> Any:
-        name = urlsplit(self.url).netloc
+    def _read_reply(self, reply: Reply) -> Any:
+        name = self._client.name
         if reply.status in PASSING:
-            raise _PassingError(f"{name}: status {reply.status}", _read_wait(reply.getheader("Retry-After")))
+            wait = _read_wait(reply.headers.get("retry-after"))
+            raise RequestError(f"{name}: status {reply.status}", "status", reply.status, wait)
         if not 200 <= reply.status < 300:
-            shown = " ".join(text[:SHOWN].decode(errors="replace").split())
-            raise RequestError(f"{name} refuses the request with status {reply.status}: {shown}")
-        if len(text) > MAX_BYTES:
-            raise RequestError(f"{name}: the reply has more than {MAX_BYTES:,} bytes")
+            shown = read_reason(reply.body)
+            raise RequestError(
+                f"{name} refuses the request with status {reply.status}: {shown}", "status", reply.status
+            )
         try:
-            return json.loads(text)
+            return json.loads(reply.body)
         except ValueError as error:
-            # A reply that the deadline has cut looks like this.
-            reason = f"no whole reply within {self.seconds:g} s" if late else "the reply is not JSON"
-            raise _PassingError(f"{name}: {reason}") from error
-
-    @contextmanager
-    def _connect(self) -> Iterator[http.client.HTTPConnection]:
-        parts = urlsplit(self.url)
-        connection: http.client.HTTPConnection
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            connection = http.client.HTTPSConnection(parts.netloc, timeout=self.seconds, context=context)
-        else:
-            connection = http.client.HTTPConnection(parts.netloc, timeout=self.seconds)
-        self._open.add(connection)
-        try:
-            yield connection
-        finally:
-            self._open.discard(connection)
-            connection.close()
-
-    def _headers(self) -> dict[str, str]:
-        key = os.environ.get(self.key_variable, "") if self.key_variable else ""
-        return {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
-
-
-def _shut(connection: http.client.HTTPConnection) -> None:
-    """End a connection from another thread, so that what reads from it returns."""
-    if connection.sock is not None:
-        with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+            raise RequestError(f"{name}: the reply is not JSON", "closed") from error
 
 
 def _read_wait(header: str | None) -> float:

@@ -6,6 +6,7 @@ Functions of the caller's Python program run in this process too, because no oth
 from __future__ import annotations
 
 import inspect
+import threading
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -132,13 +133,18 @@ class CallableGrader(InProcessGrader):
     """Grades in this process by functions of the caller: coroutines are awaited together for all answers of a step.
 
     `pool` has the limit by the clock of a coroutine (nothing else can be stopped), and the file for the first traceback
-    of each step.
+    of each step. Threads that grade at the same time take turns.
     """
 
     pool: Pool
     loop: EventLoop = field(default_factory=EventLoop)
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, groups: Sequence[Group]) -> list[list[Grade]]:
+        with self.turn:
+            return self._grade_groups(groups)
+
+    def _grade_groups(self, groups: Sequence[Group]) -> list[list[Grade]]:
         functions = [part.function for part in self.reward.parts if isinstance(part.function, CallableReward)]
         calls = self._call([(function, groups) for function in functions])
         # A function of a whole group that fails is called again with each answer alone.

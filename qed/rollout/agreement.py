@@ -41,8 +41,9 @@ def compare_sampler(
     """
     prompts = [template.tokens(template.prompt(problem)) for problem in problems[:PROBLEMS]]
     address = (settings.run.seed, "sampler check")
-    batches = choose_prompts(prompts, sampling.max_tokens, window)
-    return check_sampler(sampler, score, batches, sampling, read_precision(settings.model), address)
+    batches = choose_prompts(prompts, sampling.max_tokens, min(window, getattr(sampler, "window", window)))
+    rounding = getattr(sampler, "rounding", None)  # of servers in another precision
+    return check_sampler(sampler, score, batches, sampling, read_precision(settings.model), address, rounding)
 
 
 def require_sampler(

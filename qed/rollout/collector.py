@@ -1,7 +1,7 @@
 """Collects the groups of a step: plan, sample, grade and filter, in rounds until the algorithm has enough groups.
 
 Groups beyond a step's need are used by the next one. They are then off-policy: `version` names the policy that sampled
-them, and their recorded log-probs correct for it.
+them, and their recorded log-probs correct for it. So are the steps that `qed.rollout.ahead` samples in advance.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from qed.types import Group, Problem, Rollout
 class CollectedStep:
     """The groups of a step: `groups` to train on, `sampled` all that were sampled and graded, `counts` for the metrics.
 
-    `counts` holds the number of rounds, the groups kept and dropped, and how demonstrations were used.
+    `counts` holds the number of rounds, the groups kept and dropped, and how demonstrations were used; `figures` the
+    staleness and the seconds of a step that was sampled ahead, which no checkpoint keeps.
     """
 
     groups: list[Group]
     sampled: list[Group]
     counts: dict[str, float]
+    figures: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -39,7 +41,8 @@ class RolloutCollector:
 
     `compute_mean_scores` gives the policy's mean entropy and log-prob of answers that may be replayed. `offset` is the
     number of the run's steps before the phase. `surplus` holds filtered groups that no step has used yet, `pool` is the
-    replay buffer; both are part of every checkpoint. `timer` times grading and scoring apart from sampling.
+    replay buffer, `ahead` the steps that the run had sampled ahead when it was saved, by their number; all are part of
+    every checkpoint. `timer` times grading and scoring apart from sampling.
     """
 
     stream: Stream[Problem]
@@ -51,15 +54,33 @@ class RolloutCollector:
     offset: int = 0
     surplus: list[Group] = field(default_factory=list)
     pool: ReplayBuffer = field(default_factory=ReplayBuffer)
+    ahead: dict[int, CollectedStep] = field(default_factory=dict)
     timer: StageTimer = field(default_factory=StageTimer)
 
-    def collect(self, algorithm: Algorithm, context: StepContext) -> CollectedStep:
-        """Sample and grade the groups of a step, at most `problems_per_step`; further groups become surplus."""
+    @property
+    def position(self) -> int:
+        """The number of problems that have been taken from the stream."""
+        return self.stream.position
+
+    def collect(self, algorithm: Algorithm, context: StepContext, version: int | None = None) -> CollectedStep:
+        """Sample and grade the groups of a step, at most `problems_per_step`; further groups become surplus.
+
+        A step that was sampled before the run was saved is returned as it was.
+
+        Args:
+            algorithm: of the policy that samples.
+            context: the step.
+            version: of the policy that samples; by default that of the step before.
+        """
+        number = self.offset + context.step
+        if number in self.ahead:
+            return self.ahead.pop(number)
+        version = number - 1 if version is None else version
         wanted = self.settings.problems_per_step
         surplus, counts = len(self.surplus), Counter[str]()
         accepted, sampled, rounds = self.surplus, [], 0
         while not algorithm.enough(accepted, wanted, rounds):
-            fresh = self._sample_round(algorithm, context, rounds, counts)
+            fresh = self._sample_round(algorithm, context, version, rounds, counts)
             sampled += fresh
             accepted = accepted + algorithm.filter_groups(fresh)
             rounds += 1
@@ -69,7 +90,7 @@ class RolloutCollector:
         return CollectedStep(groups, sampled, record | counts)
 
     def _sample_round(
-        self, algorithm: Algorithm, context: StepContext, rounds: int, counts: Counter[str]
+        self, algorithm: Algorithm, context: StepContext, version: int, rounds: int, counts: Counter[str]
     ) -> list[Group]:
         """Sample and grade one round; replayed answers are part of the first one."""
         wanted, size = self.settings.problems_per_step, self.settings.group_size
@@ -81,8 +102,8 @@ class RolloutCollector:
         step = self.offset + context.step
         # A problem that comes again in a later round of the same step must not get the same random numbers.
         address = (context.seed, "rollout", step, *((rounds,) if rounds else ()))
-        groups = sample(requests, self.sampler, self.template, sampling, address, step - 1, counts)
-        groups = add_greedy(groups, requests, self.sampler, self.template, sampling, version=step - 1)
+        groups = sample(requests, self.sampler, self.template, sampling, address, version, counts)
+        groups = add_greedy(groups, requests, self.sampler, self.template, sampling, version=version)
         with self.timer("grade"):
             grade(groups, self.grader)
         return groups
@@ -105,7 +126,8 @@ class RolloutCollector:
 
     def copy(self) -> RolloutCollector:
         """Copy the current state, for a checkpoint that may be written later."""
-        return replace(self, surplus=list(self.surplus), pool=self.pool.copy())
+        stream, pool = replace(self.stream), self.pool.copy()
+        return replace(self, stream=stream, surplus=list(self.surplus), pool=pool, ahead=dict(self.ahead))
 
     def to_rows(self) -> list[Row]:
         """Return the state for a checkpoint, without the stream's position, as rows of JSON."""
@@ -114,14 +136,40 @@ class RolloutCollector:
             for number, group in enumerate(self.surplus)
             for rollout in group
         ]
-        return [*surplus, *self.pool.to_rows()]
+        ahead = [row for step, collected in sorted(self.ahead.items()) for row in _encode_step(step, collected)]
+        return [*surplus, *ahead, *self.pool.to_rows()]
 
     def restore(self, rows: Sequence[Row]) -> None:
         """Restore the state from what `to_rows` returned."""
         problems = {problem.id: problem for problem in self.stream.items}
         groups: dict[int, Group] = {}
+        sampled: dict[int, list[Rollout]] = {}
+        self.ahead = {}
         for row in rows:
             if "surplus" in row:
                 groups.setdefault(row["surplus"], []).append(decode_rollout(row["rollout"], problems))
+            elif "ahead" in row:
+                sampled.setdefault(row["ahead"], []).append(decode_rollout(row["rollout"], problems))
+            elif "collected" in row:
+                self.ahead[row["collected"]] = _decode_step(row, sampled.get(row["collected"], []))
         self.surplus = list(groups.values())
         self.pool = ReplayBuffer.from_rows(rows, problems)
+
+
+def _encode_step(step: int, collected: CollectedStep) -> list[Row]:
+    """Encode a step that was sampled ahead: a row for each rollout, then one with its groups as numbers of those rows.
+
+    What the learner writes into a rollout is left out: the step may have begun when the checkpoint is written.
+    """
+    both = (collected.groups, collected.sampled)
+    rollouts = {id(rollout): rollout for groups in both for group in groups for rollout in group}
+    numbers = {key: number for number, key in enumerate(rollouts)}
+    plain = (replace(rollout, advantage=0.0, old_logps=None, ref_logps=None) for rollout in rollouts.values())
+    rows: list[Row] = [{"ahead": step, "rollout": encode_rollout(rollout)} for rollout in plain]
+    groups, sampled = ([[numbers[id(rollout)] for rollout in group] for group in groups] for groups in both)
+    return [*rows, {"collected": step, "groups": groups, "sampled": sampled, "counts": collected.counts}]
+
+
+def _decode_step(row: Row, rollouts: Sequence[Rollout]) -> CollectedStep:
+    groups, sampled = ([[rollouts[n] for n in group] for group in row[name]] for name in ("groups", "sampled"))
+    return CollectedStep(groups, sampled, row["counts"])

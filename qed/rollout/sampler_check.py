@@ -19,7 +19,7 @@ import torch
 
 from qed.errors import UsageError
 from qed.randomness import derive_seed
-from qed.sampling.base import Sampler, Sampling, require_support
+from qed.sampling.base import Sampler, Sampling, is_remote, require_support
 from qed.sampling.hf import HFSampler
 from qed.training.scoring import Score
 from qed.types import Problem, Rollout
@@ -136,6 +136,7 @@ def check_sampler(
     sampling: Sampling,
     precision: torch.dtype,
     address: tuple[int | str, ...],
+    rounding: torch.dtype | None = None,
 ) -> SamplerCheck:
     """Sample a few answers and compare their log-probs with the learner's.
 
@@ -145,20 +146,35 @@ def check_sampler(
         batches: prompts; those of one batch are sampled in one call, so that short ones are padded.
         sampling: its temperature, if above 0, and `max_tokens` are used. If it asks for the support, answers are
             sampled twice: from the full distribution, where a fault shows at every token, and as in training.
-        precision: of the computation.
+        precision: of the learner's computation.
         address: of the random numbers.
+        rounding: precision of the sampler's computation, where it is another.
     """
     tokens = min(TOKENS, sampling.max_tokens)
     whole = Sampling(sampling.temperature or 1.0, tokens)
     truncated = replace(sampling, max_tokens=tokens, min_tokens=min(sampling.min_tokens, tokens // 2), stop=())
     kinds = [whole, truncated] if sampling.record else [whole]
     rows = [row for kind in kinds for batch in batches for row in _sample(sampler, batch, kind, address)]
+    return compare_logps(rows, score, precision, rounding)
+
+
+def compare_logps(
+    rows: Sequence[Rollout], score: Score, precision: torch.dtype, rounding: torch.dtype | None = None
+) -> SamplerCheck:
+    """Compare the log-probs that a sampler reported with the learner's.
+
+    Args:
+        rows: whose `logps` are the sampler's.
+        score: computes the learner's.
+        precision: of the learner's computation.
+        rounding: precision of the sampler's computation, where it is another.
+    """
     differences = _list_differences(rows, score(rows, precision) if rows else [])
-    rounding = _select_rounding(precision)
-    check = _compare(rows, differences, rounding, rounding.floor)
-    if check.passed or not rounding.share:
+    allowed = _select_rounding(rounding or precision)
+    check = _compare(rows, differences, allowed, allowed.floor)
+    if check.passed or not allowed.share:
         return check
-    return _compare(rows, differences, rounding, _measure_tolerance(rows, score, rounding))
+    return _compare(rows, differences, allowed, _measure_tolerance(rows, score, allowed))
 
 
 def choose_prompts(prompts: Sequence[PromptTokens], max_tokens: int, window: int) -> list[list[PromptTokens]]:
@@ -214,6 +230,12 @@ def require_agreement(check: SamplerCheck, sampler: Sampler, options: Options) -
             "This is transformers' own generate, so the model computes different log-probs with a KV cache than "
             f"without one. Please report the model and this message; {options.precision} float32 shows whether the "
             "precision is the cause."
+        )
+    elif is_remote(sampler):
+        advice = (
+            "Its servers compute another model, or in another precision: start them with the run's model, without "
+            f"quantization, in the precision of {options.precision}. {options.sampler} native, without servers, shows "
+            "whether they are the cause."
         )
     else:
         advice = f"Sample with {options.sampler} hf, which is slower but takes any model, and please report the model."

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from torch import nn
 
 from qed.rewards.grader import Grader
-from qed.sampling.base import Sampler, Sampling
+from qed.sampling.base import Sampler, Sampling, is_remote
 from qed.training.parallel import Parallel
 from qed.types import Completion, Grade, Group
 
@@ -22,7 +23,8 @@ class SharedSampler:
 
     Args:
         sampler: of this rank.
-        model: whose weights the sampler reads; if it is sharded, its weights are gathered for each call.
+        model: whose weights the sampler reads; if it is sharded, its weights are gathered for each call, unless the
+            sampler is remote.
         parallel: the ranks.
     """
 
@@ -53,7 +55,8 @@ class SharedSampler:
             return [completion for completions in sampled for completion in completions]
 
         answers = [(index, number) for index, own in enumerate(seeds) for number in range(len(own))]
-        with self.parallel.gather_weights(self.model):
+        # Servers have weights of their own.
+        with nullcontext() if is_remote(self.sampler) else self.parallel.gather_weights(self.model):
             completions = iter(self.parallel.map_split(sample, answers))
         return [[next(completions) for _ in own] for own in seeds]
 

@@ -203,13 +203,22 @@ def grade(groups: Groups, grader: Grader) -> None:
         Diverged: a reward is not finite.
         QedError: the reward failed on every answer.
     """
+    assign_grades(groups, grader)
+    graded = [rollout.grade for rollout in flatten(groups) if rollout.grade is not None]
+    if graded and all(verdict.tier == "error" for verdict in graded):
+        raise QedError(f"The reward failed on all of {len(graded)} answers, first with: {graded[0].reason}")
+
+
+def assign_grades(groups: Groups, grader: Grader) -> None:
+    """Grade every rollout, also where the reward fails on all of them.
+
+    Raises:
+        Diverged: a reward is not finite.
+    """
     for group, grades in zip(groups, grader(groups), strict=True):
         for rollout, verdict in zip(group, grades, strict=True):
             rollout.grade = verdict
     require_finite(flatten(groups))
-    graded = [rollout.grade for rollout in flatten(groups) if rollout.grade is not None]
-    if graded and all(verdict.tier == "error" for verdict in graded):
-        raise QedError(f"The reward failed on all of {len(graded)} answers, first with: {graded[0].reason}")
 
 
 def assign_advantages(groups: Groups, algorithm: Algorithm) -> None:

@@ -79,6 +79,17 @@ def has_exact_logps(sampler: Sampler) -> bool:
     return bool(getattr(sampler, "exact_logps", False))
 
 
+def is_remote(sampler: Sampler) -> bool:
+    """Return whether a sampler has copies of the weights elsewhere, and reads none of this process while it samples."""
+    return bool(getattr(sampler, "remote", False))
+
+
+def load_remote(sampler: Sampler, weights: nn.Module, version: int) -> None:
+    """Load weights into a remote sampler that has other ones; a sampler of this process reads the present ones."""
+    if is_remote(sampler) and getattr(sampler, "version", None) != version:
+        sampler.load(weights, version)
+
+
 class Sampler(Protocol):
     """Generates completions of prompts with the weights it has loaded."""
 

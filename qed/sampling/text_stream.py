@@ -17,10 +17,11 @@ class TextStream:
     Args:
         tokenizer: decodes tokens.
         stop: the stop strings.
+        skip_special: whether special tokens have no text.
     """
 
-    def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
-        self.tokenizer, self.stop = tokenizer, tuple(stop)
+    def __init__(self, tokenizer: Any, stop: Sequence[str] = (), skip_special: bool = True) -> None:
+        self.tokenizer, self.stop, self.skip_special = tokenizer, tuple(stop), skip_special
         self.stopped = False  # whether a stop string has come
         self._seen = 0  # tokens whose text is known
         self._context = 0  # the token from which on they are decoded: the text of a token depends on the ones before
@@ -50,7 +51,7 @@ class TextStream:
         return text[: len(text) - held]
 
     def _decode(self, tokens: Sequence[int]) -> str:
-        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=self.skip_special)
         return text
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from qed.cluster import placing
 from qed.cluster.ray_control import (
     DONE,
     RETRY,
@@ -103,6 +104,61 @@ def test_a_cluster_that_is_too_small(cpus: float, gpus: float, unit: str) -> Non
     settings = resolve_settings("grpo", ["--cluster.learners", "5"]).settings
     with pytest.raises(UsageError, match=f"5 {unit}s"):
         place_learners(settings, Session("here:1", 1, cpus, gpus))
+
+
+@pytest.mark.parametrize(
+    ("given", "nodes", "cpus", "gpus", "learners", "of_each"),
+    [
+        (("--cluster.engines", "2"), 1, 8, 0, 1, {"CPU": 1.0}),
+        (("--cluster.engines", "2"), 2, 24, 16, 14, {"CPU": 1.0, "GPU": 1.0}),
+        (("--cluster.engines", "2", "--cluster.gpus_per_engine", "4"), 2, 24, 16, 8, {"CPU": 1.0, "GPU": 4.0}),
+        (("--cluster.engines", "2", "--cluster.gpus_per_engine", "0"), 2, 24, 16, 16, {"CPU": 1.0}),
+    ],
+)
+def test_servers_take_their_share_before_the_learners(
+    given: tuple[str, ...],
+    nodes: int,
+    cpus: float,
+    gpus: float,
+    learners: int,
+    of_each: dict[str, float],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checked: list[Path] = []
+    monkeypatch.setattr(placing, "require_shared", checked.append)
+    settings = resolve_settings("grpo", [*given, "--out", "runs/x"]).settings
+    session = Session("here:1", nodes, cpus, gpus)
+    assert place_learners(settings, session).count == learners
+    assert placing.place_engines(settings, session) == placing.Engines(2, of_each, nodes > 1)
+    assert checked == ([Path("runs").absolute()] if nodes > 1 else [])
+
+
+def test_servers_and_learners_need_room_together() -> None:
+    settings = resolve_settings("grpo", ["--cluster.engines", "2", "--cluster.learners", "3"]).settings
+    with pytest.raises(UsageError, match="3 learners need 3 GPUs and 2 servers 2, and the cluster has 4"):
+        place_learners(settings, Session("here:1", 1, 8, 4))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--sampling.sampler", "hf"), "not of hf"),
+        (("--sampling.servers", "3"), "leave sampling.servers out"),
+        (("--sampling.devices", "cuda:1"), "leave sampling.devices"),
+        (("--sampling.weights_folder", "/dev/shm/w"), "in the memory of one node"),
+    ],
+)
+def test_servers_that_a_cluster_cannot_have(given: tuple[str, ...], said: str) -> None:
+    settings = resolve_settings("grpo", ["--cluster.engines", "2", "--out", "runs/x", *given]).settings
+    with pytest.raises(UsageError, match=said):
+        placing.place_engines(settings, Session("here:1", 2, 8, 0))
+
+
+def test_one_node_may_use_its_memory_for_weights() -> None:
+    given = ["--cluster.engines", "1", "--out", "runs/x", "--sampling.weights_folder", "/dev/shm/w"]
+    engines = placing.place_engines(resolve_settings("grpo", given).settings, Session("here:1", 1, 8, 0))
+    assert engines is not None
+    assert not engines.shared
 
 
 # Attempts

@@ -34,6 +34,7 @@ PATHS: dict[str, tuple[list[str], set[int]]] = {
     "judge": (["{}", "--model", "x", "--url", "http://127.0.0.1:9"], {2, 3}),
     "merge": (["{}"], {2, 3}),
     "report": (["{}"], {2, 3}),
+    "serve": (["{}"], {2, 3}),
     "track": (["{}", "--to", "tensorboard"], {2, 3}),
     **{command: (["--tasks", "{}", "--dry-run"], {2, 3}) for command in TRAINING},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import socket
 import threading
@@ -102,7 +103,7 @@ def test_closing_ends_requests_and_waits(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_nothing_is_sent_once_a_connection_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    connect = net.http.client.HTTPConnection.connect
+    connect = http.client.HTTPConnection.connect
 
     def close_and_connect(connection: Any) -> None:
         endpoint.close()
@@ -110,7 +111,7 @@ def test_nothing_is_sent_once_a_connection_comes_too_late(monkeypatch: pytest.Mo
 
     with serve(lambda *_: asked.append(1)) as url:
         endpoint = Endpoint(url, seconds=60)
-        monkeypatch.setattr(net.http.client.HTTPConnection, "connect", close_and_connect)
+        monkeypatch.setattr(http.client.HTTPConnection, "connect", close_and_connect)
         with pytest.raises(RequestError, match="cancelled"):
             endpoint.post({})
     assert not asked

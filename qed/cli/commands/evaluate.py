@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.cli.commands.base import Parser
+from qed.cli.commands.endpoint_options import add_endpoint_options, is_endpoint, read_endpoint
 from qed.cli.evaluation_file import read_options
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
@@ -27,6 +28,8 @@ EPILOG = """examples:
   qed evaluate --model Qwen/Qwen2.5-0.5B --tasks math:test500,gsm8k:test --prompt boxed --limit 100
   qed evaluate --model new:small --tasks test.jsonl --greedy --max-tokens 64
   qed evaluate evaluation.yaml --limit 50
+  qed evaluate --sampler server --url http://127.0.0.1:8000 --tasks gsm8k:test
+  qed evaluate --model openai:gpt-4.1-mini --url https://api.openai.com/v1 --tasks gsm8k:test --prompt boxed
   qed evaluate --responses answers.jsonl --gold-key answer --response-key completion"""
 MODES = ("strict", "flexible", "lenient", "last-line")
 # Options that are settings of a run, with the name of the setting.
@@ -47,6 +50,8 @@ PASSED = {
     "sampler": "sampling.sampler",
     "watchdog": "run.watchdog",
     "preflight": "run.preflight",
+    "url": "sampling.url",
+    "request_seconds": "sampling.request_seconds",
 }
 
 
@@ -72,6 +77,7 @@ def _build_parser() -> Parser:
         "config", nargs="?", metavar="CONFIG", help="a YAML file of these options, or of the settings of a run"
     )
     _add_model_options(parser.add_argument_group("a model").add_argument)
+    add_endpoint_options(parser.add_argument_group("servers").add_argument)
     _add_stored_options(parser.add_argument_group("stored answers").add_argument)
     add = parser.add_argument_group("both").add_argument
     add("--reward", metavar="NAME,…", help="grade by this reward (default: the run's, or the prompt's default)")
@@ -83,7 +89,7 @@ def _build_parser() -> Parser:
 
 
 def _add_model_options(add: Any) -> None:
-    add("--model", metavar="MODEL", help="a run's folder, a Hugging Face folder or hub name, or new:small")
+    add("--model", metavar="MODEL", help="a run's folder, a Hugging Face folder or hub name, new:small, or openai:NAME")
     add("--step", type=int, metavar="N", help="for a run: the checkpoint after step N (default: the final one)")
     add("--tasks", default="", metavar="NAME[:split][@PATH],…", help="benchmarks or files (default: those of the run)")
     add("--samples", type=int, metavar="K", help="answers per problem (default: the usual number, such as 32 for AIME)")
@@ -134,6 +140,7 @@ def _add_stored_options(add: Any) -> None:
 
 def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
     _check_numbers(args)
+    endpoint = read_endpoint(args, "evaluate")
     run_folder, model, step = _choose_model(args)
     settings = _resolve_settings(args, run_folder, model)
     tasks = tuple(name.strip() for name in args.tasks.split(",") if name.strip())
@@ -165,6 +172,7 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
         args.overwrite,
         command,
         args.json,
+        endpoint,
     )
     if args.cluster:
         from qed.cluster.evaluation import evaluate_on_cluster
@@ -206,7 +214,8 @@ def _resolve_settings(args: argparse.Namespace, run_folder: Path | None, model: 
     """Return the settings of a run or a model with the options of the command line."""
     from qed.rollout.trained import resolve_model_settings
 
-    options = {key: getattr(args, name) for name, key in PASSED.items() if getattr(args, name)}
+    asked = ("url", "request_seconds") if is_endpoint(args.model) else ()
+    options = {key: getattr(args, name) for name, key in PASSED.items() if getattr(args, name) and name not in asked}
     options |= {"evaluation.tasks": args.tasks} if args.tasks else {}
     return resolve_model_settings(run_folder, model, options, args.allow_user_code)
 

@@ -25,6 +25,8 @@ PASSED = {
     "prompt_options": "data.prompt_options",
     "device": "model.device",
     "precision": "model.precision",
+    "dtype": "model.dtype",
+    "attention": "model.attention",
     "revision": "model.revision",
     "seed": "run.seed",
     "threads": "run.threads",
@@ -33,10 +35,16 @@ PASSED = {
 }
 
 
-def add_policy_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+def add_policy_options(parser: argparse.ArgumentParser, required: bool = True) -> None:
+    """Add the options; `required` says whether the model is."""
     add = parser.add_argument
-    add("model", metavar="MODEL|RUN", help="a run's folder, a Hugging Face or adapter folder, or a hub name")
+    count = None if required else "?"
+    add(
+        "model",
+        metavar="MODEL|RUN",
+        nargs=count,
+        help="a run's folder, a Hugging Face or adapter folder, or a hub name",
+    )
     add("--checkpoint", default=LAST, metavar="WHICH", help="of a run: last, best or the number of a step")
     add("--prompt", metavar="NAME", help="prompt by name (default: the run's, or the model's chat template)")
     add("--prompt-options", metavar="NAME.FIELD=VALUE,…", help="options of the prompt")

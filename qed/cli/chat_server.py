@@ -1,0 +1,179 @@
+"""A model behind an OpenAI-compatible server as the partner of a conversation: answers stream as it writes them.
+
+No weights are loaded here. The server renders the conversation with its model's chat template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from qed.cli.chat_session import NoAnswerError, Reply
+from qed.errors import UsageError
+from qed.net.chat import PATH, Message
+from qed.net.client import HttpClient, RequestError, read_events
+from qed.randomness import derive_seed
+
+VERSION = "/v1"  # of the API, which the addresses of OpenAI-compatible servers end in
+CONNECT_SECONDS = 30.0  # until the server must list its models
+SILENCE = 600.0  # the most seconds in which no token comes: a server may have a queue
+SHOWN = 5  # names of models in a message
+THINK, THOUGHT = "<think>", "</think>"
+
+
+class ServerError(NoAnswerError):
+    """A server that refuses a question, cannot be reached, or breaks off."""
+
+    ends_pipe = True
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one event of a stream adds: to the reasoning, to the answer; `finish` once it says how the answer ended."""
+
+    thought: str = ""
+    text: str = ""
+    finish: str = ""
+
+
+class ServerPartner:
+    """Answers by the chat route of a server.
+
+    Args:
+        client: of the server's address, such as http://127.0.0.1:8000/v1.
+        model: the model's name there.
+        options: fields of every request, such as the temperature.
+        system: a system message; empty for none.
+        seed: of all answers; they differ from each other, also to the same question.
+    """
+
+    tags: tuple[str, ...] = ()
+
+    def __init__(self, client: HttpClient, model: str, options: Mapping[str, Any], system: str, seed: int) -> None:
+        self.client, self.model, self.options, self.seed = client, model, dict(options), seed
+        self.system: list[Message] = [{"role": "system", "content": system}] if system else []
+        self.turns: list[Message] = []
+        self.asked = 0
+
+    def ask(self, question: str, write: Callable[[str], None]) -> Reply:
+        """Ask, and write the answer as it comes; Ctrl-C closes the connection, by which the server stops too.
+
+        Raises:
+            ServerError: the server cannot be reached, refuses the request, or breaks off.
+        """
+        self.asked += 1
+        asked: Message = {"role": "user", "content": question}
+        body = {
+            "model": self.model,
+            "messages": [*self.system, *self.turns, asked],
+            "stream": True,
+            "seed": derive_seed(self.seed, "chat", self.asked),
+            **self.options,
+        }
+        thought, text, finish, stopped = "", "", "", False
+        try:
+            stream = cast("Generator[bytes]", self.client.stream(PATH, body, silence=SILENCE))
+            with closing(stream) as lines:
+                for piece in read_pieces(lines):
+                    write(_mark(piece, bool(thought), bool(text)))
+                    thought, text, finish = thought + piece.thought, text + piece.text, piece.finish or finish
+        except KeyboardInterrupt:
+            stopped = True
+        except RequestError as error:
+            raise ServerError(f"The server has not answered: {str(error).rstrip('.')}.") from error
+        self.turns += [asked, {"role": "assistant", "content": text}]
+        shown = f"{THINK}{thought}{THOUGHT if text else ''}{text}" if thought else text
+        return Reply(shown, "stopped" if stopped else _explain(finish), stopped)
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        self.turns.clear()
+
+
+def read_pieces(lines: Iterable[bytes]) -> Iterator[Piece]:
+    """Yield what the events of a stream of chat chunks add, up to its end.
+
+    Args:
+        lines: of server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+
+    Raises:
+        RequestError: an event reports an error or is none of a chat stream, or the stream ends early.
+    """
+    finished = False
+    try:
+        for chunk in read_events(lines):
+            piece = _read_chunk(chunk)
+            finished = finished or bool(piece.finish)
+            yield piece
+    except RequestError as error:
+        if not (finished and error.kind == "closed"):  # not every server sends [DONE]
+            raise
+
+
+def _read_chunk(chunk: Any) -> Piece:
+    try:
+        if error := chunk.get("error"):
+            raise RequestError(str(error.get("message", error) if isinstance(error, dict) else error))
+        if not chunk["choices"]:  # the last one of some servers, with the usage
+            return Piece()
+        delta, finish = chunk["choices"][0].get("delta") or {}, chunk["choices"][0].get("finish_reason")
+        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        return Piece(str(thought), str(delta.get("content") or ""), str(finish or ""))
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise RequestError(f"an event is not that of a chat stream: {str(chunk)[:200]}") from error
+
+
+def _mark(piece: Piece, has_thought: bool, has_text: bool) -> str:
+    """Return a piece with tags around reasoning, which some servers send as a field of its own."""
+    opening = THINK if piece.thought and not has_thought else ""
+    closing = THOUGHT if piece.text and not has_text and (has_thought or piece.thought) else ""
+    return f"{opening}{piece.thought}{closing}{piece.text}"
+
+
+def _explain(finish: str) -> str:
+    if finish == "length":
+        return "cut off; --max-tokens, or a larger window of the server, allows more"
+    return "" if finish in ("stop", "") else f"ended by {finish}"
+
+
+def choose_model(names: Sequence[str], asked: str, address: str) -> str:
+    """Return the name of the model to ask, of those that a server lists: the one it has, unless one is named.
+
+    Raises:
+        UsageError: it has not the one that was asked for, or several, or none.
+    """
+    listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    if asked:
+        if names and asked not in names:
+            raise UsageError(f"{address} has no model {asked}. It has {listed}.")
+        return asked
+    if len(names) != 1:
+        raise UsageError(f"{address} has {listed or 'no model that it lists'}: name one, qed chat NAME --url {address}")
+    return names[0]
+
+
+def connect(
+    url: str, model: str, key_variable: str, options: Mapping[str, Any], system: str, seed: int
+) -> ServerPartner:
+    """Return the partner behind an address, with or without /v1 at its end; see `ServerPartner`.
+
+    Raises:
+        UsageError: the address is none, no server answers there, or it has not this model.
+    """
+    base = url.rstrip("/").removesuffix(PATH)
+    client = HttpClient(base if urlsplit(base).path.strip("/") else base + VERSION, key_variable)
+    try:
+        listed = client.ask("GET", "/models", seconds=CONNECT_SECONDS)
+        names = [str(entry["id"]) for entry in listed["data"]]
+    except RequestError as error:
+        if error.status != 404 or not model:  # a server need not list its models
+            advice = {401: f" Put its key into the environment variable {key_variable}.", 403: " Its key is another."}
+            reason = f"{str(error).rstrip('.')}.{advice.get(error.status, '')}"
+            raise UsageError(f"No model can be asked at {client.url}: {reason}") from error
+        names = []
+    except (KeyError, TypeError) as error:
+        raise UsageError(f"{client.url} is not the address of an OpenAI-compatible server.") from error
+    return ServerPartner(client, choose_model(names, model, url), options, system, seed)

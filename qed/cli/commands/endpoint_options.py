@@ -1,0 +1,70 @@
+"""Options of the commands that ask a server: inference servers by token ids, or any OpenAI-compatible endpoint."""
+# ruff: noqa: PLC0415 -- what asks the endpoint is imported after the options are parsed
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from qed.errors import UsageError
+
+if TYPE_CHECKING:
+    from qed.evaluation.endpoint.model import EndpointSettings
+
+PREFIX = "openai:"
+# Options of a model that is loaded here, which an endpoint ignores.
+LOCAL = ("sampler", "device", "precision", "attention", "revision", "step", "cluster")
+
+
+def add_endpoint_options(add: Any) -> None:
+    """Add the options."""
+    add(
+        "--url", metavar="ADDRESS,…", help="of servers for --sampler server, or of the endpoint for --model openai:NAME"
+    )
+    add("--api", choices=("chat", "completions"), help="the endpoint's API: messages or text (default: chat)")
+    add("--key-variable", metavar="NAME", help="environment variable with the key (default: OPENAI_API_KEY)")
+    add("--concurrency", type=int, metavar="N", help="requests to the endpoint at the same time (default: 16)")
+    add("--request-seconds", metavar="SECONDS", help="deadline of a request to a server or endpoint (default: 600)")
+    add("--extra", metavar="JSON", help='more fields of each request, such as {"seed": null}; null removes one')
+
+
+def is_endpoint(model: str | None) -> bool:
+    """Return whether a model is one behind an endpoint."""
+    return model is not None and model.startswith(PREFIX)
+
+
+def read_endpoint(args: argparse.Namespace, command: str) -> EndpointSettings | None:
+    """Return the endpoint of the command line; None for a model that is loaded or sampled by token ids.
+
+    Raises:
+        UsageError: options do not go together.
+    """
+    given: dict[str, Any] = {
+        "api": args.api,
+        "key_variable": args.key_variable,
+        "concurrency": args.concurrency,
+        "extra": args.extra,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if not is_endpoint(args.model):
+        if given:
+            name = next(iter(given)).replace("_", "-")
+            raise UsageError(f"qed {command}: --{name} is for an endpoint, --model openai:NAME with --url.")
+        return None
+    local = [name for name in LOCAL if getattr(args, name, None)]
+    if local:
+        raise UsageError(f"qed {command}: --{local[0]} has no effect on the model behind an endpoint; leave it out.")
+    if not args.url or "," in args.url:
+        raise UsageError(f"qed {command}: --model openai:NAME needs one --url, such as http://127.0.0.1:8000/v1.")
+    from qed.evaluation.endpoint.model import EndpointSettings
+
+    if args.request_seconds is not None:
+        given["seconds"] = _read_seconds(args.request_seconds, command)
+    return EndpointSettings(args.url, args.model.removeprefix(PREFIX), **given)
+
+
+def _read_seconds(text: str, command: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise UsageError(f"qed {command}: --request-seconds takes a number, not '{text}'.") from error

@@ -1,0 +1,1 @@
+"""Evaluate a model behind an OpenAI-compatible endpoint: text in, text out."""

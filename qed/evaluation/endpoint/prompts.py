@@ -1,0 +1,124 @@
+"""Write a prompt for an endpoint that takes messages or text, and no token ids.
+
+A prompt with a chat form (`boxed`, `chat`, `think_answer`, …) becomes its messages, which the endpoint renders by the
+chat template of its model. A plain prompt becomes one message of the user, without the tag that it opens at its end,
+because the endpoint's model begins a turn of its own. With the API `completions` a plain prompt is sent as it is, and
+the model continues it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from qed.data.prompts.base import make_prompt
+from qed.data.sources.finished import is_chat_text
+from qed.errors import UsageError
+from qed.types import Problem
+
+Api = Literal["chat", "completions"]
+Messages = tuple[dict[str, str], ...]
+RENDERED = "\0the messages, as the endpoint's chat template renders them\0"
+
+
+@dataclass(frozen=True)
+class EndpointPrompt:
+    """A prompt: its messages, or the text to continue. `opened` is the tag at the end of the text, of the answer."""
+
+    messages: Messages = ()
+    text: str = ""
+    opened: str = ""
+
+    @property
+    def shown(self) -> str:
+        """Return the prompt as text for people."""
+        turns = (f"{message['role']}: {message['content']}" for message in self.messages)
+        return self.text or "\n\n".join(turns)
+
+
+class _ChatTemplate:
+    """Stands for the tokenizer of the endpoint's model: keeps the messages that a prompt renders."""
+
+    chat_template = RENDERED
+    bos_token = eos_token = ""
+
+    def __init__(self) -> None:
+        self.messages: Messages = ()
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
+        """Keep the messages, and return a text in their place."""
+        self.messages = tuple(dict(message) for message in messages)
+        return RENDERED
+
+
+class EndpointTemplate:
+    """A prompt for an endpoint.
+
+    Args:
+        leaf: a prompt of the shelf, or the user's own module.
+        api: `chat` takes messages, `completions` a text that is continued.
+        stop: stop strings of the user, besides those of the leaf.
+
+    Raises:
+        UsageError: the prompt needs a chat template, and the API takes text.
+    """
+
+    def __init__(self, leaf: Any, api: Api, stop: tuple[str, ...] = ()) -> None:
+        self.leaf, self.api = leaf, api
+        self.stop: tuple[str, ...] = tuple(dict.fromkeys((*leaf.STOP, *stop)))
+        self.tags: tuple[str, ...] = tuple(getattr(leaf, "TAGS", ()))
+        if api == "completions" and leaf.CHAT:
+            raise UsageError(
+                f"The prompt {self.name} is made of messages, and --api completions takes text: leave --api out, or "
+                "use a plain prompt such as --prompt r1_zero or few_shot_gsm8k."
+            )
+
+    @property
+    def name(self) -> str:
+        """Return the name of the prompt."""
+        return str(getattr(self.leaf, "__name__", type(self.leaf).__module__)).rpartition(".")[2]
+
+    @property
+    def thought_tags(self) -> tuple[str, str] | None:
+        """Return the tags that the prompt puts around the reasoning, if it names them."""
+        return (self.tags[0], self.tags[1]) if self.tags else None
+
+    def write(self, problem: Problem) -> EndpointPrompt:
+        """Write the prompt of a problem.
+
+        A prompt that the data has rendered is used as it is, except by a chat template, which is that of another model.
+
+        Raises:
+            UsageError: the prompt cannot be written without a tokenizer.
+        """
+        rendered = str(problem.meta.get("rendered") or "")
+        recorder = _ChatTemplate()
+        text = rendered if rendered and not is_chat_text(rendered) else self._render(problem, recorder)
+        before, found, after = text.partition(RENDERED)
+        if not found:
+            return self._write_plain(text)
+        if before.strip() or make_prompt(self.leaf, after).text.strip() not in ("", *self._list_openings()):
+            raise UsageError(
+                f"The prompt {self.name} adds text around the chat template's, which an endpoint cannot take: use "
+                "another one, such as --prompt boxed."
+            )
+        return EndpointPrompt(messages=recorder.messages)
+
+    def _list_openings(self) -> tuple[str, ...]:
+        return (*self.tags[:1], *getattr(self.leaf, "OPENS", ()), "<think>")
+
+    def _write_plain(self, text: str) -> EndpointPrompt:
+        prompt = make_prompt(self.leaf, text)
+        if self.api == "completions":
+            return EndpointPrompt(text=text, opened=prompt.opened)
+        bare = text.removesuffix(prompt.opened).rstrip() if prompt.opened else text
+        return EndpointPrompt(messages=({"role": "user", "content": bare},))
+
+    def _render(self, problem: Problem, recorder: _ChatTemplate) -> str:
+        try:
+            return str(self.leaf.render(problem, recorder))
+        except (AttributeError, TypeError) as error:
+            raise UsageError(
+                f"The prompt {self.name} cannot be written without the model's tokenizer, which an endpoint does not "
+                f"have ({error}): use another one, such as --prompt boxed."
+            ) from error

@@ -1,0 +1,50 @@
+"""Sum up what an endpoint's answers cost in tokens, and how many it has not given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+def summarize_usage(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the tokens and the refused and failed answers of an endpoint's rows; empty for those of a sampler."""
+    asked = [row for row in rows if "usage" in row]
+    if not asked:
+        return {}
+    names = sorted({name for row in asked for name in row["usage"]})
+    return {
+        "usage": {
+            "requests": len(asked),
+            **{name: sum(row["usage"].get(name, 0) for row in asked) for name in names},
+            # The tokens above are those of the others.
+            "without_usage": sum(not row["usage"] for row in asked),
+            "refused": sum(row["stop_reason"] == "refused" for row in asked),
+            "failed": sum(row["stop_reason"] == "failed" for row in asked),
+            "empty": sum(not str(row["text"]).strip() and row["stop_reason"] in ("stop", "length") for row in asked),
+        }
+    }
+
+
+def describe_usage(label: str, figures: Mapping[str, Any]) -> list[str]:
+    """Describe the cost of a task, and what is missing, in lines."""
+    usage, max_tokens = figures["usage"], figures["settings"]["max_tokens"]
+    inner = [f"{usage[name]:,} {word}" for name, word in (("reasoning", "reasoning"),) if usage.get(name)]
+    cached = f", {usage['cached']:,} of them cached" if usage.get("cached") else ""
+    price = f", at a price of {usage['cost']:g} by the endpoint" if usage.get("cost") else ""
+    lines = [
+        f"{label}: {usage['requests']:,} answers cost {usage.get('prompt', 0):,} prompt tokens{cached} and "
+        f"{usage.get('completion', 0):,} answer tokens{f' (of these {inner[0]})' if inner else ''}{price}."
+    ]
+    if usage["without_usage"] > usage["refused"] + usage["failed"]:
+        lines.append(f"{label}: the endpoint does not tell the tokens of {usage['without_usage']:,} answers.")
+    if usage["refused"] or usage["failed"]:
+        lines.append(
+            f"Warning: {label}: {usage['refused']:,} answers were refused and {usage['failed']:,} failed; they count "
+            "as wrong, and their rows say why. The same command asks the failed ones again."
+        )
+    if usage["empty"]:
+        lines.append(
+            f"Warning: {label}: {usage['empty']:,} answers have no text; a model that thinks may need more than "
+            f"{max_tokens:,} tokens (--max-tokens)."
+        )
+    return lines

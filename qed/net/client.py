@@ -1,0 +1,343 @@
+"""An HTTP client: JSON and streamed lines, over connections that are kept, with deadlines, and cancelled from anywhere.
+
+Redirects are not followed, because the key would travel with them. Nothing is repeated here, except on a kept
+connection that the server has closed meanwhile.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import select
+import ssl
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from qed.errors import UsageError
+from qed.net.deadlines import CancelScope, Deadline, keeper
+
+MAX_BYTES = 16 * 2**20  # of a reply
+SHOWN = 200  # characters of a refusal in a message
+IDLE = 4.0  # seconds that an unused connection is kept; servers close them after 5 (uvicorn) or more
+CONNECT = 20.0  # seconds to connect, at most
+Kind = Literal["refused", "timed out", "closed", "status", "cancelled", "invalid", "failed"]
+
+
+class RequestError(Exception):
+    """A request that has failed; the message says why.
+
+    Args:
+        message: names the server.
+        kind: `refused`: there was no connection; `timed out`; `closed`: the connection ended in the middle; `status`:
+            the server answered with an error; `cancelled`; `invalid`: the reply is too long or cannot be read.
+        status: the status of the reply, if there was one.
+        wait: seconds that the server asks to wait.
+    """
+
+    def __init__(self, message: str, kind: Kind = "failed", status: int = 0, wait: float = 0.0) -> None:
+        super().__init__(message)
+        self.kind, self.status, self.wait = kind, status, wait
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A whole reply: its status, its headers with names in lower case, and its body."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class HttpClient:
+    """Requests to one server. It may be used from several threads.
+
+    Args:
+        url: of the server, such as http://127.0.0.1:8000; paths of requests are appended to it.
+        key_variable: the environment variable with the key, sent as a bearer token; empty or unset sends none.
+
+    Raises:
+        UsageError: the address is not one of http or https.
+    """
+
+    def __init__(self, url: str, key_variable: str = "") -> None:
+        check_address(url)
+        self.url, self.key_variable = url.rstrip("/"), key_variable
+        parts = urlsplit(self.url)
+        self.name = parts.netloc
+        self._base, self._whole = parts.path, urlsplit(url)._replace(scheme="", netloc="", fragment="").geturl()
+        self._context = ssl.create_default_context() if parts.scheme == "https" else None
+        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+        self._lock = threading.Lock()
+        self.scope = CancelScope()
+
+    def close(self) -> None:
+        """End all requests, and refuse further ones."""
+        self.scope.cancel()
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, connection in idle:
+            connection.close()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        content: Any = None,
+        *,
+        seconds: float,
+        max_bytes: int = MAX_BYTES,
+        scopes: Sequence[CancelScope] = (),
+    ) -> Reply:
+        """Send a request and return the reply, whatever its status.
+
+        Args:
+            method: such as GET.
+            path: begins with a slash; empty is the address itself.
+            content: is sent as JSON; None sends nothing.
+            seconds: deadline, from connecting to the last byte.
+            max_bytes: of the reply's body.
+            scopes: any of them cancels the request.
+
+        Raises:
+            RequestError: there was no whole reply.
+        """
+        deadline = Deadline(seconds, seconds)
+        with self._exchange(method, path, content, deadline, scopes) as reply:
+            body = reply.read(max_bytes + 1)
+            if len(body) > max_bytes:
+                raise RequestError(f"{self.name}: the reply has more than {max_bytes:,} bytes", "invalid")
+            if reply.length:
+                raise http.client.IncompleteRead(body, reply.length)
+            return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, body)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        content: Any = None,
+        *,
+        seconds: float,
+        max_bytes: int = MAX_BYTES,
+        scopes: Sequence[CancelScope] = (),
+    ) -> Any:
+        """Send a request and return the JSON of its reply, None if it has no body; see `request`.
+
+        Raises:
+            RequestError: there was no whole reply, its status is an error, or it is not JSON.
+        """
+        reply = self.request(method, path, content, seconds=seconds, max_bytes=max_bytes, scopes=scopes)
+        self._require_success(reply.status, reply.body)
+        if not reply.body:
+            return None
+        try:
+            return json.loads(reply.body)
+        except ValueError as error:
+            raise RequestError(f"{self.name}: the reply is not JSON", "invalid", reply.status) from error
+
+    def stream(
+        self,
+        path: str,
+        content: Any,
+        *,
+        silence: float,
+        seconds: float = float("inf"),
+        max_bytes: int = MAX_BYTES,
+        scopes: Sequence[CancelScope] = (),
+    ) -> Iterator[bytes]:
+        """Post a request and yield the lines of its reply while they come; closing the iterator ends the request.
+
+        Args:
+            path: begins with a slash.
+            content: is sent as JSON.
+            silence: the most seconds in which nothing comes.
+            seconds: the most seconds altogether.
+            max_bytes: of a line.
+            scopes: any of them cancels the request.
+
+        Raises:
+            RequestError: the status is an error, a line is too long, or the connection ends before the reply does.
+        """
+        deadline = Deadline(silence, min(seconds, threading.TIMEOUT_MAX))
+        with self._exchange("POST", path, content, deadline, scopes) as reply:
+            if not 200 <= reply.status < 300:
+                self._require_success(reply.status, reply.read(MAX_BYTES))
+            line = bytearray()
+            while data := reply.read1(2**16):
+                deadline.extend()
+                *whole, rest = data.split(b"\n")
+                for part in whole:
+                    yield bytes(line) + part
+                    line.clear()
+                    deadline.extend()  # the time that the caller took does not count
+                line += rest
+                if len(line) > max_bytes:
+                    raise RequestError(f"{self.name}: a line of the reply has more than {max_bytes:,} bytes", "invalid")
+            if reply.length:
+                raise http.client.IncompleteRead(b"", reply.length)
+            if line:
+                yield bytes(line)
+
+    def _require_success(self, status: int, body: bytes) -> None:
+        if not 200 <= status < 300:
+            shown = read_reason(body)
+            raise RequestError(f"{self.name} refuses the request with status {status}: {shown}", "status", status)
+
+    @contextmanager
+    def _exchange(
+        self, method: str, path: str, content: Any, deadline: Deadline, scopes: Sequence[CancelScope]
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Send a request and yield its reply; a connection is kept if the reply was read to its end."""
+        body = None if content is None else json.dumps(content).encode()
+        scopes = (self.scope, *scopes)
+        keeper.add(deadline)
+        connection: http.client.HTTPConnection | None = None
+        reply: http.client.HTTPResponse | None = None
+        kept = False
+        try:
+            for connection, reused in self._connect(scopes, deadline):
+                try:
+                    connection.request(
+                        method, self._base + path if path else self._whole or "/", body, self._headers(body)
+                    )
+                    reply = connection.getresponse()
+                    break
+                except (ConnectionError, http.client.HTTPException):
+                    if not reused or deadline.check() or any(each.cancelled for each in scopes):
+                        raise
+                    self._drop(connection, scopes)
+            assert reply is not None
+            yield reply
+            kept = reply.isclosed() and not reply.will_close and not deadline.passed
+        except (OSError, http.client.HTTPException, ValueError, AttributeError) as error:
+            # A socket that is closed meanwhile raises the last two.
+            raise self._explain(error, deadline, scopes, began=reply is not None) from error
+        finally:
+            keeper.remove(deadline)
+            if connection is not None:
+                self._drop(connection, scopes, kept)
+
+    def _connect(
+        self, scopes: Iterable[CancelScope], deadline: Deadline
+    ) -> Iterator[tuple[http.client.HTTPConnection, bool]]:
+        """Yield kept connections while there are any, then a fresh one; each with whether it was kept."""
+        while True:
+            connection = self._take_idle()
+            reused = connection is not None
+            connection = connection or self._make_connection(deadline)
+            for scope in scopes:
+                scope.add(connection)
+            deadline.connection = connection
+            if not any(scope.cancelled for scope in scopes) and not reused:
+                try:
+                    connection.connect()
+                except TimeoutError as error:
+                    raise RequestError(
+                        f"{self.name}: no connection within {deadline.total:g} s", "timed out"
+                    ) from error
+                except OSError as error:
+                    raise RequestError(f"{self.name}: {error}", "refused") from error
+                connection.sock.settimeout(None)  # the deadline holds from here on
+            if any(scope.cancelled for scope in scopes):  # maybe while it was connecting, when there was no socket
+                self._drop(connection, scopes)
+                raise RequestError("the request was cancelled", "cancelled")
+            yield connection, reused
+
+    def _make_connection(self, deadline: Deadline) -> http.client.HTTPConnection:
+        seconds = min(CONNECT, deadline.left)
+        if self._context is not None:
+            return http.client.HTTPSConnection(self.name, timeout=seconds, context=self._context)
+        return http.client.HTTPConnection(self.name, timeout=seconds)
+
+    def _take_idle(self) -> http.client.HTTPConnection | None:
+        """Return a kept connection that the server has not closed."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                since, connection = self._idle.pop()
+            # Data or an end that nobody has asked for.
+            if time.monotonic() - since < IDLE and not select.select([connection.sock], [], [], 0)[0]:
+                return connection
+            connection.close()
+
+    def _drop(self, connection: http.client.HTTPConnection, scopes: Iterable[CancelScope], kept: bool = False) -> None:
+        for scope in scopes:
+            scope.remove(connection)
+        if kept and not self.scope.cancelled:
+            with self._lock:
+                self._idle.append((time.monotonic(), connection))
+        else:
+            connection.close()
+
+    def _explain(
+        self, error: Exception, deadline: Deadline, scopes: Iterable[CancelScope], began: bool
+    ) -> RequestError:
+        if any(scope.cancelled for scope in scopes):
+            return RequestError("the request was cancelled", "cancelled")
+        if deadline.check():
+            return RequestError(
+                f"{self.name}: no {'whole ' if began else ''}reply within {deadline.silence:g} s", "timed out"
+            )
+        if isinstance(error, ValueError | AttributeError):
+            raise error
+        reason = str(error) or type(error).__name__
+        return RequestError(f"{self.name}: the connection ended before the reply did: {reason}", "closed")
+
+    def _headers(self, body: bytes | None) -> dict[str, str]:
+        key = os.environ.get(self.key_variable, "") if self.key_variable else ""
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        return {**headers, **({"Authorization": f"Bearer {key}"} if key else {})}
+
+
+def check_address(url: str) -> None:
+    """Refuse an address that cannot be requested.
+
+    Raises:
+        UsageError: it is not one of http or https, or holds a password.
+    """
+    parts = urlsplit(url)
+    try:
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise UsageError(f"'{url}' is not an address such as http://127.0.0.1:8000/v1.")
+    if parts.username or parts.password:
+        raise UsageError("An address must not contain a user or password: put a key into an environment variable.")
+
+
+def read_reason(body: bytes) -> str:
+    """Return what a reply says about an error: the message of OpenAI's form or FastAPI's, else its beginning."""
+    text = body.decode(errors="replace")
+    try:
+        content = json.loads(text)
+        found = content.get("error", content.get("detail", content.get("message")))
+        text = found.get("message", text) if isinstance(found, dict) else found if isinstance(found, str) else text
+    except (ValueError, AttributeError):
+        pass
+    return " ".join(str(text)[: 4 * SHOWN].split())[:SHOWN]
+
+
+def read_events(lines: Iterable[bytes]) -> Iterator[Any]:
+    """Yield the JSON of server-sent events until the event [DONE].
+
+    Raises:
+        RequestError: an event is not JSON, or the stream ends without [DONE].
+    """
+    for line in lines:
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return
+        try:
+            yield json.loads(data)
+        except ValueError as error:
+            raise RequestError("an event of the stream is not JSON", "invalid") from error
+    raise RequestError("the stream of events ended too early", "closed")

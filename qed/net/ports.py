@@ -1,0 +1,34 @@
+"""Ports of this machine that are free."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from qed.errors import QedError
+
+
+@contextmanager
+def reserve_port() -> Iterator[int]:
+    """Yield a free port, which nobody takes while the block runs but the server that is told its number.
+
+    On Linux a socket that is bound and does not listen keeps a port from all programs but those that ask to share it,
+    as servers do that choose their port. Elsewhere the port is released before it is used.
+
+    Raises:
+        QedError: no port can be bound.
+    """
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "")):
+        with suppress(OSError), socket.socket(family) as holder:
+            if family == socket.AF_INET6:
+                holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holder.bind((address, 0))
+            port = int(holder.getsockname()[1])
+            if sys.platform != "linux":
+                holder.close()
+            yield port
+            return
+    raise QedError("No port of this machine can be bound, so that processes cannot find each other.")

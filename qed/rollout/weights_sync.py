@@ -1,0 +1,314 @@
+"""Loads the learner's weights into inference servers, and checks that they have arrived.
+
+For every server: pause, load from a folder, clear the prefix caches, resume in any case, then compare version and probe
+(see `qed.rollout.probe`) with the learner. Nothing that was sampled between resuming and the comparison is used if the
+comparison fails, because it ends the run. Servers are updated side by side, each answer is of one version.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qed.errors import QedError
+from qed.guards.signals import check_signals
+from qed.rollout.probe import Learner, Reading, Stale, Values, read_probe, require_change, require_reading
+from qed.rollout.weights_folder import Format, WeightsFolder, Writes
+from qed.sampling.server.dialect import NotDrained, Server, ServerLost
+from qed.sampling.server.sampler import ServerSampler
+from qed.training.parallel import ALONE, Parallel
+from qed.training.scoring import Score
+from qed.types import Rollout
+
+ADAPTER = "qed"  # the name of the adapters that servers get; each version of them is another one, qed@12
+WAIT = 60.0  # seconds until answers in progress are aborted and asked again
+ALIVE = 10.0  # seconds in which a server says that it lives
+ATTEMPTS = 3  # to reach a server that was lost while it took weights
+TICK = 0.5  # seconds between two looks at the threads
+
+
+class Memory:
+    """The learner's scores of a version, computed once; after `close` those that are not known are 0.
+
+    A server may be revived while the learner has moved on, or is in use by another thread. Precisions that no
+    comparison has needed then count as without rounding.
+    """
+
+    def __init__(self, score: Score) -> None:
+        self.score: Score | None = score
+        self.known: dict[Any, list[tuple[float, ...]]] = {}
+
+    def __call__(self, rows: Sequence[Rollout], precision: torch.dtype) -> list[tuple[float, ...]]:
+        """Return the log-probs of rows in a precision."""
+        key = precision, tuple((tuple(row.prompt), tuple(row.output)) for row in rows)
+        if key not in self.known:
+            if self.score is None:
+                return [(0.0,) * len(row.output) for row in rows]
+            self.known[key] = [*map(tuple, self.score(rows, precision))]
+        return self.known[key]
+
+    def close(self) -> None:
+        """Let the model go."""
+        self.score = None
+
+
+@dataclass(frozen=True)
+class Present:
+    """What the servers have: a version in a folder, and the learner that made it, with its values of the probe.
+
+    `memory` is what the learner scores with.
+    """
+
+    version: int
+    folder: Path
+    learner: Learner
+    memory: Memory
+    values: Values
+
+
+@dataclass
+class WeightsSync:
+    """The updates of a run's servers: a callable of the model and the version, for `ServerSampler.sync`.
+
+    Args:
+        sampler: whose servers get the weights.
+        folder: of the versions; None on other ranks than the first.
+        write: returns what writes a model's version.
+        kind: complete weights or adapters.
+        build_learner: returns how the learner computes with a model.
+        probe: the rows of the probe.
+        parallel: the ranks; the first one talks to the servers.
+        restart: starts a dead server again and returns it; None where servers are not the run's own.
+    """
+
+    sampler: ServerSampler
+    folder: WeightsFolder | None
+    write: Callable[[Any], Writes]
+    kind: Format
+    build_learner: Callable[[Any], Learner]
+    probe: Sequence[Rollout]
+    parallel: Parallel = ALONE
+    restart: Callable[[Server], Server] | None = None
+    version: int | None = None  # that the servers have; None before the first update
+    present: Present | None = None  # on the first rank
+    asleep: bool = False  # whether the servers have freed their devices' memory
+    figures: dict[str, float] = field(default_factory=dict)  # of the last update, for the metrics
+    _before: dict[Server, tuple[Values, Values]] = field(default_factory=dict)  # the server's and the learner's
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __call__(self, model: Any, version: int) -> None:
+        """Load the model's weights into all servers; all ranks must call it.
+
+        Raises:
+            Stale: a server has reported the update as done, and has other weights.
+            QedError: a server that is alive refuses the weights, or a dead one cannot be started again.
+        """
+        folder = self._write(model, version)
+        self._wake()
+        with self.parallel.gather_weights(model):
+            self.parallel.run_on_first(lambda: self._update_all(self._read_learner(model, version, folder)))
+        self._finish(version)
+
+    def prepare(self, model: Any, version: int) -> Callable[[], None]:
+        """Write the model's weights, and return what loads them into all servers, from any thread.
+
+        All ranks must call it; what it returns is for the first one, and does nothing on the others.
+        """
+        folder = self._write(model, version)
+        with self.parallel.gather_weights(model):
+            present = self._read_learner(model, version, folder) if self.parallel.is_first else None
+            if present is not None:
+                for precision in (torch.float32, torch.bfloat16):  # the rounding, which the model will not tell later
+                    present.memory(self.probe, precision)
+                present.memory.close()
+
+        def load() -> None:
+            if present is not None:
+                self._update_all(present)
+                self._finish(version)
+
+        return load
+
+    def rest(self) -> None:
+        """Let the servers free their devices' memory until the next update, once they have nothing to sample."""
+        if not self.asleep:
+            self.parallel.run_on_first(lambda: self._ask_each(Server.sleep))
+            self.asleep = True
+
+    def _wake(self) -> None:
+        if self.asleep:
+            self.parallel.run_on_first(lambda: self._ask_each(Server.wake))
+            self.asleep = False
+
+    def _ask_each(self, ask: Callable[[Server], None]) -> None:
+        for server in self.sampler.servers:
+            try:
+                ask(server)
+            except ServerLost as error:
+                raise QedError(f"{server.url} does not free its device's memory, or take it back: {error}.") from error
+
+    def revive(self, server: Server) -> None:
+        """Start a dead server again, and load the present weights, before it gets work.
+
+        Raises:
+            QedError: it does not start, or does not take the weights.
+        """
+        with self._lock:
+            if not self._is_present(server):  # an update may have found it dead meanwhile
+                self.catch_up(self._restart(server, "it does not answer"))
+
+    def catch_up(self, server: Server) -> None:
+        """Load the present weights into a server that was out of reach, before it gets work again.
+
+        Raises:
+            QedError: it does not take them.
+        """
+        with self._lock:
+            if self.present is not None:
+                self._before.pop(server, None)
+                self._judge(*self._exchange_or_restart(server, self.present), self.present)
+
+    def _write(self, model: Any, version: int) -> Path:
+        """Write the version on the first rank; the others take part in gathering."""
+        began = time.perf_counter()
+        files, folder = self.write(model), self.folder
+        if folder is None:
+            files(Path(), self.parallel.rank)
+        name = f"step_{version:06d}"
+        path = self.parallel.run_on_first(lambda: folder.write(name, version, self.kind, files) if folder else Path())
+        self.figures["sampler/write_seconds"] = time.perf_counter() - began
+        return path
+
+    def _read_learner(self, model: Any, version: int, folder: Path) -> Present:
+        """Compute the learner's values of the probe."""
+        learner = self.build_learner(model)
+        memory = Memory(learner.score)
+        values = tuple(memory(self.probe, learner.precision))
+        return Present(version, folder, replace(learner, score=memory), memory, values)
+
+    def _update_all(self, present: Present) -> None:
+        """Update all servers side by side, and compare them one by one."""
+        began = time.perf_counter()
+        with self._lock:
+            self.present = present
+            with ThreadPoolExecutor(len(self.sampler.servers), thread_name_prefix="weights") as pool:
+                futures = [pool.submit(self._exchange_or_restart, each, present) for each in self.sampler.servers]
+                while wait(futures, TICK).not_done:
+                    check_signals("sync")  # each request has a deadline of its own
+            for future in futures:
+                self._judge(*future.result(), present)
+            present.memory.close()
+        self.figures["sampler/update_seconds"] = time.perf_counter() - began
+
+    def _finish(self, version: int) -> None:
+        """Let this rank know which version the servers have."""
+        self.version = version
+        for server in () if self.parallel.is_first else self.sampler.servers:
+            server.note_weights(version, name_adapter(version) if self.kind == "adapter" else None)
+
+    def _exchange_or_restart(self, server: Server, present: Present) -> tuple[Server, Reading]:
+        """Load weights into a server; if it is lost, wait for it or start it again first."""
+        for _ in range(ATTEMPTS):
+            try:
+                return server, self._exchange(server, present)
+            except ServerLost as error:
+                server = self._bring_back(server, error)
+        raise QedError(f"{server.url} was lost {ATTEMPTS} times while it took the weights of step {present.version}.")
+
+    def _bring_back(self, server: Server, error: ServerLost) -> Server:
+        """Return a lost server once it answers; one of the run that does not is started again."""
+        waits = self.restart is None or error.kind == "busy"
+        end = time.monotonic() + (self.sampler.seconds if waits else 0.0)
+        while not _is_alive(server):
+            if time.monotonic() >= end:
+                return self._restart(server, str(error))
+            time.sleep(TICK)
+        return server
+
+    def _exchange(self, server: Server, present: Present) -> Reading:
+        """Load weights into a server, and read the probe.
+
+        Raises:
+            ServerLost: it did not answer.
+            Stale: it has other weights.
+            QedError: it refuses the weights.
+        """
+        try:
+            self._load(server, present)
+        except QedError as error:
+            raise QedError(
+                f"{server.url} has not taken the weights of step {present.version}: {error} It goes on with its older "
+                "weights, so the run ends here; resume it once the server takes new ones."
+            ) from error
+        has = server.read_version()
+        if has != present.version:
+            raise Stale(
+                f"{server.url} has not taken the weights of step {present.version}: it reported the update as done, "
+                f"but says that it has version {has}. Does another run use it? Restart it, and resume the run."
+            )
+        return read_probe(server, self.probe)
+
+    def _load(self, server: Server, present: Present) -> None:
+        """Pause a server, load weights and clear its caches, and let it go on in any case."""
+        try:
+            _pause(server)
+            if self.kind == "adapter":
+                server.load_adapter(name_adapter(present.version), present.folder)
+            else:
+                server.load_weights(present.folder, present.version)
+            server.clear_caches()
+        except BaseException:
+            with suppress(QedError, ServerLost):
+                server.resume()
+            raise
+        server.resume()
+
+    def _judge(self, server: Server, reading: Reading, present: Present) -> None:
+        """Compare a server's reading with the learner, and with what it read before the update."""
+        require_reading(server, present.version, reading, self.probe, present.learner)
+        before = self._before.get(server)
+        if before is not None:
+            require_change(server, present.version, (before[0], reading.values), (before[1], present.values))
+        self._before[server] = reading.values, present.values
+
+    def _restart(self, server: Server, reason: str) -> Server:
+        if self.restart is None:
+            raise QedError(f"The server {server.url} is lost ({reason}). Start it again, and resume the run.")
+        self._before.pop(server, None)
+        return self.restart(server)
+
+    def _is_present(self, server: Server) -> bool:
+        """Whether a server is alive and has the present version."""
+        try:
+            return _is_alive(server) and server.read_version() == self.version
+        except (QedError, ServerLost):
+            return False
+
+
+def name_adapter(version: int) -> str:
+    """Return the name of a version's adapters: an engine may keep caches under a name, so each has its own."""
+    return f"{ADAPTER}@{version}"
+
+
+def _pause(server: Server) -> None:
+    """Let the answers in progress end; abort those that take too long, which are asked again."""
+    try:
+        server.pause("wait", WAIT)
+    except NotDrained:
+        server.pause("abort", WAIT)
+
+
+def _is_alive(server: Server) -> bool:
+    try:
+        server.alive(ALIVE)
+    except ServerLost:
+        return False
+    return True

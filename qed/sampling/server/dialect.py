@@ -1,0 +1,322 @@
+"""What every kind of server can do for a run: sample, score, take new weights, and say how it is.
+
+A dialect is one engine's spelling of this. Requests are sent once; the balancer decides whether they are asked again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from qed.errors import QedError, UsageError
+from qed.net.client import HttpClient, RequestError
+from qed.net.deadlines import CancelScope
+from qed.sampling.base import Sampling
+from qed.sampling.hf import find_stop_ids
+from qed.types import Completion
+
+KEY_VARIABLE = "QED_SERVE_TOKEN"  # environment variable with the key of the servers that a run samples from
+CONTROL = 60.0  # seconds for a request that changes a server's state and computes nothing
+LOADING = 1800.0  # seconds to load weights
+SETTLE = 1.0  # seconds in which replies that a paused server has sent arrive
+MAX_REPLY = 2**30  # bytes of a batch's reply
+BUSY = {408, 425, 429, 503}  # states of a server that is well, but does not take this request yet
+LOST = {500, 502, 504, 529}
+Mode = Literal["wait", "abort"]
+
+
+class ServerLost(Exception):
+    """A server that did not answer a request as it should; the request is asked elsewhere, or there later.
+
+    Args:
+        reason: names the server.
+        kind: `lost`: it died or hangs; `busy`: it takes no requests for the moment; `stale`: it has old weights.
+    """
+
+    def __init__(self, reason: str, kind: Literal["lost", "busy", "stale"] = "lost") -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+class AskAgain(Exception):
+    """A request that a pause has ended before its answer was whole."""
+
+
+class NotDrained(QedError):
+    """A server that could not finish its running answers within the deadline of a pause."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a server can do, and what it is.
+
+    `records` is whether it reports the support of truncated distributions, `exact_logps` whether it says that its
+    log-probs are the learner's; `window` is its longest sequence, prompt included.
+    """
+
+    engine: str
+    engine_version: str
+    model: str
+    window: int
+    precision: str = ""
+    exact_logps: bool = False
+    records: bool = False
+    streams: bool = False
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Answers that one request to a server asks for: as for `Sampler.generate`."""
+
+    prompts: Sequence[Sequence[int]]
+    seeds: Sequence[Sequence[int]]
+    sampling: Sampling
+    prefix_lengths: Sequence[int] = ()
+
+    @property
+    def tokens(self) -> int:
+        """The most tokens that it takes: of its prompts, and of its answers."""
+        lengths = self.prefix_lengths or [0] * len(self.prompts)
+        rows = zip(self.prompts, self.seeds, lengths, strict=True)
+        return sum(len(prompt) + len(own) * (self.sampling.max_tokens - given) for prompt, own, given in rows)
+
+    def shorten(self, index: int) -> Sampling:
+        """Return the sampling parameters of a prompt's continuation: without the tokens that are given."""
+        given = self.prefix_lengths[index] if self.prefix_lengths else 0
+        least = max(0, self.sampling.min_tokens - given)
+        return replace(self.sampling, max_tokens=self.sampling.max_tokens - given, min_tokens=least)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What decides how an answer ends: the tokenizer that finds stop strings, and the tokens that end an answer."""
+
+    tokenizer: Any
+    ends: tuple[int, ...]
+    _found: dict[tuple[str, ...], tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    def find_ends(self, stop: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the tokens that end an answer: `ends`, and added tokens that contain a stop string."""
+        if stop not in self._found:
+            self._found[stop] = (*self.ends, *find_stop_ids(self.tokenizer, stop))
+        return self._found[stop]
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A request that is under way: what cancels it, and the server's weights and adapter when it was sent."""
+
+    scopes: tuple[CancelScope, ...]
+    version: int | None
+    adapter: str | None
+
+
+class Server(ABC):
+    """A server in one of the dialects. It may be used from several threads.
+
+    Args:
+        client: of its address.
+        capabilities: from `recognise`.
+        reader: of the answers.
+        seconds: after which a request without progress is given up.
+    """
+
+    dialect: str
+    batches = False  # whether it takes a batch as a whole, so that one server gets the bits of this process
+
+    def __init__(self, client: HttpClient, capabilities: Capabilities, reader: Reader, seconds: float) -> None:
+        self.client, self.capabilities, self.reader, self.seconds = client, capabilities, reader, seconds
+        self.url = client.url
+        self.version: int | None = None  # of its weights, if it is known
+        self.adapter: str | None = None  # the name of the LoRA adapter that it samples with
+        self.healthy, self.paused = True, False
+        self._flights: dict[int, CancelScope] = {}
+        self._changed = threading.Condition()
+
+    @abstractmethod
+    def complete(
+        self, job: Job, on_progress: Callable[[], None], scope: CancelScope | None = None
+    ) -> list[list[Completion]]:
+        """Sample the answers of a job; the result is whole, or there is an error.
+
+        Args:
+            job: the prompts, seeds and sampling parameters.
+            on_progress: called when the server has advanced.
+            scope: cancels it.
+
+        Raises:
+            ServerLost: the server did not answer.
+            AskAgain: the server was paused meanwhile.
+            QedError: the server refuses the request, or its answer contradicts itself.
+        """
+
+    @abstractmethod
+    def score(
+        self, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], temperature: float = 1.0
+    ) -> list[list[float]]:
+        """Return the log-probs of outputs after prompts, with the whole distribution at a temperature."""
+
+    def stream(
+        self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
+    ) -> Completion:
+        """Sample one answer and show it while it grows; see `HFSampler.stream`."""
+        ((completion,),) = self.complete(Job([prompt], [[seed]], sampling), lambda: None)
+        on_tokens(list(completion.tokens))
+        return completion
+
+    @abstractmethod
+    def alive(self, seconds: float) -> None:
+        """Let the server compute nothing or next to nothing.
+
+        Raises:
+            ServerLost: it did not within the seconds.
+        """
+
+    @abstractmethod
+    def load_weights(self, folder: Path, version: int) -> None:
+        """Load weights from a folder in Hugging Face's form; they have this version from now on.
+
+        Raises:
+            QedError: the server could not load them; it has its old ones.
+        """
+
+    @abstractmethod
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Sample with a LoRA adapter from now on; its name is of the form name@version."""
+
+    @abstractmethod
+    def clear_caches(self) -> None:
+        """Forget the keys and values of all prompts, which belong to the old weights."""
+
+    def sleep(self) -> None:
+        """Free the device's memory, where the engine can."""
+        self.ask("POST", "/sleep?level=1")
+
+    def wake(self) -> None:
+        """Take the device's memory again."""
+        self.ask("POST", "/wake_up")
+
+    def read_version(self) -> int | None:
+        """Return the version of the weights; None if no one knows."""
+        return self.version
+
+    def note_weights(self, version: int, adapter: str | None = None) -> None:
+        """Know which weights another process has loaded into the server."""
+        self.version, self.adapter = version, adapter
+
+    def pause(self, mode: Mode, seconds: float) -> None:
+        """Let no answer be sampled until `resume`: none is sent either, and those under way end.
+
+        Args:
+            mode: `wait` lets running answers finish; `abort` ends them, and they are asked again after `resume`.
+            seconds: deadline.
+
+        Raises:
+            NotDrained: running answers have not finished; the server may be paused or not.
+            ServerLost: the server did not answer.
+        """
+        with self._changed:
+            self.paused = True
+        self._pause(mode, seconds)
+        # Requests that arrived after the pause wait at the server: they would be answered by weights to come, under the
+        # version of those before.
+        if not self.wait_for_flights(SETTLE):
+            with self._changed:
+                flights = list(self._flights.values())
+            for scope in flights:
+                scope.cancel()
+
+    def resume(self) -> None:
+        """Sample again."""
+        self._resume()
+        with self._changed:
+            self.paused = False
+
+    def wait_for_flights(self, seconds: float) -> bool:
+        """Wait until no request is under way, and return whether that is so."""
+        end = time.monotonic() + seconds
+        with self._changed:
+            while self._flights and (left := end - time.monotonic()) > 0:
+                self._changed.wait(left)
+            return not self._flights
+
+    def ask(self, method: str, path: str, content: Any = None, seconds: float = CONTROL) -> Any:
+        """Send a request that is no sampling, and return its reply.
+
+        Raises:
+            ServerLost: there was no reply.
+            QedError: the server refuses it.
+        """
+        try:
+            return self.client.ask(method, path, content, seconds=seconds, max_bytes=MAX_REPLY)
+        except RequestError as error:
+            raise self.explain(error) from error
+
+    def close(self) -> None:
+        """End all requests."""
+        self.client.close()
+
+    @contextmanager
+    def fly(self, scope: CancelScope | None) -> Iterator[Flight]:
+        """Send a request within the block.
+
+        Raises:
+            AskAgain: the server is paused, or was before the answer was whole.
+            ServerLost, QedError: in place of the block's RequestError.
+        """
+        own = CancelScope()
+        with self._changed:
+            if self.paused:
+                raise AskAgain
+            self._flights[id(own)] = own
+            flight = Flight((own, scope) if scope else (own,), self.version, self.adapter)
+        try:
+            yield flight
+        except RequestError as error:
+            raise self.explain(error) from error
+        finally:
+            with self._changed:
+                del self._flights[id(own)]
+                self._changed.notify_all()
+
+    def explain(self, error: RequestError) -> Exception:
+        """Return the error of a failed request: what it means for the run."""
+        if error.kind == "cancelled":
+            return AskAgain()
+        if error.status in (401, 403):
+            return UsageError(
+                f"The server {self.url} refuses the key: {error}. Put its key into the environment variable "
+                f"{KEY_VARIABLE}."
+            )
+        if error.kind == "timed out":
+            return ServerLost(f"{error}; sampling.request_seconds allows more")
+        if error.kind != "status" or error.status in LOST:
+            return ServerLost(str(error))
+        if error.status in BUSY:
+            return ServerLost(str(error), "busy")
+        return QedError(f"The server {self.url} does not do as it was asked: {error}.")
+
+    @abstractmethod
+    def _pause(self, mode: Mode, seconds: float) -> None: ...
+
+    @abstractmethod
+    def _resume(self) -> None: ...
+
+
+def find_status(error: BaseException) -> int:
+    """Return the HTTP status of the reply that an error of `Server.ask` comes from; 0 if there was none."""
+    cause = error.__cause__
+    return cause.status if isinstance(cause, RequestError) else 0
+
+
+def has_timed_out(error: BaseException) -> bool:
+    """Return whether an error of `Server.ask` comes from its deadline."""
+    cause = error.__cause__
+    return isinstance(cause, RequestError) and cause.kind == "timed out"

@@ -1,0 +1,112 @@
+"""Find out which engine answers at an address, and what it can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qed.errors import UsageError
+from qed.net.client import HttpClient, RequestError
+from qed.sampling.server.dialect import KEY_VARIABLE, Capabilities, Reader, Server
+from qed.sampling.server.native import NativeServer
+from qed.sampling.server.sglang import SglangServer
+from qed.sampling.server.vllm import VllmServer
+
+SECONDS = 30.0  # to answer what it is
+DIALECTS: dict[str, type[Server]] = {"qed": NativeServer, "vllm": VllmServer, "sglang": SglangServer}
+
+
+def recognise(url: str, reader: Reader, seconds: float) -> Server:
+    """Ask a server what it is, and return it in its dialect.
+
+    Args:
+        url: its address, with or without /v1.
+        reader: of its answers.
+        seconds: after which a request without progress is given up.
+
+    Raises:
+        UsageError: nobody answers there, or the server is of no engine that is known, or does not report the log-probs
+            that it samples from.
+    """
+    base = url.rstrip("/").removesuffix("/v1")
+    client = HttpClient(base, KEY_VARIABLE)
+    try:
+        cards = client.ask("GET", "/v1/models", seconds=SECONDS)["data"]
+        card = next(each for each in cards if not each.get("parent"))  # an adapter has one
+    except RequestError as error:
+        raise UsageError(_explain(base, error)) from error
+    except (KeyError, TypeError, StopIteration, AttributeError) as error:
+        raise UsageError(f"What answers at {base} lists no model at /v1/models: it is no inference server.") from error
+    owner = str(card.get("owned_by", ""))
+    engine = owner if owner in DIALECTS else _find_engine(client)
+    if engine is None:
+        raise UsageError(
+            f"The server {base} is of '{owner}', and qed samples from servers of qed, vLLM and SGLang, which take and "
+            "return token ids. Any OpenAI-compatible server can be evaluated: qed evaluate --model openai:NAME --url."
+        )
+    describe = {"qed": _describe_native, "vllm": _describe_vllm, "sglang": _describe_sglang}[engine]
+    server = DIALECTS[engine](client, describe(client, card), reader, seconds)
+    if engine == "qed":
+        server.note_weights(int(card["qed"]["weight_version"]))
+    return server
+
+
+def _find_engine(client: HttpClient) -> str | None:
+    """Return the engine that has the routes of the server; None if no engine is known to."""
+    for engine, route in (("sglang", "/get_model_info"), ("vllm", "/version")):
+        if _ask(client, route) is not None:
+            return engine
+    return None
+
+
+def _ask(client: HttpClient, route: str) -> dict[str, Any] | None:
+    """Return what a route says, or None if the server has no such route."""
+    try:
+        found = client.ask("GET", route, seconds=SECONDS)
+        return found if isinstance(found, dict) else None
+    except RequestError:
+        return None
+
+
+def _describe_native(client: HttpClient, card: dict[str, Any]) -> Capabilities:
+    details = card["qed"]
+    return Capabilities(
+        "qed",
+        str(details.get("qed", "")),
+        card["id"],
+        int(card["max_model_len"]),
+        precision=str(details["precision"]),
+        exact_logps=bool(details["exact_logps"]),
+        records=True,
+        streams=True,
+        details=details,
+    )
+
+
+def _describe_vllm(client: HttpClient, card: dict[str, Any]) -> Capabilities:
+    version = str((_ask(client, "/version") or {}).get("version", "?"))
+    config = (_ask(client, "/server_info?config_format=json") or {}).get("vllm_config")
+    config = config if isinstance(config, dict) else {}  # older ones return a text
+    mode = (config.get("model_config") or {}).get("logprobs_mode")
+    worker = (config.get("parallel_config") or {}).get("worker_extension_cls")
+    if mode not in (None, "processed_logprobs"):
+        raise UsageError(
+            f"The server {client.url} reports {mode}, which are not the log-probs that it samples from. Start vLLM "
+            "with --logprobs-mode processed_logprobs."
+        )
+    details = {"root": str(card.get("root") or card["id"]), "logprobs_mode": mode, "worker": worker}
+    return Capabilities("vLLM", version, card["id"], int(card["max_model_len"]), streams=True, details=details)
+
+
+def _describe_sglang(client: HttpClient, card: dict[str, Any]) -> Capabilities:
+    info = _ask(client, "/get_server_info") or _ask(client, "/server_info") or {}
+    window = card.get("max_model_len") or info.get("context_length") or 1 << 30
+    details = {"root": str(card.get("root") or card["id"]), "deterministic": info.get("enable_deterministic_inference")}
+    return Capabilities("SGLang", str(info.get("version", "?")), card["id"], int(window), details=details)
+
+
+def _explain(base: str, error: RequestError) -> str:
+    if error.status in (401, 403):
+        return f"The server {base} refuses the key: {error}. Put its key into the environment variable {KEY_VARIABLE}."
+    if error.kind == "refused":
+        return f"No server answers at {base} ({error}). Start one with: qed serve MODEL."
+    return f"The server {base} does not say what it is: {error}."

@@ -1,0 +1,255 @@
+"""The sampler that asks inference servers: token ids out, token ids back, whatever happens to the servers meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from qed.errors import QedError, UsageError
+from qed.guards.signals import check_signals
+from qed.net.deadlines import CancelScope
+from qed.sampling.base import Sampling
+from qed.sampling.server.balance import Balancer, Hooks
+from qed.sampling.server.checks import check_room, check_sampling
+from qed.sampling.server.dialect import Job, Reader, Server, ServerLost
+from qed.sampling.server.recognise import recognise
+from qed.types import Completion
+
+
+class Sync(Protocol):
+    """Gives new weights to servers."""
+
+    def __call__(self, model: nn.Module, version: int) -> None:
+        """Give them the weights of a model."""
+        ...
+
+    def prepare(self, model: nn.Module, version: int) -> Callable[[], None]:
+        """Copy the weights of a model, and return what gives the copy to the servers."""
+        ...
+
+
+class ServerSampler:
+    """Samples on inference servers, which are all of one engine. `generate` may be called from several threads.
+
+    With servers of qed, a call is split into as many parts of consecutive answers as there are servers, whichever of
+    them are there: the answers depend on that number, up to rounding, and on nothing else. With one they are those of
+    the native sampler. With other engines each answer is a request of its own.
+
+    Args:
+        tokenizer: finds stop strings, to check how answers end.
+        ends: all token ids that end an answer.
+        rows_per_batch: the most requests for single answers that a server has at the same time.
+        precision: of the learner.
+        seconds: without progress after which a request is asked again; so long may all servers be lost.
+    """
+
+    remote = True  # it reads no weights of this process while it samples
+    handed_over: str | None = None
+
+    def __init__(
+        self, tokenizer: Any, ends: Sequence[int], rows_per_batch: int, precision: torch.dtype, seconds: float
+    ) -> None:
+        self.reader = Reader(tokenizer, tuple(ends))
+        self.rows_per_batch, self.precision, self.seconds = rows_per_batch, precision, seconds
+        self.version: int | None = None  # of the weights that servers must have at least
+        self.rounding: torch.dtype | None = None  # the servers' precision, where it is not the learner's
+        self.sync: Sync | None = None  # gives new weights to the servers
+        self.on_lost: Callable[[Server], None] | None = None  # called when a server died or hangs, before its work goes
+        self.on_return: Callable[[Server], None] | None = None  # called before a lost server with old weights is used
+        self._hooks = Hooks[Server](self._report_lost, self._prepare_return)
+        self._balancer = Balancer[Server]([], rows_per_batch, seconds, self._hooks)
+        self._lock = threading.Lock()
+
+    @property
+    def servers(self) -> list[Server]:
+        """The servers, in the order of their addresses; `healthy` is False of one that is left out."""
+        return [slot.server for slot in self._balancer.slots]
+
+    @property
+    def window(self) -> int:
+        """Return the longest sequence that every server takes, in tokens."""
+        return min((server.capabilities.window for server in self.servers), default=1 << 30)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How many requests were asked again (`asked_again`) and servers lost (`servers_lost`)."""
+        return self._balancer.counts
+
+    def count_finished(self, index: int) -> int:
+        """Return how many requests the server in a place has answered, over its restarts."""
+        return self._balancer.slots[index].finished
+
+    @property
+    def exact_logps(self) -> bool:
+        """Return whether all servers say that their log-probs are the learner's, and compute in its precision."""
+        precision = str(self.precision).removeprefix("torch.")
+        found = [server.capabilities for server in self.servers]
+        return bool(found) and all(each.exact_logps and each.precision == precision for each in found)
+
+    def set_servers(self, urls: Sequence[str]) -> None:
+        """Sample on the servers at these addresses from now on.
+
+        Raises:
+            UsageError: nobody answers at one of them, an address is given twice, or their engines differ.
+        """
+        if len(set(urls)) != len(urls):
+            raise UsageError(f"An address is given twice: {', '.join(urls)}.")
+        servers = [recognise(url, self.reader, self.seconds) for url in urls]
+        dialects = {server.dialect for server in servers}
+        if len(dialects) > 1:
+            raise UsageError(f"The servers are of different engines ({', '.join(sorted(dialects))}); take one engine.")
+        # A batch fills a server of qed, and of others the engine batches requests.
+        limit = 1 if servers and servers[0].batches else self.rows_per_batch
+        self._balancer = Balancer(servers, limit, self.seconds, self._hooks)
+
+    def replace_server(self, index: int, url: str) -> None:
+        """Put the server at another address in the place of one, for example after a restart.
+
+        Raises:
+            UsageError: nobody answers there, or the server is of another engine.
+        """
+        server, before = recognise(url, self.reader, self.seconds), self.servers[index]
+        if server.dialect != before.dialect:
+            raise UsageError(f"The server {url} is not of the engine {before.dialect} as the one in its place.")
+        self._balancer.replace(index, server)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int]],
+        sampling: Sampling,
+        prefix_lengths: Sequence[int] = (),
+    ) -> list[list[Completion]]:
+        """Generate one completion for each seed of each prompt; see `Sampler`.
+
+        Raises:
+            UsageError: a prompt is too long for a server, or the servers cannot report what the learner needs.
+            QedError: all servers are lost for too long, or one breaks its contract.
+        """
+        servers = self._require_servers()
+        whole = Job(prompts, seeds, sampling, prefix_lengths)
+        for server in servers:
+            check_sampling(sampling, server.url, server.capabilities)
+            check_room(whole, server.url, server.capabilities)
+        answers = [(index, number) for index, own in enumerate(seeds) for number in range(len(own))]
+        parts = _split(answers, len(servers)) if servers[0].batches else [[answer] for answer in answers]
+        jobs = [_take(whole, part) for part in parts]
+        sampled = self._balancer.run([(job, job.tokens) for job in jobs], self._complete, _tick)
+        completions = iter([completion for rows in sampled for row in rows for completion in row])
+        return [[next(completions) for _ in own] for own in seeds]
+
+    def stream(
+        self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
+    ) -> Completion:
+        """Generate one completion and show it while it grows, where the engine can; see `HFSampler.stream`.
+
+        Raises:
+            QedError: no server answers. What was shown cannot be taken back, so it is not asked again.
+        """
+        server = min(self._require_servers(), key=lambda each: not each.healthy)
+        check_room(Job([prompt], [[seed]], sampling), server.url, server.capabilities)
+        try:
+            return server.stream(prompt, seed, sampling, on_tokens)
+        except ServerLost as error:
+            raise QedError(f"The server {server.url} did not finish its answer: {error}.") from error
+
+    def score(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
+        """Return the log-probs of outputs after prompts at temperature 1, by any server.
+
+        Args:
+            rows: each the token ids of a prompt and of an output.
+
+        Raises:
+            QedError: no server answers.
+        """
+        reasons = []
+        for server in sorted(self._require_servers(), key=lambda each: not each.healthy):
+            try:
+                return server.score([prompt for prompt, _ in rows], [output for _, output in rows])
+            except ServerLost as error:
+                reasons.append(str(error))
+        raise QedError(f"No server scores: {'; '.join(reasons)}.")
+
+    def load(self, weights: nn.Module, version: int) -> None:
+        """Give the servers new weights through `sync`; without it they keep their own, as in an evaluation."""
+        if self.sync is not None:
+            self.sync(weights, version)
+            self.version = version
+
+    def prepare(self, weights: nn.Module, version: int) -> Callable[[], None]:
+        """Copy new weights for the servers, and return what gives them the copy, from any thread."""
+        if self.sync is None:
+            return lambda: None
+        load = self.sync.prepare(weights, version)
+
+        def give() -> None:
+            load()
+            self.version = version
+
+        return give
+
+    def close(self) -> None:
+        """End all requests."""
+        for server in self.servers:
+            server.close()
+
+    def _complete(
+        self, server: Server, job: Job, on_progress: Callable[[], None], scope: CancelScope
+    ) -> list[list[Completion]]:
+        least = self.version
+        rows = server.complete(job, on_progress, scope)
+        if least is not None:
+            versions = {completion.version for row in rows for completion in row}
+            if any(version is None or version < least for version in versions):
+                raise ServerLost(f"{server.url} sampled with another version of the weights than {least}", "stale")
+        return rows
+
+    def _report_lost(self, server: Server) -> None:
+        if self.on_lost is not None:
+            with self._lock:
+                self.on_lost(server)
+
+    def _prepare_return(self, server: Server) -> None:
+        """Let a server that is back have the present weights.
+
+        Raises:
+            ServerLost: it has other ones.
+        """
+        if self.version is None or server.read_version() == self.version:
+            return
+        if self.on_return is not None:
+            with self._lock:
+                self.on_return(server)
+        if (version := server.read_version()) != self.version:
+            raise ServerLost(f"{server.url} has weights of version {version} in place of {self.version}", "stale")
+
+    def _require_servers(self) -> list[Server]:
+        servers = self.servers
+        if not servers:
+            raise UsageError("The sampler has no server: give one with --sampling.url http://127.0.0.1:8000.")
+        return servers
+
+
+def _split(answers: list[tuple[int, int]], count: int) -> list[list[tuple[int, int]]]:
+    """Split answers into parts of consecutive ones, about as many each, as ranks do; without empty parts."""
+    edges = [number * len(answers) // count for number in range(count + 1)]
+    return [answers[start:end] for start, end in pairwise(edges) if end > start]
+
+
+def _take(whole: Job, part: Sequence[tuple[int, int]]) -> Job:
+    """Return the job of some answers, each the number of a prompt and of its seed."""
+    own: dict[int, list[int]] = {}
+    for index, number in part:
+        own.setdefault(index, []).append(whole.seeds[index][number])
+    lengths = [whole.prefix_lengths[index] for index in own] if whole.prefix_lengths else []
+    return Job([whole.prompts[index] for index in own], list(own.values()), whole.sampling, lengths)
+
+
+def _tick(progress: bool) -> None:
+    check_signals("rollout", progress)

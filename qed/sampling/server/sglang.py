@@ -1,0 +1,159 @@
+"""SGLang's dialect: its own route for token ids, pauses, and weights from a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from qed.errors import QedError, UsageError
+from qed.net.deadlines import CancelScope
+from qed.sampling.base import Sampling
+from qed.sampling.server.checks import Answer, read_completion
+from qed.sampling.server.dialect import LOADING, MAX_REPLY, AskAgain, Job, Mode, NotDrained, Server, ServerLost
+from qed.types import Completion
+
+SEED_BITS = 31  # its kernels hash seeds of 32 bits, and a sign is refused
+
+
+class SglangServer(Server):
+    """A server of SGLang; with --enable-deterministic-inference its answers repeat by their seeds."""
+
+    dialect = "sglang"
+    adapters: tuple[str, ...] = ()  # that are loaded, the newest last
+
+    def complete(
+        self, job: Job, on_progress: Callable[[], None], scope: CancelScope | None = None
+    ) -> list[list[Completion]]:
+        """Sample the answers of a job, one request each; see `Server.complete`."""
+        return [
+            [self._complete(prompt, seed, job.shorten(index), scope) for seed in job.seeds[index]]
+            for index, prompt in enumerate(job.prompts)
+        ]
+
+    def _complete(self, prompt: Sequence[int], seed: int, sampling: Sampling, scope: CancelScope | None) -> Completion:
+        body: dict[str, Any] = {
+            "input_ids": list(prompt),
+            "sampling_params": self._build_parameters(seed, sampling),
+            "return_logprob": True,
+        }
+        with self.fly(scope) as flight:
+            if flight.adapter:
+                body["lora_path"] = flight.adapter
+            reply = self.client.ask(
+                "POST", "/generate", body, seconds=self.seconds, max_bytes=MAX_REPLY, scopes=flight.scopes
+            )
+        try:
+            meta = reply["meta_info"]
+            reason = meta["finish_reason"]["type"]
+            if reason == "abort":
+                raise AskAgain
+            rows = meta["output_token_logprobs"]
+            logps, tokens = [row[0] for row in rows], [int(row[1]) for row in rows]
+            if meta.get("prompt_tokens", len(prompt)) != len(prompt):
+                raise QedError(f"The server {self.url} answered another prompt than it was sent.")
+        except (KeyError, TypeError, IndexError) as error:
+            raise QedError(f"The reply of the server {self.url} is not SGLang's: {str(reply)[:200]}") from error
+        if reason == "length" and tokens and len(tokens) == sampling.max_tokens:
+            # The length is checked before the end there.
+            reason = "stop" if tokens[-1] in self.reader.find_ends(sampling.stop) else reason
+        named = str(meta.get("weight_version"))
+        version = int(named) if named.isdecimal() and flight.adapter is None else flight.version
+        return read_completion(self.url, self.reader, sampling, Answer(tokens, logps, reason, None, version))
+
+    def _build_parameters(self, seed: int, sampling: Sampling) -> dict[str, Any]:
+        greedy = sampling.temperature == 0
+        return {
+            "max_new_tokens": sampling.max_tokens,
+            "min_new_tokens": sampling.min_tokens,
+            "temperature": sampling.temperature,
+            "top_p": 1.0 if greedy else sampling.top_p,
+            "top_k": -1 if greedy or not sampling.top_k else sampling.top_k,
+            "min_p": 0.0 if greedy else sampling.min_p,
+            "stop": list(sampling.stop),
+            "stop_token_ids": list(self.reader.find_ends(sampling.stop)),
+            "ignore_eos": True,
+            "no_stop_trim": True,
+            "skip_special_tokens": False,
+            "spaces_between_special_tokens": False,
+            "sampling_seed": seed & ((1 << SEED_BITS) - 1),
+        }
+
+    def score(
+        self, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], temperature: float = 1.0
+    ) -> list[list[float]]:
+        """Return the log-probs of outputs, as those of a prompt; see `Server.score`."""
+        if temperature != 1:
+            raise UsageError(f"The server {self.url} scores at temperature 1 only.")
+        scored = []
+        for prompt, output in zip(prompts, outputs, strict=True):
+            body: dict[str, Any] = {
+                "input_ids": [*prompt, *output],
+                "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
+                "return_logprob": True,
+                "logprob_start_len": 0,
+                **({"lora_path": self.adapter} if self.adapter else {}),
+            }
+            rows = self.ask("POST", "/generate", body, self.seconds)["meta_info"]["input_token_logprobs"]
+            if len(rows) != len(prompt) + len(output):
+                raise QedError(f"The server {self.url} returned {len(rows)} log-probs for {len(prompt) + len(output)}.")
+            scored.append([float(row[0]) for row in rows[len(prompt) :]])
+        return scored
+
+    def alive(self, seconds: float) -> None:
+        """Let the engine sample one token; see `Server.alive`."""
+        self.ask("GET", "/health" if self.paused else "/health_generate", seconds=seconds)
+
+    def load_weights(self, folder: Path, version: int) -> None:
+        """Load weights, and clear the cache; see `Server.load_weights`."""
+        path = str(Path(folder).resolve())
+        body = {"model_path": path, "flush_cache": True, "weight_version": str(version)}
+        self._require(self.ask("POST", "/update_weights_from_disk", body, LOADING), f"load the weights in {path}")
+        self.version, self.adapter = version, None
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Load a LoRA adapter, and unload the one before the last; see `Server.load_adapter`."""
+        path = str(Path(folder).resolve())
+        if name not in self.adapters:
+            body = {"lora_name": name, "lora_path": path}
+            self._require(self.ask("POST", "/load_lora_adapter", body, LOADING), f"load the adapter in {path}")
+        self.adapters = (*(each for each in self.adapters if each != name), name)
+        self.adapter, self.version = name, int(name.rpartition("@")[2])
+        for old in self.adapters[:-2]:
+            with suppress(QedError, ServerLost):
+                self.ask("POST", "/unload_lora_adapter", {"lora_name": old})
+        self.adapters = self.adapters[-2:]
+
+    def clear_caches(self) -> None:
+        """Forget cached prompts; see `Server.clear_caches`."""
+        self.ask("POST", "/flush_cache")
+
+    def sleep(self) -> None:
+        """Free the device's memory; see `Server.sleep`."""
+        self.ask("POST", "/release_memory_occupation", {})
+
+    def wake(self) -> None:
+        """Take the device's memory again; see `Server.wake`."""
+        self.ask("POST", "/resume_memory_occupation", {})
+
+    def read_version(self) -> int | None:
+        """Return the version that the server names."""
+        if self.adapter is None:
+            named = str(self.ask("GET", "/get_model_info").get("weight_version"))
+            self.version = int(named) if named.isdecimal() else None
+        return self.version
+
+    def _require(self, reply: Any, what: str) -> None:
+        if not (isinstance(reply, dict) and reply.get("success")):
+            message = reply.get("message") or reply.get("error_message") if isinstance(reply, dict) else reply
+            raise QedError(f"The server {self.url} cannot {what}: {message}")
+
+    def _pause(self, mode: Mode, seconds: float) -> None:
+        # Its pause ends or freezes running answers, so they are waited for here: no further one is sent.
+        if mode == "wait" and not self.wait_for_flights(seconds):
+            raise NotDrained(f"The server {self.url} has not finished its answers in {seconds:g} s.")
+        self.ask("POST", "/pause_generation", {"mode": "abort"}, seconds)
+
+    def _resume(self) -> None:
+        self.ask("POST", "/continue_generation", {})

@@ -1,0 +1,162 @@
+"""vLLM's dialect: one request an answer, weights by folder through its development routes, adapters by name@version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from qed.errors import QedError, UsageError
+from qed.net.deadlines import CancelScope
+from qed.sampling.base import Sampling
+from qed.sampling.server import openai
+from qed.sampling.server.dialect import LOADING, Job, Mode, NotDrained, Server, ServerLost, find_status, has_timed_out
+from qed.types import Completion
+
+KEPT_ADAPTERS = 2  # of a run: what answers under way may still use, and the newest
+DEV_MODE = (
+    "It takes weights only if it was started with VLLM_SERVER_DEV_MODE=1, on loopback; the sampler vllm starts it so."
+)
+
+
+class VllmServer(Server):
+    """A server of vLLM, started with --logprobs-mode processed_logprobs."""
+
+    dialect = "vllm"
+    adapters: tuple[str, ...] = ()  # that are loaded, the newest last
+    folder: str = ""  # of the weights that it has; empty: those that it was started with
+
+    def complete(
+        self, job: Job, on_progress: Callable[[], None], scope: CancelScope | None = None
+    ) -> list[list[Completion]]:
+        """Sample the answers of a job, one request each; see `Server.complete`."""
+        return [
+            [
+                openai.complete(self, self.capabilities.model, prompt, seed, job.shorten(index), scope)
+                for seed in job.seeds[index]
+            ]
+            for index, prompt in enumerate(job.prompts)
+        ]
+
+    def score(
+        self, prompts: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], temperature: float = 1.0
+    ) -> list[list[float]]:
+        """Return the log-probs of outputs, as those of a prompt; see `Server.score`.
+
+        Raises:
+            UsageError: another temperature than 1, which vLLM does not apply to prompts.
+        """
+        if temperature != 1:
+            raise UsageError(f"The server {self.url} scores at temperature 1 only, as vLLM does.")
+        return [self._score(list(prompt), list(output)) for prompt, output in zip(prompts, outputs, strict=True)]
+
+    def _score(self, prompt: list[int], output: list[int]) -> list[float]:
+        ids = prompt + output
+        if not prompt or len(ids) >= self.capabilities.window:
+            raise UsageError(f"The server {self.url} scores sequences of 2 to {self.capabilities.window - 1} tokens.")
+        model = self.adapter or self.capabilities.model
+        body = {"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 0}
+        reply = self.ask("POST", openai.ROUTE, body, self.seconds)
+        found = reply["choices"][0]["prompt_logprobs"]
+        if reply["choices"][0]["finish_reason"] == "abort" or len(found or ()) != len(ids):
+            raise ServerLost(f"{self.client.name} returned no log-probs of a prompt", "busy")
+        return [float(found[place][str(ids[place])]["logprob"]) for place in range(len(prompt), len(ids))]
+
+    def stream(
+        self, prompt: Sequence[int], seed: int, sampling: Sampling, on_tokens: Callable[[list[int]], None]
+    ) -> Completion:
+        """Sample one answer and show it while it grows; see `Server.stream`."""
+        return openai.stream(self, self.capabilities.model, prompt, seed, sampling, on_tokens)
+
+    def alive(self, seconds: float) -> None:
+        """Let the engine sample one token, because its health route does not ask the scheduler; see `Server.alive`."""
+        self.ask("GET", "/health", seconds=seconds)
+        if not self.paused:
+            body = {"model": self.capabilities.model, "prompt": [0], "max_tokens": 1}
+            self.ask("POST", openai.ROUTE, body, seconds)
+
+    def load_weights(self, folder: Path, version: int) -> None:
+        """Load weights, or those from before if that fails; see `Server.load_weights`."""
+        path = str(Path(folder).resolve())
+        try:
+            self._reload(path)
+        except QedError as error:
+            # What has failed may have left the engine without some tensors: the next answer would end it.
+            try:
+                self._reload(self.folder or self.capabilities.details["root"])
+            except QedError as again:
+                raise ServerLost(f"{self.client.name} has lost its weights: {again}") from error
+            raise QedError(f"The server {self.url} cannot load the weights in {path}: {error}") from error
+        self.folder, self.version, self.adapter = path, version, None
+        with suppress(QedError):  # only newer ones remember a version
+            self.ask("POST", "/update_weight_version", {"new_version": str(version)})
+
+    def _reload(self, path: str) -> None:
+        # vLLM's own way leaves the old output layer on a CPU where it is tied to the embeddings; servers that a run
+        # starts have a worker that does not.
+        own = str(self.capabilities.details["worker"]).endswith("FolderWeights")
+        body: dict[str, Any] = {"method": "reload_weights", "kwargs": {"weights_path": path}}
+        if own:
+            body = {"method": "reload_folder", "kwargs": {"folder": path}}
+        try:
+            self.ask("POST", "/collective_rpc", body, LOADING)
+        except ServerLost as error:
+            if find_status(error) == 500:
+                raise QedError(str(error)) from error
+            raise
+        except QedError as error:
+            raise QedError(f"{error} {DEV_MODE}" if find_status(error) == 404 else str(error)) from error
+
+    def load_adapter(self, name: str, folder: Path) -> None:
+        """Load a LoRA adapter, and unload the oldest ones; see `Server.load_adapter`."""
+        path = str(Path(folder).resolve())
+        if name not in self.adapters:
+            try:
+                self.ask("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": path}, LOADING)
+            except QedError as error:
+                if "already been loaded" not in str(error):
+                    raise
+            except ServerLost as error:
+                # An adapter that does not fit is refused with status 500, and the engine lives.
+                raise QedError(f"The server {self.url} cannot load the adapter in {path}: {error}") from error
+        self.adapters = (*(each for each in self.adapters if each != name), name)
+        self.adapter, self.version = name, int(name.rpartition("@")[2])
+        for old in self.adapters[:-KEPT_ADAPTERS]:
+            with suppress(QedError, ServerLost):
+                self.ask("POST", "/v1/unload_lora_adapter", {"lora_name": old})
+        self.adapters = self.adapters[-KEPT_ADAPTERS:]
+
+    def clear_caches(self) -> None:
+        """Forget cached prompts; see `Server.clear_caches`.
+
+        Raises:
+            QedError: it has not, because answers are under way.
+        """
+        reply = self.ask("POST", "/reset_prefix_cache")
+        if isinstance(reply, dict) and reply.get("success") is False:
+            raise QedError(f"The server {self.url} did not clear its prefix cache, because answers are under way.")
+
+    def read_version(self) -> int | None:
+        """Return the version that this run has set; None if the server was started again since."""
+        if self.version is not None and self.adapter is None:
+            with suppress(QedError, ServerLost):
+                named = str(self.ask("GET", "/weight_info").get("weight_version"))
+                self.version = int(named) if named.isdecimal() else None
+        elif self.adapter is not None:
+            served = {card["id"] for card in self.ask("GET", "/v1/models")["data"]}
+            self.version = self.version if self.adapter in served else None
+        return self.version
+
+    def _pause(self, mode: Mode, seconds: float) -> None:
+        try:
+            self.ask("POST", f"/pause?mode={mode}&clear_cache=true", seconds=seconds)
+        except ServerLost as error:
+            if mode == "wait" and has_timed_out(error):
+                raise NotDrained(f"The server {self.url} has not finished its answers in {seconds:g} s.") from error
+            raise
+        except QedError as error:
+            raise QedError(f"{error} {DEV_MODE}" if find_status(error) == 404 else str(error)) from error
+
+    def _resume(self) -> None:
+        self.ask("POST", "/resume")

@@ -1,0 +1,77 @@
+"""uvicorn's HTTP connections with deadlines: for the head of a request, and for a reader that takes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEAD_SECONDS = 15.0  # for the first line and the headers of a request to arrive, once the connection is open or used
+READ_SECONDS = 60.0  # for a client to take what waits for it
+
+
+class TimedConnection(H11Protocol):
+    """A connection that is dropped when its client sends half a request, or reads nothing, for too long.
+
+    uvicorn closes a connection that is idle between two requests, but not one whose first request does not come, and
+    it waits without end for a client that does not read.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._head: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the deadlines."""
+        for timer in (self._head, self._unread):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read a part of a request."""
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            if self._head is not None:
+                self._head.cancel()
+            self._head = None
+        elif self._head is None:
+            self._expect_head()
+
+    def pause_writing(self) -> None:
+        """Begin to wait for a client that does not read fast enough."""
+        super().pause_writing()
+        self._expect_reader()
+
+    def resume_writing(self) -> None:
+        """Stop to wait for the client."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+        self._unread = None
+
+    def on_response_complete(self) -> None:
+        """Wait for the client to take the end of the reply, if the connection is to be closed after it."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._expect_reader()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, also one whose client has not taken the last reply."""
+        super().timeout_keep_alive_handler()
+        self._expect_reader()
+
+    def _expect_head(self) -> None:
+        self._head = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _expect_reader(self) -> None:
+        if self._unread is None:
+            self._unread = self.loop.call_later(READ_SECONDS, self.transport.abort)

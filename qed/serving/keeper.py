@@ -1,0 +1,188 @@
+"""Keep an engine running: start it, and start it again with its weights when its process has died."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from qed.errors import QedError
+from qed.serving.engine import Engine
+from qed.serving.messages import EngineInfo, ModelSource
+from qed.serving.refusals import Refused
+
+MOST_STARTS = 5  # failed starts in a row, after which the server gives up
+FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0  # seconds between two starts, doubled with each
+STEADY_SECONDS = 60.0  # of life after which a death counts as the first again
+PAUSE_SECONDS = 5.0  # to pause an engine that has started again and has nothing to do
+
+State = Literal["starting", "ready", "restarting", "failed", "stopped"]
+Build = Callable[[ModelSource, Callable[[str], None]], Engine]
+
+
+class EngineKeeper:
+    """The engine of a server, over restarts.
+
+    Weights that were loaded, a pause and a sleep are those of the server, so an engine that starts again has them too.
+
+    Args:
+        source: the model.
+        say: prints a line for people.
+        build: makes an engine from a source and a function to call when its process ends.
+    """
+
+    def __init__(self, source: ModelSource, say: Callable[[str], None], build: Build = Engine) -> None:
+        self.source, self._say, self._build = source, say, build
+        self.engine: Engine | None = None
+        self.state: State = "starting"
+        self.reason = ""
+        self.restarts = 0
+        self.paused = self.asleep = False
+        self._settled = asyncio.Event()  # set unless the engine is being started
+        self.given_up = asyncio.Event()  # set when the engine does not start any more
+        self._deaths = 0
+        self._begun = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def version(self) -> int:
+        """The version of the weights."""
+        return self.source.version
+
+    async def start(self) -> None:
+        """Start the engine.
+
+        Raises:
+            QedError: the model cannot be loaded.
+        """
+        engine = self._build(self.source, self._note_exit)
+        await engine.start()
+        self._use(engine)
+
+    def _use(self, engine: Engine) -> None:
+        self.engine, self.state, self.reason = engine, "ready", ""
+        self._begun = asyncio.get_running_loop().time()
+        self._settled.set()
+
+    async def stop(self) -> None:
+        """Stop the engine; what it has not answered is answered with an error."""
+        self.state = "stopped"
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        if self.engine is not None:
+            await self.engine.stop()
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the engine says of itself, or what the last one said.
+
+        Raises:
+            Refused: none has started.
+        """
+        if self.engine is None:
+            raise Refused(503, "The engine has not started.", headers=RETRY)
+        return self.engine.info
+
+    async def check(self, seconds: float) -> None:
+        """Return once the engine's loop has answered; an engine that is being started is waited for.
+
+        Raises:
+            QedError: it has not within `seconds`, or is not started any more.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._settled.wait()
+        await self.require().check(max(0.0, deadline - loop.time()))
+
+    def require(self) -> Engine:
+        """Return the engine.
+
+        Raises:
+            Refused: it does not run now, with status 503.
+        """
+        if self.engine is None or self.state != "ready":
+            raise Refused(503, f"The engine does not run ({self.state}). {self.reason}".strip(), headers=RETRY)
+        return self.engine
+
+    async def update(self, folder: Path, version: int) -> None:
+        """Load weights, also into the engines that start later.
+
+        Raises:
+            QedError: they cannot be loaded, and the ones before stay.
+        """
+        await self.require().update(folder, version)
+        self.source = replace(self.source, weights=str(folder), version=version)
+
+    async def pause(self, mode: Literal["wait", "abort"], seconds: float) -> None:
+        """Pause the engine, and engines that start later.
+
+        Raises:
+            PauseTimeout: answers still run after `seconds`.
+        """
+        await self.require().pause(mode, seconds)
+        self.paused = True
+
+    async def resume(self) -> None:
+        """End a pause."""
+        self.paused = False
+        await self.require().resume()
+
+    async def sleep(self) -> None:
+        """Free the device's memory, also in engines that start later."""
+        await self.require().sleep()
+        self.asleep = True
+
+    async def wake(self) -> None:
+        """Take the device's memory again."""
+        self.asleep = False
+        await self.require().wake()
+
+    def _note_exit(self, reason: str) -> None:
+        """Start the engine again, in a task; the engine calls this when its process has ended."""
+        if self.state == "stopped":
+            return
+        life = asyncio.get_running_loop().time() - self._begun
+        self._deaths = 1 if life > STEADY_SECONDS else self._deaths + 1
+        self.state, self.reason = "restarting", f"Its process has ended: {reason}."
+        self._settled.clear()
+        self._say(f"The engine's process has ended: {reason}. It is started again.")
+        self._task = asyncio.get_running_loop().create_task(self._restart())
+
+    async def _restart(self) -> None:
+        """Start the engine with growing waits until it runs, or has failed too often."""
+        while self._deaths <= MOST_STARTS:
+            if self._deaths > 1:
+                await asyncio.sleep(min(FIRST_WAIT * 2 ** (self._deaths - 2), LONGEST_WAIT))
+            try:
+                await self._start_again()
+            except QedError as error:
+                self._deaths += 1
+                self.reason = f"The last start failed: {error}"
+                self._say(f"The engine does not start: {error}")
+            else:
+                return
+        self.state = "failed"
+        self._settled.set()
+        self.given_up.set()
+
+    async def _start_again(self) -> None:
+        engine = self._build(self.source, self._note_exit)
+        await engine.start()
+        # Whoever has paused the server or put it to sleep ends that, and not a crash.
+        if self.paused:
+            await engine.pause("abort", PAUSE_SECONDS)
+        if self.asleep:
+            await engine.sleep()
+        self._use(engine)
+        self.restarts += 1
+        self._say(f"The engine runs again, with the weights of version {self.version}.")
+
+
+RETRY = {"retry-after": "1"}
