@@ -174,7 +174,7 @@ class Balancer(Generic[S]):
                 self.hooks.on_lost(slot.server)
             except Interrupted:
                 raise
-            except QedError as failure:  # it cannot be restarted, and the others go on without it
+            except (QedError, ServerLost) as failure:  # it cannot be restarted, and the others go on without it
                 if self._down_since is not None:
                     raise
                 slot.lost = f"{slot.lost}; {failure}"
