@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,7 @@ from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
+from qed.loops.engine_defaults import settle_engine_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
@@ -51,6 +52,9 @@ from qed.training.background import BackgroundSaver
 from qed.training.checkpoint_size import checkpoint_bytes
 from qed.training.parallel import Parallel, join_ranks
 from qed.types import Problem
+
+if TYPE_CHECKING:
+    from qed.loops.background_evaluator import BackgroundEvaluator
 
 
 @dataclass
@@ -84,6 +88,7 @@ class Setup:
     saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     profiler: StepProfiler | None = None  # of the steps of `run.profile`
+    background: BackgroundEvaluator | None = None  # where evaluations have servers of their own
     # Set while a phase samples ahead: gives evaluations a sampler with the weights of the last complete step.
     lend_sampler: Callable[[], AbstractContextManager[Sampler]] | None = None
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
@@ -170,8 +175,9 @@ def _check_settings(settings: Settings | PipelineSettings) -> None:
 def _settle_settings(
     settings: Settings | PipelineSettings, launch: Launch, device: torch.device, run: Run, console: Console
 ) -> tuple[Settings | PipelineSettings, Launch]:
-    """Return the settings with the defaults of the device, or those of the run that is resumed."""
+    """Return the settings with the defaults of the device and of servers, or those of the run that is resumed."""
     settings, launch = settle_device_defaults(settings, launch, device, run, console)
+    settings, launch = settle_engine_defaults(settings, launch, run, console)
     return threads.restore_precision(settings, run.folder, launch), launch
 
 
