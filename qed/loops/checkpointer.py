@@ -12,12 +12,12 @@ from qed.config.phases import Settings
 from qed.errors import Interrupted, QedError
 from qed.loops.ema_reference import EMAReference
 from qed.loops.non_finite import NonFinitePolicy
+from qed.loops.provisional import Provisional
 from qed.loops.setup import Setup
 from qed.rollout.collector import RolloutCollector
 from qed.rollout.replay import Row
 from qed.rollout.stages import Stream
 from qed.training import checkpoints
-from qed.training.best import keep_best
 from qed.training.checkpoint_writer import CheckpointWriter, Content, build_ranks, save_checkpoint
 from qed.training.learner import Learner
 
@@ -92,6 +92,9 @@ class Checkpointer:
         # The checkpoint of the first step exists if an earlier phase, or the run before it was resumed, has saved it.
         exists = setup.parallel.run_on_first(lambda: checkpoints.has_checkpoint(setup.run.folder, self.first))
         self._saved = self.first if exists else -1
+        found = Provisional.read(state)
+        self.cut_off = found.pending  # evaluations that were under way when the checkpoint was saved
+        self._provisional = set(found.saved)  # steps that are saved only because an evaluation may make them the best
         self._copied: Collected | None = None
 
     def restore_collector(self, collector: RolloutCollector) -> None:
@@ -117,7 +120,9 @@ class Checkpointer:
         self.position = self.stream.position if self.stream else 0
         self._copied = self.collector.copy() if self.collector else None
 
-    def save(self, scores: Mapping[int, float], best: bool = False, last: bool = False) -> None:
+    def save(
+        self, scores: Mapping[int, float], best: bool = False, last: bool = False, provisional: bool = False
+    ) -> None:
         """Save the last complete step unless it is saved, and delete the checkpoints that `run.keep_*` does not keep.
 
         With `run.save_async` this returns once the state is copied, and waits for the checkpoint before it first.
@@ -126,6 +131,7 @@ class Checkpointer:
             scores: the validation score of each evaluated step.
             best: whether BEST is to name this step from now on.
             last: whether training does not go on, so that nothing is written in the background.
+            provisional: whether only the step's evaluation, which is under way, may be a reason to keep it.
 
         Raises:
             QedError: the disk is full or cannot be written, now or for the checkpoint before.
@@ -140,23 +146,44 @@ class Checkpointer:
             rows = self._copied.to_rows() if self._copied else []  # waits for what is sampled ahead
             if best:
                 self.setup.best = self.step
-            state = self._build_state() | {"best": self.setup.best}
+            (self._provisional.add if provisional else self._provisional.discard)(self.step)
+            state = self._build_state() | {"best": self.setup.best} | self._read_provisional().to_state()
             tensors = {**self.learner.state(), **self.ema_reference.state()}
             content = Content(tensors, state, rows, self.settings.run.save_dtype)
             background = saver if self.settings.run.save_async and not last else None
-            then = partial(self._settle, self.step, dict(scores), best)
+            then = partial(self._settle, self.step, dict(scores), best, self._read_provisional())
             target, ranks = checkpoints.name_folder(run.folder, self.step), build_ranks(parallel)
             writer = CheckpointWriter(run, self.step, self.setup.model, self.setup.tokenizer, target, content, ranks)
             save_checkpoint(writer, then, background)
             self._saved = self.step
 
-    def _settle(self, step: int, scores: Mapping[int, float], best: bool) -> None:
+    def settle_evaluation(self, step: int, scores: Mapping[int, float], best: bool) -> None:
+        """Let BEST name a step whose evaluation has ended, if it is the best; else its checkpoint may be deleted.
+
+        Raises:
+            QedError: a checkpoint could not be written in the background, or the disk is full.
+        """
+        run, parallel = self.setup.run, self.setup.parallel
+        parallel.exchange(self.setup.saver.wait)
+        if best and parallel.run_on_first(lambda: checkpoints.has_checkpoint(run.folder, step)):
+            self.setup.best = step
+            self._provisional.discard(step)
+            parallel.run_on_first(lambda: checkpoints.set_pointer(run, "BEST", step))
+        provisional, boundaries = self._read_provisional(), self.setup.boundaries
+        parallel.run_on_first(lambda: provisional.prune(run, self.settings.run, scores, boundaries))
+
+    def _read_provisional(self) -> Provisional:
+        background = self.setup.background
+        pending = frozenset[int]() if background is None else background.steps
+        return Provisional(pending, frozenset(self._provisional))
+
+    def _settle(self, step: int, scores: Mapping[int, float], best: bool, provisional: Provisional) -> None:
         """Point to a step's checkpoint, which is complete, and delete those that are not kept."""
         run = self.setup.run
         checkpoints.set_pointer(run, "LATEST", step)
         if best:
             checkpoints.set_pointer(run, "BEST", step)
-        keep_best(run, self.settings.run, scores, self.setup.boundaries)
+        provisional.prune(run, self.settings.run, scores, self.setup.boundaries)
 
     def _load_tensors(self, moves: int) -> None:
         """Load the optimizer's state, and the reference model after `moves` updates, from the checkpoint."""

@@ -9,27 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qed.config.phases import Settings
+from qed.data.prompts.base import PromptTemplate
 from qed.evaluation.rows import build_rows, format_figures
 from qed.evaluation.summary import summarize
 from qed.guards.signals import check_signals
 from qed.loops.setup import Setup
+from qed.rewards.grader import Grader
 from qed.rollout.stages import grade, sample
 from qed.runs.run import Row
 from qed.sampling.base import Sampler, Sampling, build_sampling, load_remote
 from qed.types import Problem, Request
 
+Summaries = dict[str, dict[str, Any]]  # the figures of `summarize` by decoding (`greedy`, `sampled`)
+
+
+@dataclass(frozen=True)
+class MeasuredTask:
+    """The rows of all answers to a task, and their figures."""
+
+    answers: list[Row]
+    summaries: Summaries
+
 
 def evaluate(
     setup: Setup, settings: Settings, step: int, benchmarks: Mapping[str, Sequence[Problem]]
-) -> dict[str, dict[str, dict[str, Any]]]:
+) -> dict[str, Summaries]:
     """Answer held-out problems, write all answers and a summary into the run's folder, and print the figures.
 
     Returns:
-        for each task and decoding (`greedy`, `sampled`) the figures of `summarize`.
+        the figures of each task.
     """
     if setup.lend_sampler is None:
         load_remote(setup.sampler, setup.model, step)  # an offline phase does so only here
@@ -39,29 +51,47 @@ def evaluate(
 
 def _evaluate_with(
     sampler: Sampler, setup: Setup, settings: Settings, step: int, benchmarks: Mapping[str, Sequence[Problem]]
-) -> dict[str, dict[str, dict[str, Any]]]:
+) -> dict[str, Summaries]:
     """Evaluate with a sampler that has the policy's weights; see `evaluate`."""
-    summaries: dict[str, dict[str, dict[str, Any]]] = {}
     template = setup.materials[-1].template
-    decodings = list_decodings(settings, template.stop)
+    summaries: dict[str, Summaries] = {}
     for task, problems in benchmarks.items():
-        answers: list[Row] = []
-        summaries[task] = {}
-        for decoding, (sampling, count) in decodings.items():
-            check_signals("evaluate")
-            address = (settings.run.seed, "evaluation", decoding)
-            requests = [Request(problem, count) for problem in problems]
-            groups = sample(requests, sampler, template, sampling, address, version=step)
-            grade(groups, setup.evaluator)
-            rows = build_rows(groups, decoding, step, template.thought_tags)
-            answers += rows
-            how = {"temperature": sampling.temperature, "judged_by": setup.evaluator.judge}
-            summaries[task][decoding] = {**how, **summarize(rows)}
-        setup.run.evaluation(step, task, answers, summaries[task])
-        setup.console.say(
-            f"  step {step}, {task}: " + "; ".join(format_figures(d, s) for d, s in summaries[task].items())
-        )
+        measured = measure_task(problems, sampler, template, setup.evaluator, settings, step)
+        record_task(setup, step, task, measured)
+        summaries[task] = measured.summaries
     return summaries
+
+
+def measure_task(
+    problems: Sequence[Problem],
+    sampler: Sampler,
+    template: PromptTemplate,
+    grader: Grader,
+    settings: Settings,
+    step: int,
+) -> MeasuredTask:
+    """Answer and grade the held-out problems of a task with each decoding; see `evaluate`."""
+    answers: list[Row] = []
+    summaries: Summaries = {}
+    for decoding, (sampling, count) in list_decodings(settings, template.stop).items():
+        check_signals("evaluate")
+        address = (settings.run.seed, "evaluation", decoding)
+        requests = [Request(problem, count) for problem in problems]
+        groups = sample(requests, sampler, template, sampling, address, version=step)
+        grade(groups, grader)
+        rows = build_rows(groups, decoding, step, template.thought_tags)
+        answers += rows
+        how = {"temperature": sampling.temperature, "judged_by": grader.judge}
+        summaries[decoding] = {**how, **summarize(rows)}
+    return MeasuredTask(answers, summaries)
+
+
+def record_task(setup: Setup, step: int, task: str, measured: MeasuredTask) -> None:
+    """Write all answers and a summary into the run's folder, and print the figures."""
+    setup.run.evaluation(step, task, measured.answers, measured.summaries)
+    setup.console.say(
+        f"  step {step}, {task}: " + "; ".join(format_figures(d, s) for d, s in measured.summaries.items())
+    )
 
 
 def list_decodings(settings: Settings, stop: tuple[str, ...]) -> dict[str, tuple[Sampling, int]]:

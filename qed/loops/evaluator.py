@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from qed.config.phases import Settings
 from qed.data.splits import VALIDATION
 from qed.evaluation.rows import build_metrics
-from qed.loops.evaluate import evaluate
+from qed.loops.evaluate import Summaries, evaluate, record_task
 from qed.loops.metrics import MetricsWriter, Stats
 from qed.loops.setup import Setup
 from qed.runs.run import Row, read_evaluations
@@ -54,20 +55,72 @@ class Evaluator:
         self.scores = self._read_scores()
 
     def evaluate(self, step: int) -> None:
-        """Evaluate the policy after a step, unless that has been done."""
+        """Evaluate the policy after a step, unless that has been done; in the background where a server is for it."""
         timer = self.setup.timer
         with timer("evaluate"):
             if self.measure is not None:
                 self._measure(self.measure, step)
             tasks = self._select_tasks(step)
-            folder = self.setup.run.folder
-            recorded = self.setup.parallel.run_on_first(lambda: dict(read_evaluations(folder))).get(step, {})
-            done = step in self.evaluated and set(recorded) >= set(tasks)
-            summaries = {} if done else evaluate(self.setup, self.settings, step, tasks)
+            done = self._is_recorded(step, tasks)
+            background = self.setup.background
+            here = not done and background is None
+            summaries = evaluate(self.setup, self.settings, step, tasks) if here else {}
         seconds = timer.pop("evaluate")
-        if not done:
-            self.metrics.write(step, {**build_metrics(summaries), EVALUATED: seconds})
-            self.evaluated.add(step)
+        if not done and background is not None:
+            background.submit(step, tasks, self.setup.model, self.settings)
+        elif not done:
+            self._record(step, summaries, seconds)
+
+    def collect(self, most: int) -> list[int]:
+        """Record the evaluations that were finished in the background, and return the steps that have ended.
+
+        Args:
+            most: waits until at most so many are under way.
+
+        Raises:
+            Interrupted: a stop signal came while it waited.
+        """
+        background = self.setup.background
+        outcomes = [] if background is None else background.collect(most)
+        for outcome in outcomes:
+            if outcome.reason:
+                self._report_missed(outcome.step, outcome.reason)
+                continue
+            for task, measured in outcome.tasks.items() if self.setup.parallel.is_first else ():
+                record_task(self.setup, outcome.step, task, measured)
+            summaries = {task: measured.summaries for task, measured in outcome.tasks.items()}
+            self._record(outcome.step, summaries, outcome.seconds)
+        return [outcome.step for outcome in outcomes]
+
+    def evaluate_here(self, step: int) -> None:
+        """Evaluate the policy after a step in the learner's process, where the server of evaluations has failed."""
+        if not self._is_recorded(step, self._select_tasks(step)):
+            background, self.setup.background = self.setup.background, None
+            try:
+                self.evaluate(step)
+            finally:
+                self.setup.background = background
+
+    def may_be_best(self, step: int) -> bool:
+        """Return whether a step whose evaluation is under way can become the best one."""
+        background = self.setup.background
+        pending = background is not None and step in background.steps
+        return pending and step != self.ends[0] and VALIDATION in self._select_tasks(step)
+
+    def repeat(self, step: int, model: Any) -> None:
+        """Evaluate a model that has the weights of an earlier step, whose evaluation was cut off, in the background."""
+        tasks = self._select_tasks(step)
+        if self.setup.background is not None and not self._is_recorded(step, tasks):
+            self.setup.background.submit(step, tasks, model, self.settings)
+
+    def report_missed(self, step: int, reason: str) -> None:
+        """Warn that a step has no evaluation, unless it has one."""
+        if not self._is_recorded(step, self._select_tasks(step)):
+            self._report_missed(step, reason)
+
+    def find_best(self) -> int | None:
+        """Return the step with the best validation score, the earliest of equal ones; None without scores."""
+        return max(self.scores, key=lambda step: (self.scores[step], -step), default=None)
 
     def is_best(self, step: int) -> bool:
         """Return whether this step has the best validation score so far."""
@@ -75,6 +128,19 @@ class Evaluator:
             return False
         self.scores = self._read_scores()
         return is_best(self.scores, step)
+
+    def _is_recorded(self, step: int, tasks: Mapping[str, object]) -> bool:
+        folder = self.setup.run.folder
+        recorded = self.setup.parallel.run_on_first(lambda: dict(read_evaluations(folder))).get(step, {})
+        return step in self.evaluated and set(recorded) >= set(tasks)
+
+    def _record(self, step: int, summaries: dict[str, Summaries], seconds: float) -> None:
+        self.metrics.write(step, {**build_metrics(summaries), EVALUATED: seconds})
+        self.evaluated.add(step)
+
+    def _report_missed(self, step: int, reason: str) -> None:
+        self.setup.run.event("evaluation_missed", step=step, reason=reason)
+        self.setup.console.say(f"Warning: step {step} has no evaluation: {reason}")
 
     def _read_scores(self) -> dict[int, float]:
         return self.setup.parallel.run_on_first(lambda: read_scores(self.setup.run.folder))

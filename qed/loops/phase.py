@@ -20,26 +20,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from qed.config.phases import Settings
 from qed.errors import NothingTrained, UsageError
 from qed.guards.signals import check_signals
+from qed.loops.background_evaluator import WAITING
 from qed.loops.checkpointer import Checkpointer
 from qed.loops.ema_reference import EMAReference
 from qed.loops.evaluator import Evaluator
 from qed.loops.memory import reserve_training
 from qed.loops.metrics import MetricsWriter, Stats, measure_thoughts, merge_updates, summarize_step
+from qed.loops.mismatch import read_figures, rest_servers
 from qed.loops.non_finite import NonFinitePolicy
 from qed.loops.out_of_memory import remember_limits
 from qed.loops.profile import require_profiled_steps
 from qed.loops.reference import load_initial_weights, load_reference
 from qed.loops.resume import list_phases
 from qed.loops.setup import Setup
+from qed.models.load import is_new
 from qed.models.precision import read_precision
 from qed.rollout.collector import RolloutCollector
+from qed.rollout.policy import load_policy
 from qed.rollout.stages import Stream, flatten
 from qed.runs.metric_names import read_metrics
 from qed.runs.run import Row
 from qed.sampling.base import load_remote
+from qed.training import checkpoints
 from qed.training.attention import list_faults
 from qed.training.flops import count_sampled_work
 from qed.training.learner import Learner
@@ -124,6 +131,7 @@ class Phase:
         """
         self.setup.timer.begin_step(self.first)
         self.end_step(self.first)
+        self._repeat_evaluations()
         self.evaluate_if_due(self.first)
         self.save_if_due(self.first)
         self.stop_if_asked()
@@ -154,6 +162,8 @@ class Phase:
 
         `run.on_non_finite` decides what happens if the loss or the gradient is not finite.
         """
+        if self.settings.sampling.colocate:
+            rest_servers(self.setup.sampler)
         stats = self.non_finite.update(self.learner, rows, step, step - self.offset - 1)
         self.defer_signals()
         return stats
@@ -172,7 +182,7 @@ class Phase:
         flops = self.learner.flops
         needed = flops.pop() + flops.measure(self.setup.model).count_forward(count_sampled_work(groups))
         figures = summarize_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup, needed)
-        figures |= measure_thoughts(groups, self.setup.template.thought_tags)
+        figures |= measure_thoughts(groups, self.setup.template.thought_tags) | read_figures(self.setup.sampler)
         rollouts = flatten(groups)
         if self.settings.run.save_rollouts and rollouts:
             self.setup.run.rollouts(step, rollouts)
@@ -190,16 +200,22 @@ class Phase:
     def evaluate_if_due(self, step: int) -> None:
         """Evaluate before the first step, after the last, and every `evaluation.every` steps between."""
         every, at_start = self.settings.evaluation.every, self.settings.evaluation.at_start
+        self._settle_evaluations(WAITING)
         if step == self.last or (at_start if step == self.offset else self._is_due(step, every)):
+            self._settle_evaluations(WAITING - 1)
             self.evaluator.evaluate(step)
+        if step == self.last and self.setup.background is not None:
+            self._settle_evaluations(0)
+            self.evaluator.evaluate_here(step)
 
     def save_if_due(self, step: int) -> None:
         """Save if the step is the best so far, the last, a multiple of `run.save_every`, or requested by SIGUSR1."""
         best = self.evaluator.is_best(step)
         every = step != self.offset and self._is_due(step, self.settings.run.save_every)
         asked = self.setup.parallel.agree_on_stop(self.setup.stop)
-        if best or every or step == self.last or asked:
-            self.checkpointer.save(self.evaluator.scores, best)
+        wanted = best or every or step == self.last or asked
+        if wanted or self.evaluator.may_be_best(step):
+            self.checkpointer.save(self.evaluator.scores, best, provisional=not wanted)
             self.setup.stop.save = False
 
     def stop_if_asked(self) -> None:
@@ -234,6 +250,42 @@ class Phase:
         if not self.setup.signal_steps and self.settings.run.on_no_signal == "stop":
             raise NothingTrained(message)
         self.setup.console.say(f"Warning: {message}")
+
+    def _settle_evaluations(self, most: int) -> None:
+        """Record the evaluations that were finished in the background, and let BEST name the best of them.
+
+        Args:
+            most: waits until at most so many are under way.
+        """
+        for step in self.evaluator.collect(most):
+            best = self.evaluator.is_best(step)
+            self.checkpointer.settle_evaluation(step, self.evaluator.scores, best)
+
+    def _repeat_evaluations(self) -> None:
+        """Make those evaluations again, from their checkpoints, that were under way when the run was stopped.
+
+        One that was recorded after the checkpoint was saved may have changed the best step.
+        """
+        best = self.evaluator.find_best()
+        if self.setup.background is not None and best not in (None, self.setup.best) and best <= self.first:
+            self.checkpointer.settle_evaluation(best, self.evaluator.scores, True)
+        for step in sorted(step for step in self.checkpointer.cut_off if step < self.first):
+            model = self._load_step(step)
+            if model is None:
+                self.evaluator.report_missed(step, "the run was stopped while it was made, and its weights are gone.")
+            else:
+                self._settle_evaluations(WAITING - 1)
+                self.evaluator.repeat(step, model)
+
+    def _load_step(self, step: int) -> Any:
+        """Load the model with the weights of a step's checkpoint, on the CPU; None if it cannot be loaded."""
+        setup = self.setup
+        found = setup.parallel.run_on_first(lambda: checkpoints.has_checkpoint(setup.run.folder, step))
+        new_with_adapters = is_new(self.settings.model.name) and self.settings.model.lora_rank > 0
+        if setup.background is None or not found or new_with_adapters:
+            return None
+        folder = checkpoints.name_folder(setup.run.folder, step)
+        return load_policy(self.settings, [], torch.device("cpu"), folder).model
 
     def _is_due(self, step: int, every: int) -> bool:
         return every > 0 and (step - self.offset) % every == 0

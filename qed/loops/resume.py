@@ -13,11 +13,12 @@ from qed.config.changes import list_changes
 from qed.config.phases import PipelineSettings, Settings
 from qed.console.live import Console
 from qed.errors import UsageError
+from qed.loops.provisional import Provisional
 from qed.randomness import hash_parts
 from qed.runs.manifest import parse_step
 from qed.runs.run import Launch, Run, read_lines, write_bytes
 from qed.training import checkpoints
-from qed.training.best import keep_best, read_scores
+from qed.training.best import read_scores
 from qed.types import Problem
 
 
@@ -51,7 +52,8 @@ def find_checkpoint(settings: Settings | PipelineSettings, run: Run, console: Co
     run.event("resumed", attempt=run.attempt, changed=changes)
     if not any(phase.learner.epochs for phase in list_phases(settings)):
         # With epochs the boundaries are not known yet; the next checkpoint deletes what is not kept.
-        keep_best(run, settings.run, read_scores(run.folder), list_boundaries(settings))
+        provisional = Provisional.read(checkpoints.read_state(newest) if newest else {})
+        provisional.prune(run, settings.run, read_scores(run.folder), list_boundaries(settings))
     return newest
 
 

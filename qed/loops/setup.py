@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,6 +24,7 @@ from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
+from qed.loops.engine_defaults import settle_engine_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
@@ -51,6 +52,9 @@ from qed.training.background import BackgroundSaver
 from qed.training.checkpoint_size import checkpoint_bytes
 from qed.training.parallel import Parallel, join_ranks
 from qed.types import Problem
+
+if TYPE_CHECKING:
+    from qed.loops.background_evaluator import BackgroundEvaluator
 
 
 @dataclass
@@ -84,6 +88,7 @@ class Setup:
     saver: BackgroundSaver = field(default_factory=BackgroundSaver)  # of checkpoints, with run.save_async
     timer: StageTimer = field(default_factory=StageTimer)  # of the stages of every step
     profiler: StepProfiler | None = None  # of the steps of `run.profile`
+    background: BackgroundEvaluator | None = None  # where evaluations have servers of their own
     # Set while a phase samples ahead: gives evaluations a sampler with the weights of the last complete step.
     lend_sampler: Callable[[], AbstractContextManager[Sampler]] | None = None
     # Set by the current phase: saves the last complete step when a signal stops the run, and returns a message.
@@ -170,8 +175,9 @@ def _check_settings(settings: Settings | PipelineSettings) -> None:
 def _settle_settings(
     settings: Settings | PipelineSettings, launch: Launch, device: torch.device, run: Run, console: Console
 ) -> tuple[Settings | PipelineSettings, Launch]:
-    """Return the settings with the defaults of the device, or those of the run that is resumed."""
+    """Return the settings with the defaults of the device and of servers, or those of the run that is resumed."""
     settings, launch = settle_device_defaults(settings, launch, device, run, console)
+    settings, launch = settle_engine_defaults(settings, launch, run, console)
     return threads.restore_precision(settings, run.folder, launch), launch
 
 
@@ -213,27 +219,25 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     servers: RunServers,
 ) -> Setup:
     phases = list_phases(settings)
-    last = phases[-1]
+    last, first_step = phases[-1], (resumed and parse_step(resumed.name)) or 0
     # The reward comes first, so that a mistake in it shows before a model is loaded.
     grader, evaluator = (share_grader(each, parallel) for each in _load_graders(last, run, console))
     check_signals("load")
     loaded, first_problems = load_run_problems(phases)
-    for line in _describe_loaded(loaded, grader):
-        console.say(line)
-    check_signals("load")
+    _say_loaded(loaded, grader, console)
     policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     check_signals("load")
-    servers.connect(policy, last, loaded.problems, device, (resumed and parse_step(resumed.name)) or 0)
+    servers.connect(policy, last, loaded.problems, device, first_step)
     policy.sampler = share_sampler(policy.sampler, policy.model, parallel)
-    size = checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed))
-    parallel.run_on_first(lambda: disk.require_space(run, size))
+    copies = _count_copies(settings, resumed)
+    parallel.run_on_first(lambda: disk.require_space(run, checkpoint_bytes(policy.model, copies=copies)))
     if resumed is not None:
         console.say(f"Resuming from {resumed}.")
     loaded = fit_run_problems(loaded, policy, last, run, console)
-    material = Material(loaded.problems, policy.template, grader)
-    materials = build_materials(phases, material, first_problems, policy, run, console)
+    own = Material(loaded.problems, policy.template, grader)
+    materials = build_materials(phases, own, first_problems, policy, run, console)
     fingerprint = _hash_data(materials, loaded, run, launch, parallel)
-    run.truncate((resumed and parse_step(resumed.name)) or 0)
+    run.truncate(first_step)
     run.event("data", **_describe_data(phases, loaded, materials), fingerprint=fingerprint)
     _report_setup(loaded, policy, settings, run, console)
     return Setup(
@@ -267,10 +271,11 @@ def _hash_data(
     return fingerprint
 
 
-def _describe_loaded(loaded: LoadedProblems, grader: Grader) -> list[str]:
-    """Describe the problems that are left out, and what a user's functions are given."""
+def _say_loaded(loaded: LoadedProblems, grader: Grader, console: Console) -> None:
+    """Print which problems are left out, and what a user's functions are given."""
     left_out = [f"Left out {count} {reason}." for reason, count in loaded.left_out.items()]
-    return [*left_out, *explain_functions(grader.functions, loaded.problems)]
+    for line in [*left_out, *explain_functions(grader.functions, loaded.problems)]:
+        console.say(line)
 
 
 def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:

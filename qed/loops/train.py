@@ -11,6 +11,7 @@ from qed.data.splits import VALIDATION
 from qed.errors import Diverged, Interrupted, NothingTrained
 from qed.loops.checkpointer import finish_saving
 from qed.loops.epochs import recall_steps
+from qed.loops.evaluation_servers import open_background_evaluator
 from qed.loops.non_finite import describe_end
 from qed.loops.online import train_online
 from qed.loops.preferences import train_preferences
@@ -47,12 +48,13 @@ def run_phases(setup: Setup, phases: Sequence[Settings]) -> dict[str, Any]:
         NothingTrained: no step had a gradient; the model card and the report are written all the same.
     """
     untrained = None
-    for number, phase in enumerate(phases):
-        setup.current = number
-        try:
-            run_phase(setup, phase, setup.last)
-        except NothingTrained as error:
-            untrained = error
+    with open_background_evaluator(setup, phases[-1]):
+        for number, phase in enumerate(phases):
+            setup.current = number
+            try:
+                run_phase(setup, phase, setup.last)
+            except NothingTrained as error:
+                untrained = error
     result = setup.parallel.run_on_first(lambda: finish_run(setup, setup.last))
     if untrained is not None:
         raise untrained

@@ -73,10 +73,10 @@ def load_policy(
     ends = load.find_end_ids(network, tokenizer, prompt.CHAT)
     load.set_end_ids(network, ends)
     template = PromptTemplate(prompt, tokenizer, ends, settings.sampling.stop)
-    return Policy(network, tokenizer, template, _build_sampler(network, tokenizer, ends, settings))
+    return Policy(network, tokenizer, template, build_sampler(network, tokenizer, ends, settings))
 
 
-def _build_sampler(model: Any, tokenizer: Any, ends: Sequence[int], settings: Settings) -> Sampler:
+def build_sampler(model: Any, tokenizer: Any, ends: Sequence[int], settings: Settings) -> Sampler:
     """Build the run's sampler; one that asks servers needs their addresses and the deadline of a request too."""
     leaf = plugins.load_leaf("samplers", settings.sampling.sampler)
     common = model, tokenizer, ends, settings.sampling.rows_per_batch, read_precision(settings.model)

@@ -99,6 +99,7 @@ class WeightsSync:
     restart: Callable[[Server], Server] | None = None
     version: int | None = None  # that the servers have; None before the first update
     present: Present | None = None  # on the first rank
+    asleep: bool = False  # whether the servers have freed their devices' memory
     figures: dict[str, float] = field(default_factory=dict)  # of the last update, for the metrics
     _before: dict[Server, tuple[Values, Values]] = field(default_factory=dict)  # the server's and the learner's
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -111,22 +112,48 @@ class WeightsSync:
             QedError: a server that is alive refuses the weights, or a dead one cannot be started again.
         """
         folder = self._write(model, version)
+        self._wake()
         with self.parallel.gather_weights(model):
             self.parallel.run_on_first(lambda: self._update_all(self._read_learner(model, version, folder)))
         self._finish(version)
 
     def prepare(self, model: Any, version: int) -> Callable[[], None]:
-        """Write the model's weights, and return what loads them into all servers, from any thread; for one rank."""
-        present = self._read_learner(model, version, self._write(model, version))
-        for precision in (torch.float32, torch.bfloat16):  # the rounding, which the model will not tell any more
-            present.memory(self.probe, precision)
-        present.memory.close()
+        """Write the model's weights, and return what loads them into all servers, from any thread.
+
+        All ranks must call it; what it returns is for the first one, and does nothing on the others.
+        """
+        folder = self._write(model, version)
+        with self.parallel.gather_weights(model):
+            present = self._read_learner(model, version, folder) if self.parallel.is_first else None
+            if present is not None:
+                for precision in (torch.float32, torch.bfloat16):  # the rounding, which the model will not tell later
+                    present.memory(self.probe, precision)
+                present.memory.close()
 
         def load() -> None:
-            self._update_all(present)
-            self._finish(version)
+            if present is not None:
+                self._update_all(present)
+                self._finish(version)
 
         return load
+
+    def rest(self) -> None:
+        """Let the servers free their devices' memory until the next update, once they have nothing to sample."""
+        if not self.asleep:
+            self.parallel.run_on_first(lambda: self._ask_each(Server.sleep))
+            self.asleep = True
+
+    def _wake(self) -> None:
+        if self.asleep:
+            self.parallel.run_on_first(lambda: self._ask_each(Server.wake))
+            self.asleep = False
+
+    def _ask_each(self, ask: Callable[[Server], None]) -> None:
+        for server in self.sampler.servers:
+            try:
+                ask(server)
+            except ServerLost as error:
+                raise QedError(f"{server.url} does not free its device's memory, or take it back: {error}.") from error
 
     def revive(self, server: Server) -> None:
         """Start a dead server again, and load the present weights, before it gets work.
@@ -170,6 +197,7 @@ class WeightsSync:
     def _update_all(self, present: Present) -> None:
         """Update all servers side by side, and compare them one by one."""
         began = time.perf_counter()
+        check_signals("sync")
         with self._lock:
             self.present = present
             with ThreadPoolExecutor(len(self.sampler.servers), thread_name_prefix="weights") as pool:

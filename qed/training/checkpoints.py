@@ -26,8 +26,7 @@ STATE = "state"  # the name of the files with the state's tensors
 def delete_old(run: Run, keep_last: int, protected: Collection[int]) -> None:
     """Delete all checkpoints except the newest `keep_last`; 0 keeps all.
 
-    Those that LATEST, BEST or `final` point to, those of `protected` steps, and any newer than LATEST stay. A folder is
-    renamed before its files are deleted, so that nothing finds a partial checkpoint.
+    Those that LATEST, BEST or `final` point to, those of `protected` steps, and any newer than LATEST stay.
     """
     latest = manifest.read_pointer(run.folder, "LATEST")
     if not keep_last or latest is None:
@@ -42,14 +41,19 @@ def delete_old(run: Run, keep_last: int, protected: Collection[int]) -> None:
     older = [(step, folder) for step, folder in manifest.list_checkpoints(run.folder).items() if step <= latest]
     for step, folder in older[keep_last:]:
         if step not in referenced:
-            removed = folder.with_name(f"{TEMPORARY}removed-{folder.name}")
-            try:
-                faults.hit("save")
-                folder.rename(removed)
-                faults.hit("save")
-            except OSError as error:  # the new checkpoint is complete, so the run continues
-                run.event("checkpoint_not_removed", checkpoint=folder.name, reason=str(error))
-            remove(removed)
+            delete(run, folder)
+
+
+def delete(run: Run, folder: Path) -> None:
+    """Delete a checkpoint. It is renamed first, so that nothing finds a part of it."""
+    removed = folder.with_name(f"{TEMPORARY}removed-{folder.name}")
+    try:
+        faults.hit("save")
+        folder.rename(removed)
+        faults.hit("save")
+    except OSError as error:  # the new checkpoint is complete, so the run continues
+        run.event("checkpoint_not_removed", checkpoint=folder.name, reason=str(error))
+    remove(removed)
 
 
 def remove_leftovers(run: Run) -> None:

@@ -17,9 +17,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return make_models(tmp_path_factory.mktemp("engine-models"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def native(models: Models) -> Iterator[Engine]:
-    """qed's own server, in processes of its own."""
+    """qed's own server, in processes of its own; once it has adapters it takes no complete weights any more."""
     with start_native(models) as engine:
         yield engine
 
@@ -41,9 +41,9 @@ def _stand_ins(models: Models) -> Iterator[dict[str, StandIn]]:
 
 @pytest.fixture(
     params=[
-        pytest.param("native", marks=pytest.mark.xdist_group("engines")),
-        pytest.param("sglang", marks=pytest.mark.xdist_group("engines")),
-        pytest.param("spoken vllm", marks=pytest.mark.xdist_group("engines")),
+        pytest.param("native", marks=pytest.mark.xdist_group("native server")),
+        "sglang",
+        "spoken vllm",
         pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.xdist_group("vllm")]),
     ]
 )

@@ -52,8 +52,6 @@ def make_models(folder: Path) -> Models:
         model.generation_config.eos_token_id = list(ends)
         model.save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-    mark_complete(folder / "first", 0, "full")
-    mark_complete(folder / "newer", 1, "full")
     adapted = make_adapted(network, folder / "adapter")
     return Models(
         folder / "first",
@@ -78,7 +76,6 @@ def make_adapted(network: Any, folder: Path) -> Any:
         if "lora_" in name:
             torch.nn.init.normal_(parameter, std=0.3)
     adapted.save_pretrained(folder)
-    mark_complete(folder, 2, "adapter")
     merged = adapted.merge_and_unload().eval()
     merged.generation_config = network.generation_config
     return merged

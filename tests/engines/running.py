@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from engine_models import Models
+from engine_models import Models, mark_complete
 from stand_in import StandIn
 
 from qed.sampling.server import ServerSampler
@@ -58,11 +58,16 @@ class Engine:
             update(server, self.models.folder, 0)
 
 
-def update(server: Server, folder: Path, version: int) -> None:
-    """Give a server new weights as a run does."""
+def update(server: Server, folder: Path, version: int, adapter: str = "") -> None:
+    """Give a server new weights, or an adapter by its name, as a run does."""
     server.pause("wait", 30)
     try:
-        server.load_weights(folder, version)
+        if folder.exists():
+            mark_complete(folder, version, "adapter" if adapter else "full")
+        if adapter:
+            server.load_adapter(f"{adapter}@{version}", folder)
+        else:
+            server.load_weights(folder, version)
         server.clear_caches()
     finally:
         server.resume()

@@ -18,7 +18,7 @@ from asking import ask, connect, read_events
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError
 from qed.models.load import build_model
-from qed.serving import bodies, connections
+from qed.serving import bodies, connections, keeper
 from qed.serving.keeper import EngineKeeper
 from qed.serving.messages import (
     AnswerAborted,
@@ -509,6 +509,22 @@ def test_half_a_request_is_dropped(url: str, monkeypatch: pytest.MonkeyPatch) ->
     assert complete(url)[0] == 200
 
 
+def test_a_client_that_does_not_read_is_dropped(served: Served, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.3)
+    body = json.dumps({**BATCH, "prompts": [[5]], "seeds": [[1] * 60_000]}).encode()
+    with socket.socket() as raw:
+        # A small window: the server cannot leave the reply to the operating system.
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.settimeout(30)
+        place = urlsplit(url)
+        raw.connect((place.hostname, place.port))
+        head = f"POST /qed/batch HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+        raw.sendall(head.encode() + body)
+        wait_until(lambda: len(served.server.server_state.connections) == 1)
+        assert complete(url)[0] == 200
+        wait_until(lambda: len(served.server.server_state.connections) == 0)
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     """Wait for what must come true."""
     event = threading.Event()
@@ -596,7 +612,14 @@ def test_a_batch_comes_back_as_completions(url: str) -> None:
         "version": 0,
         "completions": [[completion, {**completion, "tokens": [2]}], [{**completion, "tokens": [3]}]],
     }
-    for change in ({"seeds": [[1]]}, {"prompts": [[], [1]]}, {"sampling": {"max_tokens": 0}}, {"prefix_lengths": [1]}):
+    for change in (
+        {"seeds": [[1]]},
+        {"prompts": [[], [1]]},
+        {"sampling": None},
+        {"sampling": {"max_tokens": 0}},
+        {"sampling": {"max_tokens": 1, "typical_p": 0.5}},
+        {"prefix_lengths": [1]},
+    ):
         assert ask(url, "/qed/batch", {**BATCH, **change})[0] == 400
     scored = ask(url, "/qed/score", {"prompts": [[1]], "outputs": [[2, 3]], "temperature": 0.7})
     assert scored == (200, {"version": 0, "logps": [[-1.0, -2.0]]})
@@ -646,6 +669,25 @@ def test_a_dead_engine_is_started_again_with_its_weights_and_pause(tokenizer: An
         source = served.engine.source
         assert (source.weights, source.version, served.engine.paused) == (str(tmp_path), 2, True)
         assert choose(url)["weight_version"] == 2
+
+
+def test_an_engine_that_does_not_start_again_is_given_up(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "FIRST_WAIT", 0.001)
+    with Served(tokenizer).run() as served:
+        engine, built = served.engine, len(served.engines)
+
+        def build(source: ModelSource, on_exit: Callable[[str], None]) -> FakeEngine:
+            served.engines.append(engine)
+            raise ModelError("The weights are gone.")
+
+        served.keeper._build = build  # type: ignore[assignment]
+        served.call(engine.die)
+        wait_until(served.keeper.given_up.is_set)
+        assert len(served.engines) - built == keeper.MOST_STARTS
+        status, reply = ask(served.url, "/health")
+        assert (status, reply["status"]) == (503, "failed")
+        assert "The weights are gone." in reply["reason"]
+        assert complete(served.url)[0] == 503
 
 
 def test_a_batch_that_is_given_up_says_why(served: Served, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,10 @@ class ServerSampler:
         """How many requests were asked again (`asked_again`) and servers lost (`servers_lost`)."""
         return self._balancer.counts
 
+    def count_finished(self, index: int) -> int:
+        """Return how many requests the server in a place has answered, over its restarts."""
+        return self._balancer.slots[index].finished
+
     @property
     def exact_logps(self) -> bool:
         """Return whether all servers say that their log-probs are the learner's, and compute in its precision."""

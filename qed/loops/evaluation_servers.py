@@ -1,0 +1,97 @@
+"""The servers that evaluate a run while it trains: started beside it, or running already (`evaluation.sampler`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from qed.config.phases import Settings
+from qed.loops.background_evaluator import BackgroundEvaluator
+from qed.loops.servers import RunServers
+from qed.loops.setup import Setup
+from qed.models import load
+from qed.rollout.grader import load_evaluator, load_grader
+from qed.rollout.policy import Policy, build_sampler
+from qed.types import Problem
+
+
+class EvaluationServers:
+    """A run's servers for evaluations; see `EvaluationServer`.
+
+    Args:
+        setup: of the run.
+        settings: of its last phase.
+        problems: whose prompts make the probe of the weights.
+    """
+
+    def __init__(self, setup: Setup, settings: Settings, problems: Sequence[Problem]) -> None:
+        self.servers = RunServers(setup.run, setup.console, setup.parallel)
+        settings = adapt_settings(settings)
+        policy = Policy(setup.model, setup.tokenizer, setup.materials[-1].template, setup.sampler)
+        ends = load.find_end_ids(setup.model, setup.tokenizer, policy.template.leaf.CHAT)
+        policy.sampler = build_sampler(setup.model, setup.tokenizer, ends, settings)
+        version = setup.read_state()["step"]
+        try:
+            self.servers.connect(policy, settings, problems, setup.device, version)
+        except BaseException:
+            self.close()
+            raise
+        self.sampler: Any = policy.sampler
+
+    def prepare(self, model: Any, version: int) -> Callable[[], None]:
+        """Write weights, and return what loads them, from any thread; all ranks call it."""
+        load: Callable[[], None] = self.sampler.prepare(model, version)
+        return load
+
+    def close(self) -> None:
+        """End all requests and the servers that were started."""
+        self.servers.__exit__(None, None, None)
+
+
+def adapt_settings(settings: Settings) -> Settings:
+    """Return the settings of a run whose training samples as its evaluations do: on servers of their own."""
+    evaluation = settings.evaluation
+    sampling = replace(
+        settings.sampling,
+        sampler=evaluation.sampler,
+        url=evaluation.url,
+        devices=evaluation.devices,
+        servers=0 if evaluation.sampler == "server" else max(1, len(evaluation.devices)),
+        colocate=False,
+    )
+    return replace(settings, sampling=sampling, rollout=replace(settings.rollout, max_staleness=0))
+
+
+@contextmanager
+def open_background_evaluator(setup: Setup, settings: Settings) -> Iterator[None]:
+    """Let the run's evaluations be made on servers of their own within the block, if its settings ask for it.
+
+    Args:
+        setup: of the run.
+        settings: of its last phase.
+
+    Raises:
+        UsageError: the servers do not fit the model or the machine.
+        QedError: a server does not start.
+    """
+    if not settings.evaluation.sampler:
+        yield
+        return
+    grader = load_evaluator(
+        settings.data, settings.sampling.max_tokens, load_grader(settings.data, settings.sampling.max_tokens)
+    )
+    with (
+        closing(grader),
+        closing(start_servers(setup, settings)) as server,
+        closing(BackgroundEvaluator(setup, server, grader)) as background,
+    ):
+        setup.background = background
+        yield
+
+
+def start_servers(setup: Setup, settings: Settings) -> EvaluationServers:
+    """Start the servers, or connect to them."""
+    held_out = [problem for problems in setup.benchmarks.values() for problem in problems]
+    return EvaluationServers(setup, settings, [*held_out, *setup.validation])
