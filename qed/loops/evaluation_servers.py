@@ -47,7 +47,7 @@ class EvaluationServers:
 
         def load_and_note() -> None:
             load()
-            self.sampler.version = version
+            self.sampler.require_version(version)
 
         return load_and_note
 
