@@ -29,10 +29,10 @@ def ask(url: str, path: str, body: Any = None, method: str = "", **headers: str)
     return reply.status, json.loads(text) if "json" in (reply.getheader("content-type") or "") else text.decode()
 
 
-def read_events(url: str, path: str, body: dict[str, Any]) -> Iterator[Any]:
+def read_events(url: str, path: str, body: dict[str, Any], **headers: str) -> Iterator[Any]:
     """The events of a stream as they come; the last is not shown, and must be `[DONE]`."""
     with closing(connect(url)) as connection:
-        connection.request("POST", path, json.dumps({**body, "stream": True}).encode())
+        connection.request("POST", path, json.dumps({**body, "stream": True}).encode(), headers)
         reply = connection.getresponse()
         assert reply.status == 200, reply.read()
         assert reply.getheader("content-type") == "text/event-stream; charset=utf-8"

@@ -15,8 +15,12 @@ from qed.errors import DataError
 from qed.guards.redaction import redact
 
 FREE_SECTIONS = ("run.", "evaluation.", "parallel.", "cluster.")
-# These settings change memory use and speed, never the result of a step.
-FREE = ("sampling.rows_per_batch", "learner.tokens_per_microbatch", "model.device", "model.gradient_checkpointing")
+# These settings change memory use, speed and places, never the result of a step beyond rounding.
+FREE = (
+    *("sampling.rows_per_batch", "learner.tokens_per_microbatch", "model.device", "model.gradient_checkpointing"),
+    *("sampling.url", "sampling.devices", "sampling.colocate", "sampling.memory_share", "sampling.request_seconds"),
+    "sampling.weights_folder",
+)
 SAME_UPDATES = {"adamw", "adamw_offload"}  # They differ only in where the state is, and can load each other's state.
 
 

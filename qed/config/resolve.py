@@ -32,6 +32,7 @@ DEFAULT = "default"
 OF_PIPELINES = {part.name for part in fields(PipelineSettings)} - {part.name for part in fields(Settings)}
 TASKS = ("data.tasks", "evaluation.tasks")
 REWARD, TRACKERS = "data.reward", "run.trackers"
+TO_SAMPLER = ("dppo", "ipo")  # surrogates whose ratio is to the sampler's log-probs
 # Settings that say one thing in two units: a layer that gives the first, or a value of the second, unsets the other.
 ALTERNATIVES = (("learner.steps", "learner.epochs"), ("learner.warmup_steps", "learner.warmup_ratio"))
 
@@ -82,6 +83,7 @@ def resolve_settings(command: str, arguments: Sequence[str]) -> Resolved:
         # The defaults for new models replace only values that are not given.
         fresh = _list_algorithm_defaults(source.table, "fresh_defaults", " for new models")
         values |= {key: value for key, value in fresh.items() if values[key].origin.startswith(DEFAULT)}
+    values |= _list_ahead_defaults(source.table, values)
     settings = _build(source.table, "", values)
     return Resolved(command, settings, {key: value.origin for key, value in values.items()}, source.flags)
 
@@ -166,6 +168,23 @@ def _list_algorithm_defaults(table: Table, which: str, note: str = "") -> dict[s
             if per_phase or phase != "sft":
                 values |= dict.fromkeys(names, Value(value, f"default of {method}{note}"))
     return values
+
+
+def _list_ahead_defaults(table: Table, values: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the defaults where steps are sampled ahead: a correction for the older policy that sampled (2505.24298).
+
+    Without it the clip would act on the age of an answer, before the policy has moved at all. Surrogates whose ratio is
+    to the sampler on purpose need none.
+    """
+    if "rollout.max_staleness" not in values or not values["rollout.max_staleness"].value:
+        return {}
+    chosen = {}
+    for phase in table.methods:
+        key, surrogate = (f"{phase}.algorithm.{name}".lstrip(".") for name in ("correction", "surrogate"))
+        to_sampler = surrogate in values and values[surrogate].value in TO_SAMPLER
+        if key in values and values[key].origin.startswith(DEFAULT) and values[key].value == "none" and not to_sampler:
+            chosen[key] = Value("token_truncate", f"{DEFAULT} with rollout.max_staleness")
+    return chosen
 
 
 def _spread_entries(layer: Layer, table: Table, problems: dict[str, str]) -> dict[str, Entry]:

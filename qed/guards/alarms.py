@@ -24,6 +24,8 @@ SPIKE_FACTOR, KL_SPIKE = 10.0, 0.1
 RATIO_SPIKE = 5.0
 # With the same weights, two bfloat16 implementations differ by about .01 in log-probs and by less than .001 in KL.
 MISMATCH_LOGP, MISMATCH_KL = 0.2, 0.05
+# The gap of a server's log-probs stays what rounding makes it, 0.001 to 0.02 nats, while it has the learner's weights.
+GAP_NOW, GAP_FACTOR = 0.02, 3.0
 # A rise of the mean reward between two windows of WINDOW steps, while held-out accuracy does not rise.
 REWARD_RISE, HELD_OUT_RISE, SOLVED = 0.1, 0.01, 0.95
 # Answers without a verdict get reward 0, so the policy learns to avoid them: a few are noise, a tenth is a bias.
@@ -200,6 +202,19 @@ def mismatch(history: History) -> str | None:
     )
 
 
+def growing_gap(history: History) -> str | None:
+    """Check whether a sampler's log-probs drift away from the learner's."""
+    gap = history.means("sampler/logp_gap_mean")
+    if gap is None or gap[1] < GAP_NOW or gap[1] < GAP_FACTOR * gap[0]:
+        return None
+    return (
+        f"The sampler's log-probs drift away from the learner's: by {gap[0]:.2g} nats a token in the first steps, by "
+        f"{gap[1]:.2g} in the last ones (sampler/logp_gap_mean). Its weights or its precision no longer fit the "
+        "learner's. Restart the servers and resume; --sampling.sampler native shows whether they are the cause, and "
+        "model.precision=float32 whether rounding is."
+    )
+
+
 def reward_hacking(history: History) -> str | None:
     """Check whether the reward rises in training while held-out accuracy does not."""
     reward = history.means("reward/mean")
@@ -271,6 +286,7 @@ CONDITIONS: tuple[Condition, ...] = (
     kl_spike,
     ratio_spike,
     mismatch,
+    growing_gap,
     reward_hacking,
     ungraded,
     without_reward,

@@ -255,7 +255,7 @@ def describe_chosen(settings: Any, origins: Mapping[str, str], card: Card) -> st
 
 
 def keep_device_defaults(
-    settings: AnySettings, origins: Mapping[str, str], folder: Path
+    settings: AnySettings, origins: Mapping[str, str], folder: Path, prefix: str = ON_CUDA
 ) -> tuple[AnySettings, dict[str, str]]:
     """Return the settings of a resumed run with what was chosen for the device when it began.
 
@@ -265,11 +265,12 @@ def keep_device_defaults(
         settings: of the command that resumes the run.
         origins: of each setting by its path.
         folder: of the run.
+        prefix: of the origins of what was chosen; for servers it is another.
     """
     try:
         before = json.loads((folder / "settings.origin.json").read_bytes())
         saved = read_saved(folder / "settings.yaml")
-        chosen = {path: origin for path, origin in before.items() if str(origin).startswith(ON_CUDA)}
+        chosen = {path: origin for path, origin in before.items() if str(origin).startswith(prefix)}
     except (OSError, ValueError, AttributeError, QedError):
         return settings, dict(origins)  # a damaged file is reported where the run's settings are compared
     kept = dict(origins)

@@ -13,6 +13,7 @@ from qed.data.splits import resolve_reward_names
 from qed.errors import DataError, UsageError
 from qed.loops.ahead import open_source
 from qed.loops.epochs import settle_steps
+from qed.loops.mismatch import measure_sampler
 from qed.loops.phase import Phase
 from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
@@ -51,8 +52,9 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
             fallback_recorded = fallback_recorded or record_graph_fallback(setup, sampler)
             with timer("score"):  # advantages, minibatches, log-probs of the old policy and of the reference model
                 minibatches = score_step(phase, sampler, collected, step)
+                measured = measure_sampler(learner, sampler, collected.groups, step)
             algorithm.remember(collected.groups, collector.pool, version=step - 1)
-            counts = {**collected.counts, **collected.figures, **collector.pool.sizes()}
+            counts = {**collected.counts, **measured, **collected.figures, **collector.pool.sizes()}
             with timer("update"):  # one optimizer step for each minibatch
                 if algorithm.restarts_each_step and any(minibatches):
                     phase.defer_signals()  # until the weights are those of a complete step again

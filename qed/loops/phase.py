@@ -31,6 +31,7 @@ from qed.loops.ema_reference import EMAReference
 from qed.loops.evaluator import Evaluator
 from qed.loops.memory import reserve_training
 from qed.loops.metrics import MetricsWriter, Stats, measure_thoughts, merge_updates, summarize_step
+from qed.loops.mismatch import read_figures, rest_servers
 from qed.loops.non_finite import NonFinitePolicy
 from qed.loops.out_of_memory import remember_limits
 from qed.loops.profile import require_profiled_steps
@@ -161,6 +162,8 @@ class Phase:
 
         `run.on_non_finite` decides what happens if the loss or the gradient is not finite.
         """
+        if self.settings.sampling.colocate:
+            rest_servers(self.setup.sampler)
         stats = self.non_finite.update(self.learner, rows, step, step - self.offset - 1)
         self.defer_signals()
         return stats
@@ -179,7 +182,7 @@ class Phase:
         flops = self.learner.flops
         needed = flops.pop() + flops.measure(self.setup.model).count_forward(count_sampled_work(groups))
         figures = summarize_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup, needed)
-        figures |= measure_thoughts(groups, self.setup.template.thought_tags)
+        figures |= measure_thoughts(groups, self.setup.template.thought_tags) | read_figures(self.setup.sampler)
         rollouts = flatten(groups)
         if self.settings.run.save_rollouts and rollouts:
             self.setup.run.rollouts(step, rollouts)

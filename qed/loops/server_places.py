@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -14,9 +15,23 @@ from qed.errors import UsageError
 from qed.models import load
 from qed.rollout.policy import Policy
 from qed.sampling.server.dialect import Server
+from qed.serving.install import find_vllm
+from qed.serving.processes import ServerSpec, copy_environment
+from qed.serving.vllm import VllmOptions, build_vllm_spec
 
 BODY_MB = 1024  # of a request to our own servers, which nobody else reaches
+START = 1800.0  # seconds for a server to load its model
+LEAST_WINDOW = 384  # tokens, which the probe of an update takes
 LEAST_ROOM = 8  # tokens of a prompt that must fit a server besides an answer
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server of a run: its name, its devices, and its threads on a CPU."""
+
+    name: str
+    devices: Sequence[str]
+    threads: int
 
 
 def choose_devices(settings: Settings, count: int, device: torch.device, ranks: int) -> list[list[str]]:
@@ -66,24 +81,52 @@ def share_threads(count: int) -> int:
     return max(1, torch.get_num_threads() // count)
 
 
-def build_native_command(
-    settings: Settings, model: Callable[[], Path], device: str, threads: int
-) -> Callable[[int], Sequence[str]]:
-    """Return what gives the command of a server of qed that computes as the run's own sampler would, by its port.
+def build_spec(settings: Settings, place: Place, logs: Path, window: int, find_model: Callable[[], Path]) -> ServerSpec:
+    """Return how a server of a run is started.
 
     Args:
         settings: of the phase that samples.
-        model: returns the folder of the model when the server starts.
-        device: of the server.
-        threads: of the server, on a CPU.
+        place: of the server.
+        logs: the folder of its logs.
+        window: of the model, in tokens.
+        find_model: returns the folder of the model when the server starts.
+
+    Raises:
+        UsageError: vLLM is not installed, or cannot serve the model as the settings ask for.
     """
+    if settings.sampling.sampler != "vllm":
+        command = _build_native_command(settings, place, find_model)
+        return ServerSpec(place.name, command, copy_environment(), logs, seconds=START)
+    sampling, model = settings.sampling, settings.model
+    prompt = settings.data.max_prompt_tokens
+    options = VllmOptions(
+        str(find_model()),
+        model.name,
+        dtype="bfloat16" if model.precision == "bfloat16" else "float32",
+        window=min(window, max(LEAST_WINDOW, prompt + sampling.max_tokens)) if prompt else None,
+        seed=settings.run.seed,
+        rows=sampling.rows_per_batch,
+        devices=tuple(each for each in place.devices if each.startswith("cuda")),
+        memory_share=sampling.memory_share,
+        threads=place.threads,
+        lora_rank=model.lora_rank,
+        adapters=2 + settings.rollout.max_staleness,
+        sleeps=sampling.colocate,
+    )
+    return build_vllm_spec(find_vllm(), options, logs, place.name, find_model=find_model)
+
+
+def _build_native_command(
+    settings: Settings, place: Place, find_model: Callable[[], Path]
+) -> Callable[[int], Sequence[str]]:
+    """Return what gives the command of a server of qed that computes as the run's own sampler would, by its port."""
     options = {
         "--name": settings.model.name,
-        "--device": device,
+        "--device": place.devices[0],
         "--precision": settings.model.precision,
         "--dtype": settings.model.dtype,
         "--attention": settings.model.attention,
-        "--threads": threads,
+        "--threads": place.threads,
         "--rows-per-batch": settings.sampling.rows_per_batch,
         "--max-body-mb": BODY_MB,
     }
@@ -91,7 +134,7 @@ def build_native_command(
     safe = [] if {"", os.getcwd()} & set(sys.path) else ["-P"]
     given = [str(word) for option in options.items() for word in option]
     return lambda port: [
-        *(sys.executable, *safe, "-m", "qed", "serve", str(model()), "--port", str(port), "--json"),
+        *(sys.executable, *safe, "-m", "qed", "serve", str(find_model()), "--port", str(port), "--json"),
         *given,
     ]
 

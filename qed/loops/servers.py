@@ -19,7 +19,8 @@ from qed.config.phases import Settings
 from qed.console.live import Console
 from qed.errors import UsageError
 from qed.loops.server_places import (
-    build_native_command,
+    Place,
+    build_spec,
     choose_devices,
     describe_server,
     require_fit,
@@ -44,7 +45,7 @@ from qed.runs.run import Run
 from qed.sampling.server.dialect import Server
 from qed.sampling.server.sampler import ServerSampler
 from qed.serving.placed import PlacedServers, find_placed_servers
-from qed.serving.processes import ServerProcess, ServerSpec, copy_environment, start_servers
+from qed.serving.processes import ServerProcess, ServerSpec, start_servers
 from qed.training.parallel import Parallel
 from qed.training.scoring import score_with
 from qed.types import Problem
@@ -52,7 +53,6 @@ from qed.types import Problem
 PROBED = 16  # problems whose prompts make the probe
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 BASE = "base"  # the folder that servers start from where adapters are trained
-START = 1800.0  # seconds for a server to load its model
 
 
 def starts_servers(settings: Settings) -> int:
@@ -74,10 +74,12 @@ class RunServers:
 
     def __init__(self, run: Run, console: Console, parallel: Parallel) -> None:
         self.run, self.console, self.parallel = run, console, parallel
+        self.specs: list[ServerSpec] = []
         self.processes: list[ServerProcess] = []
         self.folder: WeightsFolder | None = None
         self.placed: PlacedServers | None = None
         self.sync: WeightsSync | None = None
+        self._finished: dict[int, int] = {}  # of each server, the requests that it had answered at its last restart
         self._stack = ExitStack()
 
     def __enter__(self) -> RunServers:
@@ -104,9 +106,9 @@ class RunServers:
             UsageError: the servers do not fit the model or the machine.
             QedError: a server does not start.
         """
-        self.settings = settings
-        self.placed = find_placed_servers()
-        count = self.placed.count if self.placed is not None else starts_servers(settings)
+        self.settings, self.device = settings, device
+        self.placed = find_placed_servers() if self.parallel.is_first else None
+        count, together = self.parallel.run_on_first(self._count_servers)
         if count and not isinstance(policy.sampler, ServerSampler):
             policy.sampler = self._build_sampler(policy)
         sampler = policy.sampler
@@ -115,9 +117,10 @@ class RunServers:
         self._stack.callback(sampler.close)
         self._open_folder(policy.model)
         if count:
-            self._require_one_machine()
+            self._require_one_machine(together)
             self._write_start(policy, version)
-            sampler.set_servers(self.parallel.run_on_first(lambda: self._start(count, device)))
+            window = load.read_window(policy.model)
+            sampler.set_servers(self.parallel.run_on_first(lambda: self._start(count, window)))
         for server in sampler.servers:
             require_fit(server, policy, self.settings)
         self._attach(sampler, policy, problems, restarts=bool(count))
@@ -125,6 +128,12 @@ class RunServers:
         for line in lines:
             self.console.say(line)
         self.run.event("servers", started=count, servers=lines)
+
+    def _count_servers(self) -> tuple[int, bool]:
+        """Return how many servers the run starts, and whether on this machine."""
+        if self.placed is not None:
+            return self.placed.count, False
+        return starts_servers(self.settings), True
 
     def _build_sampler(self, policy: Policy) -> ServerSampler:
         """Build a sampler of native servers, in place of the one in this process."""
@@ -145,8 +154,8 @@ class RunServers:
         self.folder = WeightsFolder(place, keep)
         self._stack.callback(self.folder.close)
 
-    def _require_one_machine(self) -> None:
-        if self.placed is None and self.parallel.local_world != self.parallel.world:
+    def _require_one_machine(self, together: bool) -> None:
+        if together and self.parallel.local_world != self.parallel.world:
             raise UsageError(
                 "The ranks of this run are on several machines, and servers that it starts are reached from one alone. "
                 "Start them with qed serve, and name them: --sampling.sampler server --sampling.url URL[,URL...]."
@@ -158,11 +167,9 @@ class RunServers:
 
     def _write_start(self, policy: Policy, version: int) -> None:
         """Write the model that servers start from: the present weights, or those that adapters are added to."""
-        files = (
-            write_base(policy.model, policy.tokenizer, self._dtype) if self._kind == "adapter" else self._write(policy)
-        )
-        name = BASE if self._kind == "adapter" else f"step_{version:06d}"
-        folder = self.folder
+        adapted, folder = self._kind == "adapter", self.folder
+        files = write_base(policy.model, policy.tokenizer, self._dtype) if adapted else self._write(policy)
+        name = BASE if adapted else f"step_{version:06d}"
         if folder is None:
             files(Path(), self.parallel.rank)
         self.parallel.run_on_first(lambda: folder and folder.write(name, version, "full", files))
@@ -182,13 +189,22 @@ class RunServers:
         base = self.folder.root / BASE
         return base if base.is_dir() else self.folder.list_versions()[-1]
 
-    def _start(self, count: int, device: torch.device) -> list[str]:
-        """Start the servers on the first rank, and return their addresses."""
+    def _start(self, count: int, window: int) -> list[str]:
+        """Start the servers on the first rank, and return their addresses; `window` is the model's."""
+
+        def build(number: int, devices: Sequence[str], threads: int) -> ServerSpec:
+            place = Place(f"server {number}", devices, threads)
+            return build_spec(self.settings, place, self._logs, window, self._find_start)
+
         if self.placed is not None:
-            return self.placed.start(self._build_spec(0, ["auto"], 1))
-        places = choose_devices(self.settings, count, device, self.parallel.local_world)
-        specs = [self._build_spec(number, place, count) for number, place in enumerate(places)]
-        self.processes = [ServerProcess(spec) for spec in specs]
+            # A cluster gives each server devices of its own, and says which.
+            gpus = self.settings.cluster.gpus_per_engine if self.device.type == "cuda" else 0
+            devices = [f"cuda:{gpu}" for gpu in range(gpus)] or ["cpu"]
+            self.specs = [build(number, devices, share_threads(1)) for number in range(count)]
+            return self.placed.start(self.specs)
+        places = choose_devices(self.settings, count, self.device, self.parallel.local_world)
+        self.specs = [build(number, devices, share_threads(count)) for number, devices in enumerate(places)]
+        self.processes = [ServerProcess(spec) for spec in self.specs]
         self._stack.callback(self._stop)
         self.console.say(f"Starting {count} server{'s' * (count > 1)} of {self._engine}; logs in {self._logs}.")
         start_servers(self.processes)
@@ -201,10 +217,6 @@ class RunServers:
     @property
     def _engine(self) -> str:
         return "vLLM" if self.settings.sampling.sampler == "vllm" else "qed"
-
-    def _build_spec(self, number: int, devices: Sequence[str], count: int) -> ServerSpec:
-        command = build_native_command(self.settings, self._find_start, devices[0], share_threads(count))
-        return ServerSpec(f"server {number}", command, copy_environment(), self._logs, seconds=START)
 
     def _stop(self) -> None:
         for process in self.processes:
@@ -248,9 +260,11 @@ class RunServers:
         number = sampler.servers.index(server)
         self.console.say(f"{server.url} is lost, and is started again; logs in {self._logs}.")
         if self.placed is not None:
-            url = self.placed.restart(number, server.url)
+            url = self.placed.restart(number, self.specs[number])
         else:
-            self.processes[number].restart()
+            finished, before = sampler.count_finished(number), self._finished.get(number, 0)
+            self._finished[number] = finished
+            self.processes[number].restart(worked=finished > before)
             url = self.processes[number].url
         self.run.event("server_restarted", server=number, before=server.url, url=url)
         sampler.replace_server(number, url)

@@ -19,10 +19,12 @@ from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
+from qed.grading.judge import Judge
 from qed.guards.signals import Stop, check_signals, watch_signals
 from qed.guards.timer import StageTimer
 from qed.guards.watchdog import watch_run
 from qed.loops.device_fit import settle_device_defaults
+from qed.loops.engine_defaults import settle_engine_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
@@ -173,8 +175,9 @@ def _check_settings(settings: Settings | PipelineSettings) -> None:
 def _settle_settings(
     settings: Settings | PipelineSettings, launch: Launch, device: torch.device, run: Run, console: Console
 ) -> tuple[Settings | PipelineSettings, Launch]:
-    """Return the settings with the defaults of the device, or those of the run that is resumed."""
+    """Return the settings with the defaults of the device and of servers, or those of the run that is resumed."""
     settings, launch = settle_device_defaults(settings, launch, device, run, console)
+    settings, launch = settle_engine_defaults(settings, launch, run, console)
     return threads.restore_precision(settings, run.folder, launch), launch
 
 
@@ -279,7 +282,10 @@ def _describe_loaded(loaded: LoadedProblems, grader: Grader) -> list[str]:
 def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:
     """Load the grader of the last phase's answers, and that of the evaluations."""
     grader = load_grader(last.data, last.sampling.max_tokens, run.reward_log)
-    evaluator = load_evaluator(last.data, last.sampling.max_tokens, grader)
+    # A stop ends the processes of a judge, and then another thread may still grade what the checkpoint needs.
+    shared = not (last.rollout.max_staleness and isinstance(grader, Judge))
+    chosen = grader if shared else load_grader(last.data, last.sampling.max_tokens, run.reward_log)
+    evaluator = load_evaluator(last.data, last.sampling.max_tokens, chosen)
     if grader.judge is None:
         console.say(f"data.reward judges no answer: evaluations take the verdict of {evaluator.judge}.")
     return grader, evaluator

@@ -126,6 +126,7 @@ SYSTEM_PANELS = (
             ("scoring", "time/score"),
             ("updating", "time/update"),
             ("loading weights", "time/sync"),
+            ("waiting for answers", "time/wait"),
         ),
     ),
     Panel("Speed", "tokens per second", (("tokens per second", "perf/tokens_per_s"),)),

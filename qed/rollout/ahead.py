@@ -92,7 +92,8 @@ class AheadCollector:
         self._taken = self._complete = steps.first
         self._limit = steps.last  # the last step to collect
         self._error: BaseException | None = None
-        self._loaded: int | None = None  # the version that the sampler has; guarded by `_turn`
+        # The version that the sampler has; guarded by `_turn`.
+        self._loaded: int | None = getattr(collector.sampler, "version", None)
         self._turn = threading.Lock()  # held by who uses the sampler
         self._stop = Stop()
         self._thread = threading.Thread(target=self._run, name="sampling ahead", daemon=True)

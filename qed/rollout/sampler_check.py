@@ -19,7 +19,7 @@ import torch
 
 from qed.errors import UsageError
 from qed.randomness import derive_seed
-from qed.sampling.base import Sampler, Sampling, require_support
+from qed.sampling.base import Sampler, Sampling, is_remote, require_support
 from qed.sampling.hf import HFSampler
 from qed.training.scoring import Score
 from qed.types import Problem, Rollout
@@ -230,6 +230,12 @@ def require_agreement(check: SamplerCheck, sampler: Sampler, options: Options) -
             "This is transformers' own generate, so the model computes different log-probs with a KV cache than "
             f"without one. Please report the model and this message; {options.precision} float32 shows whether the "
             "precision is the cause."
+        )
+    elif is_remote(sampler):
+        advice = (
+            "Its servers compute another model, or in another precision: start them with the run's model, without "
+            f"quantization, in the precision of {options.precision}. {options.sampler} native, without servers, shows "
+            "whether they are the cause."
         )
     else:
         advice = f"Sample with {options.sampler} hf, which is slower but takes any model, and please report the model."

@@ -99,6 +99,7 @@ class WeightsSync:
     restart: Callable[[Server], Server] | None = None
     version: int | None = None  # that the servers have; None before the first update
     present: Present | None = None  # on the first rank
+    asleep: bool = False  # whether the servers have freed their devices' memory
     figures: dict[str, float] = field(default_factory=dict)  # of the last update, for the metrics
     _before: dict[Server, tuple[Values, Values]] = field(default_factory=dict)  # the server's and the learner's
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -111,6 +112,7 @@ class WeightsSync:
             QedError: a server that is alive refuses the weights, or a dead one cannot be started again.
         """
         folder = self._write(model, version)
+        self._wake()
         with self.parallel.gather_weights(model):
             self.parallel.run_on_first(lambda: self._update_all(self._read_learner(model, version, folder)))
         self._finish(version)
@@ -134,6 +136,24 @@ class WeightsSync:
                 self._finish(version)
 
         return load
+
+    def rest(self) -> None:
+        """Let the servers free their devices' memory until the next update, once they have nothing to sample."""
+        if not self.asleep:
+            self.parallel.run_on_first(lambda: self._ask_each(Server.sleep))
+            self.asleep = True
+
+    def _wake(self) -> None:
+        if self.asleep:
+            self.parallel.run_on_first(lambda: self._ask_each(Server.wake))
+            self.asleep = False
+
+    def _ask_each(self, ask: Callable[[Server], None]) -> None:
+        for server in self.sampler.servers:
+            try:
+                ask(server)
+            except ServerLost as error:
+                raise QedError(f"{server.url} does not free its device's memory, or take it back: {error}.") from error
 
     def revive(self, server: Server) -> None:
         """Start a dead server again, and load the present weights, before it gets work.

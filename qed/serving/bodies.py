@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
@@ -17,6 +17,7 @@ from qed.serving.fields import Fields
 from qed.serving.refusals import Refused
 
 BODY_SECONDS = 60.0  # for a whole body to arrive
+DRAINED, DRAIN_SECONDS = 8, 5.0  # of a body that is too long: times the limit is read and dropped, for so long
 PARSED_INLINE = 1 << 18  # bytes of JSON that are parsed at once; longer ones are left to a thread
 T = TypeVar("T")
 
@@ -39,23 +40,34 @@ async def read_body(request: Request, limit: int) -> bytes:
         Refused: as `read_fields`.
         ClientDisconnect: the client has gone.
     """
+    body = bytearray()
+    parts = request.stream()
     length = request.headers.get("content-length", "0")
     if length.isdecimal() and int(length) > limit:
-        _refuse_size(limit)
-    body = bytearray()
+        await _refuse_size(parts, limit)
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
+            async for part in parts:
                 body += part
                 if len(body) > limit:
-                    _refuse_size(limit)
+                    break
     except TimeoutError:
         message = f"The body has not arrived within {BODY_SECONDS:g} s."
         raise Refused(408, message, headers={"connection": "close"}) from None
+    if len(body) > limit:
+        await _refuse_size(parts, limit)
     return bytes(body)
 
 
-def _refuse_size(limit: int) -> NoReturn:
+async def _refuse_size(parts: AsyncIterator[bytes], limit: int) -> NoReturn:
+    """Refuse a body, once its client has sent most of it: many send all of a body before they read an error."""
+    left = DRAINED * limit
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for part in parts:
+                left -= len(part)
+                if left < 0:
+                    break
     raise Refused(
         413,
         f"The body is longer than {limit / 1e6:g} MB, the limit of this server (qed serve --max-body-mb).",

@@ -27,6 +27,7 @@ from qed.types import Completion
 GROW_SHARE = 4  # answers join at once when they are at least 1 in 4 of the rows,
 JOIN_SHARE = 10  # else so seldom that joining takes at most 1 / 10 of the time: it copies the KV cache of all rows
 PREFILL_TOKENS = 32_768  # of prompts that join together; more would keep the running answers waiting
+PADDING = 1.5  # tokens of a chunk of these prompts for each of theirs
 STREAM_SECONDS = 0.05  # between two messages of a streamed answer
 
 
@@ -200,7 +201,9 @@ class Answers:
                 ends=generation.ends,
                 top=generation.top_logps,
             )
-        self._start_batch().schedule(dict(sorted(answers.items())))
+        # Short prompts first, and equal ones beside each other, so that chunks of them have little padding.
+        ordered = sorted(answers.items(), key=lambda pair: (len(pair[1].prompt), pair[0]))
+        self._start_batch().schedule(dict(ordered), PADDING)
         self.counts.steps += 1
         self.counts.prompt_tokens += sum(len(generation.prompt) for _, generation in chosen)
         self.joined = time.monotonic()

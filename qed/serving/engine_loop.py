@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections import deque
 from contextlib import ExitStack
@@ -64,6 +65,9 @@ class EngineLoop:
 
     def __init__(self, connection: Connection, model: EngineModel) -> None:
         self.connection, self.model = connection, model
+        # In place of `connection.poll`, which registers the file anew for each of these many calls.
+        self.poller = select.poll()
+        self.poller.register(connection.fileno(), select.POLLIN | select.POLLHUP)
         self.counts = Counts()
         self.outbox: Replies = [(READY, model.describe(os.getpid()))]
         self.answers = Answers(model, self.counts, self.send, self.fail, self._serve_meanwhile)
@@ -116,7 +120,7 @@ class EngineLoop:
             self.connection.send(replies)
 
     def _receive(self, wait: bool) -> None:
-        while wait or self.connection.poll():
+        while wait or self.poller.poll(0):
             wait = False
             for call, request in self.connection.recv():
                 try:

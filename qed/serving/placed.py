@@ -1,7 +1,7 @@
 """Servers that a cluster has placed, as a rank of the run sees them: through a folder on the rank's own machine.
 
 A rank on a cluster is a process of its own that does not know the cluster's library. What has started it relays: the
-rank writes what the servers must serve into `wanted.json`, and reads in `servers.json` where they are now.
+rank writes what each server must serve into `wanted.json`, and reads in `servers.json` where it is.
 """
 
 from __future__ import annotations
@@ -11,37 +11,32 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from qed.errors import QedError
 from qed.guards.signals import check_signals
-from qed.net.client import HttpClient, RequestError
 from qed.runs.run import write_whole
-from qed.sampling.server.dialect import KEY_VARIABLE
 from qed.serving.processes import ServerSpec, copy_environment
 
 FOLDER = "QED_PLACED_SERVERS"  # environment variable of a rank whose servers a cluster has placed
 WANTED, SERVERS = "wanted.json", "servers.json"
-START_SECONDS = 1_200.0  # until all servers must answer: vLLM compiles a large model for minutes
-HEALTH_SECONDS = 10.0
+SLACK = 120.0  # seconds to place a server, besides those that it has to start
+LONGEST_PAUSE = 30.0  # seconds before a restart, doubled with each
 LOOK = 0.2
 PORT, PYTHON = "{port}", "{python}"  # in a command for another machine
 NO_PORT = 2**31 - 1  # stands for the port while a command is built
 # The cluster says which devices a server has.
 PLACING = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")
 
-Found = TypeVar("Found")
-
 
 @dataclass(frozen=True)
 class Order:
-    """What a server must serve, as values that JSON has; see `ServerSpec`.
+    """What one server must serve, as values that JSON has; see `ServerSpec`.
 
     Args:
-        number: unique.
+        number: unique; with another one the server is started again.
         name: of the server.
         command: with marks for the port and for this Python.
         changes: of the machine's environment variables.
@@ -67,20 +62,11 @@ class Order:
         words = tuple(PYTHON if word == sys.executable else word for word in command)
         return cls(secrets.token_hex(8), spec.name, words, changes, str(spec.logs.absolute()), spec.seconds)
 
-    @classmethod
-    def read(cls, folder: Path) -> Order | None:
-        """Return what the rank of this folder wants; None if it has not asked yet."""
-        try:
-            values = json.loads((folder / WANTED).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        return cls(**{**values, "command": tuple(values["command"])})
-
-    def build_spec(self, index: int, **changes: str) -> ServerSpec:
-        """Return the spec of one of the servers, for the machine of this process."""
+    def build_spec(self, **changes: str) -> ServerSpec:
+        """Return the spec of the server on the machine of this process, with changes of its environment."""
         words = [sys.executable if word == PYTHON else word for word in self.command]
         return ServerSpec(
-            name=f"{self.name} {index}",
+            name=self.name,
             command=lambda port: [word.replace(PORT, str(port)) for word in words],
             environment=copy_environment(**self.changes, **changes),
             logs=Path(self.logs),
@@ -88,23 +74,41 @@ class Order:
         )
 
 
-@dataclass(frozen=True)
-class Places:
-    """Where the servers are, as the cluster says.
+def read_orders(folder: Path) -> list[Order]:
+    """Return what the rank of a folder wants, one order for each server; nothing if it has not asked yet."""
+    try:
+        found = json.loads((folder / WANTED).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return []
+    return [Order(**{**values, "command": tuple(values["command"])}) for values in found]
 
-    Args:
-        count: of the servers.
-        shared: whether one may be on another machine, so that weights must be on storage that all machines share.
-        number: of the order that they follow; empty before the first.
-        urls: an address for each; empty while it is being started.
-        error: why one cannot be started; empty if none.
+
+@dataclass(frozen=True)
+class Place:
+    """A server, as the cluster sees it: the order that it follows, its address once it answers, or what has failed.
+
+    `gone` says that the cluster does not bring it back.
     """
 
-    count: int
-    shared: bool
     number: str = ""
-    urls: tuple[str, ...] = ()
+    url: str = ""
     error: str = ""
+    gone: bool = False
+
+
+@dataclass(frozen=True)
+class Places:
+    """All servers of a run, as the cluster sees them.
+
+    Args:
+        shared: whether one may be on another machine, so that weights must be on storage that all machines share.
+        failures: how often each may be started again.
+        servers: in order.
+    """
+
+    shared: bool
+    failures: int
+    servers: tuple[Place, ...]
 
     def write(self, folder: Path) -> None:
         """Write them for the rank of this folder."""
@@ -114,91 +118,88 @@ class Places:
     def read(cls, folder: Path) -> Places:
         """Return the latest ones."""
         values = json.loads((folder / SERVERS).read_text(encoding="utf-8"))
-        return cls(**{**values, "urls": tuple(values["urls"])})
+        return cls(**{**values, "servers": tuple(Place(**each) for each in values["servers"])})
 
 
 class PlacedServers:
-    """The servers of a run on a cluster. Their key is in the environment variable `KEY_VARIABLE`.
+    """The servers of a run on a cluster, which rank 0 starts. Their key is in QED_SERVER_KEY.
 
     Args:
         folder: through which the cluster is asked.
-        seconds: until a server must answer.
     """
 
-    def __init__(self, folder: Path, seconds: float = START_SECONDS) -> None:
-        self.folder, self.seconds = folder, seconds
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         places = Places.read(folder)
-        self.count, self.shared = places.count, places.shared
+        self.count, self.shared, self.failures = len(places.servers), places.shared, places.failures
+        self.restarts = [0] * self.count
+        self._orders: list[Order] = []
 
-    def read_urls(self) -> list[str]:
-        """Return the present addresses; empty ones are of servers that are being started."""
-        return list(Places.read(self.folder).urls)
-
-    def start(self, spec: ServerSpec) -> list[str]:
-        """Start all servers, those of an earlier call again, and return their addresses; for rank 0 alone.
+    def start(self, specs: Sequence[ServerSpec]) -> list[str]:
+        """Start all servers, those of an earlier run of the learners again, and return their addresses.
 
         Args:
-            spec: of each server, with folders that all machines see.
+            specs: one for each, with folders that all machines see.
 
         Raises:
             QedError: one does not start, or not in time.
         """
-        order = Order.make(spec)
-        write_whole(self.folder / WANTED, json.dumps(asdict(order)).encode())
+        self._orders = [Order.make(spec) for spec in specs]
+        self._write_orders()
+        return [self._wait(index) for index in range(self.count)]
 
-        def find() -> list[str] | None:
-            places = Places.read(self.folder)
-            ready = places.number == order.number and places.urls and all(places.urls)
-            return list(places.urls) if ready else None
-
-        return self._wait(find, f"The {self.count} servers on the cluster", order.number)
-
-    def restart(self, index: int, lost: str = "") -> str:
-        """Return the address of a server that was lost once it answers again, there or elsewhere.
-
-        The cluster notices by itself that a server has died or hangs, and starts it again.
+    def restart(self, index: int, spec: ServerSpec) -> str:
+        """Start a server that was lost again, there or elsewhere, and return its address.
 
         Args:
             index: of the server.
-            lost: its address before, for the message.
+            spec: may serve another folder than before.
 
         Raises:
-            QedError: it was lost too often, or does not answer in time.
+            QedError: it was lost more often than `cluster.max_failures`, or does not start.
         """
+        self.restarts[index] += 1
+        if self.restarts[index] > self.failures:
+            raise QedError(
+                f"{spec.name} was lost {self.restarts[index]} times, and cluster.max_failures is {self.failures}. Its "
+                f"logs are in {spec.logs}; the run resumes from its last checkpoint with --resume."
+            )
+        _pause(min(LONGEST_PAUSE, 2.0 ** (self.restarts[index] - 1)) if self.restarts[index] > 1 else 0.0)
+        self._orders[index] = Order.make(spec)
+        self._write_orders()
+        return self._wait(index)
 
-        def find() -> str | None:
-            urls = Places.read(self.folder).urls
-            url = urls[index] if urls else ""
-            return url if url and answers(url) else None
+    def _write_orders(self) -> None:
+        write_whole(self.folder / WANTED, json.dumps([asdict(order) for order in self._orders]).encode())
 
-        return self._wait(find, f"Server {index} on the cluster ({lost or 'lost'})")
-
-    def _wait(self, find: Callable[[], Found | None], name: str, number: str = "") -> Found:
-        """Wait until something is found, or an error is reported: of the order of this number, if one is given."""
-        end = time.monotonic() + self.seconds
+    def _wait(self, index: int) -> str:
+        """Return the address of a server once it follows its order."""
+        order = self._orders[index]
+        end = time.monotonic() + order.seconds + SLACK
         while time.monotonic() < end:
-            places = Places.read(self.folder)
-            if places.error and number in ("", places.number):
-                raise QedError(f"{name}: {places.error}")
-            if (found := find()) is not None:
-                return found
-            check_signals("servers")  # a model may take longer to load than the watchdog waits
-            time.sleep(LOOK)
-        raise QedError(f"{name}: no answer within {self.seconds:g} s. Their logs say more.")
+            place = Places.read(self.folder).servers[index]
+            if place.error and (place.gone or place.number == order.number):
+                raise QedError(f"{order.name} on the cluster has failed. {place.error}")
+            if place.url and place.number == order.number:
+                return place.url
+            _pause(LOOK)
+        raise QedError(
+            f"{order.name} on the cluster is not ready after {order.seconds:g} s. `ray status` says whether there is "
+            f"room for it; its logs are in {order.logs}."
+        )
+
+
+def _pause(seconds: float) -> None:
+    """Wait, and obey signals; waiting for a server is progress, because it has a deadline of its own."""
+    end = time.monotonic() + seconds
+    while True:
+        check_signals("servers")
+        if (left := end - time.monotonic()) <= 0:
+            return
+        time.sleep(min(LOOK, left))
 
 
 def find_placed_servers() -> PlacedServers | None:
     """Return the servers that a cluster has placed for this process; None if there are none."""
     folder = os.environ.get(FOLDER)
     return PlacedServers(Path(folder)) if folder else None
-
-
-def answers(url: str, seconds: float = HEALTH_SECONDS) -> bool:
-    """Return whether a server says that it is healthy."""
-    client = HttpClient(url, KEY_VARIABLE)
-    try:
-        return client.request("GET", "/health", seconds=seconds).status == 200
-    except RequestError:
-        return False
-    finally:
-        client.close()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 from qed.errors import QedError
 from qed.guards.signals import check_signals
@@ -118,8 +119,11 @@ class ServerProcess:
                         self._kill()
                         raise
 
-    def restart(self) -> None:
+    def restart(self, worked: bool = False) -> None:
         """End what is left of the server and start it again, after a pause that doubles with each restart in a row.
+
+        Args:
+            worked: whether it did its work since it was started, so that the row ends.
 
         Raises:
             ServerError: it was started `MOST_RESTARTS` times in a row already, or see `start`.
@@ -127,7 +131,7 @@ class ServerProcess:
         with self._lock:
             tail = self.read_tail()
             self._kill()
-            if time.monotonic() - self._began > STEADY_SECONDS:
+            if worked or time.monotonic() - self._began > STEADY_SECONDS:
                 self._in_a_row = 0
             if self._in_a_row >= MOST_RESTARTS:
                 raise ServerError(
@@ -218,9 +222,9 @@ class ServerProcess:
 
     def _launch(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        self.log = _open_log(self.spec.logs, self.spec.name)
         command = supervisor.build_command(os.getpid(), GRACE, list(self.spec.command(port)))
-        with self.log.open("wb") as log:
+        with _open_log(self.spec.logs, self.spec.name) as log:
+            self.log = Path(log.name)
             self.process = subprocess.Popen(
                 command,
                 env=dict(self.spec.environment),
@@ -275,14 +279,18 @@ class ServerProcess:
         self.process.wait()
 
 
-def _open_log(folder: Path, name: str) -> Path:
-    """Return the path of the next log of a server, of which the newest few are kept."""
+def _open_log(folder: Path, name: str) -> IO[bytes]:
+    """Open the next log of a server, of which the newest few are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = name.replace(" ", "_").replace("/", "_")
-    numbers = sorted(int(path.stem.rsplit(".", 1)[1]) for path in folder.glob(f"{stem}.[0-9]*.log"))
+    while True:
+        numbers = sorted(int(path.stem.rsplit(".", 1)[1]) for path in folder.glob(f"{stem}.[0-9]*.log"))
+        with suppress(FileExistsError):  # a server of another process has taken it
+            log = (folder / f"{stem}.{numbers[-1] + 1 if numbers else 1}.log").open("xb")
+            break
     for number in numbers[: -LOGS_KEPT + 1]:
         (folder / f"{stem}.{number}.log").unlink(missing_ok=True)
-    return folder / f"{stem}.{numbers[-1] + 1 if numbers else 1}.log"
+    return log
 
 
 @contextmanager

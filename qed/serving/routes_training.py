@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
@@ -55,7 +56,11 @@ def _read_batch(fields: Fields) -> Batch:
 
 
 def _read_sampling(fields: Fields) -> Sampling:
+    if not isinstance(fields.find("sampling"), dict):
+        raise fields.refuse("sampling", "must be an object with the sampling parameters")
     inner = Fields(fields.find("sampling"))
+    if unknown := set(inner.body) - {field.name for field in dataclasses.fields(Sampling)}:
+        raise Refused(400, f"sampling has no field {min(unknown)}: client and server differ in version.", "sampling")
     temperature = inner.read_number("temperature", 1.0, lambda value: value >= 0, "that is not negative")
     most = inner.read_integer("max_tokens", 1, 1, INT64 - 1)
     return Sampling(

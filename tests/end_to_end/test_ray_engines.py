@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from qed.errors import QedError
 from qed.net.client import HttpClient, RequestError
 from qed.sampling.server.dialect import KEY_VARIABLE
-from qed.serving import processes
 from qed.serving.placed import PlacedServers
 from qed.serving.processes import ServerSpec, copy_environment
 
@@ -72,10 +72,10 @@ def start(tmp_path: Path, count: int, failures: int) -> tuple[Any, PlacedServers
     from qed.cluster.ray_control import Job  # noqa: PLC0415
     from qed.cluster.ray_engines import Relay, start_hosts  # noqa: PLC0415 -- needs ray
 
-    job = Job((), "run", str(tmp_path), {KEY_VARIABLE: KEY, "QED_FROM_THE_COMMAND": "1"}, failures)
+    job = Job((), "run", str(tmp_path), {KEY_VARIABLE: KEY}, failures)
     hosts = start_hosts(Engines(count, {"CPU": 1.0}, True), job)
     relay = Relay(hosts, tmp_path / "mail", True, failures)
-    return relay, PlacedServers(tmp_path / "mail", PATIENCE), hosts
+    return relay, PlacedServers(tmp_path / "mail"), hosts
 
 
 @pytest.fixture
@@ -97,11 +97,14 @@ def ask(url: str) -> list[Any] | None:
         client.close()
 
 
-def serve(relay: Any, servers: PlacedServers, spec: ServerSpec, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Start the servers, with the worker's ticks in the place of the rank's waiting."""
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, KEY)
+
+
+def relay_while_waiting(relay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put the worker's ticks in the place of the rank's waiting."""
     monkeypatch.setattr("qed.serving.placed.check_signals", lambda _: relay.tick())
-    return servers.start(spec)
 
 
 def is_gone(process: int) -> bool | None:
@@ -113,37 +116,33 @@ def is_gone(process: int) -> bool | None:
 
 
 @pytest.mark.usefixtures("cluster")
-def test_servers_are_found_killed_and_come_back(
+def test_servers_are_started_lost_and_started_again(
     tmp_path: Path, spec: ServerSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay, servers, hosts = start(tmp_path, 2, 1)
-    urls = serve(relay, servers, spec, monkeypatch)
+    relay_while_waiting(relay, monkeypatch)
+    urls = servers.start([spec, spec])
     first = [wait_for(lambda url=url: ask(url)) for url in urls]  # type: ignore[misc]
     assert first[0][2:] == first[1][2:] == [KEY, "more"]
     assert first[0][0] != first[1][0]
 
-    # A server that dies is started again behind the same gate.
+    # A server that has died is started again behind the same gate, and the other one stays.
     os.kill(first[0][0], signal.SIGKILL)
     assert wait_for(lambda: is_gone(first[0][0]))
-    url = servers.restart(0, urls[0])
-    assert url == urls[0]
-    second = wait_for(lambda: ask(url))
+    assert servers.restart(0, spec) == urls[0]
+    second = wait_for(lambda: ask(urls[0]))
     assert second[0] != first[0][0]
+    assert ask(urls[1]) == first[1]
 
-    # An actor that is lost comes back elsewhere, and its server has ended with it.
+    # An actor that is lost takes its server with it, and comes back behind another gate.
     ray.kill(hosts[1], no_restart=False)
     assert wait_for(lambda: is_gone(first[1][0]))
-
-    def find_another() -> str | None:
-        relay.tick()
-        found = servers.read_urls()[1]
-        return found if found and found != urls[1] else None
-
-    moved = wait_for(find_another)
+    moved = servers.restart(1, spec)
+    assert moved != urls[1]
     assert wait_for(lambda: ask(moved))[0] != first[1][0]
 
-    # A fresh order, as of learners that have started again, starts fresh servers.
-    again = serve(relay, servers, spec, monkeypatch)
+    # Learners that have started again find no server of the earlier attempt.
+    again = PlacedServers(tmp_path / "mail").start([spec, spec])
     third = [wait_for(lambda url=url: ask(url)) for url in again]  # type: ignore[misc]
     assert is_gone(second[0])
     for host in hosts:
@@ -157,10 +156,13 @@ def test_a_server_that_is_lost_too_often_or_never_starts_is_an_error(
     tmp_path: Path, spec: ServerSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay, servers, hosts = start(tmp_path, 1, 0)
+    relay_while_waiting(relay, monkeypatch)
     broken = ServerSpec("server", lambda port: [sys.executable, "-c", "1/0"], spec.environment, spec.logs)
-    with pytest.raises(processes.QedError, match=r"(?s)on node .*ended with code 1.*ZeroDivisionError"):
-        serve(relay, servers, broken, monkeypatch)
-    assert len(serve(relay, servers, spec, monkeypatch)) == 1, "another order is followed"
+    with pytest.raises(QedError, match=r"(?s)On node .*ended with code 1.*ZeroDivisionError"):
+        servers.start([broken])
+    servers.start([spec])  # an earlier error is not one of this order
+    with pytest.raises(QedError, match=r"cluster\.max_failures is 0"):
+        servers.restart(0, spec)
     ray.kill(hosts[0])
-    with pytest.raises(processes.QedError, match="server 0 was lost more than 0 times"):
-        wait_for(lambda: servers.restart(0) if not relay.tick() and not servers.read_urls()[0] else None)
+    with pytest.raises(QedError, match="It was lost more than 0 times"):
+        PlacedServers(tmp_path / "mail").start([spec])

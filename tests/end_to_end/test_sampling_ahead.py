@@ -19,8 +19,15 @@ from qed.runs.run import read_lines
 from qed.types import Groups
 
 STEPS = 6
+LEARNED = ("train/", "optim/", "correction/", "rollout/", "reward/", "length/", "policy/", "clip/")
 STOPPED = ("rollout:1", "rollout:35", "wait:1", "update:1", "update:3", "evaluate:1", "save:2")
 SAMPLER = ("--sampling.sampler", Path(apart.__file__))
+EVEN = """from qed import Grade
+
+def reward(rollout):
+    even = sum(rollout.output) % 2 == 0
+    return Grade(float(even), even, True, None)
+"""
 GRPO = ("grpo", *ONLINE, *SAMPLER)
 DAPO = ("dapo", *ONLINE, *SAMPLER, "--sampling.group_size", 2, "--algorithm.max_rounds", 3)
 
@@ -169,3 +176,41 @@ def test_the_phase_after_sft_samples_ahead(
     outcome = qed(*arguments, "--out", tmp_path / "run")
     assert outcome.code == 0, outcome.err
     assert read_versions(tmp_path / "run") == [{2}, {2}, {2}, {3}]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("point", ["rollout:30", "evaluate:3", "update:4"])
+def test_a_reward_of_the_users_own_grades_in_the_thread(qed: Callable[..., Any], tmp_path: Path, point: str) -> None:
+    reward = tmp_path / "even.py"
+    reward.write_text(EVEN, encoding="utf-8")
+    own = (*GRPO, "--reward", reward, "--evaluation.every", 1)
+    arguments = command(tmp_path, 2, *own)
+    made = qed(*arguments, "--out", tmp_path / "whole")
+    assert made.code == 0, made.err
+    name, number = point.split(":")
+    code, said = forked([*arguments, "--out", tmp_path / "part"], tmp_path / "log", f"{name}:sigterm:{number}")
+    assert code == 128 + signal.SIGTERM, said
+    code, said = forked([*arguments, "--out", tmp_path / "part", "--resume"], tmp_path / "log")
+    assert code == 0, said
+    assert_same(tmp_path / "whole", tmp_path / "part")
+
+
+@pytest.mark.faults
+def test_a_server_of_its_own_samples_the_same(trained: Callable[..., Path], tmp_path: Path) -> None:
+    """The native server, which a run starts, gives the run of a sampler in the process; also where it is cut."""
+    native = ("grpo", *ONLINE)
+    whole = trained("whole", 2, *native)
+    apart = trained("apart", 2, *GRPO)
+    for one, other in zip(read_steps(whole), read_steps(apart), strict=True):
+        assert one == other
+    assert_same(whole, trained(cut(whole, 3, tmp_path / "part").name, 2, *native, "--resume"))
+    arguments = [*command(tmp_path, 2, *native), "--out", tmp_path / "stopped"]
+    code, said = forked(arguments, tmp_path / "log", "wait:sigterm:2")
+    assert code == 128 + signal.SIGTERM, said
+    assert_same(whole, trained("stopped", 2, *native, "--resume"))
+
+
+def read_steps(run: Path) -> list[dict[str, Any]]:
+    """The metrics of the steps that do not depend on where answers are sampled."""
+    rows = read_lines(run / "metrics.jsonl")
+    return [{name: row[name] for name in row if name.startswith(LEARNED)} for row in rows if "train/loss" in row]

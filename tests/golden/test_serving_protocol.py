@@ -473,7 +473,9 @@ def test_bodies_are_checked(url: str) -> None:
     assert ask(url, "/v1/completions", method="GET")[0] == 405
 
 
-def test_long_bodies_and_prompts_are_refused_at_once(url: str) -> None:
+def test_long_bodies_and_prompts_are_refused_at_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert complete(url, prompt="a" * 11_000_000)[0] == 413
+    monkeypatch.setattr(bodies, "DRAIN_SECONDS", 0.1)
     status, reply = complete(url, prompt="ab " * 3_000_000)
     assert status == 400
     assert "the model's window has 64" in reply["error"]["message"]
@@ -505,6 +507,22 @@ def test_half_a_request_is_dropped(url: str, monkeypatch: pytest.MonkeyPatch) ->
         raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{")
         assert b"408" in raw.recv(1000).split(b"\r\n")[0]
     assert complete(url)[0] == 200
+
+
+def test_a_client_that_does_not_read_is_dropped(served: Served, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "READ_SECONDS", 0.3)
+    body = json.dumps({**BATCH, "prompts": [[5]], "seeds": [[1] * 60_000]}).encode()
+    with socket.socket() as raw:
+        # A small window: the server cannot leave the reply to the operating system.
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.settimeout(30)
+        place = urlsplit(url)
+        raw.connect((place.hostname, place.port))
+        head = f"POST /qed/batch HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n"
+        raw.sendall(head.encode() + body)
+        wait_until(lambda: len(served.server.server_state.connections) == 1)
+        assert complete(url)[0] == 200
+        wait_until(lambda: len(served.server.server_state.connections) == 0)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -594,7 +612,14 @@ def test_a_batch_comes_back_as_completions(url: str) -> None:
         "version": 0,
         "completions": [[completion, {**completion, "tokens": [2]}], [{**completion, "tokens": [3]}]],
     }
-    for change in ({"seeds": [[1]]}, {"prompts": [[], [1]]}, {"sampling": {"max_tokens": 0}}, {"prefix_lengths": [1]}):
+    for change in (
+        {"seeds": [[1]]},
+        {"prompts": [[], [1]]},
+        {"sampling": None},
+        {"sampling": {"max_tokens": 0}},
+        {"sampling": {"max_tokens": 1, "typical_p": 0.5}},
+        {"prefix_lengths": [1]},
+    ):
         assert ask(url, "/qed/batch", {**BATCH, **change})[0] == 400
     scored = ask(url, "/qed/score", {"prompts": [[1]], "outputs": [[2, 3]], "temperature": 0.7})
     assert scored == (200, {"version": 0, "logps": [[-1.0, -2.0]]})

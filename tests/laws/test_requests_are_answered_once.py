@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from qed.errors import Interrupted, QedError
 from qed.net.deadlines import CancelScope
-from qed.sampling.server import balance
+from qed.sampling.server import balance, calls
 from qed.sampling.server.balance import Balancer, Hooks
 from qed.sampling.server.dialect import AskAgain, ServerLost
 
@@ -29,7 +29,7 @@ PLANS = st.lists(st.sampled_from(["ok", "ok", *FAILURES]), max_size=8)
 
 @pytest.fixture(autouse=True)
 def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(balance, "POLL", 0.001)
+    monkeypatch.setattr(calls, "POLL", 0.001)
     monkeypatch.setattr(balance, "FIRST_WAIT", 0.001)
     monkeypatch.setattr(balance, "LONGEST_WAIT", 0.002)
 

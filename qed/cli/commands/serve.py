@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qed.cli.commands.base import Parser
 from qed.cli.commands.policy_options import resolve_policy_settings
 from qed.cli.evaluation_file import read_options
+from qed.cli.serve_vllm import add_vllm_options, install, serve_vllm
 from qed.config.layers import SUFFIXES
 from qed.errors import UsageError
 from qed.runs.choose import LAST, is_run
@@ -31,7 +32,9 @@ EPILOG = """examples:
   qed serve runs/first
   qed serve Qwen/Qwen2.5-0.5B-Instruct --port 8000 --precision bfloat16
   QED_SERVE_TOKEN=… qed serve runs/first --host 0.0.0.0 --port 8000
-  qed serve serve.yaml"""
+  qed serve serve.yaml
+  qed serve --install vllm
+  qed serve runs/first --engine vllm"""
 ENGINES = ("native", "vllm")
 TOKEN = "QED_SERVE_TOKEN"  # environment variable
 # Options that are settings of a run, with the name of the setting.
@@ -56,13 +59,17 @@ def run(arguments: Sequence[str]) -> int:
         # What the command line gives comes later and counts.
         args = parser.parse([*read_options(source, parser, PASSED, args.allow_user_code), *arguments])
         source = None
+    if args.install:
+        return install(args)
     if (source is None) == (args.model is None):
         raise UsageError(
             "qed serve needs a model: a run's folder, a model's folder or name, or a YAML file with model."
         )
     args.model = args.model if source is None else source
     if args.engine == "vllm":
-        raise UsageError("qed serve --engine vllm is not available. Leave --engine out for qed's own engine.")
+        return serve_vllm(args, choose_name(args), format_curl)
+    if args.devices:
+        raise UsageError("qed serve computes on one device: name it with --device. --devices is for --engine vllm.")
     return _serve_native(args)
 
 
@@ -92,11 +99,13 @@ def _build_parser() -> Parser:
     add("--max-body-mb", type=float, default=10.0, metavar="MB", help="longest body of a request (default: 10)")
     add("--allow-user-code", action="store_true", help="allow the run's settings to name code outside of qed")
     add("--json", action="store_true", help="print one line of JSON with url, model and pid once the server answers")
+    add_vllm_options(parser)
     return parser
 
 
 def _serve_native(args: argparse.Namespace) -> int:
     from qed.console.live import Console
+    from qed.data.splits import load_prompt
     from qed.models.load import load_tokenizer
     from qed.serving.server import run_server
 
@@ -105,7 +114,10 @@ def _serve_native(args: argparse.Namespace) -> int:
     tokenizer, _ = load_tokenizer(settings.model.name)
     console = Console(args.json)
     console.say(f"Loading {shown} …")
-    source = build_source(settings, bool(tokenizer.chat_template))
+    prompt = load_prompt(settings.data)
+    # As training does: `load_policy`.
+    tokenizer.chat_template = getattr(prompt, "chat_template", tokenizer.chat_template)
+    source = build_source(settings, prompt.CHAT)
     return run_server(source, tokenizer, options, console.say, _choose_report(args.json, console.say, options))
 
 
@@ -129,8 +141,7 @@ def _read_options(args: argparse.Namespace) -> ServerOptions:
     token = args.token or os.environ.pop(TOKEN, "")
     if not 0 < args.max_body_mb <= 10_000:
         raise UsageError("qed serve: --max-body-mb must be above 0 and at most 10000.")
-    folder = Path(args.model)
-    name = args.name or (folder.resolve().name if is_run(folder) else args.model)
+    name = choose_name(args)
     return ServerOptions(
         host=args.host,
         port=args.port,
@@ -139,6 +150,12 @@ def _read_options(args: argparse.Namespace) -> ServerOptions:
         others=() if name == args.model else (args.model,),
         body_limit=int(args.max_body_mb * 1e6),
     )
+
+
+def choose_name(args: argparse.Namespace) -> str:
+    """Return the model's name for clients."""
+    folder = Path(args.model)
+    return str(args.name or (folder.resolve().name if is_run(folder) else args.model))
 
 
 def _choose_report(as_json: bool, say: Callable[[str], None], options: ServerOptions) -> Callable[[Ready], None]:

@@ -83,11 +83,12 @@ class DecodingBatch:
         """Compute how many sequences of so many tokens fit into `MEMORY_SHARE` of the memory; at least 1."""
         return max(1, int(self.available * MEMORY_SHARE / (columns * self.token_bytes)))
 
-    def schedule(self, answers: Mapping[SequenceId, Answer]) -> None:
+    def schedule(self, answers: Mapping[SequenceId, Answer], padding: float = math.inf) -> None:
         """Prefill new sequences, sample their first tokens, and pack them with the unfinished ones.
 
         Args:
             answers: by id; those of one prompt follow each other, and have the same first number in their id.
+            padding: see `chunk_prompts`.
         """
         self.answers |= answers
         ids = list(answers)
@@ -95,7 +96,7 @@ class DecodingBatch:
         if self.running is not None:
             unfinished = (~self.running.finished).nonzero().flatten()
             parts.append((self.running, unfinished, unfinished))
-        for chunk in chunk_prompts(ids, {index: answer.prompt for (index, _), answer in answers.items()}):
+        for chunk in chunk_prompts(ids, {index: answer.prompt for (index, _), answer in answers.items()}, padding):
             sequences, cache_rows, first_scores = self._prefill(chunk)
             parts.append((sequences, torch.arange(len(sequences), device=self.device), cache_rows))
             scores.append(first_scores)

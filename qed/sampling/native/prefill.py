@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,17 +15,23 @@ from qed.sampling.native.sequences import SequenceId
 PREFILL_TOKENS = 8192  # of one forward pass, padding included; the same bound as vLLM's default
 
 
-def chunk_prompts(ids: Sequence[SequenceId], prompts: Mapping[int, Sequence[int]]) -> Iterator[list[SequenceId]]:
-    """Yield the sequences in chunks whose prompts are computed together; a prompt above the bound is its own chunk."""
+def chunk_prompts(
+    ids: Sequence[SequenceId], prompts: Mapping[int, Sequence[int]], padding: float = math.inf
+) -> Iterator[list[SequenceId]]:
+    """Yield the sequences in chunks whose prompts are computed together; a prompt above the bound is its own chunk.
+
+    A chunk has at most `padding` times as many tokens as its prompts.
+    """
     chunk: list[SequenceId] = []
-    prompt, count, longest = -1, 0, 0
+    prompt, count, longest, tokens = -1, 0, 0, 0
     for sequence in ids:
         if sequence[0] != prompt:
             prompt, length = sequence[0], len(prompts[sequence[0]])
-            if chunk and (count + 1) * max(longest, length) > PREFILL_TOKENS:
+            padded = (count + 1) * max(longest, length)
+            if chunk and padded > min(PREFILL_TOKENS, padding * (tokens + length)):
                 yield chunk
-                chunk, count, longest = [], 0, 0
-            count, longest = count + 1, max(longest, length)
+                chunk, count, longest, tokens = [], 0, 0, 0
+            count, longest, tokens = count + 1, max(longest, length), tokens + length
         chunk.append(sequence)
     if chunk:
         yield chunk

@@ -21,7 +21,7 @@ from qed.sampling.base import Sampling
 from qed.sampling.hf import find_stop_ids
 from qed.types import Completion
 
-KEY_VARIABLE = "QED_SERVER_KEY"  # environment variable with the key of the servers that a run samples from
+KEY_VARIABLE = "QED_SERVE_TOKEN"  # environment variable with the key of the servers that a run samples from
 CONTROL = 60.0  # seconds for a request that changes a server's state and computes nothing
 LOADING = 1800.0  # seconds to load weights
 SETTLE = 1.0  # seconds in which replies that a paused server has sent arrive

@@ -81,6 +81,10 @@ class ServerSampler:
         """How many requests were asked again (`asked_again`) and servers lost (`servers_lost`)."""
         return self._balancer.counts
 
+    def count_finished(self, index: int) -> int:
+        """Return how many requests the server in a place has answered, over its restarts."""
+        return self._balancer.slots[index].finished
+
     @property
     def exact_logps(self) -> bool:
         """Return whether all servers say that their log-probs are the learner's, and compute in its precision."""
@@ -206,8 +210,8 @@ class ServerSampler:
         rows = server.complete(job, on_progress, scope)
         if least is not None:
             versions = {completion.version for row in rows for completion in row}
-            if any(version is not None and version < least for version in versions):
-                raise ServerLost(f"{server.url} has weights of an older version than {least}", "stale")
+            if any(version is None or version < least for version in versions):
+                raise ServerLost(f"{server.url} sampled with another version of the weights than {least}", "stale")
         return rows
 
     def _report_lost(self, server: Server) -> None:

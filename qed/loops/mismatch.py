@@ -1,0 +1,84 @@
+"""Measures of every step: how far a sampler's log-probs are from the learner's, and how old its weights were."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+import torch
+
+from qed.rollout.ahead import measure_staleness
+from qed.rollout.stages import flatten
+from qed.sampling.base import Sampler, has_exact_logps, is_remote
+from qed.training.batch import collate, split_rows
+from qed.training.learner import Learner
+from qed.types import Groups, Rollout
+
+# Answers that the learner scores for the measure alone, where the step needs no old log-probs: about 1 % of its time.
+ANSWERS = 4
+RARE = 0.99  # the quantile of the gap that is told besides mean and maximum
+
+
+def measure_sampler(learner: Learner, sampler: Sampler, groups: Groups, step: int) -> dict[str, float]:
+    """Return the metrics of a step's sampler, before its update; all ranks must ask.
+
+    Args:
+        learner: with the weights from before the update.
+        sampler: of the step. One of this process with exact log-probs has no metrics.
+        groups: of the step, scored.
+        step: its number.
+    """
+    remote = is_remote(sampler)
+    if not remote and has_exact_logps(sampler):
+        return {}
+    answers = [rollout for rollout in flatten(groups) if rollout.source == "policy"]
+    figures = _measure_gap(learner, answers, remote)
+    versions = [rollout.version for rollout in answers]
+    if remote and versions:
+        figures |= {"rollout/version_min": min(versions), "rollout/version_max": max(versions)}
+        figures |= measure_staleness(groups, step - 1)
+    return figures
+
+
+def read_figures(sampler: Sampler) -> dict[str, float]:
+    """Return what a sampler on servers tells of a step: the seconds of the update, and what was lost on the way."""
+    figures = dict(getattr(getattr(sampler, "sync", None), "figures", {}))
+    counts = getattr(sampler, "counts", None)
+    if counts is not None:
+        figures |= {f"sampler/{name}": counts.pop(name, 0) for name in ("asked_again", "servers_lost")}
+    return figures
+
+
+def rest_servers(sampler: Sampler) -> None:
+    """Let servers on the learner's device sleep while it updates; the next update of their weights wakes them."""
+    sync = getattr(sampler, "sync", None)
+    if sync is not None:
+        sync.rest()
+
+
+def _measure_gap(learner: Learner, answers: Sequence[Rollout], remote: bool) -> dict[str, float]:
+    """Measure |sampler - learner| of the log-probs of sampled tokens, in nats."""
+    scored = [(rollout, rollout.old_logps) for rollout in answers if rollout.old_logps is not None]
+    if not scored and remote:
+        some = answers[:: max(1, len(answers) // ANSWERS)][:ANSWERS]
+        scored = list(zip(some, _score(learner, some), strict=True))
+    gaps = sorted(
+        abs(sampled - own)
+        for rollout, logps in scored
+        for sampled, own, mine in zip(rollout.logps, logps, rollout.on_policy, strict=True)
+        if mine and math.isfinite(sampled - own)
+    )
+    if not gaps:
+        return {}
+    rare = gaps[math.ceil(RARE * len(gaps)) - 1]
+    return {"sampler/logp_gap_mean": fmean(gaps), "sampler/logp_gap_p99": rare, "sampler/logp_gap_max": gaps[-1]}
+
+
+def _score(learner: Learner, rollouts: Sequence[Rollout]) -> list[Sequence[float]]:
+    """Compute the learner's log-probs of the outputs, which change nothing in the step."""
+    if not rollouts:
+        return []
+    dtype = torch.float64 if learner.parameters[0].dtype == torch.float64 else torch.float32
+    logps, _ = learner.forward_logps(learner.model, collate(rollouts, dtype=dtype).to(learner.device))
+    return list(split_rows(logps, rollouts))

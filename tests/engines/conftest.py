@@ -1,0 +1,63 @@
+"""The engines of the contract suite: qed's own server, stand-ins that speak SGLang and vLLM, and a real vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from engine_models import Models, make_models
+from running import Engine, start_native
+from stand_in import StandIn
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """The models that all engines serve."""
+    return make_models(tmp_path_factory.mktemp("engine-models"))
+
+
+@pytest.fixture(scope="module")
+def native(models: Models) -> Iterator[Engine]:
+    """qed's own server, in processes of its own; once it has adapters it takes no complete weights any more."""
+    with start_native(models) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def vllm(models: Models) -> Iterator[Engine]:
+    """A real vLLM on this machine, installed on request."""
+    real: Any = pytest.importorskip("real_vllm")
+    with real.start(models) as url:
+        yield Engine("vllm", url, models, 1e-3)
+
+
+@pytest.fixture(scope="session")
+def _stand_ins(models: Models) -> Iterator[dict[str, StandIn]]:
+    servers = {dialect: StandIn(dialect, models) for dialect in ("vllm", "sglang")}
+    with servers["vllm"].run(), servers["sglang"].run():
+        yield servers
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("native", marks=pytest.mark.xdist_group("engines")),
+        pytest.param("sglang", marks=pytest.mark.xdist_group("engines")),
+        pytest.param("spoken vllm", marks=pytest.mark.xdist_group("engines")),
+        pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.xdist_group("vllm")]),
+    ]
+)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Each engine in turn, with its first weights."""
+    found: Engine
+    if request.param in ("native", "vllm"):
+        found = request.getfixturevalue(request.param)
+    else:
+        dialect = request.param.removeprefix("spoken ")
+        server = request.getfixturevalue("_stand_ins")[dialect]
+        server.on_token, server.stale = (lambda: None), False
+        found = Engine(dialect, server.url, server.models, 2e-5, server)
+    found.reset()
+    yield found
+    for sampler in found.samplers:
+        sampler.close()
