@@ -180,11 +180,7 @@ class ServerSampler:
         """Give the servers new weights through `sync`; without it they keep their own, as in an evaluation."""
         if self.sync is not None:
             self.sync(weights, version)
-            self.require_version(version)
-
-    def require_version(self, version: int) -> None:
-        """Take no answers of older weights from now on."""
-        self.version = version
+            self.version = version
 
     def prepare(self, weights: nn.Module, version: int) -> Callable[[], None]:
         """Copy new weights for the servers, and return what gives them the copy, from any thread."""
