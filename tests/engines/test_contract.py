@@ -283,7 +283,7 @@ def test_answers_of_a_wrong_version_are_not_accepted(engine: Engine) -> None:
     sampler.version = 5
     with pytest.raises(
         QedError,
-        match=r"All servers are lost.*(weights of version (0|None) in place of 5|another version of the weights than 5)",
+        match=r"All servers are lost.*(of version (0|None) in place of 5|another version of the weights than 5)",
     ):
         sampler.generate(PROMPTS, SEEDS, FREE)
     returned = list[str]()
