@@ -42,14 +42,8 @@ class EvaluationServers:
 
     def prepare(self, model: Any, version: int) -> Callable[[], None]:
         """Write weights, and return what loads them, from any thread; all ranks call it."""
-        assert self.servers.sync is not None
-        load = self.servers.sync.prepare(model, version)
-
-        def load_and_note() -> None:
-            load()
-            self.sampler.version = version
-
-        return load_and_note
+        load: Callable[[], None] = self.sampler.prepare(model, version)
+        return load
 
     def close(self) -> None:
         """End all requests and the servers that were started."""

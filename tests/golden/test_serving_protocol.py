@@ -18,7 +18,7 @@ from asking import ask, connect, read_events
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError
 from qed.models.load import build_model
-from qed.serving import bodies, connections
+from qed.serving import bodies, connections, keeper
 from qed.serving.keeper import EngineKeeper
 from qed.serving.messages import (
     AnswerAborted,
@@ -669,6 +669,25 @@ def test_a_dead_engine_is_started_again_with_its_weights_and_pause(tokenizer: An
         source = served.engine.source
         assert (source.weights, source.version, served.engine.paused) == (str(tmp_path), 2, True)
         assert choose(url)["weight_version"] == 2
+
+
+def test_an_engine_that_does_not_start_again_is_given_up(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "FIRST_WAIT", 0.001)
+    with Served(tokenizer).run() as served:
+        engine, built = served.engine, len(served.engines)
+
+        def build(source: ModelSource, on_exit: Callable[[str], None]) -> FakeEngine:
+            served.engines.append(engine)
+            raise ModelError("The weights are gone.")
+
+        served.keeper._build = build  # type: ignore[assignment]
+        served.call(engine.die)
+        wait_until(served.keeper.given_up.is_set)
+        assert len(served.engines) - built == keeper.MOST_STARTS
+        status, reply = ask(served.url, "/health")
+        assert (status, reply["status"]) == (503, "failed")
+        assert "The weights are gone." in reply["reason"]
+        assert complete(served.url)[0] == 503
 
 
 def test_a_batch_that_is_given_up_says_why(served: Served, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
