@@ -130,8 +130,8 @@ def build_command(vllm: Vllm, options: VllmOptions) -> list[str]:
     if options.lora_rank:
         flags |= {"max-lora-rank": choose_lora_rank(options.lora_rank), "max-loras": options.adapters}
     switches = ["--disable-uvicorn-access-log"]
-    # On a CPU vLLM ends with an error when it cuts a prompt of an answer with a seed into chunks (0.32: the generator of
-    # torch has no offset to turn back).
+    # On a CPU vLLM 0.32 dies when it cuts the prompt of an answer with a seed into chunks: torch's generator there has no
+    # offset that could be turned back.
     switches += ["--enforce-eager", "--no-enable-chunked-prefill"] if on_cpu else []
     switches += ["--enable-lora"] if options.lora_rank else []
     switches += ["--enable-sleep-mode"] if options.sleeps and not on_cpu else []
