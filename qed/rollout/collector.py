@@ -54,8 +54,8 @@ class RolloutCollector:
     offset: int = 0
     surplus: list[Group] = field(default_factory=list)
     pool: ReplayBuffer = field(default_factory=ReplayBuffer)
-    ahead: dict[int, CollectedStep] = field(default_factory=dict)
     timer: StageTimer = field(default_factory=StageTimer)
+    ahead: dict[int, CollectedStep] = field(default_factory=dict)
 
     @property
     def position(self) -> int:

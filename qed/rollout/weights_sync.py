@@ -197,6 +197,7 @@ class WeightsSync:
     def _update_all(self, present: Present) -> None:
         """Update all servers side by side, and compare them one by one."""
         began = time.perf_counter()
+        check_signals("sync")
         with self._lock:
             self.present = present
             with ThreadPoolExecutor(len(self.sampler.servers), thread_name_prefix="weights") as pool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -45,7 +46,7 @@ def _describe_model(state: ServerState, name: str) -> dict[str, Any]:
         "object": "model",
         "created": state.created,
         "owned_by": "qed",
-        "root": info.model,
+        "root": str(Path(info.model).resolve()) if Path(info.model).is_dir() else info.model,
         "max_model_len": info.window,
         "qed": {
             "engine": "native",

@@ -259,15 +259,18 @@ def check_server(url: str, options: VllmOptions) -> None:
 
 
 def _check_logps(client: HttpClient, version: str, name: str) -> None:
-    """Sample one token of the likeliest one alone, whose processed log-prob is 0, and whose raw one is not."""
-    body = {"model": name, "prompt": [0], "max_tokens": 1, "top_k": 1, "temperature": 1.0, "seed": 0}
+    """Sample one token of the likeliest one alone, whose processed log-prob is 0, and whose raw one is not.
+
+    Where several are equally likely, as after a token that the model does not know, vLLM leaves all of them.
+    """
+    body = {"model": name, "prompt": [[0], [1], [2]], "max_tokens": 1, "top_k": 1, "temperature": 1.0, "seed": 0}
     reply = client.ask(
         "POST", "/v1/completions", {**body, "logprobs": 0, "return_token_ids": True}, seconds=CHECK_SECONDS
     )
     choice = reply["choices"][0]
     if not isinstance(choice.get("token_ids"), list):
         raise ServerError(f"vLLM {version} at {client.url} returns no token ids, which training needs.")
-    if abs(choice["logprobs"]["token_logprobs"][0]) > CERTAIN:
+    if min(abs(each["logprobs"]["token_logprobs"][0]) for each in reply["choices"]) > CERTAIN:
         raise ServerError(
             f"vLLM {version} at {client.url} reports log-probs before temperature and truncation. It must be started "
             "with --logprobs-mode processed_logprobs."

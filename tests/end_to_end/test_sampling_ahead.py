@@ -3,6 +3,7 @@ that was cut goes on as the one that was not. The sampler is one with weights of
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import threading
@@ -15,6 +16,7 @@ import pytest
 from cutting import ONLINE, SHARED, SMALL, assert_same, by_chance, cut, forked, write_data
 
 from qed.errors import QedError
+from qed.guards.watchdog import list_children
 from qed.runs.run import read_lines
 from qed.types import Groups
 
@@ -208,6 +210,28 @@ def test_a_server_of_its_own_samples_the_same(trained: Callable[..., Path], tmp_
     code, said = forked(arguments, tmp_path / "log", "wait:sigterm:2")
     assert code == 128 + signal.SIGTERM, said
     assert_same(whole, trained("stopped", 2, *native, "--resume"))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("more", [(), ("--model.lora_rank", 4)], ids=["full", "lora"])
+def test_a_killed_server_changes_nothing(
+    trained: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, more: tuple[object, ...]
+) -> None:
+    whole = trained("whole", 2, "grpo", *ONLINE, *more)
+    graded: list[None] = []
+
+    def kill(groups: Groups, grader: Any) -> None:
+        by_chance(groups, grader)
+        graded.append(None)
+        if len(graded) in (2, 5):
+            (server,) = (each for each in list_children() if "-m qed serve" in each["command"].replace("-I ", ""))
+            os.kill(server["process"], signal.SIGKILL)
+
+    monkeypatch.setattr("qed.rollout.collector.grade", kill)
+    again = trained("again", 2, "grpo", *ONLINE, *more)
+    assert [row["event"] for row in read_lines(again / "events.jsonl")].count("server_restarted") == 2
+    assert read_steps(whole) == read_steps(again)
+    assert read_versions(whole) == read_versions(again)
 
 
 def read_steps(run: Path) -> list[dict[str, Any]]:
