@@ -179,10 +179,13 @@ class WeightsSync:
     def _write(self, model: Any, version: int) -> Path:
         """Write the version on the first rank; the others take part in gathering."""
         began = time.perf_counter()
-        files, folder = self.write(model), self.folder
+        files, folder, name = self.write(model), self.folder, f"step_{version:06d}"
+        # Servers may have been started with the very weights that they get first.
+        found = self.parallel.run_on_first(lambda: folder.find(name) if folder and self.version is None else None)
+        if found is not None:
+            return found
         if folder is None:
             files(Path(), self.parallel.rank)
-        name = f"step_{version:06d}"
         path = self.parallel.run_on_first(lambda: folder.write(name, version, self.kind, files) if folder else Path())
         self.figures["sampler/write_seconds"] = time.perf_counter() - began
         return path
@@ -197,13 +200,13 @@ class WeightsSync:
     def _update_all(self, present: Present) -> None:
         """Update all servers side by side, and compare them one by one."""
         began = time.perf_counter()
-        check_signals("sync")
+        check_signals("weights")
         with self._lock:
             self.present = present
             with ThreadPoolExecutor(len(self.sampler.servers), thread_name_prefix="weights") as pool:
                 futures = [pool.submit(self._exchange_or_restart, each, present) for each in self.sampler.servers]
                 while wait(futures, TICK).not_done:
-                    check_signals("sync")  # each request has a deadline of its own
+                    check_signals("weights")  # each request has a deadline of its own
             for future in futures:
                 self._judge(*future.result(), present)
             present.memory.close()
@@ -229,6 +232,7 @@ class WeightsSync:
         waits = self.restart is None or error.kind == "busy"
         end = time.monotonic() + (self.sampler.seconds if waits else 0.0)
         while not _is_alive(server):
+            check_signals("weights", progress=False)
             if time.monotonic() >= end:
                 return self._restart(server, str(error))
             time.sleep(TICK)

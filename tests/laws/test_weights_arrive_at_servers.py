@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import VOCABULARY, make_model
 from transformers import Qwen2ForCausalLM
@@ -277,6 +277,7 @@ def test_a_dead_server_that_is_not_ours_is_named(model: Any, folder: WeightsFold
         build_sync(folder, [server])(model, 1)
 
 
+@settings(max_examples=15)  # each starts a process
 @given(st.integers(1, 4), st.lists(st.integers(0, 30), min_size=1, max_size=6))
 def test_the_newest_versions_are_kept(tmp_path_factory: pytest.TempPathFactory, keep: int, versions: list[int]) -> None:
     folder = WeightsFolder(tmp_path_factory.mktemp("weights"), keep)
