@@ -73,6 +73,7 @@ class WeightsFolder:
 
     def __init__(self, place: Path, keep: int = 2) -> None:
         self.keep = keep
+        self.pinned: set[str] = set()  # the names of versions that are still to be loaded, which stay
         self._made = None if place.exists() else place
         remove_leftovers(place)
         try:
@@ -142,7 +143,8 @@ class WeightsFolder:
 
     def _prune(self, keep: int) -> None:
         for folder in self.list_versions()[: -keep or None]:
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder.name not in self.pinned:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_marker(folder: Path) -> dict[str, Any]:

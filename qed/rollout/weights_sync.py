@@ -120,20 +120,22 @@ class WeightsSync:
     def prepare(self, model: Any, version: int) -> Callable[[], None]:
         """Write the model's weights, and return what loads them into all servers, from any thread.
 
-        All ranks must call it; what it returns is for the first one, and does nothing on the others.
+        All ranks must call it; what it returns does nothing on others than the first.
         """
-        folder = self._write(model, version)
+        path = self._write(model, version)
         with self.parallel.gather_weights(model):
-            present = self._read_learner(model, version, folder) if self.parallel.is_first else None
-            if present is not None:
-                for precision in (torch.float32, torch.bfloat16):  # the rounding, which the model will not tell later
-                    present.memory(self.probe, precision)
-                present.memory.close()
+            present = self._read_learner(model, version, path)
+            for precision in (torch.float32, torch.bfloat16):  # the rounding, which the model will not tell any more
+                present.memory(self.probe, precision)
+        present.memory.close()
+        if self.folder is not None:
+            self.folder.pinned.add(path.name)
 
         def load() -> None:
-            if present is not None:
+            if self.folder is not None:
                 self._update_all(present)
-                self._finish(version)
+                self.folder.pinned.discard(path.name)
+            self._finish(version)
 
         return load
 

@@ -270,6 +270,24 @@ def test_a_dead_server_is_started_again_and_gets_the_weights(model: Any, folder:
     sync(model, 3)
 
 
+def test_weights_that_are_prepared_are_loaded_later_as_they_were(model: Any, folder: WeightsFolder) -> None:
+    """Also where more versions wait than are kept, and the learner has moved on."""
+    server = FakeServer()
+    sync = build_sync(folder, [server])
+    loads, weights = [], []
+    for version in range(1, 6):
+        change(model, 1e-2)
+        weights.append({name: weight.clone() for name, weight in model.state_dict().items()})
+        loads.append(sync.prepare(model, version))
+    assert len(folder.list_versions()) == 5
+    for version, (load, expected) in enumerate(zip(loads, weights, strict=True), 1):
+        load()
+        assert server.version == sync.version == version
+        assert all(torch.equal(server.model.state_dict()[name], weight) for name, weight in expected.items())
+    sync(model, 6)
+    assert len(folder.list_versions()) == 2
+
+
 def test_a_dead_server_that_is_not_ours_is_named(model: Any, folder: WeightsFolder) -> None:
     server = FakeServer()
     server.dead = True
