@@ -225,20 +225,28 @@ class WeightsSync:
         for _ in range(ATTEMPTS):
             try:
                 return server, self._exchange(server, present)
-            except ServerLost as error:
-                server = self._bring_back(server, error)
+            except ServerLost:
+                server = self._bring_back(server)
         raise QedError(f"{server.url} was lost {ATTEMPTS} times while it took the weights of step {present.version}.")
 
-    def _bring_back(self, server: Server, error: ServerLost) -> Server:
-        """Return a lost server once it answers; one of the run that does not is started again."""
-        waits = self.restart is None or error.kind == "busy"
-        end = time.monotonic() + (self.sampler.seconds if waits else 0.0)
-        while not _is_alive(server):
-            check_signals("weights", progress=False)
-            if time.monotonic() >= end:
+    def _bring_back(self, server: Server) -> Server:
+        """Return a lost server once it answers; one of the run that does not is started again.
+
+        Raises:
+            Interrupted: a stop signal has come.
+        """
+        end = time.monotonic() + self.sampler.seconds
+        while True:
+            check_signals("weights")
+            try:
+                server.alive(ALIVE)
+                return server
+            except ServerLost as failure:
+                error = failure
+            dead = error.kind == "lost" and self.restart is not None
+            if dead or time.monotonic() >= end:
                 return self._restart(server, str(error))
             time.sleep(TICK)
-        return server
 
     def _exchange(self, server: Server, present: Present) -> Reading:
         """Load weights into a server, and read the probe.
