@@ -130,7 +130,9 @@ def build_command(vllm: Vllm, options: VllmOptions) -> list[str]:
     if options.lora_rank:
         flags |= {"max-lora-rank": choose_lora_rank(options.lora_rank), "max-loras": options.adapters}
     switches = ["--disable-uvicorn-access-log"]
-    switches += ["--enforce-eager"] if on_cpu else []
+    # On a CPU vLLM 0.32 dies when it cuts the prompt of a seeded answer into chunks: the generator of torch has no
+    # offset there that could be turned back.
+    switches += ["--enforce-eager", "--no-enable-chunked-prefill"] if on_cpu else []
     switches += ["--enable-lora"] if options.lora_rank else []
     switches += ["--enable-sleep-mode"] if options.sleeps and not on_cpu else []
     pairs = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
