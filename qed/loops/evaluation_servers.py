@@ -27,7 +27,7 @@ class EvaluationServers:
     """
 
     def __init__(self, setup: Setup, settings: Settings, problems: Sequence[Problem]) -> None:
-        self.servers = RunServers(setup.run, setup.console, setup.parallel)
+        self.servers = RunServers(setup.run, setup.console, setup.parallel, takes_placed=False)
         settings = adapt_settings(settings)
         policy = Policy(setup.model, setup.tokenizer, setup.materials[-1].template, setup.sampler)
         ends = load.find_end_ids(setup.model, setup.tokenizer, policy.template.leaf.CHAT)
@@ -42,17 +42,14 @@ class EvaluationServers:
 
     def prepare(self, model: Any, version: int) -> Callable[[], None]:
         """Write weights, and return what loads them, from any thread; all ranks call it."""
-        assert self.servers.sync is not None
-        load = self.servers.sync.prepare(model, version)
-
-        def load_and_note() -> None:
-            load()
-            self.sampler.version = version
-
-        return load_and_note
+        load: Callable[[], None] = self.sampler.prepare(model, version)
+        return load
 
     def close(self) -> None:
-        """End all requests and the servers that were started."""
+        """End all requests and the servers that were started; what the thread asks them is not asked again."""
+        if self.servers.sync is not None:
+            self.servers.sync.restart = None
+            self.sampler.close()
         self.servers.__exit__(None, None, None)
 
 

@@ -219,27 +219,25 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     servers: RunServers,
 ) -> Setup:
     phases = list_phases(settings)
-    last = phases[-1]
+    last, first_step = phases[-1], (resumed and parse_step(resumed.name)) or 0
     # The reward comes first, so that a mistake in it shows before a model is loaded.
     grader, evaluator = (share_grader(each, parallel) for each in _load_graders(last, run, console))
     check_signals("load")
     loaded, first_problems = load_run_problems(phases)
-    for line in _describe_loaded(loaded, grader):
-        console.say(line)
-    check_signals("load")
+    _say_loaded(loaded, grader, console)
     policy = load_policy(last, [*loaded.problems, *first_problems], device, resumed)
     check_signals("load")
-    servers.connect(policy, last, loaded.problems, device, (resumed and parse_step(resumed.name)) or 0)
+    servers.connect(policy, last, loaded.problems, device, first_step)
     policy.sampler = share_sampler(policy.sampler, policy.model, parallel)
-    size = checkpoint_bytes(policy.model, copies=_count_copies(settings, resumed))
-    parallel.run_on_first(lambda: disk.require_space(run, size))
+    copies = _count_copies(settings, resumed)
+    parallel.run_on_first(lambda: disk.require_space(run, checkpoint_bytes(policy.model, copies=copies)))
     if resumed is not None:
         console.say(f"Resuming from {resumed}.")
     loaded = fit_run_problems(loaded, policy, last, run, console)
-    material = Material(loaded.problems, policy.template, grader)
-    materials = build_materials(phases, material, first_problems, policy, run, console)
+    own = Material(loaded.problems, policy.template, grader)
+    materials = build_materials(phases, own, first_problems, policy, run, console)
     fingerprint = _hash_data(materials, loaded, run, launch, parallel)
-    run.truncate((resumed and parse_step(resumed.name)) or 0)
+    run.truncate(first_step)
     run.event("data", **_describe_data(phases, loaded, materials), fingerprint=fingerprint)
     _report_setup(loaded, policy, settings, run, console)
     return Setup(
@@ -273,10 +271,11 @@ def _hash_data(
     return fingerprint
 
 
-def _describe_loaded(loaded: LoadedProblems, grader: Grader) -> list[str]:
-    """Describe the problems that are left out, and what a user's functions are given."""
+def _say_loaded(loaded: LoadedProblems, grader: Grader, console: Console) -> None:
+    """Print which problems are left out, and what a user's functions are given."""
     left_out = [f"Left out {count} {reason}." for reason, count in loaded.left_out.items()]
-    return [*left_out, *explain_functions(grader.functions, loaded.problems)]
+    for line in [*left_out, *explain_functions(grader.functions, loaded.problems)]:
+        console.say(line)
 
 
 def _load_graders(last: Settings, run: Run, console: Console) -> tuple[Grader, Grader]:

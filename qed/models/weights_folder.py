@@ -99,7 +99,13 @@ def _match_names(folder: Path, model: Any, state: Mapping[str, Tensor], source: 
     return list(chosen.values())
 
 
+@torch.no_grad()
 def load_adapter(model: Any, settings: ModelSettings, folder: Path) -> None:
+    """Load an adapter folder into a model, whose adapters it replaces; where it fails, the model is unchanged.
+
+    Raises:
+        ModelError: the adapter does not fit the model or its adapters.
+    """
     if adapters.is_adapter(settings.name) and adapters.find_base(Path(settings.name)).merged:
         raise ModelError(f"The model of {settings.name} is merged with its adapter, and takes complete weights only.")
     new = not lora.has_adapters(model)

@@ -282,7 +282,7 @@ class HttpClient:
             return RequestError("the request was cancelled", "cancelled")
         if deadline.check():
             return RequestError(
-                f"{self.name}: no {'whole ' if began else ''}reply within {deadline.silence:g} s", "timed out"
+                f"{self.name}: no {'whole ' if began else ''}reply within {deadline.limit:g} s", "timed out"
             )
         if isinstance(error, ValueError | AttributeError):
             raise error

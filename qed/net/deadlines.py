@@ -77,6 +77,11 @@ class Deadline:
         """The seconds until it passes; at least 1 ms."""
         return max(1e-3, self.at - time.monotonic())
 
+    @property
+    def limit(self) -> float:
+        """The seconds that it allows where it is: of silence, or altogether."""
+        return self.silence if self.at < self.end else self.total
+
     def extend(self) -> None:
         """Begin the silence anew, because something has come."""
         self.at = min(self.end, time.monotonic() + self.silence)

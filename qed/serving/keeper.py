@@ -114,11 +114,17 @@ class EngineKeeper:
     async def update(self, folder: Path, version: int) -> None:
         """Load weights, also into the engines that start later.
 
+        Whoever sends weights keeps the newest folder alone, so an engine that starts later loads its model from there,
+        unless the folder has no whole model.
+
         Raises:
             QedError: they cannot be loaded, and the ones before stay.
         """
         await self.require().update(folder, version)
-        self.source = replace(self.source, weights=str(folder), version=version)
+        model = self.source.model
+        if (folder / "config.json").is_file():
+            model = replace(model, name=str(folder), revision="")
+        self.source = replace(self.source, model=model, weights=str(folder), version=version)
 
     async def pause(self, mode: Literal["wait", "abort"], seconds: float) -> None:
         """Pause the engine, and engines that start later.
@@ -146,8 +152,8 @@ class EngineKeeper:
 
     def _note_exit(self, reason: str) -> None:
         """Start the engine again, in a task; the engine calls this when its process has ended."""
-        if self.state == "stopped":
-            return
+        if self.state != "ready":
+            return  # whoever starts it finds out by itself
         life = asyncio.get_running_loop().time() - self._begun
         self._deaths = 1 if life > STEADY_SECONDS else self._deaths + 1
         self.state, self.reason = "restarting", f"Its process has ended: {reason}."
@@ -162,7 +168,7 @@ class EngineKeeper:
                 await asyncio.sleep(min(FIRST_WAIT * 2 ** (self._deaths - 2), LONGEST_WAIT))
             try:
                 await self._start_again()
-            except QedError as error:
+            except (QedError, OSError) as error:
                 self._deaths += 1
                 self.reason = f"The last start failed: {error}"
                 self._say(f"The engine does not start: {error}")
@@ -175,11 +181,15 @@ class EngineKeeper:
     async def _start_again(self) -> None:
         engine = self._build(self.source, self._note_exit)
         await engine.start()
-        # Whoever has paused the server or put it to sleep ends that, and not a crash.
-        if self.paused:
-            await engine.pause("abort", PAUSE_SECONDS)
-        if self.asleep:
-            await engine.sleep()
+        try:
+            # Whoever has paused the server or put it to sleep ends that, and not a crash.
+            if self.paused:
+                await engine.pause("abort", PAUSE_SECONDS)
+            if self.asleep:
+                await engine.sleep()
+        except BaseException:
+            await engine.stop()
+            raise
         self._use(engine)
         self.restarts += 1
         self._say(f"The engine runs again, with the weights of version {self.version}.")

@@ -130,7 +130,8 @@ def build_command(vllm: Vllm, options: VllmOptions) -> list[str]:
     if options.lora_rank:
         flags |= {"max-lora-rank": choose_lora_rank(options.lora_rank), "max-loras": options.adapters}
     switches = ["--disable-uvicorn-access-log"]
-    # On a CPU, 0.32.0 ends where a seeded answer's prompt is read in parts: "CPU Generator does not use offset".
+    # On a CPU vLLM 0.32 dies when it cuts the prompt of a seeded answer into chunks: the generator of torch has no
+    # offset there that could be turned back.
     switches += ["--enforce-eager", "--no-enable-chunked-prefill"] if on_cpu else []
     switches += ["--enable-lora"] if options.lora_rank else []
     switches += ["--enable-sleep-mode"] if options.sleeps and not on_cpu else []

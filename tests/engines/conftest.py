@@ -41,9 +41,9 @@ def _stand_ins(models: Models) -> Iterator[dict[str, StandIn]]:
 
 @pytest.fixture(
     params=[
-        pytest.param("native", marks=pytest.mark.xdist_group("engines")),
-        pytest.param("sglang", marks=pytest.mark.xdist_group("engines")),
-        pytest.param("spoken vllm", marks=pytest.mark.xdist_group("engines")),
+        pytest.param("native", marks=pytest.mark.xdist_group("native server")),
+        "sglang",
+        "spoken vllm",
         pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.xdist_group("vllm")]),
     ]
 )

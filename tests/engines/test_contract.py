@@ -23,7 +23,7 @@ from qed.types import Completion
 PROMPTS = [(4, 9, 11, 30, 31), (12,), (200, 201, 7, 250, 50, 60, 70, 80)]
 SEEDS = [[1, 2**62 + 11, 3], [4], [5, 6]]
 FREE = Sampling(1.0, 24)
-REFUSED_SECONDS = 1.0  # in which no server comes back
+REFUSED_SECONDS = 0.3  # in which no server comes back
 
 
 def flatten(rows: Sequence[Sequence[Completion]]) -> list[Completion]:
@@ -253,7 +253,7 @@ def test_a_pause_ends_what_is_under_way_and_nothing_is_lost(engine: Engine, mode
 
 def test_no_prompt_of_old_weights_is_cached(engine: Engine) -> None:
     models, sampler = engine.models, engine.connect()
-    prompts = [[4 + number % 40, *range(20, 150)] for number in range(20)]
+    prompts = [[4 + number, *range(20, 90)] for number in range(6)]
     changed = [p for p in prompts if models.greedy(models.network, p) != models.greedy(models.newer_network, p)]
     assert changed
     for version, (folder, network) in enumerate(
@@ -281,7 +281,10 @@ def test_a_failed_update_keeps_the_old_weights_and_resumes(engine: Engine, tmp_p
 def test_answers_of_a_wrong_version_are_not_accepted(engine: Engine) -> None:
     sampler = engine.connect(seconds=REFUSED_SECONDS)
     sampler.version = 5
-    with pytest.raises(QedError, match=r"All servers are lost.*has weights of version (0|None) in place of 5"):
+    with pytest.raises(
+        QedError,
+        match=r"All servers are lost.*(of version (0|None) in place of 5|another version of the weights than 5)",
+    ):
         sampler.generate(PROMPTS, SEEDS, FREE)
     returned = list[str]()
 

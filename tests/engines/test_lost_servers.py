@@ -22,7 +22,6 @@ from qed.sampling.server import ServerSampler, balance, make
 from qed.sampling.vllm import make as make_vllm
 from qed.types import Completion
 
-pytestmark = pytest.mark.xdist_group("engines")
 PROMPTS = [(4, 9, 11, 30, 31), (12,), (200, 201, 7, 250)]
 SEEDS = [list(range(4)), list(range(10, 14)), list(range(20, 24))]
 SAMPLING = Sampling(1.0, 12)

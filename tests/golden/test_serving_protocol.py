@@ -18,7 +18,7 @@ from asking import ask, connect, read_events
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError
 from qed.models.load import build_model
-from qed.serving import bodies, connections
+from qed.serving import bodies, connections, keeper, model_text
 from qed.serving.keeper import EngineKeeper
 from qed.serving.messages import (
     AnswerAborted,
@@ -479,6 +479,10 @@ def test_long_bodies_and_prompts_are_refused_at_once(url: str, monkeypatch: pyte
     status, reply = complete(url, prompt="ab " * 3_000_000)
     assert status == 400
     assert "the model's window has 64" in reply["error"]["message"]
+    monkeypatch.setattr(model_text, "INLINE", 0)
+    monkeypatch.setattr(model_text, "BEGIN", 4)
+    status, reply = complete(url, prompt="€" * 700)  # it would fit if every token were the longest
+    assert (status, "of which the first 256 alone are" in reply["error"]["message"]) == (400, True), reply
     with connect_raw(url) as raw:
         raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 20000000\r\n\r\n")
         assert b"413" in raw.recv(1000).split(b"\r\n")[0]
@@ -669,6 +673,25 @@ def test_a_dead_engine_is_started_again_with_its_weights_and_pause(tokenizer: An
         source = served.engine.source
         assert (source.weights, source.version, served.engine.paused) == (str(tmp_path), 2, True)
         assert choose(url)["weight_version"] == 2
+
+
+def test_an_engine_that_does_not_start_again_is_given_up(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "FIRST_WAIT", 0.001)
+    with Served(tokenizer).run() as served:
+        engine, built = served.engine, len(served.engines)
+
+        def build(source: ModelSource, on_exit: Callable[[str], None]) -> FakeEngine:
+            served.engines.append(engine)
+            raise ModelError("The weights are gone.")
+
+        served.keeper._build = build  # type: ignore[assignment]
+        served.call(engine.die)
+        wait_until(served.keeper.given_up.is_set)
+        assert len(served.engines) - built == keeper.MOST_STARTS
+        status, reply = ask(served.url, "/health")
+        assert (status, reply["status"]) == (503, "failed")
+        assert "The weights are gone." in reply["reason"]
+        assert complete(served.url)[0] == 503
 
 
 def test_a_batch_that_is_given_up_says_why(served: Served, url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,13 +135,14 @@ class Balancer(Generic[S]):
             due = [(slot, slot.restarted[0]) for slot in self.slots if slot.restarted is not None]
             for slot, failure in due:
                 slot.restarted, slot.checking, slot.restarting, slot.retry = None, False, False, 0.0
-                if isinstance(failure, QedError):
+                if isinstance(failure, QedError | ServerLost):
                     slot.lost = f"{slot.lost}; {failure}"
             alone = self._down_since is not None
             if due and alone:
                 self._down_since = time.monotonic()  # a restart may take its time
         for _, failure in due:
-            if failure is not None and (alone or isinstance(failure, Interrupted) or not isinstance(failure, QedError)):
+            goes_on = isinstance(failure, ServerLost) or (isinstance(failure, QedError) and not alone)
+            if failure is not None and (isinstance(failure, Interrupted) or not goes_on):
                 raise failure
 
     def _take_back(self) -> None:
