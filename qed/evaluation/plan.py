@@ -28,6 +28,7 @@ from qed.evaluation.endpoint.model import EndpointSettings
 from qed.evaluation.endpoint.prompts import EndpointTemplate
 from qed.evaluation.finish import TaskRecord
 from qed.evaluation.outputs import list_references
+from qed.evaluation.served import describe_servers, is_served, list_urls, read_precision, require_one_version
 from qed.guards.redaction import redact
 from qed.guards.watchdog import enter_stage
 from qed.models import threads
@@ -36,7 +37,7 @@ from qed.randomness import derive_seed
 from qed.rewards.grader import Grader
 from qed.rollout.agreement import IN_EVALUATION, require_sampler
 from qed.rollout.grader import load_evaluator, load_grader
-from qed.rollout.policy import Policy, load_policy, report_handover
+from qed.rollout.policy import Policy, load_policy, load_remote_policy, report_handover
 from qed.runs.environment import describe_environment
 from qed.runs.run import Row
 from qed.sampling.base import Sampling
@@ -113,10 +114,11 @@ class Plan:
         records = {task.record.label: asdict(task.record) for task in self.tasks}
         for record in records.values():
             record["settings"]["weights"] = ""
+            record["figures"].pop("urls", None)  # each shard may have servers of its own
         about = {
             "step": self.request.step,
             "model": self.request.model,
-            "parameters": "" if self.policy is None else hash_parameters(self.policy.model),
+            "parameters": "" if self.policy is None or is_served(self.policy) else hash_parameters(self.policy.model),
         }
         chunks = {task.record.label: len(task.chunks) for task in self.tasks}
         whole: Row = json.loads(json.dumps({"kind": "evaluation", **about, "chunks": chunks, "tasks": records}))
@@ -134,7 +136,8 @@ class Plan:
 
     @property
     def _device(self) -> torch.device:
-        device: torch.device = torch.device("cpu") if self.policy is None else self.policy.model.device
+        loaded = self.policy is not None and not is_served(self.policy)
+        device: torch.device = self.policy.model.device if self.policy is not None and loaded else torch.device("cpu")
         return device
 
 
@@ -149,7 +152,12 @@ def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
         tasks = [_plan_endpoint_task(bench, request, request.endpoint) for bench in loaded]
         return Plan(request, tasks, None, {})
     problems = [problem for bench in loaded for problem in bench.problems]
-    policy = load_policy(replace(settings, data=loaded[0].data), problems, pick_device(settings.model.device), None)
+    settings = replace(settings, data=loaded[0].data)
+    if settings.sampling.sampler == "server":
+        policy = load_remote_policy(settings)
+        require_one_version(policy, console)
+    else:
+        policy = load_policy(settings, problems, pick_device(settings.model.device), None)
     report_handover(policy.sampler, console.say)
     # By default half of the window is for the prompt.
     max_tokens = request.sampling.max_tokens or min(DEFAULT_TOKENS, read_window(policy.model) // 2)
@@ -177,6 +185,8 @@ def _check_sampler(
 ) -> Row:
     """Check that the sampler agrees with the model's forward pass, before anything is sampled or written."""
     enter_stage("preflight", request.step)
+    if is_served(policy):
+        return {}
     template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,))
     sampling = replace(request.sampling, max_tokens=max_tokens)
     return require_sampler(policy, template, bench.problems, sampling, request.settings, console, IN_EVALUATION)
@@ -192,7 +202,7 @@ def _plan_task(
     ids = [problem.id for problem in bench.problems]
     lengths = dict(zip(ids, template.lengths(bench.problems), strict=True))
     kept = _drop_long_prompts(bench, lengths, policy.max_prompt_tokens(max_tokens), console)
-    grader, record = _describe_task(bench, kept, request, sampling)
+    grader, record = _describe_task(bench, kept, request, sampling, policy)
     # Batches of similar prompt length waste the least; the order does not depend on what is finished.
     by_length = sorted(kept, key=lambda problem: lengths[problem.id])
     chunks = _split_chunks(by_length, bench, BATCHES_PER_CHUNK * settings.sampling.rows_per_batch)
@@ -204,18 +214,22 @@ def _plan_endpoint_task(bench: Benchmark, request: EvaluationRequest, endpoint: 
     template = EndpointTemplate(load_prompt(bench.data), endpoint.api, request.settings.sampling.stop)
     max_tokens = request.sampling.max_tokens or DEFAULT_TOKENS
     sampling = replace(request.sampling, max_tokens=max_tokens, stop=template.stop)
-    grader, record = _describe_task(bench, bench.problems, request, sampling)
+    grader, record = _describe_task(bench, bench.problems, request, sampling, None)
     chunks = _split_chunks(bench.problems, bench, 1)
     return TaskPlan(record, bench, bench.problems, chunks, sampling, EndpointPolicy(endpoint, template), grader)
 
 
 def _describe_task(
-    bench: Benchmark, kept: list[Problem], request: EvaluationRequest, sampling: Sampling
+    bench: Benchmark, kept: list[Problem], request: EvaluationRequest, sampling: Sampling, policy: Policy | None
 ) -> tuple[Grader, TaskRecord]:
     """Return the grader of a task, and what its files say besides its answers."""
     reward_grader = load_grader(bench.data, sampling.max_tokens)
     grader = load_evaluator(bench.data, sampling.max_tokens, reward_grader)
     asked = _describe_request(bench, kept, request, sampling)
+    figures: Row = {"temperature": sampling.temperature, "judged_by": grader.judge}
+    if policy is not None and is_served(policy):
+        asked |= {"precision": read_precision(policy), "server": describe_servers(policy)}
+        figures["urls"] = list_urls(policy)
     if reward_grader.judge is None:
         asked["judged_by"] = grader.judge
     left_out = {**bench.left_out, TOO_LONG: len(bench.problems) - len(kept)}
@@ -225,7 +239,7 @@ def _describe_task(
         bench.judged,
         asked,
         [problem.id for problem in kept],
-        {"temperature": sampling.temperature, "judged_by": grader.judge},
+        figures,
         {why: count for why, count in left_out.items() if count},
         {} if bench.judged else list_references(bench),
     )

@@ -27,7 +27,7 @@ class EvaluationServers:
     """
 
     def __init__(self, setup: Setup, settings: Settings, problems: Sequence[Problem]) -> None:
-        self.servers = RunServers(setup.run, setup.console, setup.parallel)
+        self.servers = RunServers(setup.run, setup.console, setup.parallel, takes_placed=False)
         settings = adapt_settings(settings)
         policy = Policy(setup.model, setup.tokenizer, setup.materials[-1].template, setup.sampler)
         ends = load.find_end_ids(setup.model, setup.tokenizer, policy.template.leaf.CHAT)
@@ -46,7 +46,10 @@ class EvaluationServers:
         return load
 
     def close(self) -> None:
-        """End all requests and the servers that were started."""
+        """End all requests and the servers that were started; what the thread asks them is not asked again."""
+        if self.servers.sync is not None:
+            self.servers.sync.restart = None
+            self.sampler.close()
         self.servers.__exit__(None, None, None)
 
 

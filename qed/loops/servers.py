@@ -70,10 +70,11 @@ class RunServers:
         run: for logs and events.
         console: for messages.
         parallel: the ranks; the first one starts the servers and gives them weights.
+        takes_placed: whether servers that a cluster has placed are these.
     """
 
-    def __init__(self, run: Run, console: Console, parallel: Parallel) -> None:
-        self.run, self.console, self.parallel = run, console, parallel
+    def __init__(self, run: Run, console: Console, parallel: Parallel, takes_placed: bool = True) -> None:
+        self.run, self.console, self.parallel, self.takes_placed = run, console, parallel, takes_placed
         self.specs: list[ServerSpec] = []
         self.processes: list[ServerProcess] = []
         self.folder: WeightsFolder | None = None
@@ -107,7 +108,7 @@ class RunServers:
             QedError: a server does not start.
         """
         self.settings, self.device = settings, device
-        self.placed = find_placed_servers() if self.parallel.is_first else None
+        self.placed = find_placed_servers() if self.parallel.is_first and self.takes_placed else None
         count, together = self.parallel.run_on_first(self._count_servers)
         if count and not isinstance(policy.sampler, ServerSampler):
             policy.sampler = self._build_sampler(policy)

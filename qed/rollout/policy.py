@@ -76,6 +76,22 @@ def load_policy(
     return Policy(network, tokenizer, template, build_sampler(network, tokenizer, ends, settings))
 
 
+def load_remote_policy(settings: Settings) -> Policy:
+    """Load tokenizer, prompt and configuration of a model whose weights only servers have; `model` is without any.
+
+    Raises:
+        ModelError: the tokenizer is not here, or has no end token.
+        UsageError: no server answers.
+    """
+    prompt = load_prompt(settings.data)
+    tokenizer, model = load.load_tokenizer(settings.model.name)
+    if hasattr(prompt, "chat_template"):
+        tokenizer.chat_template = prompt.chat_template
+    ends = load.find_end_ids(model, tokenizer, prompt.CHAT)
+    template = PromptTemplate(prompt, tokenizer, ends, settings.sampling.stop)
+    return Policy(model, tokenizer, template, build_sampler(model, tokenizer, ends, settings))
+
+
 def build_sampler(model: Any, tokenizer: Any, ends: Sequence[int], settings: Settings) -> Sampler:
     """Build the run's sampler; one that asks servers needs their addresses and the deadline of a request too."""
     leaf = plugins.load_leaf("samplers", settings.sampling.sampler)

@@ -11,6 +11,8 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.config.resolve import resolve_settings
 from qed.data.splits import resolve_prompt_name, resolve_reward_names
 
+ENGINES = ("server", "vllm")  # samplers whose servers have ended with the run, or have other weights since
+
 
 def resolve_model_settings(
     run_folder: Path | None, model: str, options: Mapping[str, str], allow_user_code: bool = False
@@ -33,6 +35,8 @@ def resolve_model_settings(
     saved = run_folder / "settings.yaml"
     resolved = resolve_settings(read_method(saved), [str(saved), *(["--model", model] if model else []), *given])
     settings = _require_single_phase(resolved.settings)
+    if settings.sampling.sampler in ENGINES and "sampling.sampler" not in options:
+        settings = replace(settings, sampling=replace(settings.sampling, sampler="native", url=()))
     # Another task must not change the model's prompt: `auto` keeps its meaning from training.
     data = replace(settings.data, prompt=resolve_prompt_name(settings.data))
     other_prompt, other_reward = "data.prompt" in options, "data.reward" in options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -13,7 +14,7 @@ from starlette.routing import Route
 import qed
 from qed.serving import replies
 from qed.serving.answering import Piece, answer_in_pieces, answer_whole, score_prompts
-from qed.serving.bodies import ClosedStream, read_fields, run_for_client
+from qed.serving.bodies import ClosedStream, build_json, read_fields, run_for_client
 from qed.serving.fields import Fields, require_ids
 from qed.serving.model_text import ModelText
 from qed.serving.protocol import Question, read_chat, read_completion, read_conversation, require_model
@@ -45,7 +46,7 @@ def _describe_model(state: ServerState, name: str) -> dict[str, Any]:
         "object": "model",
         "created": state.created,
         "owned_by": "qed",
-        "root": info.model,
+        "root": str(Path(info.model).resolve()) if Path(info.model).is_dir() else info.model,
         "max_model_len": info.window,
         "qed": {
             "engine": "native",
@@ -86,21 +87,23 @@ async def _answer(request: Request, read: Read) -> Response:
             headers={"retry-after": "1"},
         )
     if not question.stream:
-        return JSONResponse(await run_for_client(request, _write_whole(state, question)))
+        return await run_for_client(request, _answer_whole(state, question))
     events = _write_events(state, question)
     # The first event is waited for, so that what fails before it is an error with its own status.
     first = await run_for_client(request, anext(events))
     return ClosedStream(_begin_with(first, events), "text/event-stream")
 
 
-async def _write_whole(state: ServerState, question: Question) -> dict[str, Any]:
+async def _answer_whole(state: ServerState, question: Question) -> Response:
     engine = state.keeper.require()
     scores = await score_prompts(engine, question)
     if question.sampling.max_tokens:
         pieces = await answer_whole(engine, question, state.text, state.metrics)
     else:
         pieces = _build_empty(question, engine.version)
-    return replies.Writer(question, state.text, state.names[0], scores).write_whole(pieces)
+    writer = replies.Writer(question, state.text, state.names[0], scores)
+    numbers = sum(len(one.tokens) for one in pieces) + sum(len(one.logps) for one in scores)
+    return await build_json(lambda: writer.write_whole(pieces), numbers * (1 + (question.logprobs or 0)))
 
 
 async def _write_events(state: ServerState, question: Question) -> AsyncGenerator[bytes, None]:

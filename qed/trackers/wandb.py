@@ -15,6 +15,7 @@ FOLDERS = ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_ARTIFACT_DIR")
 # The id is the run folder's, and an attempt does not resume but tells the whole history again.
 REPLACED = ("WANDB_RUN_ID", "WANDB_RESUME", "WANDB_NAME")
 STEPS_PER_TABLE = 10
+LATE = "eval/step"  # the step of an evaluation that ended while training went on
 
 
 class WandbTracker:
@@ -66,7 +67,7 @@ class WandbTracker:
 
     def log_evaluation(self, step: int, table: Sequence[Row]) -> None:
         """Add an evaluation to the table of all evaluations."""
-        self._step = step
+        self._step = max(step, self._step)
         self._evaluations[step] = [{"step": step, **row} for row in table]
         self._changed.add("evaluation")
 
@@ -114,8 +115,10 @@ class WandbTracker:
         self._log(self._step, {name: self.library.Table(columns=columns, data=data, allow_mixed_types=True)})
 
     def _log(self, step: int, values: dict[str, Any]) -> None:
-        self._step = step
-        self.run.log(values, step=step)
+        """Log values of a step; W&B drops what comes late, so an evaluation made meanwhile is logged with its step."""
+        late = {LATE: step} if step < self._step else {}
+        self._step = max(step, self._step)
+        self.run.log({**values, **late}, step=self._step)
 
 
 def _name_table(step: int) -> str:

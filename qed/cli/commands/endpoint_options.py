@@ -33,6 +33,15 @@ def is_endpoint(model: str | None) -> bool:
     return model is not None and model.startswith(PREFIX)
 
 
+def find_served(args: argparse.Namespace) -> None:
+    """Take the model that is served at the first address, if servers are to be asked and no model is named."""
+    if args.sampler == "server" and args.url:
+        from qed.evaluation.served import find_model
+
+        args.model, step = find_model(args.url.split(",")[0])
+        args.step = step if args.step is None else args.step
+
+
 def read_endpoint(args: argparse.Namespace, command: str) -> EndpointSettings | None:
     """Return the endpoint of the command line; None for a model that is loaded or sampled by token ids.
 

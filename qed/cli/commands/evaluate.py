@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.cli.commands.base import Parser
-from qed.cli.commands.endpoint_options import add_endpoint_options, is_endpoint, read_endpoint
+from qed.cli.commands.endpoint_options import add_endpoint_options, find_served, is_endpoint, read_endpoint
 from qed.cli.evaluation_file import read_options
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
@@ -63,6 +63,8 @@ def run(arguments: Sequence[str]) -> int:
         # What the command line gives comes later and counts.
         args = parser.parse([*read_options(args.config, parser, PASSED, args.allow_user_code), *arguments])
     check_sharing(args, args.model is not None and is_run(Path(args.model)))
+    if args.model is None and args.responses is None:
+        find_served(args)
     if (args.model is None) == (args.responses is None):
         raise UsageError("qed evaluate needs either --model with --tasks, or --responses with a file of answers.")
     result = _score_responses(args) if args.responses else _evaluate_model(args, arguments)

@@ -27,15 +27,8 @@ def recognise(url: str, reader: Reader, seconds: float) -> Server:
         UsageError: nobody answers there, or the server is of no engine that is known, or does not report the log-probs
             that it samples from.
     """
-    base = url.rstrip("/").removesuffix("/v1")
-    client = HttpClient(base, KEY_VARIABLE)
-    try:
-        cards = client.ask("GET", "/v1/models", seconds=SECONDS)["data"]
-        card = next(each for each in cards if not each.get("parent"))  # an adapter has one
-    except RequestError as error:
-        raise UsageError(_explain(base, error)) from error
-    except (KeyError, TypeError, StopIteration, AttributeError) as error:
-        raise UsageError(f"What answers at {base} lists no model at /v1/models: it is no inference server.") from error
+    client = _connect(url)
+    base, card = client.url, _read_card(client)
     owner = str(card.get("owned_by", ""))
     engine = owner if owner in DIALECTS else _find_engine(client)
     if engine is None:
@@ -48,6 +41,38 @@ def recognise(url: str, reader: Reader, seconds: float) -> Server:
     if engine == "qed":
         server.note_weights(int(card["qed"]["weight_version"]))
     return server
+
+
+def find_served_model(url: str) -> tuple[str, str]:
+    """Return the name of the model that a server serves, and the folder or hub name of its weights.
+
+    Raises:
+        UsageError: nobody answers there, or it lists no model.
+    """
+    client = _connect(url)
+    try:
+        card = _read_card(client)
+        return str(card["id"]), str(card.get("root") or card["id"])
+    finally:
+        client.close()
+
+
+def _connect(url: str) -> HttpClient:
+    return HttpClient(url.rstrip("/").removesuffix("/v1"), KEY_VARIABLE)
+
+
+def _read_card(client: HttpClient) -> dict[str, Any]:
+    """Return what a server says of its model."""
+    try:
+        cards = client.ask("GET", "/v1/models", seconds=SECONDS)["data"]
+        card: dict[str, Any] = next(each for each in cards if not each.get("parent") and each["id"])
+        return card  # an adapter has a parent
+    except RequestError as error:
+        raise UsageError(_explain(client.url, error)) from error
+    except (KeyError, TypeError, StopIteration, AttributeError) as error:
+        raise UsageError(
+            f"What answers at {client.url} lists no model at /v1/models: it is no inference server."
+        ) from error
 
 
 def _find_engine(client: HttpClient) -> str | None:

@@ -1,0 +1,84 @@
+"""Evaluate a model that servers sample by token ids: what they serve, and what an evaluation records of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from qed.console.live import Console
+from qed.errors import UsageError
+from qed.models.load import is_new
+from qed.rollout.policy import Policy
+from qed.runs.choose import is_run
+from qed.runs.manifest import parse_step
+from qed.runs.run import Row
+from qed.sampling.server.recognise import find_served_model
+from qed.sampling.server.sampler import ServerSampler
+
+
+def is_served(policy: Policy | None) -> bool:
+    """Return whether servers have the policy's weights."""
+    return policy is not None and isinstance(policy.sampler, ServerSampler)
+
+
+def find_model(url: str) -> tuple[str, int | None]:
+    """Return where the tokenizer of the model at a server is, and the step of its checkpoint if it is a run's.
+
+    Raises:
+        UsageError: no server answers there, or its model is not here.
+    """
+    name, root = find_served_model(url)
+    folder = Path(root)
+    if folder.is_dir():
+        # Of a run's checkpoint, the run has the prompt and the reward.
+        checkpoint = folder.resolve().parent
+        run = checkpoint.parent.parent
+        is_of_run = folder.name == "hf" and checkpoint.parent.name == "checkpoints" and is_run(run)
+        return (str(run), parse_step(checkpoint.name)) if is_of_run else (root, None)
+    if is_new(root) or folder.is_absolute() or root.count("/") > 1:
+        raise UsageError(
+            f"The server {url} serves {name} from {root}, which is not here. Say with --model where its tokenizer "
+            "is: a folder or a hub name."
+        )
+    return root, None
+
+
+def describe_servers(policy: Policy) -> Row:
+    """Describe what determines the answers of servers besides the model, for the files of an evaluation."""
+    sampler: Any = policy.sampler
+    first = sampler.servers[0]
+    found = first.capabilities
+    return {
+        "engine": found.engine,
+        "engine_version": found.engine_version,
+        "model": found.model,
+        "weight_version": first.read_version(),
+        # A batch is divided among them, which changes the rounding.
+        "servers": len(sampler.servers),
+    }
+
+
+def read_precision(policy: Policy) -> str:
+    """Return the precision in which the servers compute; empty if they do not tell."""
+    sampler: Any = policy.sampler
+    return str(sampler.servers[0].capabilities.precision)
+
+
+def list_urls(policy: Policy) -> list[str]:
+    """List the addresses of the servers, which hold no secrets."""
+    sampler: Any = policy.sampler
+    return [server.url for server in sampler.servers]
+
+
+def require_one_version(policy: Policy, console: Console) -> None:
+    """Refuse servers with weights of different versions, and say that their log-probs are not checked here.
+
+    Raises:
+        UsageError: the versions differ.
+    """
+    sampler: Any = policy.sampler
+    versions = {server.url: server.read_version() for server in sampler.servers}
+    if len(set(versions.values())) > 1:
+        told = ", ".join(f"{url} has {version}" for url, version in versions.items())
+        raise UsageError(f"The servers have weights of different versions: {told}. Evaluate with servers of one.")
+    console.say("The log-probs of servers are not compared with the model's own: its weights are not loaded here.")
