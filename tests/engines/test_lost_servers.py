@@ -7,7 +7,8 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from qed.types import Completion
 PROMPTS = [(4, 9, 11, 30, 31), (12,), (200, 201, 7, 250)]
 SEEDS = [list(range(4)), list(range(10, 14)), list(range(20, 24))]
 SAMPLING = Sampling(1.0, 12)
+KILLS = 3  # of each server's engine; after more in a row a server gives up
 
 
 @pytest.fixture(autouse=True)
@@ -196,6 +198,38 @@ def three(models: Models) -> Iterator[list[Engine]]:
     """Servers of qed, each in processes of its own."""
     with ExitStack() as stack:
         yield [stack.enter_context(start_native(models)) for _ in range(3)]
+
+
+@pytest.mark.faults
+def test_random_kills_of_engines_change_no_answer(models: Models, three: list[Engine]) -> None:
+    """A server starts its engine again by itself, a few times in a row; meanwhile the others do its work."""
+    seeds, sampling, source = [list(range(40))] * 3, Sampling(1.0, 150, min_tokens=120), random.Random(1)
+    sampler = ask(models, [engine.url for engine in three])
+    expected = show(sampler.generate(PROMPTS, seeds, sampling))
+    for index in source.sample([0, 1, 2] * KILLS, 3 * KILLS):
+        ended = threading.Event()
+        while (victim := find_engine(three[index])) is None or not sampler.servers[index].healthy:
+            assert not ended.wait(0.1)
+            sampler.generate(PROMPTS[:1], [[1]], SAMPLING)
+        threading.Timer(source.random() / 2, kill, (victim,)).start()
+        assert show(sampler.generate(PROMPTS, seeds, sampling)) == expected
+    assert sampler.counts["asked_again"] >= KILLS
+
+
+def find_engine(engine: Engine) -> int | None:
+    """The process of a server that computes; None while it is being started again."""
+    assert engine.process is not None
+    processes = [
+        int(child)
+        for thread in Path(f"/proc/{engine.process.pid}/task").iterdir()
+        for child in (thread / "children").read_text().split()
+    ]
+    return next((each for each in processes if b"engine_process" in Path(f"/proc/{each}/cmdline").read_bytes()), None)
+
+
+def kill(process: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
 
 
 @pytest.mark.faults
