@@ -46,7 +46,10 @@ class EvaluationServers:
         return load
 
     def close(self) -> None:
-        """End all requests and the servers that were started."""
+        """End all requests and the servers that were started; what the thread asks them is not asked again."""
+        if self.servers.sync is not None:
+            self.servers.sync.restart = None
+            self.sampler.close()
         self.servers.__exit__(None, None, None)
 
 

@@ -136,7 +136,8 @@ def build_command(vllm: Vllm, options: VllmOptions) -> list[str]:
     switches += ["--enable-lora"] if options.lora_rank else []
     switches += ["--enable-sleep-mode"] if options.sleeps and not on_cpu else []
     pairs = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
-    # This module starts one web server: several would not share adapters that are loaded while they run.
+    # This module starts one web server: several would not share adapters that are loaded while they run. The command
+    # `vllm serve` does not find its own version in the package for CPUs.
     return [str(vllm.python), "-m", "vllm.entrypoints.openai.api_server", *pairs, *switches]
 
 

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 from cutting import by_chance, forked
 
+from qed.cli.main import main
 from qed.errors import QedError
+from qed.guards.watchdog import list_children
 from qed.loops import background_evaluator, evaluation_servers
 from qed.models import load
 from qed.models.precision import read_precision
@@ -31,6 +33,7 @@ BESIDE = ["--evaluation.sampler", "native"]
 KEPT = ["--run.save_every", 3, "--run.keep_last", 1]
 ASYNC = ["--run.save_async", "true"]
 Qed = Callable[..., Any]
+START = evaluation_servers.start_servers
 
 
 class Copy:
@@ -81,7 +84,7 @@ def _copies(monkeypatch: pytest.MonkeyPatch) -> None:
     real = background_evaluator.BackgroundEvaluator.collect
 
     def collect(self: Any, most: int = 2) -> Any:
-        if len(self.steps) > most:
+        if made and len(self.steps) > most:
             made[-1].release()
         return real(self, most)
 
@@ -174,3 +177,18 @@ def test_without_a_validation_part_a_cut_off_evaluation_is_missed(tmp_path: Path
 def test_settings_of_the_servers(tmp_path: Path, qed: Qed) -> None:
     done = qed(*BASE, "--evaluation.sampler", "server", "--out", tmp_path / "run")
     assert (done.code, "evaluation.url" in done.err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_server_in_processes_of_its_own_evaluates_alike(
+    uncut: Callable[[list[Any]], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`qed serve`, started by the run and given its weights by folder; none of its processes outlives the run."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(evaluation_servers, "start_servers", START)
+    expected, run = uncut([*BASE, *KEPT]), tmp_path / "run"
+    with pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in [*BASE, *KEPT, *BESIDE, "--out", run]])
+    assert not left.value.code
+    assert_evaluated_alike(expected, run)
+    assert not [child for child in list_children() if "serve" in str(child["command"])]
