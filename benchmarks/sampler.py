@@ -29,7 +29,7 @@ def main() -> None:
     """Measure, print the card, then one line of JSON."""
     asked = _asked()
     folder = options.folder_of(asked)
-    prompts = _prompts(folder, asked.problems)
+    prompts = read_prompts(folder, asked.problems)
     with tempfile.TemporaryDirectory() as out, ExitStack() as stack:
         file = Path(out) / "prompts.json"
         file.write_text(json.dumps(prompts), encoding="utf-8")
@@ -58,7 +58,7 @@ def _asked() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _prompts(folder: Path, count: int) -> list[list[int]]:
+def read_prompts(folder: Path, count: int) -> list[list[int]]:
     """The token ids of the first problems' prompts."""
     tokenizer = AutoTokenizer.from_pretrained(folder / "hf")
     lines = (folder / places.DATA).read_text(encoding="utf-8").splitlines()[:count]

@@ -35,7 +35,7 @@ TINY += ["--run.threads", 1, "--run.preflight", "false"]
 # What only a log says of a run: when and where, how fast, and that it was cut at all.
 ABOUT_ATTEMPTS = {"resumed", "interrupted", "failed", "checkpoint_rejected", "threads_changed", "preflight"}
 ABOUT_ATTEMPTS |= {"mkl_cbwr_changed", "alignment_matters", "sampler_check", "rank_lost", "hung", "servers"}
-TIMES = ("time/", "perf/", "mem/")
+TIMES = ("time/", "perf/", "mem/", "sampler/write_seconds", "sampler/update_seconds")
 
 
 def by_chance(groups: Groups, _: Any) -> None:

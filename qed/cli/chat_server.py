@@ -167,13 +167,18 @@ def connect(
     client = HttpClient(base if urlsplit(base).path.strip("/") else base + VERSION, key_variable)
     try:
         listed = client.ask("GET", "/models", seconds=CONNECT_SECONDS)
+        # A model may be listed by several names; adapters are models of their own, with folders of their own.
         names = [str(entry["id"]) for entry in listed["data"]]
+        models = dict[str, str]()
+        for entry, name in zip(listed["data"], names, strict=True):
+            models.setdefault(str(entry.get("root") or name), name)
     except RequestError as error:
         if error.status != 404 or not model:  # a server need not list its models
             advice = {401: f" Put its key into the environment variable {key_variable}.", 403: " Its key is another."}
             reason = f"{str(error).rstrip('.')}.{advice.get(error.status, '')}"
             raise UsageError(f"No model can be asked at {client.url}: {reason}") from error
-        names = []
-    except (KeyError, TypeError) as error:
+        names, models = [], {}
+    except (KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{client.url} is not the address of an OpenAI-compatible server.") from error
-    return ServerPartner(client, choose_model(names, model, url), options, system, seed)
+    chosen = choose_model(names if model else list(models.values()), model, url)
+    return ServerPartner(client, chosen, options, system, seed)

@@ -64,6 +64,12 @@ class SamplingSettings:
         require(0 < self.memory_share < 1, "sampling.memory_share must lie in (0, 1).")
         require(0 < self.request_seconds < float("inf"), "sampling.request_seconds must be a finite number above 0.")
         asks = self.sampler == "server"
+        starts = self.sampler in ("native", "vllm")
+        require(
+            not self.servers or starts, "sampling.servers needs sampling.sampler=native or vllm; server starts none."
+        )
+        sleeps = self.sampler in ("vllm", "server")
+        require(not self.colocate or sleeps, "sampling.colocate needs sampling.sampler=vllm, whose servers can sleep.")
         require(not self.url or asks, "sampling.url needs sampling.sampler=server, the sampler that asks a server.")
 
 

@@ -54,7 +54,7 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
                 minibatches = score_step(phase, sampler, collected, step)
                 measured = measure_sampler(learner, sampler, collected.groups, step)
             algorithm.remember(collected.groups, collector.pool, version=step - 1)
-            counts = {**collected.counts, **measured, **collected.figures, **collector.pool.sizes()}
+            counts = {**collected.counts, **measured, **collected.times, **collector.pool.sizes()}
             with timer("update"):  # one optimizer step for each minibatch
                 if algorithm.restarts_each_step and any(minibatches):
                     phase.defer_signals()  # until the weights are those of a complete step again

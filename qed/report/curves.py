@@ -30,6 +30,8 @@ HIDDEN_IF_ZERO = (
     "kl/ref",
     "kl/old",
     "mismatch/kl",
+    "sampler/logp_gap_mean",
+    "sampler/logp_gap_p99",
 )
 ROUNDING = 1e-6
 UNSMOOTHED = ("optim/lr",)  # follows a schedule, without noise to average out

@@ -113,6 +113,13 @@ SYSTEM_PANELS = (
         log=True,
         note="Divergence of the sampler's token probabilities from the learner's, on the same tokens.",
     ),
+    Panel(
+        "Log-probs of the servers",
+        "nats per token",
+        (("mean", "sampler/logp_gap_mean"), ("99th percentile", "sampler/logp_gap_p99")),
+        log=True,
+        note="Difference of what servers report from the learner's own before the update, on the same tokens.",
+    ),
     Panel("Clipped tokens", "share of tokens", (("low", "clip/low"), ("high", "clip/high")), share=True),
     Panel("Gradient norm", "before clipping", (("gradient norm", "optim/grad_norm"),), log=True),
     Panel("Learning rate", "of the optimizer", (("learning rate", "optim/lr"),)),

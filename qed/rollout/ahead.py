@@ -128,7 +128,7 @@ class AheadCollector:
             self._thread.join(CLOSE_SECONDS)
 
     def take(self, step: int, algorithm: Algorithm) -> CollectedStep:
-        """Return the groups of a step once they are collected, with metrics of their staleness.
+        """Return the groups of a step once they are collected.
 
         Raises:
             Interrupted: a stop signal has come.
@@ -136,7 +136,7 @@ class AheadCollector:
         """
         collected, _ = self._await_step(step, lambda: check_signals("wait", progress=False))
         self._taken = step
-        return replace(collected, figures=collected.figures | measure_staleness(collected.groups, step - 1))
+        return collected
 
     def load(self, version: int) -> None:
         """Write the weights of a version for the sampler, if it is going to use them; call it in the learner's thread.
@@ -238,7 +238,7 @@ class AheadCollector:
                 collected = self._collector.collect(algorithm, self.steps.build_context(step), version)
         times = {f"time/ahead_{stage}": seconds for stage, seconds in self._timer.seconds.items()}
         self._timer.seconds.clear()
-        return replace(collected, figures=times)
+        return replace(collected, times=times)
 
     def _await_version(self, version: int, step: int) -> Algorithm:
         """Wait until a version is released and the step may be collected; return the algorithm of then."""

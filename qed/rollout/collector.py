@@ -25,14 +25,14 @@ from qed.types import Group, Problem, Rollout
 class CollectedStep:
     """The groups of a step: `groups` to train on, `sampled` all that were sampled and graded, `counts` for the metrics.
 
-    `counts` holds the number of rounds, the groups kept and dropped, and how demonstrations were used; `figures` the
-    staleness and the seconds of a step that was sampled ahead, which no checkpoint keeps.
+    `counts` holds the number of rounds, the groups kept and dropped, and how demonstrations were used; `times` the
+    seconds of the thread that sampled the step ahead, which no checkpoint keeps.
     """
 
     groups: list[Group]
     sampled: list[Group]
     counts: dict[str, float]
-    figures: dict[str, float] = field(default_factory=dict)
+    times: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass

@@ -73,6 +73,8 @@ class WeightsFolder:
 
     def __init__(self, place: Path, keep: int = 2) -> None:
         self.keep = keep
+        self.pinned: set[str] = set()  # the names of versions that are still to be loaded, which stay
+        self._made = None if place.exists() else place
         remove_leftovers(place)
         try:
             self.root, self._lock = _make_root(place)
@@ -118,6 +120,10 @@ class WeightsFolder:
             shutil.rmtree(temporary, ignore_errors=True)
         return target
 
+    def find(self, name: str) -> Path | None:
+        """Return the folder of a complete version; None if there is none."""
+        return self.root / name if (self.root / name / COMPLETE).is_file() else None
+
     def list_versions(self) -> list[Path]:
         """Return the complete versions, oldest first; a base of adapters is none."""
         found = [folder for folder in self.root.glob("step_*") if (folder / COMPLETE).is_file()]
@@ -131,10 +137,14 @@ class WeightsFolder:
                 self._remover.stdin.close()
         self._remover.wait()
         self._lock.close()
+        if self._made is not None:
+            with suppress(OSError):  # another run may use it
+                self._made.rmdir()
 
     def _prune(self, keep: int) -> None:
         for folder in self.list_versions()[: -keep or None]:
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder.name not in self.pinned:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_marker(folder: Path) -> dict[str, Any]:

@@ -120,20 +120,22 @@ class WeightsSync:
     def prepare(self, model: Any, version: int) -> Callable[[], None]:
         """Write the model's weights, and return what loads them into all servers, from any thread.
 
-        All ranks must call it; what it returns is for the first one, and does nothing on the others.
+        All ranks must call it; what it returns does nothing on others than the first.
         """
-        folder = self._write(model, version)
+        path = self._write(model, version)
         with self.parallel.gather_weights(model):
-            present = self._read_learner(model, version, folder) if self.parallel.is_first else None
-            if present is not None:
-                for precision in (torch.float32, torch.bfloat16):  # the rounding, which the model will not tell later
-                    present.memory(self.probe, precision)
-                present.memory.close()
+            present = self._read_learner(model, version, path)
+            for precision in (torch.float32, torch.bfloat16):  # the rounding, which the model will not tell any more
+                present.memory(self.probe, precision)
+        present.memory.close()
+        if self.folder is not None:
+            self.folder.pinned.add(path.name)
 
         def load() -> None:
-            if present is not None:
+            if self.folder is not None:
                 self._update_all(present)
-                self._finish(version)
+                self.folder.pinned.discard(path.name)
+            self._finish(version)
 
         return load
 
@@ -179,10 +181,13 @@ class WeightsSync:
     def _write(self, model: Any, version: int) -> Path:
         """Write the version on the first rank; the others take part in gathering."""
         began = time.perf_counter()
-        files, folder = self.write(model), self.folder
+        files, folder, name = self.write(model), self.folder, f"step_{version:06d}"
+        # Servers may have been started with the very weights that they get first.
+        found = self.parallel.run_on_first(lambda: folder.find(name) if folder and self.version is None else None)
+        if found is not None:
+            return found
         if folder is None:
             files(Path(), self.parallel.rank)
-        name = f"step_{version:06d}"
         path = self.parallel.run_on_first(lambda: folder.write(name, version, self.kind, files) if folder else Path())
         self.figures["sampler/write_seconds"] = time.perf_counter() - began
         return path
@@ -197,13 +202,13 @@ class WeightsSync:
     def _update_all(self, present: Present) -> None:
         """Update all servers side by side, and compare them one by one."""
         began = time.perf_counter()
-        check_signals("sync")
+        check_signals("weights")
         with self._lock:
             self.present = present
             with ThreadPoolExecutor(len(self.sampler.servers), thread_name_prefix="weights") as pool:
                 futures = [pool.submit(self._exchange_or_restart, each, present) for each in self.sampler.servers]
                 while wait(futures, TICK).not_done:
-                    check_signals("sync")  # each request has a deadline of its own
+                    check_signals("weights")  # each request has a deadline of its own
             for future in futures:
                 self._judge(*future.result(), present)
             present.memory.close()
@@ -220,19 +225,28 @@ class WeightsSync:
         for _ in range(ATTEMPTS):
             try:
                 return server, self._exchange(server, present)
-            except ServerLost as error:
-                server = self._bring_back(server, error)
+            except ServerLost:
+                server = self._bring_back(server)
         raise QedError(f"{server.url} was lost {ATTEMPTS} times while it took the weights of step {present.version}.")
 
-    def _bring_back(self, server: Server, error: ServerLost) -> Server:
-        """Return a lost server once it answers; one of the run that does not is started again."""
-        waits = self.restart is None or error.kind == "busy"
-        end = time.monotonic() + (self.sampler.seconds if waits else 0.0)
-        while not _is_alive(server):
-            if time.monotonic() >= end:
+    def _bring_back(self, server: Server) -> Server:
+        """Return a lost server once it answers; one of the run that does not is started again.
+
+        Raises:
+            Interrupted: a stop signal has come.
+        """
+        end = time.monotonic() + self.sampler.seconds
+        while True:
+            check_signals("weights")
+            try:
+                server.alive(ALIVE)
+                return server
+            except ServerLost as failure:
+                error = failure
+            dead = error.kind == "lost" and self.restart is not None
+            if dead or time.monotonic() >= end:
                 return self._restart(server, str(error))
             time.sleep(TICK)
-        return server
 
     def _exchange(self, server: Server, present: Present) -> Reading:
         """Load weights into a server, and read the probe.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, NoReturn, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import StreamingResponse
+from starlette.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from qed.serving.answering import cancel_all
@@ -19,6 +19,7 @@ from qed.serving.refusals import Refused
 BODY_SECONDS = 60.0  # for a whole body to arrive
 DRAINED, DRAIN_SECONDS = 8, 5.0  # of a body that is too long: times the limit is read and dropped, for so long
 PARSED_INLINE = 1 << 18  # bytes of JSON that are parsed at once; longer ones are left to a thread
+WRITTEN_INLINE = 2_000  # numbers of a reply that is written at once
 T = TypeVar("T")
 
 
@@ -92,6 +93,18 @@ def parse_json(body: bytes) -> Any:
     except (ValueError, RecursionError) as error:
         reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise Refused(400, f"The body is no valid JSON: {reason}.") from error
+
+
+async def build_json(write: Callable[[], Any], size: int) -> JSONResponse:
+    """Build a reply; a large one in a thread, so that other requests do not wait for it.
+
+    Args:
+        write: returns the content.
+        size: about how many numbers it has.
+    """
+    if size <= WRITTEN_INLINE:
+        return JSONResponse(write())
+    return await asyncio.to_thread(lambda: JSONResponse(write()))
 
 
 async def run_for_client(request: Request, work: Coroutine[Any, Any, T]) -> T:

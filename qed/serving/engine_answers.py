@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from qed.errors import QedError, UsageError
+from qed.errors import QedError
 from qed.guards.out_of_memory import free_cache, is_out_of_memory
 from qed.models.layer_windows import count_fixed_rotation_tokens
 from qed.sampling.hf import HFSampler
@@ -74,8 +74,7 @@ class Answers:
             UsageError: it can never be sampled.
         """
         sampling = generation.sampling
-        if sampling.max_tokens < 1:
-            raise UsageError(f"An answer has at least 1 token, and {sampling.max_tokens} were asked for.")
+        self.model.require_valid(sampling, [generation.seed], generation.ends or ())
         self.model.require_fitting(generation.prompt, sampling.max_tokens)
         self.waiting.append((call, generation))
 

@@ -134,6 +134,7 @@ class EngineLoop:
             case Generation():
                 self.answers.add(call, request)
             case Batch():
+                self.model.require_valid(request.sampling, [seed for own in request.seeds for seed in own])
                 given = request.prefix_lengths or [0] * len(request.prompts)
                 for prompt, count in zip(request.prompts, given, strict=True):
                     self.model.require_fitting(prompt, request.sampling.max_tokens - count)

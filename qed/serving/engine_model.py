@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from qed.config.settings import ModelSettings
 from qed.errors import UsageError
 from qed.models import adapters, load, lora, threads, weights_folder
 from qed.models.precision import read_precision
+from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
 from qed.sampling.native import make
 from qed.serving.messages import EngineInfo, ModelSource, Scored, Scoring
@@ -98,6 +101,26 @@ class EngineModel:
             raise UsageError(
                 f"A token id of the prompt is not one of the model's, which are 0 to {self.vocabulary - 1}."
             )
+
+    def require_valid(self, sampling: Sampling, seeds: Sequence[int], ends: Sequence[int] = ()) -> None:
+        """Refuse parameters that a step cannot compute with, which would end all answers that share it.
+
+        Raises:
+            UsageError: a parameter is out of its range.
+        """
+        valid = {
+            "max_tokens must be at least 1": sampling.max_tokens >= 1,
+            "temperature must be a finite number of at least 0": 0 <= sampling.temperature < math.inf,
+            "top_p must lie in (0, 1]": 0 < sampling.top_p <= 1,
+            "top_k must not be negative": sampling.top_k >= 0,
+            "min_p must lie in [0, 1]": 0 <= sampling.min_p <= 1,
+            "a stop string must not be empty": all(sampling.stop),
+            "a seed must have 64 bits": all(-(2**63) <= seed < 2**63 for seed in seeds),
+            "end tokens must be ids of the model": all(0 <= end < self.vocabulary for end in ends),
+        }
+        for rule, holds in valid.items():
+            if not holds:
+                raise UsageError(f"The request cannot be sampled: {rule}.")
 
     def score(self, scoring: Scoring) -> list[Scored]:
         """Compute the log-probs of outputs with the learner's own code."""

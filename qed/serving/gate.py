@@ -22,7 +22,7 @@ HEAD_BYTES = 2**16
 REST_BYTES, REST_SECONDS = 2**20, 2.0  # of a refused request that are read, so that its sender reads the refusal
 PIECE = 2**16
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-PHRASES = {401: "Unauthorized", 503: "Service Unavailable"}
+PHRASES = {401: "Unauthorized", 502: "Bad Gateway"}
 
 
 class Gate:
@@ -76,7 +76,7 @@ class Gate:
                 return
             inner = await self._connect()
             if inner is None:
-                await _refuse(reader, writer, 503, "The engine does not run; it is being started.")
+                await _refuse(reader, writer, 502, "The server behind this gate does not run.")
                 return
             await _join(head, (reader, writer), inner)
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

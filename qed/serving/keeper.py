@@ -114,11 +114,17 @@ class EngineKeeper:
     async def update(self, folder: Path, version: int) -> None:
         """Load weights, also into the engines that start later.
 
+        Whoever sends weights keeps the newest folder alone, so an engine that starts later loads its model from there,
+        unless the folder has no whole model.
+
         Raises:
             QedError: they cannot be loaded, and the ones before stay.
         """
         await self.require().update(folder, version)
-        self.source = replace(self.source, weights=str(folder), version=version)
+        model = self.source.model
+        if (folder / "config.json").is_file():
+            model = replace(model, name=str(folder), revision="")
+        self.source = replace(self.source, model=model, weights=str(folder), version=version)
 
     async def pause(self, mode: Literal["wait", "abort"], seconds: float) -> None:
         """Pause the engine, and engines that start later.

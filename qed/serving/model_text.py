@@ -13,6 +13,9 @@ from qed.sampling.text_stream import TextStream, count_partial
 from qed.serving.refusals import Refused
 
 INLINE = 4_000  # characters that are tokenised at once; longer texts are left to a thread
+# Of a text with more characters than so many times the window, this part is tokenised first. A text whose begin has
+# more tokens than the window is refused; the margin is for tokens that depend on what follows.
+BEGIN, MARGIN = 16, 2
 
 
 class ModelText:
@@ -55,7 +58,19 @@ class ModelText:
         self.require_length(len(text), name)
         if len(text) <= INLINE:
             return self._encode(text, special)
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._encode, text, special)
+        run = asyncio.get_running_loop().run_in_executor
+        begin = BEGIN * self.window
+        if len(text) > begin:
+            # A long text may take seconds, so the begin is tried first.
+            count = len(await run(self._thread, self._encode, text[:begin], special))
+            if count > MARGIN * self.window:
+                raise Refused(
+                    400,
+                    f"{name} has {len(text)} characters, of which the first {begin} alone are {count} tokens; the "
+                    f"model's window has {self.window}. Shorten it.",
+                    name,
+                )
+        return await run(self._thread, self._encode, text, special)
 
     def _encode(self, text: str, special: bool) -> list[int]:
         # A warning about the tokenizer's own idea of the longest text helps nobody here: the window is checked.

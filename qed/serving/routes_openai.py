@@ -14,7 +14,7 @@ from starlette.routing import Route
 import qed
 from qed.serving import replies
 from qed.serving.answering import Piece, answer_in_pieces, answer_whole, score_prompts
-from qed.serving.bodies import ClosedStream, read_fields, run_for_client
+from qed.serving.bodies import ClosedStream, build_json, read_fields, run_for_client
 from qed.serving.fields import Fields, require_ids
 from qed.serving.model_text import ModelText
 from qed.serving.protocol import Question, read_chat, read_completion, read_conversation, require_model
@@ -87,21 +87,23 @@ async def _answer(request: Request, read: Read) -> Response:
             headers={"retry-after": "1"},
         )
     if not question.stream:
-        return JSONResponse(await run_for_client(request, _write_whole(state, question)))
+        return await run_for_client(request, _answer_whole(state, question))
     events = _write_events(state, question)
     # The first event is waited for, so that what fails before it is an error with its own status.
     first = await run_for_client(request, anext(events))
     return ClosedStream(_begin_with(first, events), "text/event-stream")
 
 
-async def _write_whole(state: ServerState, question: Question) -> dict[str, Any]:
+async def _answer_whole(state: ServerState, question: Question) -> Response:
     engine = state.keeper.require()
     scores = await score_prompts(engine, question)
     if question.sampling.max_tokens:
         pieces = await answer_whole(engine, question, state.text, state.metrics)
     else:
         pieces = _build_empty(question, engine.version)
-    return replies.Writer(question, state.text, state.names[0], scores).write_whole(pieces)
+    writer = replies.Writer(question, state.text, state.names[0], scores)
+    numbers = sum(len(one.tokens) for one in pieces) + sum(len(one.logps) for one in scores)
+    return await build_json(lambda: writer.write_whole(pieces), numbers * (1 + (question.logprobs or 0)))
 
 
 async def _write_events(state: ServerState, question: Question) -> AsyncGenerator[bytes, None]:

@@ -16,9 +16,9 @@ from starlette.routing import Route
 
 from qed.sampling.base import Sampling
 from qed.serving.answering import cancel_all
-from qed.serving.bodies import ClosedStream, read_fields, run_for_client
+from qed.serving.bodies import ClosedStream, build_json, read_fields, run_for_client
 from qed.serving.fields import Fields, require_ids
-from qed.serving.messages import Batch, PauseMode, Scoring
+from qed.serving.messages import Batch, EngineInfo, PauseMode, Scoring
 from qed.serving.refusals import Refused
 from qed.serving.state import find_state, refuse_error
 from qed.types import Completion
@@ -33,18 +33,18 @@ async def sample_batch(request: Request) -> Response:
     """`POST /qed/batch`: lines of JSON with the steps so far, and a last one with the completions or an error."""
     state = find_state(request)
     fields = await read_fields(request, LARGER * state.body_limit)
-    batch = _read_batch(fields)
-    require_ids(batch.prompts, state.info.vocabulary, "prompts")
+    batch = await asyncio.to_thread(_read_batch, fields, state.info.vocabulary)
     return ClosedStream(_write_batch(state.keeper.require(), batch), "application/x-ndjson")
 
 
-def _read_batch(fields: Fields) -> Batch:
+def _read_batch(fields: Fields, vocabulary: int) -> Batch:
     """Read a batch; the sampler itself checks whether it can be sampled.
 
     Raises:
         Refused: its parts do not fit together.
     """
     prompts, seeds = fields.read_rows("prompts"), fields.read_rows("seeds")
+    require_ids(prompts, vocabulary, "prompts")
     if len(seeds) != len(prompts) or not all(prompts):
         raise fields.refuse("seeds", "must have a list for each of the prompts, none of which may be empty")
     if any(row and not -INT64 <= min(row) <= max(row) < INT64 for row in seeds):
@@ -127,19 +127,30 @@ async def score(request: Request) -> JSONResponse:
     """`POST /qed/score`: the log-probs of outputs after prompts."""
     state = find_state(request)
     fields = await read_fields(request, LARGER * state.body_limit)
+    scoring = await asyncio.to_thread(_read_scoring, fields, state.info)
+    engine = state.keeper.require()
+    scored = await run_for_client(request, engine.score(scoring)) if scoring.prompts else []
+    version = max((one.version for one in scored), default=state.keeper.version)
+    numbers = sum(len(one.logps) for one in scored)
+    return await build_json(lambda: {"version": version, "logps": [list(one.logps) for one in scored]}, numbers)
+
+
+def _read_scoring(fields: Fields, info: EngineInfo) -> Scoring:
+    """Read rows to score.
+
+    Raises:
+        Refused: they are invalid, or do not fit into the window.
+    """
     prompts, outputs = fields.read_rows("prompts"), fields.read_rows("outputs")
     if len(prompts) != len(outputs) or not all(prompts):
         raise fields.refuse("outputs", "must have a list for each of the prompts, none of which may be empty")
     for rows, name in ((prompts, "prompts"), (outputs, "outputs")):
-        require_ids(rows, state.info.vocabulary, name)
+        require_ids(rows, info.vocabulary, name)
     longest = max((len(prompt) + len(output) for prompt, output in zip(prompts, outputs, strict=True)), default=0)
-    if longest > state.info.window:
-        raise Refused(400, f"A row has {longest} tokens, and the model's window {state.info.window}.", "outputs")
+    if longest > info.window:
+        raise Refused(400, f"A row has {longest} tokens, and the model's window {info.window}.", "outputs")
     temperature = fields.read_number("temperature", 1.0, lambda value: value > 0, "above 0")
-    scoring = Scoring(prompts, outputs, temperature)
-    scored = await run_for_client(request, state.keeper.require().score(scoring)) if prompts else []
-    version = max((one.version for one in scored), default=state.keeper.version)
-    return JSONResponse({"version": version, "logps": [list(one.logps) for one in scored]})
+    return Scoring(prompts, outputs, temperature)
 
 
 async def pause(request: Request) -> JSONResponse:

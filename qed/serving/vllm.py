@@ -130,11 +130,14 @@ def build_command(vllm: Vllm, options: VllmOptions) -> list[str]:
     if options.lora_rank:
         flags |= {"max-lora-rank": choose_lora_rank(options.lora_rank), "max-loras": options.adapters}
     switches = ["--disable-uvicorn-access-log"]
-    switches += ["--enforce-eager"] if on_cpu else []
+    # On a CPU vLLM 0.32 dies when it cuts the prompt of a seeded answer into chunks: the generator of torch has no
+    # offset there that could be turned back.
+    switches += ["--enforce-eager", "--no-enable-chunked-prefill"] if on_cpu else []
     switches += ["--enable-lora"] if options.lora_rank else []
     switches += ["--enable-sleep-mode"] if options.sleeps and not on_cpu else []
     pairs = [text for flag, value in flags.items() for text in (f"--{flag}", str(value))]
-    # This module starts one web server: several would not share adapters that are loaded while they run.
+    # This module starts one web server: several would not share adapters that are loaded while they run. The command
+    # `vllm serve` does not find its own version in the package for CPUs.
     return [str(vllm.python), "-m", "vllm.entrypoints.openai.api_server", *pairs, *switches]
 
 

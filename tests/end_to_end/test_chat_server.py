@@ -42,7 +42,7 @@ class Service:
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self._reply(200, {"data": [{"id": name} for name in service.models]})
+                self._reply(200, {"data": [{"id": name, "root": name.partition(":")[0]} for name in service.models]})
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -232,6 +232,9 @@ def test_the_model_is_found_or_named() -> None:
             connect(service.url, "c", "KEY", {}, "", 0)
         assert connect(service.url + "/v1/chat/completions", "b", "KEY", {}, "", 0).model == "b"
         url = service.url
+    with Service(count_up, ("run", "run:alias")).run() as service:
+        assert connect(service.url, "", "KEY", {}, "", 0).model == "run"
+        assert connect(service.url, "run:alias", "KEY", {}, "", 0).model == "run:alias"
     with pytest.raises(UsageError, match=r"No model can be asked at http://127\.0\.0\.1:\d+/v1: .*refused"):
         connect(url, "", "KEY", {}, "", 0)
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from cutting import SHARED, TIMES, write_data
 
 from qed.errors import QedError
 from qed.net.client import HttpClient, RequestError
+from qed.runs.run import read_lines
 from qed.sampling.server.dialect import KEY_VARIABLE
 from qed.serving.placed import PlacedServers
 from qed.serving.processes import ServerSpec, copy_environment
@@ -24,7 +28,7 @@ ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'qed[
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
-PATIENCE = 120.0  # seconds
+PATIENCE = 300.0  # seconds
 KEY = "the-key"
 # Says which process it is, and that it has the token and the environment of its order.
 SERVER = """
@@ -166,3 +170,70 @@ def test_a_server_that_is_lost_too_often_or_never_starts_is_an_error(
     ray.kill(hosts[0])
     with pytest.raises(QedError, match="It was lost more than 0 times"):
         PlacedServers(tmp_path / "mail").start([spec])
+
+
+GRPO = ["grpo", "--tasks", "problems.jsonl", "--data.reward", "./mine.py", *SHARED, "--lr", 1e-3, "--steps", 6]
+GRPO += ["--sampling.problems_per_step", 5, "--sampling.group_size", 4, "--run.watchdog", 120]
+REWARD = """
+from qed.types import Grade
+def reward(rollout):
+    right = sum(rollout.output) % 2 == 0
+    return Grade(reward=float(right), correct=right, format_ok=True, extracted=None)
+"""
+
+
+def find_processes(home: Path, *words: bytes) -> list[int]:
+    """The processes in a folder whose command lines have these words."""
+    found = []
+    for process in Path("/proc").iterdir():
+        with suppress(OSError):
+            if process.name.isdigit() and os.readlink(process / "cwd") == str(home):
+                command = (process / "cmdline").read_bytes().split(b"\0")
+                if set(words) <= set(command) and b"-c" not in command:  # not the supervisor
+                    found.append(int(process.name))
+    return found
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run, without what differs between two equal runs."""
+    left_out = (*TIMES, "sampler/")
+    return [
+        {key: value for key, value in row.items() if not key.startswith(left_out)}
+        for row in read_lines(run / "metrics.jsonl")
+    ]
+
+
+def test_a_run_over_placed_servers_is_that_over_local_ones_also_if_one_is_killed(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_data(tmp_path)
+    (tmp_path / "mine.py").write_text(REWARD, encoding="utf-8")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    cluster.add_node(num_cpus=1)
+
+    def start_run(*arguments: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-P", "-m", "qed", *GRPO, *arguments]
+        return subprocess.Popen(
+            list(map(str, command)), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    here = start_run("--sampling.servers", 2, "--out", "here")
+    _, errors = here.communicate(timeout=2 * PATIENCE)
+    assert here.returncode == 0, errors
+    there = start_run("--cluster", cluster.address, "--cluster.learners", 1, "--cluster.engines", 2, "--out", "there")
+    try:
+        metrics = tmp_path / "there" / "metrics.jsonl"
+        wait_for(lambda: True if metrics.is_file() and metrics.read_bytes().count(b"\n") >= 2 else None)
+        servers = find_processes(tmp_path, b"serve")
+        os.kill(servers[0], signal.SIGKILL)
+        _, errors = there.communicate(timeout=2 * PATIENCE)
+    finally:
+        there.kill()
+    assert there.returncode == 0, errors
+    assert read_metrics(tmp_path / "there") == read_metrics(tmp_path / "here")
+    weights = [(tmp_path / run / "final" / "hf" / "model.safetensors").read_bytes() for run in ("here", "there")]
+    assert weights[0] == weights[1]
+    events = [row["event"] for row in read_lines(tmp_path / "there" / "events.jsonl")]
+    assert events.count("server_restarted") == 1
+    assert wait_for(lambda: find_processes(tmp_path, b"serve") == [] or None)
+    assert not list((tmp_path / "there").glob("**/qed-weights-*"))

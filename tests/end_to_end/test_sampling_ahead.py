@@ -3,6 +3,7 @@ that was cut goes on as the one that was not. The sampler is one with weights of
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import threading
@@ -15,11 +16,12 @@ import pytest
 from cutting import ONLINE, SHARED, SMALL, assert_same, by_chance, cut, forked, write_data
 
 from qed.errors import QedError
+from qed.guards.watchdog import list_children
 from qed.runs.run import read_lines
 from qed.types import Groups
 
 STEPS = 6
-LEARNED = ("train/", "optim/", "correction/", "rollout/", "reward/", "length/", "policy/", "clip/")
+LEARNED = ("train/", "optim/", "correction/", "reward/", "length/", "policy/", "clip/")
 STOPPED = ("rollout:1", "rollout:35", "wait:1", "update:1", "update:3", "evaluate:1", "save:2")
 SAMPLER = ("--sampling.sampler", Path(apart.__file__))
 EVEN = """from qed import Grade
@@ -71,7 +73,10 @@ def test_a_step_is_sampled_by_the_weights_of_its_staleness(trained: Callable[...
 
 
 def test_no_staleness_is_the_run_in_turn(trained: Callable[..., Path]) -> None:
-    assert_same(trained("apart", 0, *GRPO), trained("shared", 0, "grpo", *ONLINE))
+    apart, shared = trained("apart", 0, *GRPO), trained("shared", 0, "grpo", *ONLINE)
+    assert read_steps(apart) == read_steps(shared)
+    assert read_lines(apart / "rollouts/step_000006.jsonl.zst") == read_lines(shared / "rollouts/step_000006.jsonl.zst")
+    assert all("time/wait" not in row for row in read_lines(shared / "metrics.jsonl"))
 
 
 def resume_everywhere(trained: Callable[..., Path], cuts: Sequence[int], staleness: int, *chosen: object) -> None:
@@ -208,6 +213,28 @@ def test_a_server_of_its_own_samples_the_same(trained: Callable[..., Path], tmp_
     code, said = forked(arguments, tmp_path / "log", "wait:sigterm:2")
     assert code == 128 + signal.SIGTERM, said
     assert_same(whole, trained("stopped", 2, *native, "--resume"))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("more", [(), ("--model.lora_rank", 4)], ids=["full", "lora"])
+def test_a_killed_server_changes_nothing(
+    trained: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, more: tuple[object, ...]
+) -> None:
+    whole = trained("whole", 2, "grpo", *ONLINE, *more)
+    graded: list[None] = []
+
+    def kill(groups: Groups, grader: Any) -> None:
+        by_chance(groups, grader)
+        graded.append(None)
+        if len(graded) in (2, 5):
+            (server,) = (each for each in list_children() if "-m qed serve" in each["command"].replace("-I ", ""))
+            os.kill(server["process"], signal.SIGKILL)
+
+    monkeypatch.setattr("qed.rollout.collector.grade", kill)
+    again = trained("again", 2, "grpo", *ONLINE, *more)
+    assert [row["event"] for row in read_lines(again / "events.jsonl")].count("server_restarted") == 2
+    assert read_steps(whole) == read_steps(again)
+    assert read_versions(whole) == read_versions(again)
 
 
 def read_steps(run: Path) -> list[dict[str, Any]]:

@@ -85,7 +85,7 @@ def test_the_command_has_what_training_needs(tmp_path: Path) -> None:
     assert flags["--logprobs-mode"] == "processed_logprobs"
     assert flags["--generation-config"] == "vllm"
     assert flags["--dtype"] == "float32"
-    assert "--enforce-eager" in command
+    assert {"--enforce-eager", "--no-enable-chunked-prefill"} < set(command)
     assert "--enable-lora" not in command
     assert "--enable-sleep-mode" not in build_command(cpu, replace(OPTIONS, sleeps=True)), "a CPU has no sleep"
     gpu = replace(cpu, package="vllm")
@@ -94,7 +94,7 @@ def test_the_command_has_what_training_needs(tmp_path: Path) -> None:
     )
     flags = pair(command)
     assert {"--enable-sleep-mode", "--enable-lora"} < set(command)
-    assert "--enforce-eager" not in command
+    assert not {"--enforce-eager", "--no-enable-chunked-prefill"} & set(command)
     assert flags["--max-lora-rank"] == "32"
     assert flags["--max-loras"] == "3"
     assert flags["--tensor-parallel-size"] == "2"

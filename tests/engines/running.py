@@ -54,7 +54,8 @@ class Engine:
         (server,) = self.connect().servers
         with suppress(Exception):
             server.resume()
-        if server.read_version() not in (None, 0):
+        # vLLM does not name its weights to a client that has not loaded them.
+        if self.dialect == "vllm" or server.read_version() not in (None, 0):
             update(server, self.models.folder, 0)
 
 

@@ -200,7 +200,9 @@ class _Handler(BaseHTTPRequestHandler):
         status, content = answer(stand_in, parts.path, {**(body or {}), **query}, self._is_wanted)
         if status == 200 and body and body.get("stream"):
             return self._stream(content)
-        data = b"" if content is None else json.dumps(content).encode()
+        data = (
+            content.encode() if isinstance(content, str) else b"" if content is None else json.dumps(content).encode()
+        )
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -306,7 +308,8 @@ def _control_adapters(server: StandIn, path: str, body: dict[str, Any]) -> Reply
         return (404 if server.dialect == "vllm" else 400), {"error": {"message": "No adapter found"}}
     else:
         server.load_adapter(name, body["lora_path"])
-    return 200, {"success": True}
+    # vLLM's reply is a sentence, and not JSON.
+    return 200, f"Success: LoRA adapter '{name}'." if server.dialect == "vllm" else {"success": True}
 
 
 def answer_as_sglang(server: StandIn, path: str, body: dict[str, Any], is_wanted: Callable[[], bool]) -> Reply:

@@ -18,7 +18,7 @@ from asking import ask, connect, read_events
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError
 from qed.models.load import build_model
-from qed.serving import bodies, connections, keeper
+from qed.serving import bodies, connections, keeper, model_text
 from qed.serving.keeper import EngineKeeper
 from qed.serving.messages import (
     AnswerAborted,
@@ -479,6 +479,10 @@ def test_long_bodies_and_prompts_are_refused_at_once(url: str, monkeypatch: pyte
     status, reply = complete(url, prompt="ab " * 3_000_000)
     assert status == 400
     assert "the model's window has 64" in reply["error"]["message"]
+    monkeypatch.setattr(model_text, "INLINE", 0)
+    monkeypatch.setattr(model_text, "BEGIN", 4)
+    status, reply = complete(url, prompt="€" * 700)  # it would fit if every token were the longest
+    assert (status, "of which the first 256 alone are" in reply["error"]["message"]) == (400, True), reply
     with connect_raw(url) as raw:
         raw.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 20000000\r\n\r\n")
         assert b"413" in raw.recv(1000).split(b"\r\n")[0]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import VOCABULARY, make_model
 from transformers import Qwen2ForCausalLM
@@ -270,6 +270,24 @@ def test_a_dead_server_is_started_again_and_gets_the_weights(model: Any, folder:
     sync(model, 3)
 
 
+def test_weights_that_are_prepared_are_loaded_later_as_they_were(model: Any, folder: WeightsFolder) -> None:
+    """Also where more versions wait than are kept, and the learner has moved on."""
+    server = FakeServer()
+    sync = build_sync(folder, [server])
+    loads, weights = [], []
+    for version in range(1, 6):
+        change(model, 1e-2)
+        weights.append({name: weight.clone() for name, weight in model.state_dict().items()})
+        loads.append(sync.prepare(model, version))
+    assert len(folder.list_versions()) == 5
+    for version, (load, expected) in enumerate(zip(loads, weights, strict=True), 1):
+        load()
+        assert server.version == sync.version == version
+        assert all(torch.equal(server.model.state_dict()[name], weight) for name, weight in expected.items())
+    sync(model, 6)
+    assert len(folder.list_versions()) == 2
+
+
 def test_a_dead_server_that_is_not_ours_is_named(model: Any, folder: WeightsFolder) -> None:
     server = FakeServer()
     server.dead = True
@@ -277,6 +295,7 @@ def test_a_dead_server_that_is_not_ours_is_named(model: Any, folder: WeightsFold
         build_sync(folder, [server])(model, 1)
 
 
+@settings(max_examples=15)  # each starts a process
 @given(st.integers(1, 4), st.lists(st.integers(0, 30), min_size=1, max_size=6))
 def test_the_newest_versions_are_kept(tmp_path_factory: pytest.TempPathFactory, keep: int, versions: list[int]) -> None:
     folder = WeightsFolder(tmp_path_factory.mktemp("weights"), keep)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import random
 import signal
@@ -32,9 +33,13 @@ from qed.models.weights_folder import MARKER
 from qed.randomness import derive_seed
 from qed.sampling.base import Sampling
 from qed.sampling.hf import HFSampler
+from qed.sampling.native.batch import DecodingBatch
 from qed.sampling.native.sampler import NativeSampler
 from qed.serving.engine import Engine
+from qed.serving.engine_answers import Answers
+from qed.serving.engine_jobs import Counts
 from qed.serving.engine_loop import READY, run_engine
+from qed.serving.engine_model import EngineModel
 from qed.serving.messages import (
     AnswerAborted,
     Batch,
@@ -226,7 +231,12 @@ def test_an_answer_may_bring_its_own_ends(served: Served) -> None:
         (Generation([5] * 500, 0, Sampling(1.0, 13)), "512 of the model's window"),
         (Generation([5, 99999], 0, Sampling(1.0, 5)), "not one of the model's"),
         (Generation([5, -1], 0, Sampling(1.0, 5)), "not one of the model's"),
-        (Generation([5], 0, Sampling(1.0, 0)), "at least 1 token"),
+        (Generation([5], 0, Sampling(1.0, 0)), "max_tokens must be at least 1"),
+        (Generation([5], 2**63, Sampling(1.0, 5)), "64 bits"),
+        (Generation([5], 0, Sampling(math.nan, 5)), "temperature"),
+        (Generation([5], 0, Sampling(1.0, 5, top_p=0.0)), "top_p"),
+        (Generation([5], 0, Sampling(1.0, 5, stop=("",))), "stop string"),
+        (Generation([5], 0, Sampling(1.0, 5), ends=(99999,)), "end tokens"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(served: Served, generation: Generation, wanted: str) -> None:
@@ -234,13 +244,35 @@ def test_what_cannot_be_sampled_is_refused(served: Served, generation: Generatio
         served.generate(generation)
 
 
-def test_an_error_of_a_request_is_its_own(served: Served) -> None:
-    """One that only the computation finds ends the answers that share its step, and nothing after them."""
-    with pytest.raises(QedError, match="engine failed with"):
-        served.generate(Generation([5], 2**70, Sampling(1.0, 5)))
-    with pytest.raises(QedError, match="engine failed with"):
-        served.run(served.engine.batch(Batch([[5]], [[2**70]], Sampling(1.0, 5))))
-    assert served.generate(Generation([5], 1, Sampling(1.0, 5)))
+def test_a_step_that_fails_ends_its_answers_and_no_others(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where memory has run out, they are sampled again with fewer rows; what was sent of one is not taken back."""
+    sent: dict[int, list[Any]] = {number: [] for number in range(5)}
+    model = EngineModel(served.engine.source)
+    nothing = {"on_hf_step": lambda: None}
+    answers = Answers(model, Counts(), *(lambda call, reply: sent[call].append(reply) for _ in range(2)), **nothing)
+    errors: list[Exception] = [RuntimeError("shapes differ"), torch.OutOfMemoryError("no")]
+    step = DecodingBatch.step
+
+    def fail(batch: DecodingBatch) -> None:
+        if batch.steps == 3 and errors:
+            raise errors.pop(0)
+        step(batch)
+
+    monkeypatch.setattr(DecodingBatch, "step", fail)
+    answers.add(0, Generation([5], 0, Sampling(1.0, 9)))
+    while not sent[0]:
+        answers.advance(True)
+    assert str(sent[0][0]) == "shapes differ"
+    for number in range(1, 5):
+        answers.add(number, Generation([5, number], number, Sampling(1.0, 9), stream=number == 1, ends=()))
+    while answers.waiting or answers.running:
+        answers.advance(True)
+    assert (errors, answers.rows) == ([], 2)
+    assert isinstance(sent[1][-1], torch.OutOfMemoryError)
+    for number in range(2, 5):
+        (whole,) = sent[number]
+        ((alone,),) = served.sample_here(Batch([[5, number]], [[number]], Sampling(1.0, 9)), ())
+        assert list(whole.tokens) == list(alone.tokens)
 
 
 ENDLESS = Generation([5, 6, 7], 3, Sampling(1.0, 500), stream=True, ends=())

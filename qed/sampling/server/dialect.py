@@ -235,9 +235,12 @@ class Server(ABC):
 
     def resume(self) -> None:
         """Sample again."""
-        self._resume()
-        with self._changed:
-            self.paused = False
+        try:
+            self._resume()
+        finally:
+            # Also where the server is gone: once it is back, requests find out whether it is still paused.
+            with self._changed:
+                self.paused = False
 
     def wait_for_flights(self, seconds: float) -> bool:
         """Wait until no request is under way, and return whether that is so."""
@@ -280,6 +283,8 @@ class Server(ABC):
         try:
             yield flight
         except RequestError as error:
+            if error.kind == "timed out":
+                raise ServerLost(f"{error}; sampling.request_seconds allows more") from error
             raise self.explain(error) from error
         finally:
             with self._changed:
@@ -295,8 +300,6 @@ class Server(ABC):
                 f"The server {self.url} refuses the key: {error}. Put its key into the environment variable "
                 f"{KEY_VARIABLE}."
             )
-        if error.kind == "timed out":
-            return ServerLost(f"{error}; sampling.request_seconds allows more")
         if error.kind != "status" or error.status in LOST:
             return ServerLost(str(error))
         if error.status in BUSY:

@@ -118,8 +118,10 @@ class VllmServer(Server):
                 if "already been loaded" not in str(error):
                     raise
             except ServerLost as error:
-                # An adapter that does not fit is refused with status 500, and the engine lives.
-                raise QedError(f"The server {self.url} cannot load the adapter in {path}: {error}") from error
+                # Success is a sentence and not JSON. An adapter that does not fit is refused with status 500, and the
+                # engine lives.
+                if find_status(error) != 200:
+                    raise QedError(f"The server {self.url} cannot load the adapter in {path}: {error}") from error
         self.adapters = (*(each for each in self.adapters if each != name), name)
         self.adapter, self.version = name, int(name.rpartition("@")[2])
         for old in self.adapters[:-KEPT_ADAPTERS]:

@@ -1,0 +1,84 @@
+"""The sides of the comparison: a server that many clients ask at once, and the sampler in a process of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from qed.guards.parents import build_child_command
+from qed.net.client import HttpClient
+from qed.randomness import derive_seed
+from qed.serving.install import find_vllm
+from qed.serving.processes import ServerProcess, ServerSpec, copy_environment, run_servers
+from qed.serving.vllm import VllmOptions, build_vllm_spec
+
+SECONDS = 600.0  # for a request
+MODEL = "bench"
+
+
+class Clients:
+    """Clients of a server, each of which sends one request at a time.
+
+    Args:
+        server: that they ask.
+        prompts: token ids.
+        told: what was asked of the benchmark.
+    """
+
+    def __init__(self, server: ServerProcess, prompts: Sequence[Sequence[int]], told: dict[str, Any]) -> None:
+        self.prompts, self.told, self.number = prompts, told, 0
+        self.client = HttpClient(server.url)
+
+    def round(self) -> dict[str, Any]:
+        """Sample every group once, with other seeds than before; one request for each answer."""
+        told, self.number = self.told, self.number + 1
+        wanted = [
+            (prompt, derive_seed(self.number, which, place))
+            for which, prompt in enumerate(self.prompts)
+            for place in range(told["group"])
+        ]
+        began = time.perf_counter()
+        with ThreadPoolExecutor(told["clients"]) as pool:
+            lengths = list(pool.map(lambda each: self._ask(*each), wanted))
+        wall = time.perf_counter() - began
+        return {"wall": wall, "tokens": sum(lengths), "rows": len(lengths), "longest": max(lengths)}
+
+    def _ask(self, prompt: Sequence[int], seed: int) -> int:
+        body = {
+            "model": MODEL,
+            "prompt": list(prompt),
+            "max_tokens": self.told["tokens"],
+            "temperature": 1.0,
+            "seed": seed,
+            "logprobs": 0,
+            "return_token_ids": True,
+        }
+        reply = self.client.ask("POST", "/v1/completions", body, seconds=SECONDS)
+        return len(reply["choices"][0]["token_ids"])
+
+
+def build_native(folder: Path, told: dict[str, Any], logs: Path) -> ServerSpec:
+    """Return how `qed serve` is started, with as many answers at the same time as there are clients."""
+    options = ["--name", MODEL, "--precision", told["precision"], "--threads", told["threads"], "--device", "cpu"]
+    command = ["serve", folder / "hf", *options, "--rows-per-batch", told["clients"], "--json"]
+    words = build_child_command([str(word) for word in command])
+    return ServerSpec("qed serve", lambda port: [*words, "--port", str(port)], copy_environment(), logs)
+
+
+def build_vllm(folder: Path, told: dict[str, Any], logs: Path) -> ServerSpec:
+    """Return how vLLM is started, in the environment of --python."""
+    options = VllmOptions(
+        str(folder / "hf"), MODEL, dtype=told["precision"], rows=told["clients"], threads=told["threads"]
+    )
+    return build_vllm_spec(find_vllm(told["python"]), options, logs)
+
+
+@contextmanager
+def serve(spec: ServerSpec) -> Any:
+    """Run a server while the block runs."""
+    with run_servers([spec]) as (server,):
+        yield server
