@@ -264,3 +264,30 @@ def test_mistakes_of_the_command_line(qed: Qed, problems: Path, tmp_path: Path) 
     assert (nobody.code, "127.0.0.1:9" in nobody.err, "refused" in nobody.err) == (3, True, True), nobody.err
     assert "needs one --url" in qed("evaluate", "--model", "openai:m", "--tasks", problems).err
     assert "is for an endpoint" in qed("evaluate", "--model", "new:tiny", "--tasks", problems, "--api", "chat").err
+
+
+def test_prompts_of_a_file_are_answered(qed: Qed, tmp_path: Path) -> None:
+    """`qed generate`: what failed is left out and asked again by the same command; a larger --n adds answers."""
+    prompts, out = tmp_path / "prompts.txt", tmp_path / "out.jsonl"
+    prompts.write_text("What is 1 + 2?\nWhat is 5 + 2?\n")
+    broken, asked = {"7"}, list[str]()
+
+    def answer(path: str, content: Any, headers: dict[str, str]) -> Reply:
+        asked.append(solve(content))
+        return (400, {"error": {"message": "too long"}}) if asked[-1] in broken else right(path, content, headers)
+
+    with serve(answer) as url:
+        command = ("generate", "openai:m", prompts, "--url", url, "--out", out)
+        done = qed(*command)
+        assert done.code == 0, done.err
+        assert "Left out 1 refused by the endpoint (too long)." in done.out
+        assert [(row["row"], row["completion"], row["n_tokens"]) for row in read_lines(out)] == [
+            (1, "So \\boxed{3}.", 5)
+        ]
+        broken.clear()
+        asked.clear()
+        assert qed(*command).code == 0
+        assert asked == ["7"]
+        assert qed(*command, "--n", 2).code == 0
+        assert sorted(asked) == ["3", "7", "7"]
+        assert len({(row["row"], row["sample"]) for row in read_lines(out)}) == 4

@@ -93,3 +93,15 @@ def test_mistakes_are_told(native: Engine, evaluate: Callable[..., Any], tmp_pat
     missing = evaluate("o", "--sampler", "server", "--url", native.url, "--model", tmp_path / "nothing")[1]
     assert "cannot be loaded" in missing or "no run or model" in missing
     assert not os.path.exists(tmp_path / "o/eval")
+
+
+def test_prompts_of_a_file_are_answered_at_a_server(
+    native: Engine, problems: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    places = {"here": (), "there": ("--sampler", "server", "--url", native.url)}
+    for name, options in places.items():
+        arguments = ("generate", native.models.folder, problems, "--max-tokens", 8, "--threads", 1, *options)
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in (*arguments, "--out", tmp_path / f"{name}.jsonl")])
+        assert not left.value.code, capfd.readouterr().err
+    assert (tmp_path / "here.jsonl").read_bytes() == (tmp_path / "there.jsonl").read_bytes()

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qed.errors import UsageError
 
 if TYPE_CHECKING:
+    from qed.config.phases import Settings
+    from qed.evaluation.endpoint.ask import EndpointPolicy
     from qed.evaluation.endpoint.model import EndpointSettings
 
 PREFIX = "openai:"
@@ -42,6 +45,18 @@ def find_served(args: argparse.Namespace) -> None:
         args.step = step if args.step is None else args.step
 
 
+def add_addresses(args: argparse.Namespace, settings: Settings) -> Settings:
+    """Return the settings with the addresses of servers that the command line gives.
+
+    Raises:
+        UsageError: there are addresses, and the sampler asks no servers.
+    """
+    given: dict[str, Any] = {"url": tuple(args.url.split(","))} if args.url else {}
+    if args.request_seconds is not None:
+        given["request_seconds"] = _read_seconds(args.request_seconds, "generate")
+    return replace(settings, sampling=replace(settings.sampling, **given))
+
+
 def read_endpoint(args: argparse.Namespace, command: str) -> EndpointSettings | None:
     """Return the endpoint of the command line; None for a model that is loaded or sampled by token ids.
 
@@ -70,6 +85,25 @@ def read_endpoint(args: argparse.Namespace, command: str) -> EndpointSettings | 
     if args.request_seconds is not None:
         given["seconds"] = _read_seconds(args.request_seconds, command)
     return EndpointSettings(args.url, args.model.removeprefix(PREFIX), **given)
+
+
+def resolve_endpoint_settings(args: argparse.Namespace) -> tuple[Settings, str]:
+    """Return the settings of a model behind an endpoint with its prompt, and a name for people."""
+    from qed.cli.commands.policy_options import PASSED
+    from qed.rollout.trained import resolve_model_settings
+
+    options = {key: value for name, key in PASSED.items() if (value := getattr(args, name, None))}
+    options.setdefault("data.prompt", "question_only" if args.api == "completions" else "chat")
+    return resolve_model_settings(None, args.model, options, args.allow_user_code), args.model
+
+
+def load_endpoint_policy(endpoint: EndpointSettings, settings: Settings) -> EndpointPolicy:
+    """Return the model behind an endpoint with the prompt of the settings."""
+    from qed.data.splits import load_prompt
+    from qed.evaluation.endpoint.ask import EndpointPolicy
+    from qed.evaluation.endpoint.prompts import EndpointTemplate
+
+    return EndpointPolicy(endpoint, EndpointTemplate(load_prompt(settings.data), endpoint.api, settings.sampling.stop))
 
 
 def _read_seconds(text: str, command: str) -> float:

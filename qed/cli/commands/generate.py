@@ -12,7 +12,15 @@ from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from qed.cli.commands.base import Parser
+from qed.cli.commands.endpoint_options import (
+    add_addresses,
+    add_endpoint_options,
+    load_endpoint_policy,
+    read_endpoint,
+    resolve_endpoint_settings,
+)
 from qed.cli.commands.policy_options import (
+    DEFAULT_TOKENS,
     add_policy_options,
     check_numbers,
     choose_max_tokens,
@@ -25,6 +33,9 @@ from qed.errors import DataError, Interrupted, UsageError
 if TYPE_CHECKING:
     from qed.config.phases import Settings
     from qed.console.live import Console
+    from qed.evaluation.endpoint.ask import EndpointPolicy
+    from qed.evaluation.endpoint.model import EndpointSettings
+    from qed.rollout.policy import Policy
     from qed.sampling.base import Sampling
 
 ABOUT = """Answer the prompts of a file with a model.
@@ -35,6 +46,7 @@ the columns of its prompt's row. The same command continues an interrupted one, 
 EPILOG = """examples:
   qed generate runs/first prompts.txt
   qed generate runs/first test.jsonl --n 4 --out answers.jsonl
+  qed generate openai:gpt-4.1-mini prompts.txt --url https://api.openai.com/v1
   qed evaluate --responses answers.jsonl --response-key completion"""
 
 
@@ -49,6 +61,7 @@ def run(arguments: Sequence[str]) -> int:
     add("--question-key", default="", metavar="COLUMN", help="column of the question (default: a known one)")
     add("--limit", type=int, default=0, metavar="N", help="only the first N prompts")
     add("--rows-per-batch", metavar="N", help="maximum answers generated at the same time (default: 128)")
+    add_endpoint_options(parser.add_argument_group("servers").add_argument)
     add("--overwrite", action="store_true", help="start again if OUT has answers")
     add("--json", action="store_true", help="print a summary as one line of JSON, as the last line of stdout")
     args = parser.parse(arguments)
@@ -76,29 +89,34 @@ def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
 
     questions = read_questions(args.file, args.question_key, left_out)
     questions = questions[: args.limit or None]
-    settings, name = resolve_policy_settings(args)
+    endpoint = read_endpoint(args, "generate")
+    resolve = resolve_policy_settings if endpoint is None else resolve_endpoint_settings
+    settings, name = resolve(args)
     from qed.console.live import Console
+    from qed.evaluation.endpoint.generate import generate_at_endpoint
     from qed.evaluation.generate import Output, generate
     from qed.guards.signals import EXIT_CODES, watch_signals
+    from qed.rollout.policy import Policy
 
     console = Console(args.json)
     replaced = sorted({column for question in questions for column in question.row} & {*WRITTEN} - {"prompt"})
     if replaced:
         console.say(f"Columns of {args.file} replaced by those of the answers: {', '.join(replaced)}.")
-    policy = load_answering_policy(settings, console.say)
-    sampling = read_sampling(args, choose_max_tokens(args, settings, policy), policy.template.stop)
-    output = Output(out, _describe(args, settings, sampling), args.overwrite)
+    policy, sampling = _load_policy(args, endpoint, settings, console)
+    about = {} if endpoint is None else {"endpoint": endpoint.describe()}
+    output = Output(out, _describe(args, settings, sampling) | about, args.overwrite)
     _announce(console, name, settings, sampling, len(questions) * args.n)
     try:
         with watch_signals():
-            left_out += generate(policy, questions, output, sampling, args.n, settings.run.seed, console)
+            answer: Any = generate if endpoint is None else generate_at_endpoint
+            left_out += answer(policy, questions, output, sampling, args.n, settings.run.seed, console)
     except (Interrupted, KeyboardInterrupt) as stopped:
         code = stopped.exit_code if isinstance(stopped, Interrupted) else EXIT_CODES[SIGINT]
         hint = f"The finished answers are in {out}; the same command continues."
         raise Interrupted(f"Interrupted. {hint}", code) from stopped
     finally:
         console.end_phase()
-    if not output.prompts:
+    if not output.prompts and isinstance(policy, Policy):
         raise DataError(
             f"No prompt of {args.file} fits: besides {sampling.max_tokens} tokens of an answer, the model's window has "
             f"space for {max(0, policy.max_prompt_tokens(sampling.max_tokens))}. Use a smaller --max-tokens."
@@ -107,6 +125,17 @@ def _generate(args: argparse.Namespace, out: Path) -> dict[str, Any]:
         console.say(f"Left out {count} {reason}.")
     console.say(f"{len(output.prompts)} answers are in {out}.")
     return {"out": str(out), "answers": len(output.prompts), "left_out": dict(left_out)}
+
+
+def _load_policy(
+    args: argparse.Namespace, endpoint: EndpointSettings | None, settings: Settings, console: Console
+) -> tuple[Policy | EndpointPolicy, Sampling]:
+    """Return what answers, and how it samples."""
+    if endpoint is not None:
+        asked = load_endpoint_policy(endpoint, settings)
+        return asked, read_sampling(args, args.max_tokens or DEFAULT_TOKENS, asked.template.stop)
+    policy = load_answering_policy(add_addresses(args, settings), console.say)
+    return policy, read_sampling(args, choose_max_tokens(args, settings, policy), policy.template.stop)
 
 
 def _describe(args: argparse.Namespace, settings: Settings, sampling: Sampling) -> dict[str, Any]:

@@ -121,9 +121,11 @@ def load_answering_policy(settings: Settings, say: Callable[[str], None]) -> Pol
     from torch import bfloat16
 
     from qed.models import load, lora, threads
-    from qed.rollout.policy import load_policy, report_handover
+    from qed.rollout.policy import load_policy, load_remote_policy, report_handover
 
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
+    if settings.sampling.sampler == "server":
+        return load_remote_policy(settings)
     policy = load_policy(settings, [], load.pick_device(settings.model.device), None)
     report_handover(policy.sampler, say)
     policy.model.requires_grad_(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,7 +50,7 @@ def ask_endpoint(
     sampling: Sampling,
     address: tuple[int | str, ...],
     version: int,
-) -> Iterator[tuple[int, list[Group]]]:
+) -> Generator[tuple[int, list[Group]]]:
     """Yield the groups of each unit once all its answers are there, in any order.
 
     Refused and failed answers have a grade that says so. Random numbers have the addresses of

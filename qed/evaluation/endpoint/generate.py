@@ -1,0 +1,76 @@
+"""Answer the prompts of a file by a model behind an endpoint; see `qed.evaluation.generate`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from typing import cast
+
+from qed.console.live import Console
+from qed.evaluation.endpoint.ask import EndpointPolicy, EndpointRollout, ask_endpoint
+from qed.evaluation.generate import Output, Question
+from qed.runs.run import Row
+from qed.sampling.base import Sampling
+from qed.types import Problem
+
+
+def generate_at_endpoint(
+    policy: EndpointPolicy,
+    questions: Sequence[Question],
+    output: Output,
+    sampling: Sampling,
+    samples: int,
+    seed: int,
+    console: Console,
+) -> Counter[str]:
+    """Answer the questions that have no answers yet; each answer is written as soon as it is there.
+
+    Args:
+        policy: answers.
+        questions: of the file.
+        output: receives the answers.
+        sampling: how they are sampled.
+        samples: answers to each question.
+        seed: of the random numbers.
+        console: shows the progress.
+
+    Returns:
+        counts of what was not answered, by reason; the same command asks these again.
+    """
+    missing = [(question, n) for question in questions for n in range(samples) if not output.has(question, n)]
+    total = len(questions) * samples
+    finished = total - len(missing)
+    if finished:
+        console.say(f"{finished} of {total} answers are already there.")
+    units = {
+        number: [(Problem(f"{question.number}/{n}", question.text, "", meta={"rendered": question.rendered}), 1)]
+        for number, (question, n) in enumerate(missing)
+    }
+    left_out: Counter[str] = Counter()
+    console.phase("", finished, "answer")
+    with closing(ask_endpoint(policy, units, sampling, (seed, "generate"), 0)) as answered:
+        for number, ((rollout,),) in answered:
+            question, n = missing[number]
+            finished += 1
+            answer = cast(EndpointRollout, rollout).answer
+            if answer.end == "answered":
+                output.add([_build_row(question, n, cast(EndpointRollout, rollout))])
+            else:
+                left_out[f"{answer.end} by the endpoint ({answer.reason})"] += 1
+            console.step(finished, total, {"length/mean": len(rollout.output)})
+    console.end_phase()
+    return left_out
+
+
+def _build_row(question: Question, sample: int, rollout: EndpointRollout) -> Row:
+    answer = rollout.answer
+    return {
+        **question.row,
+        "row": question.number,
+        "sample": sample,
+        "prompt": question.text,
+        "completion": answer.text,
+        "finish_reason": answer.stop_reason,
+        "n_tokens": answer.length,
+    }
