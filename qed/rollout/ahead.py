@@ -134,6 +134,7 @@ class AheadCollector:
             Interrupted: a stop signal has come.
             Exception: what has ended the thread.
         """
+        check_signals("wait", progress=False)
         collected, _ = self._await_step(step, lambda: check_signals("wait", progress=False))
         self._taken = step
         return collected

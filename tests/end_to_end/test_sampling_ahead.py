@@ -210,7 +210,7 @@ def test_a_server_of_its_own_samples_the_same(trained: Callable[..., Path], tmp_
         assert one == other
     assert_same(whole, trained(cut(whole, 3, tmp_path / "part").name, 2, *native, "--resume"))
     arguments = [*command(tmp_path, 2, *native), "--out", tmp_path / "stopped"]
-    code, said = forked(arguments, tmp_path / "log", "wait:sigterm:2")
+    code, said = forked(arguments, tmp_path / "log", "update:sigterm:3")
     assert code == 128 + signal.SIGTERM, said
     assert_same(whole, trained("stopped", 2, *native, "--resume"))
 
