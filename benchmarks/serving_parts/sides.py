@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,14 +21,36 @@ SECONDS = 600.0  # for a request
 MODEL = "bench"
 
 
-class Clients:
-    """Clients of a server, each of which sends one request at a time.
+class Learner:
+    """A run that samples over our own server: one request for all answers, as `sampling.servers` sends it.
 
     Args:
-        server: that they ask.
+        server: that it asks.
         prompts: token ids.
         told: what was asked of the benchmark.
     """
+
+    def __init__(self, server: ServerProcess, prompts: Sequence[Sequence[int]], told: dict[str, Any]) -> None:
+        self.prompts, self.told, self.number = prompts, told, 0
+        self.client = HttpClient(server.url)
+
+    def round(self) -> dict[str, Any]:
+        """Sample every group once, with other seeds than before."""
+        told, self.number = self.told, self.number + 1
+        seeds = [
+            [derive_seed(self.number, which, place) for place in range(told["group"])]
+            for which in range(len(self.prompts))
+        ]
+        body = {"prompts": self.prompts, "seeds": seeds, "sampling": {"temperature": 1.0, "max_tokens": told["tokens"]}}
+        began = time.perf_counter()
+        *_, last = self.client.stream("/qed/batch", body, silence=SECONDS, max_bytes=2**28)
+        wall = time.perf_counter() - began
+        lengths = [len(answer["tokens"]) for group in json.loads(last)["completions"] for answer in group]
+        return {"wall": wall, "tokens": sum(lengths), "rows": len(lengths), "longest": max(lengths)}
+
+
+class Clients:
+    """Clients of a server, each of which sends one request at a time; arguments as for `Learner`."""
 
     def __init__(self, server: ServerProcess, prompts: Sequence[Sequence[int]], told: dict[str, Any]) -> None:
         self.prompts, self.told, self.number = prompts, told, 0
