@@ -122,7 +122,7 @@ class Places:
 
 
 class PlacedServers:
-    """The servers of a run on a cluster, which rank 0 starts. Their key is in QED_SERVER_KEY.
+    """The servers of a run on a cluster, which rank 0 starts. Their key is in QED_SERVE_TOKEN.
 
     Args:
         folder: through which the cluster is asked.
