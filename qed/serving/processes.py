@@ -33,15 +33,8 @@ STEADY_SECONDS = 300.0  # of life after which an end counts as the first again
 FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds before a restart, doubled with each in a row
 TAKEN = ("address already in use", "errno 98", "errno 48")
 # Variables that tell a process its rank among others: a server is none of them.
-RANK_VARIABLES = (
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "QED_LAUNCHER",
+RANK_VARIABLES = frozenset(
+    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT QED_LAUNCHER".split()
 )
 
 
@@ -122,28 +115,36 @@ class ServerProcess:
     def restart(self, worked: bool = False) -> None:
         """End what is left of the server and start it again, after a pause that doubles with each restart in a row.
 
+        A start that fails counts as one more in the row.
+
         Args:
             worked: whether it did its work since it was started, so that the row ends.
 
         Raises:
-            ServerError: it was started `MOST_RESTARTS` times in a row already, or see `start`.
+            ServerError: it was started `MOST_RESTARTS` times in a row, or `stop` was called.
+            Interrupted: a stop signal has come.
         """
         with self._lock:
             tail = self.read_tail()
             self._kill()
             if worked or time.monotonic() - self._began > STEADY_SECONDS:
                 self._in_a_row = 0
-            if self._in_a_row >= MOST_RESTARTS:
-                raise ServerError(
-                    f"{self.spec.name} has ended {self._in_a_row + 1} times in a row, so it is not started again. "
-                    f"The end of its log, {self.log}:\n{tail}"
-                )
-            self._in_a_row += 1
-            self.restarts += 1
-            pause = FIRST_WAIT * 2 ** (self._in_a_row - 2) if self._in_a_row > 1 else 0.0
-            if self._stopping.wait(min(LONGEST_WAIT, pause)):
-                raise ServerError(f"{self.spec.name} was stopped while it waited to start again.")
-            self.start()
+            while self._in_a_row < MOST_RESTARTS:
+                self._in_a_row += 1
+                self.restarts += 1
+                pause = FIRST_WAIT * 2 ** (self._in_a_row - 2) if self._in_a_row > 1 else 0.0
+                if self._stopping.wait(min(LONGEST_WAIT, pause)):
+                    raise ServerError(f"{self.spec.name} was stopped while it waited to start again.")
+                try:
+                    return self.start()
+                except ServerError:
+                    tail = self.read_tail()
+                    if self._stopping.is_set():
+                        raise
+            raise ServerError(
+                f"{self.spec.name} has ended {self._in_a_row + 1} times in a row, so it is not started again. "
+                f"The end of its log, {self.log}:\n{tail}"
+            )
 
     def is_healthy(self, seconds: float = ALIVE_SECONDS) -> bool | None:
         """Ask /health: True for status 200, False for another one or a process that has ended, None for no reply."""
