@@ -18,6 +18,7 @@ import torch
 from qed.config.phases import Settings
 from qed.console.live import Console
 from qed.errors import UsageError
+from qed.guards.signals import check_signals
 from qed.loops.server_places import (
     Place,
     build_spec,
@@ -106,7 +107,9 @@ class RunServers:
         Raises:
             UsageError: the servers do not fit the model or the machine.
             QedError: a server does not start.
+            Interrupted: a stop signal has come.
         """
+        check_signals("load")  # the model has been loaded
         self.settings, self.device = settings, device
         self.placed = find_placed_servers() if self.parallel.is_first and self.takes_placed else None
         count, together = self.parallel.run_on_first(self._count_servers)

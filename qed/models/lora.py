@@ -7,6 +7,7 @@ the adapters in peft's own layout, from which a run resumes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError, UsageError, suggest_nearest
 from qed.models import qlora
-from qed.models.adapters import WEIGHTS
+from qed.models.adapters import CONFIG, WEIGHTS
 from qed.models.families import split_head
 from qed.models.weights import Source, gather, is_sharded
 from qed.randomness import derive_seed
@@ -110,8 +111,9 @@ def _read_config(folder: Path) -> Any:
     from peft import LoraConfig  # noqa: PLC0415 -- slow to import, and few runs use it
 
     try:
-        return LoraConfig.from_pretrained(str(folder))
-    except (OSError, ValueError, TypeError) as error:
+        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        return LoraConfig.from_peft_type(**content)
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise ModelError(f"The configuration of the adapter {folder} cannot be read: {error}") from error
 
 

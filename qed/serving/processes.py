@@ -34,7 +34,7 @@ FIRST_WAIT, LONGEST_WAIT = 1.0, 30.0  # seconds before a restart, doubled with e
 TAKEN = ("address already in use", "errno 98", "errno 48")
 # Variables that tell a process its rank among others: a server is none of them.
 RANK_VARIABLES = frozenset(
-    "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK MASTER_ADDR MASTER_PORT QED_LAUNCHER".split()
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "QED_LAUNCHER"]
 )
 
 

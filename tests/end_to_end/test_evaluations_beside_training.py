@@ -130,7 +130,8 @@ def test_evaluations_beside_training_are_those_of_training_itself(
     assert len(figures(run)) == STEPS + 1
 
 
-@pytest.mark.parametrize("fault", ["sigterm", pytest.param("kill", marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("fault", ["sigterm", "kill"])
 def test_an_evaluation_that_is_cut_off_is_made_again(
     uncut: Callable[[list[Any]], Path], tmp_path: Path, fault: str
 ) -> None:
@@ -179,7 +180,7 @@ def test_settings_of_the_servers(tmp_path: Path, qed: Qed) -> None:
     assert (done.code, "evaluation.url" in done.err) == (2, True)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_server_in_processes_of_its_own_evaluates_alike(
     uncut: Callable[[list[Any]], Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -30,8 +30,8 @@ def test_a_request_that_one_rank_has_seen_saves_on_all() -> None:
         phase.setup = SimpleNamespace(parallel=parallel, stop=stop)
         phase.settings = SimpleNamespace(run=SimpleNamespace(save_every=0))
         phase.offset, phase.last = 0, 9
-        phase.evaluator = SimpleNamespace(is_best=lambda step: False, scores={})
-        phase.checkpointer = SimpleNamespace(save=lambda *given: saved.append(given))
+        phase.evaluator = SimpleNamespace(is_best=lambda step: False, may_be_best=lambda step: False, scores={})
+        phase.checkpointer = SimpleNamespace(save=lambda *given, **_: saved.append(given))
         for step in (1, 2):
             phase.save_if_due(step)
         return len(saved)
