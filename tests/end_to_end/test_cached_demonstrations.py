@@ -70,7 +70,7 @@ def test_a_batch_that_is_not_finite_is_dumped_with_its_text(
     assert all(row["question"] in row["prompt"] for row in read_lines(dump))
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_the_benchmark_of_large_data_measures_two_starts() -> None:
     script = Path(__file__).parents[2] / "benchmarks" / "demonstrations.py"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(script.parents[1]), *filter(None, sys.path)])}
