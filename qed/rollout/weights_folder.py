@@ -21,9 +21,9 @@ from qed import host
 from qed.errors import QedError
 from qed.models import lora
 from qed.models.save import ModelFiles
+from qed.models.weights_folder import MARKER, read_marker
 from qed.runs import manifest
 
-COMPLETE = "COMPLETE"  # the file that is written last: {"version": 3, "format": "full"}
 MEMORY = Path("/dev/shm")  # a file system in memory
 PREFIX = "qed-weights-"
 OWNER = ".owner"  # locked as long as the run lives
@@ -108,8 +108,8 @@ class WeightsFolder:
         try:
             files(temporary, 0)
             manifest.fsync_tree(temporary)
-            (temporary / COMPLETE).write_text(json.dumps({"version": version, "format": kind}), encoding="utf-8")
-            manifest.fsync(temporary / COMPLETE)
+            (temporary / MARKER).write_text(json.dumps({"version": version, "format": kind}), encoding="utf-8")
+            manifest.fsync(temporary / MARKER)
             manifest.fsync(temporary)
             shutil.rmtree(target, ignore_errors=True)
             temporary.rename(target)
@@ -122,12 +122,12 @@ class WeightsFolder:
 
     def find(self, name: str) -> Path | None:
         """Return the folder of a complete version; None if there is none."""
-        return self.root / name if (self.root / name / COMPLETE).is_file() else None
+        return self.root / name if (self.root / name / MARKER).is_file() else None
 
     def list_versions(self) -> list[Path]:
         """Return the complete versions, oldest first; a base of adapters is none."""
-        found = [folder for folder in self.root.glob("step_*") if (folder / COMPLETE).is_file()]
-        return sorted(found, key=lambda folder: (read_marker(folder)["version"], folder.name))
+        found = [folder for folder in self.root.glob("step_*") if (folder / MARKER).is_file()]
+        return sorted(found, key=lambda folder: (read_marker(folder)[0], folder.name))
 
     def close(self) -> None:
         """Remove the folder."""
@@ -145,21 +145,6 @@ class WeightsFolder:
         for folder in self.list_versions()[: -keep or None]:
             if folder.name not in self.pinned:
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def read_marker(folder: Path) -> dict[str, Any]:
-    """Read what the marker of a complete folder says.
-
-    Raises:
-        QedError: the folder is not complete.
-    """
-    try:
-        marker = json.loads((folder / COMPLETE).read_bytes())
-        return {"version": int(marker["version"]), "format": str(marker["format"])}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise QedError(
-            f"{folder} holds no complete weights: its marker {COMPLETE} cannot be read ({error})."
-        ) from error
 
 
 def choose_place(wanted: str, run: Path, needed: int, local: bool) -> Path:

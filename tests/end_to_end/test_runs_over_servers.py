@@ -23,7 +23,8 @@ from ranks import run_ranks
 from safetensors.torch import load_file
 
 from qed.loops.servers import BASE, RunServers
-from qed.rollout.weights_folder import COMPLETE, WeightsFolder
+from qed.models.weights_folder import MARKER
+from qed.rollout.weights_folder import WeightsFolder
 from qed.runs import manifest
 from qed.runs.run import read_lines
 from qed.sampling.server.native import NativeServer
@@ -258,7 +259,7 @@ def test_weights_that_a_server_refuses_end_the_run(
         if name == "step_000002":
             file = path / "model.safetensors"
             file.write_bytes(file.read_bytes()[:-1000])
-            assert (path / COMPLETE).is_file()
+            assert (path / MARKER).is_file()
         return path
 
     def note_and_resume(self: NativeServer) -> None:

@@ -25,10 +25,11 @@ from qed.config.settings import ModelSettings
 from qed.errors import QedError
 from qed.models import lora
 from qed.models.save import ModelFiles
+from qed.models.weights_folder import MARKER, read_marker
 from qed.net.client import HttpClient
 from qed.rollout import weights_folder
 from qed.rollout.probe import GREEDY, Learner, Stale, build_probe
-from qed.rollout.weights_folder import COMPLETE, WeightsFolder, choose_place, read_marker, write_full
+from qed.rollout.weights_folder import WeightsFolder, choose_place, write_full
 from qed.rollout.weights_sync import WeightsSync, name_adapter
 from qed.sampling.hf import HFSampler
 from qed.sampling.server.balance import Balancer
@@ -83,7 +84,7 @@ class FakeServer(Server):
         self._call("load")
         if self.refuses:
             raise QedError(self.refuses)
-        assert read_marker(folder)["version"] == version
+        assert read_marker(folder)[0] == version
         self.version = version
         if not self.ignores_weights:
             with LOADING:
@@ -304,10 +305,10 @@ def test_the_newest_versions_are_kept(tmp_path_factory: pytest.TempPathFactory, 
 
             def write(target: Path, rank: int) -> None:
                 (target / "model.safetensors").write_bytes(b"x" * 10)
-                assert not (target / COMPLETE).exists()
+                assert not (target / MARKER).exists()
 
             path = folder.write(f"step_{version:06d}", version, "full", write)
-            assert read_marker(path) == {"version": version, "format": "full"}
+            assert read_marker(path) == (version, "full")
             assert path in folder.list_versions()
             assert len(folder.list_versions()) <= keep
     finally:
