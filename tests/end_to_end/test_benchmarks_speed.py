@@ -44,8 +44,8 @@ def run(script: str, place: Path, *more: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", ["step", pytest.param("learner", marks=pytest.mark.faults)])
+@pytest.mark.faults
+@pytest.mark.parametrize("script", ["step", "learner"])
 def test_qed_alone(script: str, place: Path) -> None:
     found = run(script, place)
     assert found["ours"]["tokens"] > 0
