@@ -68,7 +68,7 @@ def _find_inexact(phase: Settings) -> str:
         try:
             found = recognise(url, Reader(None, ()), ASKING).capabilities
         except QedError:
-            return ""  # it is told where the run connects to its servers
+            return ""  # reported once the run has connected to its servers
         if found.engine != "qed" or found.precision != phase.model.precision:
             return f"{found.engine} at {url}"
     return ""

@@ -1,4 +1,4 @@
-"""The servers that evaluate a run while it trains: started beside it, or running already (`evaluation.sampler`)."""
+"""The servers that evaluate a run while it trains (`evaluation.sampler`): its own, or ones that run already."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from qed.types import Groups, Rollout
 
 # Answers that the learner scores for the measure alone, where the step needs no old log-probs: about 1 % of its time.
 ANSWERS = 4
-RARE = 0.99  # the quantile of the gap that is told besides mean and maximum
+RARE = 0.99  # the quantile of the gap that is reported with its mean and maximum
 
 
 def measure_sampler(learner: Learner, sampler: Sampler, groups: Groups, step: int) -> dict[str, float]:

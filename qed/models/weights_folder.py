@@ -1,7 +1,7 @@
 """Load new weights into a model in place, from a folder that is complete: all of them or none, bit by bit.
 
 A folder holds a model for `from_pretrained`, or an adapter in peft's layout. Its last file is `COMPLETE`, in JSON: the
-version and the format, "full" or "adapter". Files are read where they lie, so the folder may be in shared memory.
+version and the format, "full" or "adapter". Files are read in place, so the folder may be in shared memory.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from qed.errors import QedError
 
 @contextmanager
 def reserve_port() -> Iterator[int]:
-    """Yield a free port, which nobody takes while the block runs but the server that is told its number.
+    """Yield a free port that is reserved for a server while the block runs.
 
     On Linux a socket that is bound and does not listen keeps a port from all programs but those that ask to share it,
     as servers do that choose their port. Elsewhere the port is released before it is used.

@@ -197,7 +197,7 @@ class EngineLoop:
             try:
                 self._apply(request)
                 self.send(call, None)
-            except Exception as error:  # noqa: BLE001 -- the weights are as before, and the other side is told
+            except Exception as error:  # noqa: BLE001 -- the weights are as before, and the caller gets the error
                 self.fail(call, error)
 
     def _apply(self, request: Update | Plain) -> None:
