@@ -45,6 +45,7 @@ ORDER = [
     "evaluation",
     "report",
     "trackers",
+    "viewer",
     "serving",
     "loops",
     "cluster",
@@ -73,12 +74,12 @@ ROOMS = {
     "transformers": ["training/attention.py", "models/", "sampling/"],
     "tokenizers": ["models/"],
     "safetensors": ["training/checkpoint_writer.py", "training/export.py", "training/slices.py", "models/"],
-    "zstandard": ["runs/run.py", "data/sources/texts.py"],
+    "zstandard": ["runs/", "data/sources/texts.py"],
     "rich": ["console/"],
     "IPython": ["console/"],
     "pandas": ["api/"],
-    "starlette": ["serving/"],
-    "uvicorn": ["serving/"],
+    "starlette": ["net/", "viewer/", "serving/"],
+    "uvicorn": ["net/", "viewer/", "serving/"],
 }
 
 
