@@ -1,0 +1,18 @@
+"""The evaluations of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qed.viewer.library import Library
+from qed.viewer.params import Params, Refused
+
+
+def list_evaluations(library: Library, params: Params) -> dict[str, Any]:
+    """Refuse: this view is not there yet."""
+    raise Refused(501, "This view is not there yet.")
+
+
+def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
+    """Refuse: this view is not there yet."""
+    raise Refused(501, "This view is not there yet.")
