@@ -170,7 +170,7 @@ def read_record(folder: Path) -> Record:
         )
     if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
         raise DataError(f"{folder / 'metrics.jsonl'} has a row without a step; it was not written by a run.")
-    settings = _read_with(folder / "settings.yaml", read_settings)
+    settings = read_settings(folder / "settings.yaml")
     spent = [value for row in rows if (value := read_number(row.get("time/evaluate"))) is not None]
     command = folder / "command.txt"
     events = _read_with(folder / "events.jsonl", read_lines)
@@ -293,8 +293,24 @@ def _read_json(path: Path) -> Row:
 
 
 def read_settings(path: Path) -> Row:
-    """Read the settings of a run; empty where there are none."""
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+    """Read the settings of a run; empty where there are none.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    return _read_with(path, _read_yaml)
+
+
+class _SettingsLoader(yaml.SafeLoader):
+    """Refuses merge keys, with which a small file of a stranger fills the memory; no run writes them."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Leave a merge key as it is; there is no constructor for it, so the file is refused."""
+
+
+def _read_yaml(path: Path) -> Row:
+    loader = _SettingsLoader(path.read_text(encoding="utf-8")) if path.exists() else None
+    content = loader.get_single_data() if loader else {}
     return content if isinstance(content, dict) else {}
 
 
