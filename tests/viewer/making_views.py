@@ -439,7 +439,7 @@ def _hostile_group(step: int, place: int) -> Iterator[Rollout]:
 
 
 def _hostile_rows() -> Iterator[Row]:
-    for place, payload in enumerate(PAYLOADS):
+    for place in range(len(PAYLOADS)):
         (rollout, _) = _hostile_group(6, place)
         marks = {"strict": True, "flexible": False, "string": True, "class": "fmt1_ans0", "reasoning_chars": 1}
         yield {"decoding": "greedy", **build_row(rollout, 6), **marks}
