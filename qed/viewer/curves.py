@@ -17,7 +17,7 @@ from qed.runs.metric_names import rename_old_metrics
 from qed.runs.run import Row
 from qed.viewer.evaluations import list_accuracies
 from qed.viewer.library import Library, RunPlace
-from qed.viewer.line_files import Stamp, find_file, iterate_whole_lines, parse_row
+from qed.viewer.run_files import Stamp, find_file, iterate_whole_lines, parse_row
 from qed.viewer.params import Params
 
 MAX_ROWS = 20_000

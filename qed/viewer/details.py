@@ -17,7 +17,7 @@ from qed.viewer.cleaning import clean_value, redact_named
 from qed.viewer.curves import load_curves
 from qed.viewer.evaluations import list_accuracies
 from qed.viewer.library import Library, RunPlace
-from qed.viewer.line_files import Stamp, find_file, iterate_whole_lines, list_folder, parse_row, read_object, read_text
+from qed.viewer.run_files import Stamp, find_file, iterate_whole_lines, list_folder, parse_row, read_object, read_text
 from qed.viewer.logs import list_attempts
 from qed.viewer.params import Params
 
@@ -66,6 +66,11 @@ def list_answer_steps(place: RunPlace) -> list[int]:
     """Return the training steps whose answers are saved, in order."""
     names = list_folder(place, "rollouts")
     return sorted({int(found[1]) for name in names if (found := ROLLOUTS.fullmatch(name))})
+
+
+def find_answers(place: RunPlace, step: int) -> tuple[Path, Stamp] | None:
+    """Return the file with the answers of a training step and its stamp; None where they are not saved."""
+    return find_file(place, "rollouts", f"step_{step:06d}.jsonl.zst")
 
 
 def load_settings(place: RunPlace) -> Row:

@@ -15,9 +15,11 @@ from qed.report.estimates import compute_bounds
 from qed.report.numbers import read_number
 from qed.report.record import REQUIRED
 from qed.runs.run import Row, name_step_folder
+from qed.runs.step_index import StepIndex
 from qed.viewer.cleaning import clean_value
+from qed.viewer.indexes import load_index
 from qed.viewer.library import Library, RunPlace
-from qed.viewer.line_files import Stamp, find_file, list_folder, read_object
+from qed.viewer.run_files import Stamp, find_file, list_folder, read_object
 from qed.viewer.outcomes import build_rows, split_rows
 from qed.viewer.params import Params, Refused
 
@@ -172,3 +174,9 @@ def _count_votes(rows: Sequence[Row], figures: Row) -> dict[str, Any]:
         "maj": figures.get("maj") or {},
         "problems": [{"right": right, "n": n, "problems": count} for (right, n), count in sorted(shares.items())],
     }
+
+
+def load_evaluation_index(library: Library, place: RunPlace, step: int, task: str) -> StepIndex | None:
+    """Return the index of the stored answers of an evaluation; None where there are none."""
+    found = find_rows(place, step, task)
+    return load_index(library, place, found[0]) if found else None

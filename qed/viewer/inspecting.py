@@ -18,6 +18,7 @@ from qed.runs.step_index import StepIndex
 from qed.types import UNGRADED
 
 MAX_ITEMS = 200  # of one kind
+WRITTEN = ("demonstration", "expert")  # sources of texts that the policy has not written
 OWN = ("policy", "greedy")  # sources of answers that the policy wrote in this step
 MIN_REPETITION = 0.4  # share of a text's 8-grams that occurred before in it; worked solutions stay below a quarter
 MIN_RARE = 0.1  # share of tokens with a probability below 1 %; fluent text at temperature 1 has about one in a hundred
@@ -208,5 +209,5 @@ def _collect_texts(rows: Rows) -> Texts:
         groups=numbers,
         answers=[int(rows.columns["answer"][row]) for row in kept],
         is_own=np.array([sources[row] in (*OWN, None) for row in kept], dtype=np.bool_),
-        is_written=np.array([sources[row] in ("demonstration", "expert") for row in kept], dtype=np.bool_),
+        is_written=np.array([sources[row] in WRITTEN for row in kept], dtype=np.bool_),
     )

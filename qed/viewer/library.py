@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from qed.errors import suggest_nearest
+from qed.viewer.memo import FileMemo
 from qed.viewer.params import Refused
 
 RESCAN_SECONDS = 2.0
 DEEPEST = 4  # levels below a given folder
 MOST_FOLDERS = 20_000  # that a scan looks into
 MOST_ENTRIES = 20_000  # of a folder
+MOST_REMEMBERED = 5_000  # values of `memo`, such as parts of cards
 MOST_BYTES = 64_000_000  # of a file that is read as a whole
 # Folders of a run that hold no run.
 PARTS = frozenset({"checkpoints", "rollouts", "eval", "logs", "final", "node_modules", "__pycache__"})
@@ -25,7 +27,7 @@ PARTS = frozenset({"checkpoints", "rollouts", "eval", "logs", "final", "node_mod
 
 @dataclass(frozen=True)
 class RunPlace:
-    """A run's folder, and its key."""
+    """A run's folder, free of links, and its key."""
 
     key: str
     folder: Path
@@ -49,6 +51,8 @@ class RunPlace:
                 raise Refused(403, f"'{part[:80]}' is no path within a run.")
         try:
             home = self.folder.resolve(strict=True)
+            if home != self.folder:
+                raise Refused(403, f"The folder of the run {self.key} is a link since the viewer has found it.")
             path = home.joinpath(*parts).resolve()
             kind = stat.S_IFMT(path.stat().st_mode) if path.exists() else stat.S_IFREG
         except (OSError, RuntimeError, ValueError) as error:
@@ -113,6 +117,7 @@ class Library:
     def __init__(self, places: Sequence[Path], cache: Path) -> None:
         self.places = [Path(os.path.abspath(place)) for place in places]
         self.cache = cache
+        self.memo = FileMemo(MOST_REMEMBERED)
         self._lock = threading.Lock()
         self._keys: dict[Path, str] = {}  # a key stays with its folder, also once others are gone
         self._runs: list[RunPlace] = []

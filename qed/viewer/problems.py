@@ -7,8 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from qed.report.numbers import read_number
+from qed.runs.step_index import read_group
+from qed.viewer.details import find_answers
 from qed.viewer.histories import History, Visit, load_history
+from qed.viewer.indexes import load_index
+from qed.viewer.inspecting import WRITTEN
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.params import Params, Refused
 
@@ -30,9 +33,7 @@ def list_problems(library: Library, params: Params) -> dict[str, Any]:
     """
     place = library.find(params.text("run"))
     history = load_history(library, place)
-    with history.lock:
-        problems = _summarize(history)
-        return {"problems": problems, "n": len(history.problems), "complete": history.complete}
+    return {"problems": _summarize(history), "n": len(history.problems), "complete": history.complete}
 
 
 def _summarize(history: History) -> list[dict[str, Any]]:
@@ -63,6 +64,61 @@ def _summarize(history: History) -> list[dict[str, Any]]:
         }
         for at in chosen.tolist()
     ]
+
+
+def describe_problem(library: Library, params: Params) -> dict[str, Any]:
+    """Return one problem through training: its groups by step, when it was first right, and when it was forgotten.
+
+    Args:
+        library: the runs.
+        params: `run`, and `id` of the problem.
+
+    Raises:
+        Refused: the run has no answer to it, in the steps that have been read.
+    """
+    place, name = library.find(params.text("run")), params.text("id")
+    history = load_history(library, place)
+    if name not in history.problems:
+        more = "" if history.complete else " Its steps are still being read: ask again."
+        raise Refused(404, f"The run {place.key} has no saved answer to the problem {name}.{more}")
+    about, visits = history.about[history.problems[name]], history.list_visits(name)
+    gold = "" if about["gold"] is None else str(about["gold"])
+    first = find_first_right(visits)
+    return {
+        "id": name,
+        "question": about["question"],
+        "question_pieces": split_text(about["question"]),
+        "gold": gold,
+        "gold_pieces": split_gold(gold),
+        "training": [_describe_visit(visit) for visit in visits if visit.is_training],
+        "evaluations": [_describe_visit(visit) for visit in visits if not visit.is_training],
+        "first_right": _describe_visit(first) if first else None,
+        "forgotten": [_describe_visit(visit) for visit in find_forgotten(visits)],
+        "demonstration": _find_demonstration(library, place, visits),
+        "complete": history.complete,
+    }
+
+
+def _describe_visit(visit: Visit) -> dict[str, Any]:
+    """Describe a visit; one of training has no task and no decoding."""
+    known = {"step": visit.step, "group": visit.group, "n": visit.n, "n_right": visit.n_right}
+    where = {} if visit.is_training else {"task": visit.task, "decoding": visit.decoding}
+    return {**known, **where, "reward_mean": visit.reward_mean}
+
+
+def _find_demonstration(library: Library, place: RunPlace, visits: Sequence[Visit]) -> str | None:
+    """Return the first demonstration among the answers of the first steps that trained on the problem."""
+    for visit in [visit for visit in visits if visit.is_training][:MAX_DEMONSTRATION_STEPS]:
+        found = find_answers(place, visit.step)
+        index = load_index(library, place, found[0]) if found else None
+        if found is None or index is None:
+            continue
+        rows = zip(index.columns["group"], index.columns["source"], strict=True)
+        if any(group == visit.group and source in WRITTEN for group, source in rows):
+            for row in read_group(found[0], index, visit.group):
+                if row.get("source") in WRITTEN:
+                    return str(row.get("text") or "")
+    return None
 
 
 def find_first_right(visits: Sequence[Visit]) -> Visit | None:

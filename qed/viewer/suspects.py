@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from qed.viewer.details import list_alarms, list_answer_steps
+from qed.runs.step_index import StepIndex
+from qed.viewer.details import find_answers, list_alarms, list_answer_steps
 from qed.viewer.duplicates import find_duplicates
 from qed.viewer.inspecting import MIN_RARE, MIN_REPETITION, MIN_TOKENS, Flagged, Inspected, inspect_step
+from qed.viewer.indexes import load_index
 from qed.viewer.library import Library, RunPlace
+from qed.viewer.run_files import Stamp
 from qed.viewer.params import MOST_NUMBER, Params
 
 DEFAULT_STEPS = 50
@@ -62,7 +66,7 @@ def find_suspects(library: Library, params: Params) -> dict[str, Any]:
     """
     place = library.find(params.text("run"))
     steps = _choose_steps(list_answer_steps(place), params)
-    inspected = _inspect_steps(place, steps[-MAX_STEPS:])
+    inspected = _inspect_steps(library, place, steps[-MAX_STEPS:])
     read = [each.step for each in inspected]
     first, last = min(read, default=0), max(read, default=0)
     return {
@@ -88,15 +92,22 @@ def _choose_steps(steps: Sequence[int], params: Params) -> list[int]:
     return [step for step in steps if low <= step <= high]
 
 
-def _inspect_steps(place: RunPlace, steps: Sequence[int]) -> list[Inspected]:
+def _inspect_steps(library: Library, place: RunPlace, steps: Sequence[int]) -> list[Inspected]:
     """Inspect steps, the last one first, until the time is up; steps whose files are damaged or gone are left out."""
     end = time.monotonic() + SECONDS
     inspected: list[Inspected] = []
     for step in reversed(steps):
         if inspected and time.monotonic() > end:
             break
-        ...
+        if found := find_answers(place, step):
+            inspected.append(_inspect_step(library, place, found, step))
     return inspected[::-1]
+
+
+@lru_cache(maxsize=2 * MAX_STEPS)
+def _inspect_step(library: Library, place: RunPlace, found: tuple[Path, Stamp], step: int) -> Inspected:
+    """Inspect a step; its stamp in `found` is part of the cache's key."""
+    return inspect_step(load_index(library, place, found[0]) or StepIndex(0, [], {}), step)
 
 
 def _merge(inspected: Sequence[Inspected]) -> list[dict[str, Any]]:
