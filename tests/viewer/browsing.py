@@ -22,15 +22,17 @@ SERIOUS = {"serious", "critical"}
 STRANGERS = """() => {
   const found = [];
   const own = document.querySelector('#qed-data') ? 'script[src]' : 'script:not([src])';
-  for (const node of document.querySelectorAll('img, iframe, object, embed, base, form[action], video, audio, marquee, portal, '
-    + 'template, meta[http-equiv=refresh], foreignObject, style, mglyph, use, animate, body ' + own)) {
+  const kinds = 'img, iframe, object, embed, base, form[action], video, audio, marquee, portal, template, foreignObject, '
+    + 'meta[http-equiv=refresh], style, mglyph, use, animate, body ';
+  for (const node of document.querySelectorAll(kinds + own)) {
     if (node.id !== 'qed-data' && !node.dataset.qed) found.push(node.outerHTML.slice(0, 160));
   }
   for (const node of document.querySelectorAll('*')) {
     for (const one of node.attributes) {
       const value = one.value.replace(/[\\s\\x00-\\x20]/g, '').toLowerCase();
       const leads = ['href', 'src', 'action', 'xlink:href', 'formaction'].includes(one.name);
-      if (one.name.startsWith('on') || (leads && /^(javascript|data|vbscript):/.test(value) && node.tagName !== 'LINK')) {
+      const runs = leads && /^(javascript|data|vbscript):/.test(value) && node.tagName !== 'LINK';
+      if (one.name.startsWith('on') || runs) {
         found.push(`${node.tagName} ${one.name}=${one.value.slice(0, 120)}`);
       }
       if (leads && node.tagName === 'A' && /^(https?:)?\\/\\//.test(value) && !value.startsWith(location.origin)) {
@@ -53,7 +55,8 @@ WIDE = """() => {
     const box = node.getBoundingClientRect();
     return box.width && box.right > width + 1 && !node.closest('svg, math') && !inside(node);
   });
-  return {page: document.documentElement.scrollWidth, width, wide: wide.slice(0, 5).map(node => node.outerHTML.slice(0, 160))};
+  const told = wide.slice(0, 5).map(node => node.outerHTML.slice(0, 160));
+  return {page: document.documentElement.scrollWidth, width, wide: told};
 }"""
 
 
@@ -174,8 +177,8 @@ class Tab:
         """Fail if axe-core finds something serious."""
         self.page.evaluate(axe)
         found = self.page.evaluate(
-            "() => axe.run(document, {resultTypes: ['violations'], runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa',"
-            " 'wcag22aa', 'best-practice']})"
+            "() => axe.run(document, {resultTypes: ['violations'],"
+            " runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']})"
         )
         told = [
             f"{one['id']} ({one['impact']}): {one['help']}: {[node['html'][:140] for node in one['nodes'][:3]]}"
