@@ -22,7 +22,7 @@ SERIOUS = {"serious", "critical"}
 STRANGERS = """() => {
   const found = [];
   const own = document.querySelector('#qed-data') ? 'script[src]' : 'script:not([src])';
-  const kinds = 'img, iframe, object, embed, base, form[action], video, audio, marquee, portal, template, foreignObject, '
+  const kinds = 'img, iframe, object, embed, base, form[action], video, audio, marquee, template, foreignObject, '
     + 'meta[http-equiv=refresh], style, mglyph, use, animate, body ';
   for (const node of document.querySelectorAll(kinds + own)) {
     if (node.id !== 'qed-data' && !node.dataset.qed) found.push(node.outerHTML.slice(0, 160));
