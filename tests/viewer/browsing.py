@@ -60,6 +60,38 @@ WIDE = """() => {
 }"""
 
 
+# Each view of the table in docs/viewer.md: the parts of its address, and its query.
+STEP = ("run", "first", "step", 8)
+EVALUATED = (12, "maths", "sampled")
+VIEWS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
+    "runs": ((), {}),
+    "run": (("run", "first"), {}),
+    "settings": (("run", "first", "settings"), {}),
+    "events": (("run", "first", "events"), {}),
+    "logs": (("run", "first", "logs"), {}),
+    "step": (STEP, {}),
+    "group": ((*STEP, "group", 0), {}),
+    "answer": ((*STEP, "group", 0, "answer", 0), {}),
+    "tokens": ((*STEP, "group", 0, "answer", 0), {"tab": "tokens"}),
+    "answers of an evaluation": (("run", "first", "eval", *EVALUATED), {}),
+    "answer of an evaluation": (("run", "first", "eval", *EVALUATED, "group", 1, "answer", 2), {}),
+    "problems": (("run", "first", "problems"), {}),
+    "problem": (("run", "first", "problem", "train-002"), {}),
+    "compare": (("compare",), {"run": ["first", "faster"]}),
+    "suspects": (("run", "first", "suspects"), {}),
+    "evaluations": (("run", "first", "evaluations"), {}),
+    "evaluation": (("run", "first", "evaluation", *EVALUATED), {}),
+}
+
+
+def build_hash(*parts: object, **query: object) -> str:
+    """The address of a view within the page; a list in the query stands for several values."""
+    path = "/".join(quote(str(part), safe="") for part in parts)
+    pairs = [(name, each) for name, one in query.items() for each in (one if isinstance(one, list) else [one])]
+    rest = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in pairs)
+    return f"#/{path}{'?' + rest if rest else ''}"
+
+
 @dataclass
 class Viewer:
     """A running `qed view`."""
@@ -82,6 +114,12 @@ def build_environment(cache: Path) -> dict[str, str]:
     """Where a viewer finds this checkout, and a cache of its own."""
     home = str(Path(__file__).parents[2])
     return {**os.environ, "PYTHONPATH": home, "XDG_CACHE_HOME": str(cache), "PYTHONUNBUFFERED": "1"}
+
+
+def export_runs(places: Sequence[Path], out: Path, cache: Path, *options: object) -> None:
+    """Write a static copy of runs."""
+    command = build_command("view", *places, "--export", out, *options)
+    subprocess.run(command, env=build_environment(cache), check=True, timeout=120, capture_output=True)
 
 
 @contextmanager
@@ -132,9 +170,7 @@ class Tab:
 
     def open(self, *parts: object, **query: object) -> Tab:
         """Open a view by the parts of its address, and wait until it is there."""
-        path = "/".join(quote(str(part), safe="") for part in parts)
-        rest = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in query.items())
-        self.page.goto(f"{self.home}/#/{path}{'?' + rest if rest else ''}")
+        self.page.goto(f"{self.home}/{build_hash(*parts, **query)}")
         return self.wait()
 
     def wait(self) -> Tab:

@@ -30,13 +30,19 @@ def viewer(views: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Vi
 
 
 @pytest.fixture(scope="session")
-def hostile_viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
-    """A viewer of runs with hostile texts and names."""
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs with hostile texts and names."""
     place = tmp_path_factory.mktemp("hostile")
     make_hostile_run(place)
     make_hostile_run(place, "other")
     make_hostile_names(place / "names", most=40)
-    with start_viewer([place], tmp_path_factory.mktemp("cache")) as running:
+    return place
+
+
+@pytest.fixture(scope="session")
+def hostile_viewer(hostile: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Viewer]:
+    """A viewer of these runs."""
+    with start_viewer([hostile], tmp_path_factory.mktemp("cache")) as running:
         yield running
 
 
