@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -222,3 +222,6 @@ class Tab:
             if one["impact"] in SERIOUS
         ]
         assert not told, "\n".join(told)
+
+
+OpenTab = Callable[..., Tab]  # takes the address of a viewer, and what a tab of the browser takes

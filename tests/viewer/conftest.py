@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import CHROMIUM, FLAGS, Tab, Viewer, start_viewer
+from browsing import CHROMIUM, FLAGS, OpenTab, Tab, Viewer, start_viewer
 from making_views import make_hostile_names, make_hostile_run, make_views
-
-OpenTab = Callable[..., Tab]
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from browsing import VIEWS, Viewer
-from conftest import OpenTab
+from browsing import VIEWS, OpenTab, Viewer
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("viewer in light and dark")]
 

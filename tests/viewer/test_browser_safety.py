@@ -7,8 +7,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from browsing import VIEWS, Viewer, build_hash, export_runs
-from conftest import OpenTab
+from browsing import VIEWS, OpenTab, Viewer, build_hash, export_runs
 from hostile_texts import PAYLOADS
 
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("hostile viewer")]
@@ -50,7 +49,7 @@ def test_views_of_hostile_runs_are_harmless(open_tab: OpenTab, hostile_viewer: V
 
 
 def test_every_hostile_group_and_answer_is_harmless(open_tab: OpenTab, hostile_viewer: Viewer) -> None:
-    """Every payload as question, gold, text, prompt, subject, part and reason, side by side, rendered, raw, as tokens."""
+    """Every payload as question, gold, text, prompt, subject, part and reason: side by side, rendered, raw, tokens."""
     tab = open_tab(hostile_viewer.url).open()
     for group in GROUPS:
         tab.open("run", "hostile", "step", 5, "group", group).check_harmless()
