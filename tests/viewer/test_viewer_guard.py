@@ -45,7 +45,9 @@ def closed(place: Path) -> Iterator[str]:
 
 def assert_guarded(headers: dict[str, str], api: bool = False) -> None:
     policy = headers["content-security-policy"]
-    assert "default-src 'none'" in policy and "script-src 'self';" in policy and "frame-ancestors 'none'" in policy
+    assert "default-src 'none'" in policy
+    assert "script-src 'self';" in policy
+    assert "frame-ancestors 'none'" in policy
     assert "unsafe" not in policy
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "no-referrer"
@@ -56,10 +58,12 @@ def assert_guarded(headers: dict[str, str], api: bool = False) -> None:
 
 def test_the_page_and_its_files(url: str) -> None:
     page = fetch(url, "/")
-    assert page.status == 200 and page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.status == 200
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert_guarded(page.headers)
     style = fetch(url, "/style.css")
-    assert style.status == 200 and b"--paper" in style.content
+    assert style.status == 200
+    assert b"--paper" in style.content
     assert fetch(url, "/static/app.js").headers["content-type"] == "text/javascript; charset=utf-8"
 
 
@@ -127,13 +131,15 @@ def test_it_reads_only(url: str, method: str) -> None:
 def test_head(url: str) -> None:
     for path in ("/", "/api/about", "/style.css"):
         reply = fetch(url, path, "HEAD")
-        assert reply.status == 200 and not reply.content and int(reply.headers["content-length"]) > 0
+        assert reply.status == 200
+        assert not reply.content
+        assert int(reply.headers["content-length"]) > 0
 
 
 def test_a_token(closed: str) -> None:
     for path in ("/", "/style.css", "/static/app.js", "/api/runs", "/api/live?run=one", "/x"):
         reply = fetch(closed, path)
-        assert reply.status == 401 and reply.headers["www-authenticate"] == "Bearer", path
+        assert (reply.status, reply.headers["www-authenticate"]) == (401, "Bearer"), path
     for given in (TOKEN[:-1], TOKEN + "x", TOKEN.upper(), "", "\xe9"):
         assert fetch(closed, "/api/runs", authorization=f"Bearer {given}").status == 401
     assert fetch(closed, "/api/runs", authorization=f"Basic {TOKEN}").status == 401
@@ -145,7 +151,9 @@ def test_a_token(closed: str) -> None:
 def test_a_first_visit_gets_a_cookie(closed: str) -> None:
     assert fetch(closed, "/?token=wrong").status == fetch(closed, "/?token=").status == 401
     visit = fetch(closed, f"/?token={TOKEN}")
-    assert visit.status == 303 and visit.headers["location"] == "/" and not visit.content
+    assert visit.status == 303
+    assert visit.headers["location"] == "/"
+    assert not visit.content
     cookie, _, options = visit.headers["set-cookie"].partition(";")
     assert {"httponly", "samesite=strict", "path=/"} <= {each.strip().lower() for each in options.split(";")}
     assert TOKEN not in cookie
@@ -196,10 +204,14 @@ def test_an_unexpected_error_is_a_line(
 
     monkeypatch.setitem(app.ENDPOINTS, "about", fail)
     reply = ask_view(url, "about")
-    assert reply.status == 500 and set(reply.json) == {"error"}
-    assert "Traceback" not in reply.error and ".py" not in reply.error
+    assert reply.status == 500
+    assert set(reply.json) == {"error"}
+    assert "Traceback" not in reply.error
+    assert ".py" not in reply.error
     said = capfd.readouterr().err
-    assert said.count("\n") == 1 and "/api/about: KeyError" in said and "\x1b" not in said
+    assert said.count("\n") == 1
+    assert "/api/about: KeyError" in said
+    assert "\x1b" not in said
     assert fetch(url, "/api/runs").status == 200
 
 
@@ -217,9 +229,14 @@ def test_replies_are_json_for_every_reader(url: str, monkeypatch: pytest.MonkeyP
 
 def test_parameters() -> None:
     params = Params({"run": "a", "step": 3, "many": ["x", "y"], "bad": "1e5", "long": "x" * 2_001, "nul": "\0"})
-    assert params.text("run") == "a" and params.number("step") == 3 and params.many("many") == ["x", "y"]
-    assert params.text("none", "") == "" and params.number("none", 5) == 5 and not params.flag("none")
-    assert "step" in params and "none" not in params
+    assert params.text("run") == "a"
+    assert params.number("step") == 3
+    assert params.many("many") == ["x", "y"]
+    assert params.text("none", "") == ""
+    assert params.number("none", 5) == 5
+    assert not params.flag("none")
+    assert "step" in params
+    assert "none" not in params
     refused = (
         *(lambda: params.text("none"), lambda: params.text("many"), lambda: params.number("bad")),
         *(lambda: params.text("long"), lambda: params.text("nul"), lambda: params.number("step", high=2)),
