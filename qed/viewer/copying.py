@@ -48,7 +48,7 @@ def canonical_key(name: str, params: Values) -> str:
 
 
 def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int) -> list[int]:
-    """Return the wanted steps that there are; by default at most `limit`, evenly spaced, with the first and the last."""
+    """Return the wanted steps that there are; by default at most `limit`, evenly spaced, with both ends."""
     if wanted is not None:
         return sorted(set(wanted) & set(found))
     if len(found) <= limit:
@@ -163,9 +163,7 @@ class Copy:
             wanted = each["step"] in chosen[each["task"], each["decoding"]]
             yield from self._copy_table(where, {}, later if wanted else [])
 
-    def _copy_table(
-        self, where: Values, changes: Reply, later: Later
-    ) -> Iterator[tuple[str, bytes]]:
+    def _copy_table(self, where: Values, changes: Reply, later: Later) -> Iterator[tuple[str, bytes]]:
         """Yield the table of a step or an evaluation, and note the sizes of its first groups."""
         table = self._ask("step", where)
         groups = table.get("groups", [])
