@@ -104,8 +104,8 @@ class History:
         visits = []
         for row in rows.tolist():
             task, decoding = names[column["series"][row]]
-            counts = (column[name][row] for name in ("group", "n", "n_right"))
-            visits.append(Visit(column["step"][row], task, decoding, *counts, read_number(column["reward"][row])))
+            step, group, n, n_right = (column[name][row] for name in ("step", "group", "n", "n_right"))
+            visits.append(Visit(step, task, decoding, group, n, n_right, read_number(column["reward"][row])))
         return sorted(visits, key=lambda visit: (visit.step, visit.is_training, visit.series, visit.group))
 
 
