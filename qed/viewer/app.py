@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import math
-import sys
-import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 import qed
 from qed.errors import QedError
-from qed.guards.redaction import redact, strip_control
 from qed.viewer import (
     answers,
     cards,
@@ -36,12 +31,16 @@ from qed.viewer import (
 from qed.viewer.assets import build_style, read_asset
 from qed.viewer.guard import Access, Guard
 from qed.viewer.library import Library
+from qed.viewer.live import RunTail, stream_events
 from qed.viewer.params import Params, Refused
+from qed.viewer.replies import encode_reply, report_bug
+from qed.viewer.threads import call_in_thread
 
-Result = TypeVar("Result")
 Endpoint = Callable[[Library, Params], dict[str, Any]]
 JSON = "application/json"
+EVENTS = "text/event-stream"
 AT_ONCE = 8  # requests that read runs at the same time; further ones wait
+MOST_LISTENERS = 24  # to live runs; a browser has at most 6 connections to a server
 
 
 def describe_viewer(library: Library, params: Params) -> dict[str, Any]:
@@ -81,6 +80,7 @@ def build_app(library: Library, access: Access) -> Guard:
             Route("/", show_page),
             Route("/style.css", show_style),
             Route("/static/{name:path}", show_asset),
+            Route("/api/live", stream_run),
             Route("/api/{name}", answer_request),
         ],
         exception_handlers={QedError: _reply_to_error, HTTPException: _reply_to_routing},
@@ -88,6 +88,7 @@ def build_app(library: Library, access: Access) -> Guard:
     app.router.redirect_slashes = False
     app.state.library = library
     app.state.slots = asyncio.Semaphore(AT_ONCE)
+    app.state.listeners = 0
     return Guard(app, access)
 
 
@@ -114,11 +115,35 @@ async def answer_request(request: Request) -> Response:
     endpoint = ENDPOINTS.get(name)
     if endpoint is None:
         raise Refused(404, f"There is no endpoint {name[:80]}.")
-    params = Params({key: request.query_params.getlist(key) for key in request.query_params})
-    library = request.app.state.library
+    params, library = _read_params(request), request.app.state.library
     async with request.app.state.slots:
         status, content = await call_in_thread(lambda: compute_reply(name, endpoint, library, params))
     return Response(content, status, media_type=JSON)
+
+
+async def stream_run(request: Request) -> Response:
+    """`GET /api/live`: server-sent events of a live run, as long as it lives and somebody listens."""
+    state, params = request.app.state, _read_params(request)
+    if state.listeners >= MOST_LISTENERS:
+        raise Refused(503, f"{MOST_LISTENERS} pages follow live runs. Close one of them.")
+    resume = request.headers.get("last-event-id", "")
+    tail = await call_in_thread(lambda: RunTail(state.library, params, resume))
+    if request.method == "HEAD":
+        return Response(media_type=EVENTS)
+
+    async def stream() -> AsyncIterator[bytes]:
+        state.listeners += 1
+        try:
+            async for message in stream_events(tail):
+                yield message
+        finally:
+            state.listeners -= 1
+
+    return StreamingResponse(stream(), media_type=EVENTS)
+
+
+def _read_params(request: Request) -> Params:
+    return Params({name: request.query_params.getlist(name) for name in request.query_params})
 
 
 def compute_reply(name: str, endpoint: Endpoint, library: Library, params: Params) -> tuple[int, bytes]:
@@ -134,59 +159,6 @@ def compute_reply(name: str, endpoint: Endpoint, library: Library, params: Param
     except Exception as error:  # noqa: BLE001 -- the server lives on, whatever a folder holds
         report_bug(f"/api/{name}", error)
         return 500, encode_reply({"error": f"{type(error).__name__}; the viewer's terminal says more."})
-
-
-def report_bug(place: str, error: Exception) -> None:
-    """Write a line about an error that is a bug, or an unusual file, to stderr."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "unknown place"
-    text = " ".join(str(error).split())[:500]
-    sys.stderr.write(strip_control(redact(f"error: {place}: {type(error).__name__}: {text} ({where})")) + "\n")
-
-
-def encode_reply(reply: dict[str, Any]) -> bytes:
-    """Encode a reply as JSON; numbers that JSON does not have become null."""
-    try:
-        text = json.dumps(reply, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        text = json.dumps(_drop_non_finite(reply), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.encode("utf-8", "backslashreplace")
-
-
-def _drop_non_finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _drop_non_finite(inner) for key, inner in value.items()}
-    return [_drop_non_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-async def call_in_thread(function: Callable[[], Result]) -> Result:
-    """Call a function in a thread of its own, which does not keep the process from ending."""
-    loop, future = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
-
-    def finish(result: Any, error: BaseException | None) -> None:
-        if future.cancelled():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    def work() -> None:
-        result, failure = None, None
-        try:
-            result = function()
-        except BaseException as error:  # noqa: BLE001 -- raised where it is awaited
-            failure = error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(finish, result, failure)
-
-    threading.Thread(target=work, name="viewer", daemon=True).start()
-    value: Result = await future
-    return value
 
 
 async def _reply_to_error(request: Request, error: Exception) -> Response:

@@ -28,7 +28,8 @@ FIGURES = (
     *("groups/zero_std", "kl/ref", "mismatch/kl", "optim/grad_norm", "optim/lr", "time/step", "perf/tokens_per_s"),
 )
 PLANNING = ("method", "learner", "sft", "rl", "skip_sft", "skip_rl")  # settings that say how many steps are planned
-SPARK_ROWS = 60
+LAST_BYTES = 24_576  # of metrics, a dozen rows
+SPARK_ROWS = 48
 TRIED = 3  # evaluations at each end, for one with figures
 MOST_ALARMS = 20
 MOST_SUMMARY = 8_000_000  # bytes of a summary.json
@@ -219,8 +220,8 @@ def _read_list(tree: Any, *names: str) -> list[Any]:
 
 
 def _summarize_metrics(path: Path) -> _Metrics:
-    last = [rename_old_metrics(row) for row in read_last_rows(path)]
-    spread = [rename_old_metrics(row) for row in sample_rows(path, SPARK_ROWS)]
+    last = [rename_old_metrics(row) for row in read_last_rows(path, LAST_BYTES) or read_last_rows(path)]
+    spread = sample_rows(path, SPARK_ROWS)
     figures: dict[str, float] = {}
     for row in last:
         figures |= {name: value for name in FIGURES if (value := read_number(row.get(name))) is not None}
