@@ -9,9 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 import qed
-from qed.viewer.app import ENDPOINTS, encode_reply
+from qed.viewer.app import ENDPOINTS
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.params import Params, Refused
+from qed.viewer.replies import encode_reply
 
 UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is, beside letters and digits
 MAX_COMPARED = 6  # runs that are compared with each other
