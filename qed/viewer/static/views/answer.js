@@ -84,16 +84,16 @@ function showFigures(answer) {
     ...Object.entries(answer.parts ?? {}).map(([name, value]) => [`reward: ${name}`, value == null ? "–" : formatNumber(value)]),
     ["advantage", formatSigned(readAdvantage(answer))],
     ["in format", showFlag(answer.format_ok)],
-    ["tokens", answer.n_tokens ?? "–"],
+    ["tokens", answer.n_tokens == null ? "–" : formatNumber(answer.n_tokens)],
     ["ended", showStop(answer)],
     ["source", h("span", { title: describeSource(answer.source) }, answer.source ?? "–")],
     ["weights", answer.version == null ? null : `version ${answer.version}${answer.staleness ? `, ${answer.staleness} behind` : ""}`],
-    ["given tokens", answer.given ? answer.given : null],
+    ["given tokens", answer.given ? formatNumber(answer.given) : null],
     ["repeated 8-grams", answer.repetition == null ? null : formatPercent(answer.repetition)],
     ["rare tokens", answer.rare == null ? null : formatPercent(answer.rare)],
   ];
   return h("dl", { class: "fact-list" },
-    facts.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value?.nodeType ? "" : value), value?.nodeType ? value : null))));
+    facts.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
 function createTabs(view) {

@@ -1,5 +1,5 @@
 import { h, replace } from "../dom.js";
-import { VERDICTS, countChoices, isCut, isFiltered, isFlat, readFilters, readRange, writeRange } from "./filters.js";
+import { VERDICTS, countChoices, countFilters, isCut, isFlat, readFilters, readRange, writeRange } from "./filters.js";
 import { makeButton, makeSelect } from "./texts.js";
 
 const CHOICES = [
@@ -20,14 +20,18 @@ const FIELDS = [["text", "answers"], ["question", "questions"], ["prompt", "prom
 export function createFilterBar({ rows, filters, onChange, canSearch }) {
   const search = createSearch(filters, onChange, canSearch);
   const fields = h("div", { class: "filter-fields" });
+  const summary = h("summary", {});
+  const fold = h("details", { class: "filter-fold" }, summary, fields);
+  fold.open = window.matchMedia("(min-width: 761px)").matches || countFilters(filters) > 0;
   const update = (current) => {
     const focused = fields.contains(document.activeElement) ? document.activeElement.dataset.filter : null;
     replace(fields, listFields(rows, current, onChange), showReset(current, onChange, search));
+    summary.textContent = countFilters(current) ? `Filters (${countFilters(current)} set)` : "Filters";
     if (focused) fields.querySelector(`[data-filter="${focused}"]`)?.focus();
   };
   update(filters);
   const element = h("form", { class: "filters", "aria-label": "Filters of the answers", on: { submit: (event) => event.preventDefault() } },
-    search.element, fields);
+    search.element, fold);
   return { element, update, focus: () => search.input.focus() };
 }
 
@@ -99,7 +103,7 @@ function readEnd(text, end) {
 }
 
 function showReset(filters, onChange, search) {
-  if (!isFiltered(filters)) return null;
+  if (countFilters(filters) === 0 && filters.q === "") return null;
   return makeButton("Clear all filters", () => {
     search.clear();
     onChange(readFilters({}));

@@ -21,9 +21,9 @@ export function readFilters(query) {
   return Object.fromEntries(FILTERS.map((name) => [name, query[name] ?? ""]));
 }
 
-/** Whether any filter but the search applies. */
-export function isFiltered(filters) {
-  return FILTERS.some((name) => name !== "regex" && name !== "fields" && filters[name] !== "");
+/** Count the filters that apply, without the search. */
+export function countFilters(filters) {
+  return FILTERS.filter((name) => !["q", "regex", "fields"].includes(name) && filters[name] !== "").length;
 }
 
 /** Read a range "low..high" of the URL; an end that is left out is open. Null where it is no range. */

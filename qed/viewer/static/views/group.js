@@ -91,7 +91,7 @@ function showCard(view, answer, difference) {
 
 function listFacts(answer) {
   const facts = [
-    `${answer.n_tokens ?? "–"} tokens`, showStop(answer),
+    `${answer.n_tokens == null ? "–" : formatNumber(answer.n_tokens)} tokens`, showStop(answer),
     h("span", { title: describeSource(answer.source) }, answer.source ?? "source not recorded"),
     answer.format_ok === false ? "not in format" : null,
     answer.version == null ? null : `version ${answer.version}${answer.staleness ? ` (${answer.staleness} behind)` : ""}`,
