@@ -149,7 +149,7 @@ def everything(run: Path, steps: int = STEPS) -> dict[str, Any]:
     """The checksums of the last checkpoint's files, all numbers but times, and all rollouts and answers."""
     last = run / "checkpoints" / f"step_{steps:06d}"
     metrics = read_lines(run / "metrics.jsonl")
-    answers = sorted([*run.glob("rollouts/*"), *run.glob("eval/*/*.jsonl")])
+    answers = sorted([*run.glob("rollouts/*.jsonl.zst"), *run.glob("eval/*/*.jsonl")])
     return {
         "damage": manifest.list_damage(last),
         "files": json.loads((last / manifest.NAME).read_text(encoding="utf-8"))["files"],

@@ -23,12 +23,12 @@ from qed.data.tasks import arithmetic  # noqa: E402 -- see above
 # Machines are noisy: how long an example takes says nothing about the code.
 settings.register_profile("qed", deadline=None)
 settings.load_profile("qed")
-ON_DEMAND = ("faults", "docs", "vllm")
+ON_DEMAND = ("faults", "docs", "vllm", "browser")
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Run the faults, the commands of the pages and a real vLLM, which take minutes, only if their marker is asked."""
+    """Run the tests that take minutes only if their marker is asked: faults, pages, a real vLLM and a browser."""
     _name_groups(config, items)
     asked = config.getoption("markexpr")
     marks = [mark for mark in ON_DEMAND if mark not in asked]

@@ -181,7 +181,7 @@ def measure_difference(one: Path, other: Path) -> float:
 
 def read_rollouts(run: Path) -> dict[str, list[dict[str, Any]]]:
     """The rows of every file of rollouts."""
-    return {path.name: read_lines(path) for path in sorted(run.glob("rollouts/*"))}
+    return {path.name: read_lines(path) for path in sorted(run.glob("rollouts/*.jsonl.zst"))}
 
 
 def read_events(run: Path) -> list[dict[str, Any]]:

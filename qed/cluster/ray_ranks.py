@@ -37,7 +37,8 @@ from qed.guards.parents import LAUNCHER, build_child_command
 from qed.guards.redaction import redact
 from qed.net.ports import reserve_port
 from qed.runs.folder import lock_folder
-from qed.runs.run import encode_line, write_bytes
+from qed.runs.run import write_bytes
+from qed.runs.step_file import encode_line
 from qed.serving.placed import FOLDER
 
 TICK = 0.2  # seconds

@@ -84,7 +84,7 @@ def find_parting(before: Path, after: Path) -> tuple[int, Parting | None]:
     Raises:
         DataError: see `show_parting`.
     """
-    names = [{path.name for path in folder.glob("rollouts/step_*")} for folder in (before, after)]
+    names = [{path.name for path in folder.glob("rollouts/step_*.jsonl.zst")} for folder in (before, after)]
     shared = sorted(names[0] & names[1])
     if not shared:
         raise DataError(f"{before} and {after} have no rollouts/step_N in common, so there is nothing to compare.")

@@ -18,7 +18,8 @@ from typing import Any
 
 from qed.errors import DataError, UsageError
 from qed.evaluation.store import append_rows, list_differences
-from qed.runs.run import Row, encode_line, encode_lines, read_lines, write_whole
+from qed.runs.run import Row, read_lines, write_whole
+from qed.runs.step_file import encode_line, encode_lines
 
 UNFINISHED = ".unfinished"
 MAX_SHARDS = 1_000_000

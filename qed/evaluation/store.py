@@ -16,8 +16,6 @@ from typing import Any
 from qed.errors import QedError, UsageError
 from qed.runs.run import (
     Row,
-    encode_line,
-    encode_lines,
     name_step_folder,
     read_json,
     read_lines,
@@ -25,6 +23,7 @@ from qed.runs.run import (
     write_evaluation,
     write_whole,
 )
+from qed.runs.step_file import encode_line, encode_lines
 
 
 class Store:

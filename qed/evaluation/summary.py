@@ -118,10 +118,11 @@ def _break_down(groups: Sequence[Sequence[Row]], column: str) -> dict[str, dict[
     for group in groups:
         if group[0].get(column) is not None:
             kinds.setdefault(str(group[0][column]), []).append(group)
-    return {kind: _compute_accuracy(own) for kind, own in sorted(kinds.items())}
+    return {kind: compute_accuracy(own) for kind, own in sorted(kinds.items())}
 
 
-def _compute_accuracy(groups: Sequence[Sequence[Row]]) -> dict[str, Any]:
+def compute_accuracy(groups: Sequence[Sequence[Row]]) -> dict[str, Any]:
+    """Compute the mean share of right answers over problems, with its interval."""
     shares = [_compute_share(group, "correct") for group in groups]
     once = all(len(group) == 1 for group in groups)
     values = np.array(shares, dtype=np.float64)[:, None]

@@ -42,7 +42,7 @@ from qed.models.load import is_new
 from qed.models.precision import read_precision
 from qed.rollout.collector import RolloutCollector
 from qed.rollout.policy import load_policy
-from qed.rollout.stages import Stream, flatten
+from qed.rollout.stages import Stream
 from qed.runs.metric_names import read_metrics
 from qed.runs.run import Row
 from qed.sampling.base import load_remote
@@ -183,9 +183,8 @@ class Phase:
         needed = flops.pop() + flops.measure(self.setup.model).count_forward(count_sampled_work(groups))
         figures = summarize_step(groups, counts or {}, updates, self.setup.timer.end_step(), self.setup, needed)
         figures |= measure_thoughts(groups, self.setup.template.thought_tags) | read_figures(self.setup.sampler)
-        rollouts = flatten(groups)
-        if self.settings.run.save_rollouts and rollouts:
-            self.setup.run.rollouts(step, rollouts)
+        if self.settings.run.save_rollouts and any(groups):
+            self.setup.run.rollouts(step, groups)
         self.setup.console.step(step, self.last, figures)
         return self.metrics.write(step, figures)
 

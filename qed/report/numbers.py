@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +20,9 @@ def read_number(value: Any) -> float | None:
     """Return the value as a float; None where it is missing, not a number or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    with contextlib.suppress(OverflowError):  # an integer of a damaged file may have hundreds of digits
+        return float(value) if math.isfinite(value) else None
+    return None
 
 
 def compute_running_mean(values: Sequence[float], window: int) -> list[float]:

@@ -34,7 +34,7 @@ def render_tests(records: Sequence[Record], task: str) -> Html | None:
         return None
     caption = f"Problem by problem against {first_name}, the first run"
     return join_html(
-        build_table(COLUMNS, rows, caption, "stack"), build_element("p", _format_note(len(rows)), class_="note")
+        build_table(COLUMNS, rows, caption, "stack"), build_element("p", format_note(len(rows)), class_="note")
     )
 
 
@@ -51,7 +51,8 @@ def _build_cells(test: PairedTest) -> list[object]:
     ]
 
 
-def _format_note(count: int) -> str:
+def format_note(count: int) -> str:
+    """Return what a reader of `count` paired tests must know: the brackets, the pairing, and the chance of luck."""
     note = "Brackets are 95 % intervals of the difference. Problems are paired by their id and their known answer."
     if count > 1:
         note += (

@@ -107,8 +107,7 @@ class Record:
     def best_step(self) -> int | None:
         """Return the step of the checkpoint that the validation part selected; None where there is none."""
         chosen = (self.folder / "checkpoints" / "BEST").is_file() and _read_text(self.folder / "checkpoints" / "BEST")
-        digits = chosen.strip().rpartition("_")[2] if chosen else ""
-        return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 12 else None
+        return parse_best_step(chosen or "")
 
     @property
     def last_step(self) -> int:
@@ -171,7 +170,7 @@ def read_record(folder: Path) -> Record:
         )
     if not all(isinstance(row, dict) and isinstance(row.get("step"), int) for row in rows):
         raise DataError(f"{folder / 'metrics.jsonl'} has a row without a step; it was not written by a run.")
-    settings = _read_with(folder / "settings.yaml", _read_yaml)
+    settings = read_settings(folder / "settings.yaml")
     spent = [value for row in rows if (value := read_number(row.get("time/evaluate"))) is not None]
     command = folder / "command.txt"
     events = _read_with(folder / "events.jsonl", read_lines)
@@ -181,7 +180,7 @@ def read_record(folder: Path) -> Record:
         origins=_read_with(folder / "settings.origin.json", _read_json),
         environment=_read_with(folder / "env.json", _read_json),
         command=_read_with(command, _read_text).strip(),
-        phases=_split_phases(rows, settings, events),
+        phases=split_phases(rows, settings, events),
         evaluations=_read_evaluations(folder),
         evaluation_seconds=sum(spent) if spent else None,
         events=events,
@@ -215,11 +214,22 @@ def read_planned_steps(settings: Row, events: Sequence[Row] = ()) -> dict[str, i
     return ends
 
 
-def _split_phases(rows: list[Row], settings: Row, events: Sequence[Row]) -> list[Phase]:
+def parse_best_step(content: str) -> int | None:
+    """Return the step that the file checkpoints/BEST names; None where it names none."""
+    digits = content.strip().rpartition("_")[2]
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 12 else None
+
+
+def is_evaluation_row(row: Row) -> bool:
+    """Return whether a row of the metrics is of an evaluation, and not of a training step."""
+    return "time/evaluate" in row or any(key.startswith("eval/") for key in row)
+
+
+def split_phases(rows: Sequence[Row], settings: Row, events: Sequence[Row]) -> list[Phase]:
     """Split the metrics into phases in the order of training; the rows of evaluations are left out."""
     rows_by_phase: dict[str, list[Row]] = {}
     for row in rows:
-        if "time/evaluate" not in row and not any(key.startswith("eval/") for key in row):
+        if not is_evaluation_row(row):
             rows_by_phase.setdefault(str(row.get("phase", "")), []).append(row)
     ends = read_planned_steps(settings, events)
     return [
@@ -282,8 +292,25 @@ def _read_json(path: Path) -> Row:
     return content if isinstance(content, dict) else {}
 
 
+def read_settings(path: Path) -> Row:
+    """Read the settings of a run; empty where there are none.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    return _read_with(path, _read_yaml)
+
+
+class _SettingsLoader(yaml.SafeLoader):
+    """Refuses merge keys, with which a small file of a stranger fills the memory; no run writes them."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Leave a merge key as it is; there is no constructor for it, so the file is refused."""
+
+
 def _read_yaml(path: Path) -> Row:
-    content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {}
+    loader = _SettingsLoader(path.read_text(encoding="utf-8")) if path.exists() else None
+    content = loader.get_single_data() if loader else {}
     return content if isinstance(content, dict) else {}
 
 

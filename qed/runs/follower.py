@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +11,7 @@ from typing import Any
 from qed.errors import QedError, UsageError
 from qed.guards.ranks import claim_failure
 from qed.runs.run import Row, Run
-from qed.types import Rollout
+from qed.types import Groups
 
 
 class FollowerRun(Run):
@@ -67,7 +67,7 @@ class FollowerRun(Run):
     def metrics(self, row: Row) -> None:
         """Leave it to rank 0, which has the same metrics."""
 
-    def rollouts(self, step: int, rollouts: Iterable[Rollout]) -> None:
+    def rollouts(self, step: int, groups: Groups) -> None:
         """Leave it to rank 0, which has all rollouts."""
 
     def evaluation(self, step: int, task: str, rows: Sequence[Row], summary: Row) -> None:

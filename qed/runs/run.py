@@ -2,7 +2,7 @@
 
     settings.yaml  settings.origin.json  env.json  command.txt  README.md
     metrics.jsonl  events.jsonl  logs/attempt_N/main.log
-    rollouts/step_000010.jsonl.zst  eval/step_000010/TASK.jsonl + summary.json
+    rollouts/step_000010.{jsonl,index,stats}.zst  eval/step_000010/TASK.jsonl + summary.json
     checkpoints/step_000010/{hf/, state.*, answers.jsonl, MANIFEST.json}  checkpoints/LATEST  final
 
 Files are written atomically: to a temporary name, then renamed. If a line of a JSON lines file does not fit on the
@@ -23,12 +23,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import zstandard
-
 from qed.errors import DataError, Interrupted, QedError
 from qed.guards.redaction import redact
 from qed.runs import manifest
-from qed.types import Rollout
+from qed.runs.step_file import encode_line, encode_lines, explain_damage, iterate_lines, name_step_file, parse_row
+from qed.runs.step_index import IndexBuilder, encode_index, name_index
+from qed.runs.token_stats import encode_stats, name_stats
+from qed.types import Groups, Rollout
 
 Row = dict[str, Any]
 # In a rollout's row `source` names the origin of the answer, so the source of the problem has another name.
@@ -105,12 +106,19 @@ class Run:
         """Append a line to metrics.jsonl."""
         self._append("metrics.jsonl", row)
 
-    def rollouts(self, step: int, rollouts: Iterable[Rollout]) -> None:
-        """Write all rollouts of a step, compressed."""
-        lines = "".join(encode_line(build_row(rollout, step)) for rollout in rollouts)
-        self.write(
-            f"rollouts/step_{step:06d}.jsonl.zst", zstandard.ZstdCompressor(level=3).compress(encode_lines(lines))
+    def rollouts(self, step: int, groups: Groups) -> None:
+        """Write all rollouts of a step, compressed, one group at a time; then their index."""
+        data, builder = self.folder / name_step_file(step), IndexBuilder()
+        write_parts(
+            data, builder.encode_groups([build_row(rollout, step) for rollout in group] for group in groups if group)
         )
+        self._written.add(data)
+        index = builder.build(data.stat().st_size)
+        self.write(str(name_index(data).relative_to(self.folder)), encode_index(index))
+
+    def token_stats(self, step: int, rows: Sequence[Row]) -> None:
+        """Write the statistics of single tokens of some of a step's answers, see `qed.runs.token_stats`."""
+        self.write(str(name_stats(Path(name_step_file(step)))), encode_stats(rows))
 
     def evaluation(self, step: int, task: str, rows: Sequence[Row], summary: Row) -> None:
         """Write every answer of an evaluation, and add its summary to those of the step's other tasks."""
@@ -163,10 +171,16 @@ def write_whole(path: Path, content: bytes) -> None:
     Raises:
         QedError: the disk is full or the folder is gone; the previous content stays.
     """
+    write_parts(path, [content])
+
+
+def write_parts(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a file of several parts, see `write_whole`; only one part need be in memory."""
     temporary = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(temporary, content)
+        for number, part in enumerate(parts):
+            write_bytes(temporary, part, append=number > 0)
         temporary.replace(path)
     except OSError as error:
         temporary.unlink(missing_ok=True)
@@ -189,16 +203,6 @@ def write_evaluation(folder: Path, step: int, task: str, rows: Sequence[Row], su
 def name_step_folder(step: int) -> str:
     """Return the path of a step's evaluation within the run's folder."""
     return f"eval/step_{step:06d}"
-
-
-def encode_line(row: Row) -> str:
-    """Encode a row as a line of a JSON lines file."""
-    return json.dumps(row, ensure_ascii=False) + "\n"
-
-
-def encode_lines(lines: str) -> bytes:
-    """Encode JSON lines as UTF-8; lone surrogates, which UTF-8 cannot represent, become JSON escapes."""
-    return lines.encode("utf-8", "backslashreplace")
 
 
 def write_bytes(path: Path, content: bytes, append: bool = False) -> None:
@@ -247,31 +251,13 @@ def read_lines(path: Path) -> list[Row]:
     """
     if not path.exists():
         return []
-    lines: list[bytes] = []
     rows: list[Row] = []
     try:
-        # Split only at line feeds: model text may contain other line separators of Unicode.
-        lines = _read_content(path).split(b"\n")[:-1]
-        for line in lines:
-            rows.append(_parse_row(line) if line.strip() else {})
-    except (ValueError, zstandard.ZstdError) as error:
-        where = f", line {len(rows) + 1}," if lines else ""
-        raise DataError(f"{path}{where} cannot be read: {error}. Restore it from a copy, or take it away.") from error
+        for line in iterate_lines(path):
+            rows.append(parse_row(line))
+    except ValueError as error:
+        raise explain_damage(path, error, len(rows) + 1) from error
     return [row for row in rows if row]
-
-
-def _parse_row(line: bytes) -> Row:
-    row = json.loads(line)
-    if not isinstance(row, dict):
-        raise ValueError(f"expected a row with columns, found {type(row).__name__}")
-    return row
-
-
-def _read_content(path: Path) -> bytes:
-    if path.suffix != ".zst":
-        return path.read_bytes()
-    with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as reader:
-        return reader.read()
 
 
 def read_json(path: Path, default: Any) -> Any:

@@ -6,26 +6,13 @@ not ours, or, where its name was rebound to this machine, a Host that is not our
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
-from urllib.parse import urlsplit
-
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from qed.net.access import has_bearer, is_foreign_page, is_loopback, read_host
 from qed.serving.refusals import Refused
 
 OPEN = frozenset({"/health"})  # paths that need no token, for whatever watches the server
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is of this machine alone."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Access:
@@ -58,32 +45,18 @@ class Access:
         """
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if is_foreign_page(headers):
             raise Refused(403, "This server answers no web pages of other sites (the Origin is not its own).")
         if self._token:
-            if scope["path"] not in OPEN and not self._has_token(headers):
+            if scope["path"] not in OPEN and not has_bearer(headers, self._token):
                 raise Refused(
                     401,
                     "The token is missing or wrong. Send the header `Authorization: Bearer TOKEN`.",
                     headers={"www-authenticate": "Bearer"},
                 )
             return
-        if not is_loopback(_read_host(host)):
+        if not is_loopback(read_host(host)):
             raise Refused(403, f"This server is asked as 127.0.0.1 or localhost, not as '{host[:80]}'.")
         client = scope.get("client")
         if client is not None and not is_loopback(client[0]):
             raise Refused(403, "This server has no token, and answers programs of its own machine only.")
-
-    def _has_token(self, headers: Headers) -> bool:
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        given_bytes = given.strip().encode("utf-8", "surrogateescape")
-        return kind.lower() == "bearer" and hmac.compare_digest(given_bytes, self._token)
-
-
-def _read_host(header: str) -> str:
-    """Return the host of a Host header, without its port; empty if it has none."""
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""

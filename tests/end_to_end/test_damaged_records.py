@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qed.errors import DataError
-from qed.runs import run as run_files
+from qed.runs import step_file
 from qed.runs.run import Run, read_lines
 
 TINY = ["grpo", "--model", "new:tiny", "--sampling.problems_per_step", 2, "--sampling.group_size", 2]
@@ -122,7 +122,7 @@ def test_a_row_comes_back_whatever_its_text_holds(tmp_path_factory: pytest.TempP
     file = tmp_path_factory.getbasetemp() / "rows.jsonl"
     for ends in ("", "\u2028", "\x85", "\ud800"):
         told = [{**row, "ends": f"a{ends}b"} for row in rows]
-        file.write_bytes(run_files.encode_lines("".join(map(run_files.encode_line, told))))
+        file.write_bytes(step_file.encode_lines("".join(map(step_file.encode_line, told))))
         assert read_lines(file) == told
 
 

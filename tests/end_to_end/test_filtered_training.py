@@ -44,7 +44,7 @@ def test_a_filtered_run_starts_on_policy(
         assert all(row["ratio/log_max"] < 1e-3 for row in steps)
         assert all(row["mismatch/logp"] < (0.05 if half else 1e-5) for row in steps)
         assert steps[0]["kl/ref"] == pytest.approx(0, abs=1e-6)
-    answers = [row for path in sorted((run / "rollouts").iterdir()) for row in read_lines(path)]
+    answers = [row for path in sorted((run / "rollouts").glob("*.jsonl.zst")) for row in read_lines(path)]
     assert answers
     assert all(row["n_tokens"] > 3 for row in answers)
     ended = [row["text"] for row in answers if row["text"].endswith(("2", "<"))]

@@ -278,7 +278,7 @@ def test_a_run_counts_the_answers_without_a_reward_and_trains_on_the_others(
     (row,) = [row for row in read_lines(tmp_path / "run" / "metrics.jsonl") if "train/rows" in row]
     assert (row["reward/mean"], row["grading/without_reward"], row["groups/zero_std"]) == (0.5, 4, 0)
     assert (row["train/rows"], row["train/live_rows"]) == (8, 4)
-    (file,) = (tmp_path / "run" / "rollouts").iterdir()
+    (file,) = (tmp_path / "run" / "rollouts").glob("*.jsonl.zst")
     rollouts = read_lines(file)
     assert [one["reward"] for one in rollouts] == [0.0, 1.0, None, None] * 2
     assert [one["advantage"] == 0 for one in rollouts] == [False, False, True, True] * 2

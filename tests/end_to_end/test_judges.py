@@ -48,7 +48,7 @@ def test_a_chat_model_is_the_reward(qed: Callable[..., Any], tmp_path: Path) -> 
         assert again.code == 0, again.err
     assert set(seen) == {"Bearer key-of-nobody-0123456789"}
     assert len(seen) == asked, "every score is in the cache"
-    rows = [row for file in sorted((tmp_path / "run" / "rollouts").iterdir()) for row in read_lines(file)]
+    rows = [row for file in sorted((tmp_path / "run" / "rollouts").glob("*.jsonl.zst")) for row in read_lines(file)]
     assert len(rows) == 16
     assert [row["reward"] for row in rows] == [len(row["text"]) % 11 / 10 for row in rows]
     # It judges no correctness, so the metrics of evaluations are those of the prompt's own reward.
@@ -97,7 +97,7 @@ def test_a_server_that_is_down_ends_a_run_before_its_first_step(qed: Callable[..
     assert done.code == 1
     assert "failed on all of 16 answers" in done.err
     assert "refused" in done.err
-    assert not (tmp_path / "run" / "rollouts").exists() or not list((tmp_path / "run" / "rollouts").iterdir())
+    assert not (tmp_path / "run" / "rollouts").exists() or not list((tmp_path / "run" / "rollouts").glob("*.jsonl.zst"))
 
 
 def test_answers_that_a_server_does_not_score_are_counted(qed: Callable[..., Any], tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_answers_that_a_server_does_not_score_are_counted(qed: Callable[..., Any
         options = f"http.url={url},http.model=m"
         done = qed("grpo", *RUN, "--reward", "http", "--data.reward_options", options, "--out", tmp_path / "run")
     assert done.code == 0, done.err
-    rows = [row for file in sorted((tmp_path / "run" / "rollouts").iterdir()) for row in read_lines(file)]
+    rows = [row for file in sorted((tmp_path / "run" / "rollouts").glob("*.jsonl.zst")) for row in read_lines(file)]
     failed = [row for row in rows if row["tier"] == "error"]
     assert 0 < len(failed) < len(rows)
     assert all("too long" in row["reason"] for row in failed)

@@ -129,7 +129,9 @@ def test_a_pipeline_cut_in_its_second_phase_goes_on(
     assert qed(*shared, "--out", tmp_path / "cut", "--resume").code == 0
     weights = [(tmp_path / name / "final" / "hf" / "model.safetensors").read_bytes() for name in ("whole", "cut")]
     assert weights[0] == weights[1]
-    names = [sorted(path.name for path in (tmp_path / name / "rollouts").iterdir()) for name in ("whole", "cut")]
+    names = [
+        sorted(path.name for path in (tmp_path / name / "rollouts").glob("*.jsonl.zst")) for name in ("whole", "cut")
+    ]
     assert names[0] == names[1] == [f"step_{step:06d}.jsonl.zst" for step in range(9, 13)]
     events = [json.loads(line)["event"] for line in (tmp_path / "cut" / "events.jsonl").read_text().splitlines()]
     assert events.count("failed") == events.count("resumed") == events.count("finished") == 1

@@ -44,7 +44,7 @@ def make_chat(path: Path, count: int) -> Path:
 
 
 def questions(run: Path) -> set[str]:
-    return {str(row["question"]) for path in run.glob("rollouts/*") for row in read_lines(path)}
+    return {str(row["question"]) for path in run.glob("rollouts/*.jsonl.zst") for row in read_lines(path)}
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +288,7 @@ def test_a_system_message_of_ones_own_is_in_the_prompt(qed: Qed, tmp_path: Path,
     own = ["--data.system_prompt", "Answer like a pirate.", "--prompt", "think_answer"]
     done = qed("grpo", *TINY, "--tasks", both[0], *own, "--steps", 1, "--out", tmp_path / "run")
     assert done.code == 0, done.err
-    rows = [row for path in (tmp_path / "run").glob("rollouts/*") for row in read_lines(path)]
+    rows = [row for path in (tmp_path / "run").glob("rollouts/*.jsonl.zst") for row in read_lines(path)]
     assert all(row["prompt"].count("Answer like a pirate.") == 1 for row in rows)
     refused = qed("grpo", *TINY, "--tasks", both[0], *own, "--prompt", "r1_zero", "--out", tmp_path / "other")
     assert (refused.code, "r1_zero is plain text" in refused.err) == (2, True)

@@ -113,7 +113,7 @@ def test_no_signal_is_said_with_its_own_exit_code(qed: Callable[..., Any], gsm8k
     done = qed("grpo", "--model", "new:small", "--tasks", gsm8k, "--steps", 2, "--out", tmp_path / "run", *SMALL)
     assert done.code == 5
     assert "No step of grpo had a gradient" in done.err
-    assert len(list((tmp_path / "run" / "rollouts").iterdir())) == 2
+    assert len(list((tmp_path / "run" / "rollouts").glob("*.jsonl.zst"))) == 2
     for name in ("final/hf/config.json", "report.html", "README.md"):
         assert (tmp_path / "run" / name).is_file()
 

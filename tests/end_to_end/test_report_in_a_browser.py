@@ -29,7 +29,10 @@ const wide = [...document.querySelectorAll('main *')].filter(e => e.getBoundingC
 document.title = JSON.stringify({width: innerWidth, page: document.documentElement.scrollWidth,
   wide: wide.slice(0, 5).map(e => e.outerHTML.slice(0, 120))});
 </script>"""
-needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
+]
 
 
 @pytest.fixture
@@ -51,7 +54,6 @@ def dump(tmp_path: Path) -> Callable[[Path, int], str]:
     return call
 
 
-@needs_chromium
 def test_a_browser_draws_it_and_runs_nothing(whole: Path, dump: Callable[[Path, int], str]) -> None:
     dom = dump(whole, 1280)
     assert "<title>ran" not in dom
@@ -63,7 +65,6 @@ def test_a_browser_draws_it_and_runs_nothing(whole: Path, dump: Callable[[Path, 
     assert dom.count("<table") == whole.read_text(encoding="utf-8").count("<table")
 
 
-@needs_chromium
 @pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("width", [1280, 820, 500, 375])
 def test_nothing_sticks_out(
@@ -88,7 +89,6 @@ def test_nothing_sticks_out(
     assert told["page"] <= told["width"]
 
 
-@needs_chromium
 def test_playwright_agrees(whole: Path) -> None:
     """The same by way of Playwright, which also sees requests, dialogs and errors."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")

@@ -119,7 +119,7 @@ def read_rows(run: Path) -> list[dict[str, Any]]:
 
 
 def read_answers(run: Path) -> dict[str, Any]:
-    found = sorted([*run.glob("rollouts/*"), *run.glob("eval/*/*.jsonl")])
+    found = sorted([*run.glob("rollouts/*.jsonl.zst"), *run.glob("eval/*/*.jsonl")])
     return {str(path.relative_to(run)): read_lines(path) for path in found}
 
 

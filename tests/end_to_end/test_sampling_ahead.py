@@ -57,7 +57,7 @@ def trained(qed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def read_versions(run: Path) -> list[set[int]]:
     """The versions that sampled the answers of each step."""
-    return [{row["version"] for row in read_lines(path)} for path in sorted(run.glob("rollouts/*"))]
+    return [{row["version"] for row in read_lines(path)} for path in sorted(run.glob("rollouts/*.jsonl.zst"))]
 
 
 @pytest.mark.parametrize("staleness", [pytest.param(1, marks=pytest.mark.faults), 2])

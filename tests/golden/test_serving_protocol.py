@@ -18,7 +18,8 @@ from asking import ask, connect, read_events
 from qed.config.settings import ModelSettings
 from qed.errors import ModelError
 from qed.models.load import build_model
-from qed.serving import bodies, connections, keeper, model_text
+from qed.net import connections
+from qed.serving import bodies, keeper, model_text
 from qed.serving.keeper import EngineKeeper
 from qed.serving.messages import (
     AnswerAborted,

@@ -129,8 +129,8 @@ def weights(run: Path) -> bytes:
 def assert_same_run(one: Path, other: Path) -> None:
     assert untimed(one) == untimed(other)
     assert weights(one) == weights(other)
-    rollouts = sorted(path.name for path in one.glob("rollouts/*"))
-    assert rollouts == sorted(path.name for path in other.glob("rollouts/*"))
+    rollouts = sorted(path.name for path in one.glob("rollouts/*.jsonl.zst"))
+    assert rollouts == sorted(path.name for path in other.glob("rollouts/*.jsonl.zst"))
     for name in rollouts:
         assert read_lines(one / "rollouts" / name) == read_lines(other / "rollouts" / name)
 

@@ -1,0 +1,111 @@
+"""Read the settings of a run that may come from anybody: a settings.yaml of bounded size, depth and number of values.
+
+yaml's fast loader ends the process on a deeply nested file, and a few aliases of aliases are a tree that fills the
+memory of whoever walks it. So the tree is built here from the parser's events.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MOST_BYTES = 1_000_000
+MOST_SLOW_BYTES = 50_000  # that yaml's slow loader takes half a second for
+DEEPEST = 40  # levels
+MOST_VALUES = 50_000  # of the whole tree, with what aliases repeat
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the settings of a file as nested dicts; empty if there is no file, or it has no settings.
+
+    Raises:
+        ValueError: the file is too large or too deep.
+        yaml.YAMLError: it is no YAML, or has other values than texts, numbers and lists.
+        OSError: it cannot be read.
+    """
+    if not path.exists():
+        return {}
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it is longer than {MOST_BYTES} bytes")
+    text = content.decode("utf-8")
+    try:
+        tree = _Builder(LOADER(text)).build()
+    except yaml.YAMLError:
+        if len(content) > MOST_SLOW_BYTES:
+            raise
+        tree = _Builder(yaml.SafeLoader(text)).build()  # takes half a surrogate pair, which the fast one refuses
+    return tree if isinstance(tree, dict) else {}
+
+
+class _Builder:
+    """Builds the tree of a document.
+
+    Args:
+        loader: of yaml, over the text.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.count = 0
+        self.anchors: dict[str | None, tuple[Any, int]] = {}  # the value, and how many values it has
+
+    def build(self) -> Any:
+        """Return the value of the first document; None if there is none."""
+        try:
+            while self.loader.check_event(yaml.StreamStartEvent, yaml.DocumentStartEvent):
+                self.loader.get_event()
+            return None if self.loader.check_event(yaml.StreamEndEvent) else self._build_value(0)
+        finally:
+            self.loader.dispose()
+
+    def _build_value(self, depth: int) -> Any:
+        event = self.loader.get_event()
+        before = self.count
+        self._add(1)
+        if depth > DEEPEST:
+            raise ValueError(f"it is nested deeper than {DEEPEST} levels")
+        if isinstance(event, yaml.AliasEvent):
+            value, count = self.anchors.get(event.anchor, (None, 0))
+            self._add(count)
+            return value
+        if isinstance(event, yaml.ScalarEvent):
+            value = self._build_scalar(event)
+        elif isinstance(event, yaml.MappingStartEvent):
+            value = self._build_mapping(depth)
+        else:
+            value = self._build_list(depth)
+        if event.anchor is not None:
+            self.anchors[event.anchor] = (value, self.count - before)
+        return value
+
+    def _build_scalar(self, event: Any) -> Any:
+        tag = event.tag or self.loader.resolve(yaml.ScalarNode, event.value, event.implicit)
+        if len(event.value) > 1_000 or tag == "tag:yaml.org,2002:str":
+            return event.value
+        return self.loader.construct_object(yaml.ScalarNode(tag, event.value))
+
+    def _build_mapping(self, depth: int) -> dict[Any, Any]:
+        tree = {}
+        while not self.loader.check_event(yaml.MappingEndEvent):
+            key = self._build_value(depth + 1)
+            value = self._build_value(depth + 1)
+            tree[key if isinstance(key, str | int | float) else str(key)] = value
+        self.loader.get_event()
+        return tree
+
+    def _build_list(self, depth: int) -> list[Any]:
+        values = []
+        while not self.loader.check_event(yaml.SequenceEndEvent):
+            values.append(self._build_value(depth + 1))
+        self.loader.get_event()
+        return values
+
+    def _add(self, count: int) -> None:
+        self.count += count
+        if self.count > MOST_VALUES:
+            raise ValueError(f"it has more than {MOST_VALUES} values")

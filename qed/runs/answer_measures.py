@@ -1,0 +1,94 @@
+"""Measures of an answer's tokens for the index of a step: repetition, improbable tokens, and a hash of its content."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+REPEATED_GRAM = 8  # tokens: a shorter gram is repeated by formulas that are worked step by step
+CONTENT_GRAM = 5
+RARE_LOGP = math.log(0.01)
+DIGITS = 4
+# Odd multipliers, from the fractional part of the golden ratio and the finaliser of splitmix64.
+STEP = 0x9E3779B97F4A7C15
+MIX = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+SHINGLES = tuple((STEP * (2 * number + 1)) % (1 << 64) for number in range(1, 9))
+Hashes = NDArray[np.uint64]
+
+
+def measure_answer(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure the tokens of an answer; a measure that the row does not allow is None.
+
+    Returns:
+        `repetition`, the share of its 8-grams of tokens that occurred before in it; `rare`, the share of its sampled
+        tokens whose log-prob is below ln 0.01; `shingles`, 8 minima of 32-bit hashes of its 5-grams (minhash): two
+        answers share about as many as they share 5-grams.
+    """
+    tokens = _read_array(row.get("tokens"), np.int64)
+    logps = _read_array(row.get("logps"), np.float64)
+    mask = _read_array(row.get("sampled_mask"), np.int64)
+    if tokens is None:
+        return {"repetition": None, "rare": None, "shingles": None}
+    mixed = _mix(tokens)
+    return {
+        "repetition": _measure_repetition(mixed),
+        "rare": None if logps is None or len(logps) != len(tokens) else _measure_rare(logps, mask),
+        "shingles": _hash_content(mixed),
+    }
+
+
+def _measure_repetition(mixed: Hashes) -> float:
+    grams = np.sort(_hash_grams(mixed, REPEATED_GRAM))
+    return (
+        round(float(np.mean(grams[1:] == grams[:-1])) * (len(grams) - 1) / len(grams), DIGITS)
+        if len(grams) > 1
+        else 0.0
+    )
+
+
+def _measure_rare(logps: NDArray[np.float64], mask: NDArray[np.int64] | None) -> float | None:
+    if mask is not None and len(mask) == len(logps):
+        logps = logps[mask != 0]
+    return round(float(np.mean(logps < RARE_LOGP)), DIGITS) if len(logps) else None
+
+
+def _hash_content(mixed: Hashes) -> list[int]:
+    """Return the minhash of an answer; a shorter one than a gram is a single gram."""
+    if not len(mixed):
+        return []
+    grams = _hash_grams(mixed, min(CONTENT_GRAM, len(mixed)))
+    return [int((grams * np.uint64(factor) >> np.uint64(32)).min()) for factor in SHINGLES]
+
+
+def _hash_grams(mixed: Hashes, length: int) -> Hashes:
+    """Hash all grams of so many tokens."""
+    count = max(0, len(mixed) - length + 1)
+    hashes = np.zeros(count, np.uint64)
+    for offset in range(length):
+        hashes *= np.uint64(STEP)
+        hashes += mixed[offset : offset + count]
+    # The upper bits depend on all tokens, and the lower ones are mixed with them.
+    return hashes ^ (hashes >> np.uint64(29))
+
+
+def _mix(tokens: NDArray[np.int64]) -> Hashes:
+    """Spread token ids over 64 bits, as splitmix64 does."""
+    mixed = (tokens.astype(np.uint64) + np.uint64(1)) * np.uint64(STEP)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(MIX[0])
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(MIX[1])
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+def _read_array(values: Any, dtype: Any) -> Any:
+    """Return a list of numbers as an array; None where it is none."""
+    if not isinstance(values, list):
+        return None
+    try:
+        array = np.asarray(values, dtype=dtype)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return array if array.ndim == 1 else None

@@ -1,0 +1,304 @@
+"""The index beside a step's answers: where each group is, and a table of all answers without their texts and tokens.
+
+    rollouts/step_000010.index.zst   two zstd frames of JSON: the size of the data file with its groups, then the table
+
+A viewer lists and sorts the answers of a step by its index, and reads the few groups that it shows. `build_index` makes
+the same of any file of answers: one without an index, one that was compressed as a single frame, or the plain JSON
+lines of an evaluation.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from qed.errors import DataError
+from qed.runs.answer_measures import measure_answer
+from qed.runs.step_file import (
+    SUFFIX,
+    FrameReader,
+    Row,
+    compress_frame,
+    compress_rows,
+    encode_line,
+    encode_lines,
+    explain_damage,
+    iterate_lines,
+    parse_row,
+    read_span,
+    split_lines,
+)
+
+SCHEMA = 1
+MAX_INDEX = 1 << 28  # bytes of an index's frame; one of 4,096 answers takes about 1 MiB
+MAX_GROUP = 1 << 30  # bytes of a group's rows
+TEXT = 300  # characters of a group's question and answer in the index
+CELL = 100  # characters of any other text
+TEXTS = ("tier", "stop_reason", "source", "extracted", "class")
+NUMBERS = ("reward", "n_tokens", "version", "given")
+TRUTHS = ("correct", "format_ok")
+LABELS = ("subject", "level", "data_source", "decoding")
+REWARDS = ("reward_mean", "reward_min", "reward_max")
+PLACES = ("offset", "length", "skip", "size", "n")
+
+
+@dataclass(frozen=True)
+class StepIndex:
+    """Where the groups of a file of answers are, and a table of its answers.
+
+    `bytes` is the size of the file. A group has `id`, `question`, `gold`, its `LABELS`, `offset` and `length` of its
+    frames in the file, `skip` and `size` of its lines in their content, and `n`, `n_right`, `reward_mean`, `reward_min`
+    and `reward_max` of its answers. Each column has a value for every answer, in the order of the file.
+    """
+
+    bytes: int
+    groups: list[Row] = field(default_factory=list)
+    columns: dict[str, list[Any]] = field(default_factory=dict)
+
+
+class IndexBuilder:
+    """Collects an index while the groups of a file are written or read one after the other."""
+
+    def __init__(self) -> None:
+        self.groups: list[Row] = []
+        self.columns: dict[str, list[Any]] = {}
+        self._count = 0  # of all answers
+        self._rewards: list[list[float]] = []  # of the answers of each group
+
+    def begin_group(self, row: Row) -> None:
+        """Begin a group with its first answer, which `add` takes as well."""
+        labels = {name: _cut(row[name], CELL) for name in LABELS if row.get(name) is not None}
+        named = {"id": _cut(row.get("group_id"), TEXT), "question": _cut(row.get("question"), TEXT)}
+        self.groups.append({**named, "gold": _cut(row.get("gold"), TEXT), **labels, "n": 0, "n_right": 0})
+        self._rewards.append([])
+
+    def add(self, row: Row) -> None:
+        """Add an answer to the group."""
+        group = self.groups[-1]
+        cells = list_cells(row)
+        if (reward := cells.get("reward")) is not None:
+            self._rewards[-1].append(reward)
+        for name, value in {"group": len(self.groups) - 1, "answer": group["n"], **cells}.items():
+            column = self.columns.setdefault(name, [])
+            column.extend([None] * (self._count - len(column)))  # answers without it
+            column.append(value)
+        self._count += 1
+        group["n"] += 1
+        group["n_right"] += cells.get("correct") is True
+
+    def place(self, group: int, offset: int, length: int, skip: int, size: int) -> None:
+        """Set where a group is in the file, see `StepIndex`."""
+        self.groups[group] |= {"offset": offset, "length": length, "skip": skip, "size": size}
+
+    def encode_groups(self, groups: Iterable[Sequence[Row]]) -> Iterator[bytes]:
+        """Yield the frame of each group, to be written one after the other from the beginning of a file."""
+        offset = 0
+        for rows in groups:
+            self.begin_group(rows[0])
+            for row in rows:
+                self.add(row)
+            content = encode_lines("".join(map(encode_line, rows)))
+            frame = compress_frame(content)
+            self.place(len(self.groups) - 1, offset, len(frame), 0, len(content))
+            offset += len(frame)
+            yield frame
+
+    def build(self, size: int) -> StepIndex:
+        """Return the index of a file of so many bytes."""
+        for column in self.columns.values():
+            column.extend([None] * (self._count - len(column)))
+        for group, rewards in zip(self.groups, self._rewards, strict=True):
+            known = (math.fsum(rewards) / len(rewards), min(rewards), max(rewards)) if rewards else (None,) * 3
+            group |= dict(zip(REWARDS, known, strict=True))
+        return StepIndex(size, self.groups, self.columns)
+
+
+def list_cells(row: Mapping[str, Any]) -> Row:
+    """Return what the table has of an answer; a value that is not of its kind is None."""
+    cells: Row = {name: _read_number(row[name]) for name in NUMBERS if name in row}
+    cells |= {name: row[name] if isinstance(row[name], bool) else None for name in TRUTHS if name in row}
+    cells |= {name: _cut(row[name], CELL) for name in TEXTS if name in row}
+    if "advantage" in row:
+        cells["advantage"] = _read_mean(row["advantage"])
+    parts = row.get("parts")
+    if isinstance(parts, Mapping):
+        cells |= {f"parts/{_cut(name, CELL)}": _read_number(value) for name, value in parts.items()}
+    return cells | (measure_answer(row) if "tokens" in row else {})
+
+
+def name_index(data: Path) -> Path:
+    """Return the path of the index beside a file of answers, `.jsonl` or `.jsonl.zst`."""
+    return data.with_name(f"{data.name.removesuffix(SUFFIX).removesuffix('.jsonl')}.index.zst")
+
+
+def encode_index(index: StepIndex) -> bytes:
+    """Encode an index: a frame with the groups and one with the table, so that the groups can be read alone."""
+    head = {"schema": SCHEMA, "bytes": index.bytes, "groups": index.groups}
+    return b"".join(compress_rows([part]) for part in (head, {"rows": index.columns}))
+
+
+def write_index(path: Path, index: StepIndex) -> None:
+    """Write an index atomically.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        part.write_bytes(encode_index(index))
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read_index(path: Path, data: Path | None = None) -> StepIndex | None:
+    """Read an index; None if it is missing, damaged or of a file of another size.
+
+    Args:
+        path: of the index.
+        data: the file of answers; by default the one beside the index, if there is one.
+    """
+    head, table = _read_parts(path, 2)
+    groups = _read_groups(head, path, data)
+    columns = table.get("rows")
+    if groups is None or not isinstance(columns, dict):
+        return None
+    count = sum(group["n"] for group in groups)
+    if not all(isinstance(column, list) and len(column) == count for column in columns.values()):
+        return None
+    return StepIndex(head["bytes"], groups, columns)
+
+
+def read_index_groups(path: Path, data: Path | None = None) -> list[Row] | None:
+    """Read only the groups of an index, which takes a small part of the time; see `read_index`."""
+    return _read_groups(_read_parts(path, 1)[0], path, data)
+
+
+def _read_parts(path: Path, count: int) -> list[Row]:
+    """Read the first parts of an index; a missing or damaged one is empty."""
+    try:
+        parts = [parse_row(line) for line in islice(iterate_lines(path), count)]
+    except (OSError, ValueError, DataError):
+        parts = []
+    return parts + [{}] * (count - len(parts))
+
+
+def _read_groups(head: Row, path: Path, data: Path | None) -> list[Row] | None:
+    """Return the groups of an index if it is complete, and of a file of answers of the present size."""
+    beside = data or path.with_name(path.name.removesuffix(".index.zst") + ".jsonl.zst")
+    groups, size = head.get("groups"), head.get("bytes")
+    if head.get("schema") != SCHEMA or not isinstance(groups, list) or not _is_count(size):
+        return None
+    if (data is not None or beside.exists()) and _find_size(beside) != size:
+        return None
+    whole = all(isinstance(group, dict) and all(_is_count(group.get(name)) for name in PLACES) for group in groups)
+    return groups if whole else None
+
+
+def build_index(data: Path) -> StepIndex:
+    """Build the index of any file of answers by reading all of it, one answer in memory at a time.
+
+    A group is the consecutive answers to one problem, decoded in one way, and ends with its frame. An incomplete last
+    line is skipped.
+
+    Raises:
+        DataError: the file is damaged.
+        OSError: the file cannot be opened.
+    """
+    builder = IndexBuilder()
+    spans: list[tuple[int, int]] = []  # of the groups in the content
+    key: object = None
+    with data.open("rb") as file:
+        reader = FrameReader(file, data.suffix == SUFFIX)
+        for begin, end, row in _read_rows(reader, data):
+            own = row.get("decoding"), row.get("group_id")
+            if own != key or reader.begins_frame(begin):
+                builder.begin_group(row)
+                spans.append((begin, end))
+                key = own
+            builder.add(row)
+            spans[-1] = spans[-1][0], end
+    for number, (begin, end) in enumerate(spans):
+        builder.place(number, *_find_place(reader, begin, end))
+    return builder.build(reader.size)
+
+
+def _read_rows(reader: FrameReader, data: Path) -> Iterator[tuple[int, int, Row]]:
+    """Yield where each row begins and ends in the content of a file, and the row."""
+    position = count = 0
+    try:
+        for line in split_lines(reader):
+            count += 1
+            end = position + len(line) + 1
+            if row := parse_row(line):
+                yield position, end, row
+            position = end
+    except (ValueError, zstandard.ZstdError) as error:
+        raise explain_damage(data, error, count) from error
+
+
+def _find_place(reader: FrameReader, begin: int, end: int) -> tuple[int, int, int, int]:
+    """Return a group's place in a file, given its place in the content; see `StepIndex`."""
+    if not reader.compressed:
+        return begin, end - begin, 0, end - begin
+    first = reader.find_frame(begin)
+    offset = reader.offsets[first]
+    return offset, reader.find_end(reader.find_frame(end - 1)) - offset, begin - reader.begins[first], end - begin
+
+
+def read_group(data: Path, index: StepIndex, group: int) -> list[Row]:
+    """Read the answers of a group.
+
+    Raises:
+        DataError: the file is damaged, or the index is not its own.
+        OSError: the file cannot be opened.
+    """
+    place = index.groups[group]
+    skip, size = place["skip"], place["size"]
+    if size > MAX_GROUP:
+        raise DataError(f"{data}: group {group} takes {size >> 20} MiB, and at most {MAX_GROUP >> 20} are read.")
+    try:
+        with data.open("rb") as file:
+            content = read_span(file, place["offset"], skip, size, data.suffix == SUFFIX)
+        rows = [row for line in content.split(b"\n") if (row := parse_row(line))]
+    except (ValueError, zstandard.ZstdError) as error:
+        raise explain_damage(data, error) from error
+    if len(rows) != place["n"]:
+        raise DataError(f"{data}: group {group} has {len(rows)} answers, and its index says {place['n']}.")
+    return rows
+
+
+def _find_size(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else -1
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _cut(value: Any, length: int) -> str | int | float | None:
+    """Return a text of at most so many characters; a number as it is, and None for anything else."""
+    return value[:length] if isinstance(value, str) else _read_number(value)
+
+
+def _read_number(value: Any) -> int | float | None:
+    """Return a finite number; None for anything else."""
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if known and math.isfinite(value) else None
+
+
+def _read_mean(value: Any) -> int | float | None:
+    """Return a number, or the mean of a list of numbers, such as an advantage for each token."""
+    if not isinstance(value, list | tuple):
+        return _read_number(value)
+    known = [number for each in value if (number := _read_number(each)) is not None]
+    return math.fsum(known) / len(known) if known else None

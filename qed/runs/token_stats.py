@@ -1,0 +1,41 @@
+"""The statistics of single tokens of a few answers of a step, `rollouts/step_000010.stats.zst`.
+
+A line for each answer, in a zstd frame of its own: `group` and `answer` as in the step's index, and lists with a value
+per token, null where there is none:
+
+    learner_logps, entropy   under the learner before the step's updates
+    updated_logps            under the learner after them
+    ref_logps                under the reference model, where the algorithm has one
+    top                      the likeliest tokens with their log-probs, where `run.save_top_logps` asks for them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from qed.runs.step_file import Row, compress_rows, explain_damage, iterate_lines, parse_row
+
+
+def name_stats(data: Path) -> Path:
+    """Return the path of the statistics beside a step's answers."""
+    return data.with_name(data.name.removesuffix(".jsonl.zst") + ".stats.zst")
+
+
+def encode_stats(rows: Iterable[Row]) -> bytes:
+    """Encode the statistics of answers, a frame for each."""
+    return b"".join(compress_rows([row]) for row in rows)
+
+
+def read_stats(path: Path) -> list[Row]:
+    """Read the statistics of a step; none if there is no file.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    if not path.is_file():
+        return []
+    try:
+        return [row for line in iterate_lines(path) if (row := parse_row(line))]
+    except ValueError as error:
+        raise explain_damage(path, error) from error

@@ -1,0 +1,42 @@
+"""The files of the page: its HTML, styles and scripts, from the package alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qed.report.style import STYLE
+from qed.viewer.params import Refused
+
+STATIC = Path(__file__).parent / "static"
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+    ".txt": "text/plain; charset=utf-8",
+}
+
+
+def read_asset(name: str) -> tuple[bytes, str]:
+    """Return a file of the page and its media type.
+
+    Args:
+        name: its path within `static/`.
+
+    Raises:
+        Refused: there is no such file.
+    """
+    if any(not 32 < ord(sign) < 127 or sign == "\\" for sign in name) or ".." in name.split("/"):
+        raise Refused(404, "There is no such file.")
+    path = (STATIC / name).resolve()
+    if not path.is_relative_to(STATIC.resolve()) or path.suffix not in KINDS or not path.is_file():
+        raise Refused(404, "There is no such file.")
+    return path.read_bytes(), KINDS[path.suffix]
+
+
+def build_style() -> bytes:
+    """Return the style of the report and, after it, that of the viewer."""
+    own = [path.read_text(encoding="utf-8") for path in sorted((STATIC / "styles").glob("*.css"))]
+    return "\n".join([STYLE, *own]).encode()

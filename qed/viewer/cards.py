@@ -1,0 +1,276 @@
+"""The cards of the runs: what a list of runs shows of each, read from the ends and samples of its files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qed.report.numbers import read_number
+from qed.report.record import VALIDATION, read_planned_steps
+from qed.report.settings_file import read_settings
+from qed.runs.folder import LOCK
+from qed.runs.metric_names import rename_old_metrics
+from qed.viewer.library import Library, RunPlace
+from qed.viewer.line_file import Row, parse_line, read_first_rows, read_last_rows, sample_rows
+from qed.viewer.params import Params, Refused
+from qed.viewer.states import State, judge_state, read_heartbeat
+
+SPARKS = ("reward/mean", "train/loss", "policy/entropy", "length/mean")
+FIGURES = (
+    *("reward/mean", "train/loss", "format", "policy/entropy", "length/mean", "length/truncated_frac"),
+    *("groups/zero_std", "kl/ref", "mismatch/kl", "optim/grad_norm", "optim/lr", "time/step", "perf/tokens_per_s"),
+)
+PLANNING = ("method", "learner", "sft", "rl", "skip_sft", "skip_rl")  # settings that say how many steps are planned
+LAST_BYTES = 24_576  # of metrics, a dozen rows
+SPARK_ROWS = 48
+TRIED = 3  # evaluations at each end, for one with figures
+MOST_ALARMS = 20
+MOST_SUMMARY = 8_000_000  # bytes of a summary.json
+MOST_EVALUATIONS = 20_000
+LONGEST = 200  # characters of a text of a card
+
+
+def list_cards(library: Library, params: Params) -> dict[str, Any]:
+    """Answer `runs`: the card of each run, and the folders that are not shown."""
+    return {
+        "runs": [build_card(library, run) for run in library.runs()],
+        "problems": [{"folder": each.folder, "reason": each.reason} for each in library.problems()],
+    }
+
+
+def build_card(library: Library, run: RunPlace) -> dict[str, Any]:
+    """Return the card of a run; one that cannot be read has the status `unknown`, and says why."""
+    try:
+        return _Reader(library, run).build()
+    except Refused as error:
+        return _build_blank(run, str(error))
+    except (OSError, ValueError, TypeError, ArithmeticError, AttributeError, LookupError, RecursionError) as error:
+        return _build_blank(run, f"It cannot be read: {type(error).__name__}: {str(error)[:LONGEST]}")
+
+
+def _build_blank(run: RunPlace, reason: str) -> dict[str, Any]:
+    return {
+        **{"key": run.key, "name": run.name, "folder": str(run.folder), "kind": "run", "status": "unknown"},
+        **{"reason": reason, "method": "", "model": "", "task": "", "seed": None, "phases": [], "step": 0},
+        **{"planned": None, "started": None, "updated": None, "tokens_per_s": None, "accuracy": None},
+        **{"first_accuracy": None, "reward": None, "figures": {}, "sparks": {}, "alarms": []},
+    }
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """What a card shows of the settings; `tree` is for the planned steps, `trouble` why there are none."""
+
+    tree: Mapping[str, Any] = field(default_factory=dict)
+    method: str = ""
+    phases: tuple[str, ...] = ()
+    model: str = ""
+    tasks: tuple[str, ...] = ()
+    seed: int | None = None
+    patience: float = 0.0
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class _Metrics:
+    """What a card shows of the metrics."""
+
+    step: int = 0
+    phases: tuple[str, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+    sparks: Mapping[str, list[float]] = field(default_factory=dict)
+
+
+class _Reader:
+    """Reads the card of a run; each part of it is remembered until its file changes."""
+
+    def __init__(self, library: Library, run: RunPlace) -> None:
+        self.library, self.run = library, run
+        run.locate()  # refuses a folder that is gone, or has become a link
+        with os.scandir(run.folder) as entries:
+            found = [entry for entry, _ in zip(entries, range(1_000), strict=False)]
+        self.files = {one.name: Path(one.path) for one in found if one.is_file(follow_symlinks=False)}
+        # A link is followed within the run only.
+        self.files |= {one.name: run.locate(one.name) for one in found if one.is_symlink() and _leads_to_file(run, one)}
+
+    def build(self) -> dict[str, Any]:
+        """Return the card."""
+        settings = self._remember("settings.yaml", _summarize_settings, _Settings())
+        metrics = self._remember("metrics.jsonl", _summarize_metrics, _Metrics())
+        first, events = self._remember("events.jsonl", _read_events, ([], []))
+        evaluations = self._list_evaluations()
+        first_accuracy = self._read_accuracy(evaluations[:TRIED], settings.tasks)
+        accuracy = self._read_accuracy(evaluations[: -TRIED - 1 : -1], settings.tasks)
+        is_training = "metrics.jsonl" in self.files or bool(settings.method)
+        changed = self._find_change()
+        state = self._judge(settings, events, changed) if is_training else State("done")
+        step = max(metrics.step, accuracy["step"] if accuracy else 0)
+        return {
+            **_build_blank(self.run, state.reason or settings.trouble),
+            "kind": "run" if is_training else "evaluation",
+            "status": state.status,
+            "method": settings.method or " → ".join(metrics.phases),
+            "model": settings.model,
+            "task": ", ".join(settings.tasks) or (accuracy["task"] if accuracy else ""),
+            "seed": settings.seed,
+            "phases": list(metrics.phases or settings.phases),
+            "step": step,
+            "planned": max(read_planned_steps(dict(settings.tree), [*first, *events]).values(), default=None),
+            "started": self._find_start(first),
+            "updated": changed or None,
+            "tokens_per_s": metrics.figures.get("perf/tokens_per_s"),
+            "accuracy": accuracy,
+            "first_accuracy": first_accuracy,
+            "reward": metrics.figures.get("reward/mean"),
+            "figures": dict(metrics.figures),
+            "sparks": dict(metrics.sparks),
+            "alarms": _list_alarms(events),
+        }
+
+    def _remember(self, name: str, read: Any, missing: Any) -> Any:
+        """Return what a function makes of a file, or `missing` if there is none."""
+        path = self.files.get(name)
+        if path is None:
+            return missing
+        return self.library.memo.read(("card", path), [path], lambda: read(path))
+
+    def _judge(self, settings: _Settings, events: Sequence[Row], changed: float) -> State:
+        beat = read_heartbeat(self.files.get("heartbeat.json"))
+        return judge_state(self.files.get(LOCK), beat, events, changed, settings.patience)
+
+    def _find_change(self) -> float:
+        times = [0.0]
+        for name in ("metrics.jsonl", "events.jsonl", "settings.yaml"):
+            with suppress(OSError):
+                times.append(self.files[name].stat().st_mtime if name in self.files else 0.0)
+        return max(times)
+
+    def _find_start(self, first: Sequence[Row]) -> float | None:
+        said = read_number(first[0].get("time")) if first else None
+        path = self.files.get("settings.yaml")
+        return path.stat().st_mtime if said is None and path is not None else said
+
+    def _list_evaluations(self) -> list[int]:
+        """Return the steps of the evaluations with figures, without reading them."""
+        steps = []
+        for name in self.run.list_names("eval")[:MOST_EVALUATIONS]:
+            digits = name.removeprefix("step_")
+            if name != digits and digits.isascii() and digits.isdecimal() and len(digits) < 12:
+                steps.append(int(digits))
+        return sorted(steps)
+
+    def _read_accuracy(self, steps: Sequence[int], tasks: Sequence[str]) -> dict[str, Any] | None:
+        """Return the accuracy at the first of some steps that has one: a running evaluation has no figures yet."""
+        for step in steps:
+            path = self.run.locate("eval", f"step_{step:06d}", "summary.json")
+            read = partial(_find_accuracy, path, step, tasks)
+            accuracy: dict[str, Any] | None = self.library.memo.read(("accuracy", path), [path], read)
+            if accuracy is not None:
+                return accuracy
+        return None
+
+
+def _leads_to_file(run: RunPlace, entry: os.DirEntry[str]) -> bool:
+    with suppress(Refused, OSError):
+        return run.locate(entry.name).is_file()
+    return False
+
+
+def _summarize_settings(path: Path) -> _Settings:
+    try:
+        tree = read_settings(path)
+    except (ValueError, TypeError, OSError, yaml.YAMLError) as error:
+        return _Settings(trouble=f"Its settings.yaml cannot be read: {' '.join(str(error).split())[:LONGEST]}")
+    names = [] if "method" in tree else [name for name in ("sft", "rl") if not tree.get(f"skip_{name}")]
+    parts = [part for name in names if isinstance(part := tree.get(name), dict)] or [tree]
+    methods = [Path(method).stem for part in parts if (method := _read_text(part, "method"))]
+    tasks = [str(task)[:LONGEST] for part in parts for task in _read_list(part, "data", "tasks")]
+    return _Settings(
+        tree={name: tree[name] for name in PLANNING if name in tree},
+        method=" → ".join(methods),
+        phases=tuple(methods),
+        model=_read_text(tree, "model", "name"),
+        tasks=tuple(dict.fromkeys(tasks)),
+        seed=seed if isinstance(seed := _dig(tree, "run", "seed"), int) else None,
+        patience=read_number(_dig(tree, "run", "watchdog")) or 0.0,
+    )
+
+
+def _dig(tree: Any, *names: str) -> Any:
+    for name in names:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    return tree
+
+
+def _read_text(tree: Any, *names: str) -> str:
+    value = _dig(tree, *names)
+    return value[:LONGEST] if isinstance(value, str) else ""
+
+
+def _read_list(tree: Any, *names: str) -> list[Any]:
+    value = _dig(tree, *names)
+    return value[:20] if isinstance(value, list) else []
+
+
+def _summarize_metrics(path: Path) -> _Metrics:
+    last = [rename_old_metrics(row) for row in read_last_rows(path, LAST_BYTES) or read_last_rows(path)]
+    spread = sample_rows(path, SPARK_ROWS)
+    figures: dict[str, float] = {}
+    for row in last:
+        figures |= {name: value for name in FIGURES if (value := read_number(row.get(name))) is not None}
+    sparks = {name: [value for row in spread if (value := read_number(row.get(name))) is not None] for name in SPARKS}
+    return _Metrics(
+        step=max((row["step"] for row in last if isinstance(row.get("step"), int)), default=0),
+        phases=tuple(dict.fromkeys(str(row["phase"])[:LONGEST] for row in (*spread, *last) if row.get("phase"))),
+        figures=figures,
+        sparks={name: values for name, values in sparks.items() if len(values) > 1},
+    )
+
+
+def _read_events(path: Path) -> tuple[list[Row], list[Row]]:
+    """Return the first and the last events."""
+    return read_first_rows(path), read_last_rows(path)
+
+
+def _list_alarms(events: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the last alarms, each once: a resumed run repeats steps, and with them alarms."""
+    alarms = {
+        (_read_count(event.get("step")), str(event.get("name"))): str(event.get("told", ""))[:500]
+        for event in events
+        if event.get("event") == "alarm"
+    }
+    return [{"step": step, "name": name[:LONGEST], "message": said} for (step, name), said in alarms.items()][
+        -MOST_ALARMS:
+    ]
+
+
+def _read_count(value: Any) -> int | None:
+    number = read_number(value)
+    return None if number is None else int(number)
+
+
+def _find_accuracy(path: Path, step: int, tasks: Sequence[str]) -> dict[str, Any] | None:
+    """Return the accuracy of a summary: of the run's first task, else of any; greedy, else as it is."""
+    try:
+        with path.open("rb") as file:
+            summary = parse_line(file.read(MOST_SUMMARY)) or {}
+    except OSError:
+        return None
+    ordered = [*(task for task in tasks if task in summary), *(task for task in summary if task != VALIDATION)]
+    for task in (*ordered, *summary):
+        decodings = summary[task] if isinstance(summary[task], dict) else {}
+        for decoding in dict.fromkeys(name for name in ("greedy", *decodings) if name in decodings):
+            figures = decodings[decoding] if isinstance(decodings[decoding], dict) else {}
+            value = read_number(figures.get("accuracy"))
+            if value is not None:
+                bounds = {"lo": read_number(figures.get("ci_lo")), "hi": read_number(figures.get("ci_hi"))}
+                names = {"task": task[:LONGEST], "decoding": decoding[:LONGEST], "step": step, "value": value}
+                return {**names, **bounds, "n": _read_count(figures.get("n"))}
+    return None

@@ -1,0 +1,62 @@
+"""Make a value of a run's files fit to leave: without secrets, of bounded size, and without numbers that JSON lacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from qed.guards.redaction import redact
+
+MAX_NODES = 5_000  # values of one setting or event; aliases of YAML can repeat one a billion times
+MAX_DEPTH = 20
+LARGEST = 1 << 64  # Python refuses to write integers of thousands of digits
+CUT = "…"
+
+
+def clean_value(value: Any, name: str = "") -> Any:
+    """Return a JSON value with all strings redacted, at most MAX_NODES values, and null for NaN and infinities.
+
+    Args:
+        value: what a file held.
+        name: its key. Some secrets are seen by their key alone, such as `api_key: abc`.
+    """
+    return _Cleaner().clean(value, name, 0)
+
+
+class _Cleaner:
+    """Counts the values of one cleaning."""
+
+    def __init__(self) -> None:
+        self.nodes = 0
+
+    def clean(self, value: Any, name: str, depth: int) -> Any:
+        """Return the cleaned value, or a mark where it is too deep or too large."""
+        self.nodes += 1
+        if self.nodes > MAX_NODES or depth > MAX_DEPTH:
+            return CUT
+        if value is None or isinstance(value, bool | int):
+            return value if value is None or abs(value) < LARGEST else CUT
+        if isinstance(value, float):
+            return value if math.isfinite(value) else None
+        if isinstance(value, Mapping):
+            return {
+                redact(str(key)): self.clean(inner, str(key), depth + 1) for key, inner in self._bound(value.items())
+            }
+        if isinstance(value, list | tuple):
+            return [self.clean(inner, name, depth + 1) for inner in self._bound(value)]
+        return redact_named(name, str(value))
+
+    def _bound(self, values: Any) -> Iterator[Any]:
+        """Yield values until the budget is spent."""
+        for value in values:
+            if self.nodes > MAX_NODES:
+                return
+            yield value
+
+
+def redact_named(name: str, text: str) -> str:
+    """Redact a text, also where only the key beside it tells that it is a secret."""
+    beside = f"{name}: "
+    shown = redact(beside + text) if name else redact(text)
+    return shown.removeprefix(beside) if shown.startswith(beside) else redact(text)

@@ -1,0 +1,160 @@
+"""Two runs, or two steps of one, problem by problem: the paired test of each task, and the problems that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qed.evaluation.paired import Change, PairedTest, compare_paired
+from qed.report.pairs import format_note
+from qed.runs.run import Row
+from qed.viewer.cards import build_card
+from qed.viewer.details import list_settings
+from qed.viewer.evaluations import find_rows, load_evaluation_index, load_evaluations
+from qed.viewer.library import Library, RunPlace
+from qed.viewer.outcomes import KINDS, build_rows, number_groups, split_rows
+from qed.viewer.params import Params
+
+MAX_CHANGES = 1_000  # problems of each kind of change
+MAX_VALUES = 60  # of a kind, such as the subjects
+MAX_QUESTION = 300
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A task and decoding that both runs have evaluated with stored answers, and the steps at which they did."""
+
+    task: str
+    decoding_a: str
+    decoding_b: str
+    steps_a: list[int]
+    steps_b: list[int]
+
+
+def compare_runs(library: Library, params: Params) -> dict[str, Any]:
+    """Compare the last evaluations of two runs, or those of chosen steps; of one run, by default its first and last.
+
+    Args:
+        library: the runs.
+        params: `a`, `b`, and `step_a`, `step_b` for other steps than the last.
+    """
+    a, b = library.find(params.text("a")), library.find(params.text("b"))
+    tasks, skipped = [], []
+    for pair in _pair_evaluations(a, b):
+        steps = _choose_steps(pair, params, a == b)
+        task = _compare_pair(library, (a, b), pair, steps) if steps else None
+        if task:
+            tasks.append(task)
+        else:
+            reason = "no problem in common" if steps else "not evaluated at this step"
+            skipped.append({"task": pair.task, "decoding": pair.decoding_a, "reason": reason})
+    return {
+        "a": build_card(a),
+        "b": build_card(b),
+        "settings": compare_settings(a, b),
+        "tasks": tasks,
+        "skipped": skipped,
+        "note": format_note(len(tasks)),
+    }
+
+
+def compare_settings(a: RunPlace, b: RunPlace) -> list[dict[str, Any]]:
+    """List the settings that differ; null where a run lacks one."""
+    one, other = ({each["key"]: each["value"] for each in list_settings(place)} for place in (a, b))
+    return [
+        {"key": key, "a": one.get(key), "b": other.get(key)}
+        for key in dict.fromkeys([*one, *other])
+        if one.get(key) != other.get(key)
+    ]
+
+
+def _pair_evaluations(a: RunPlace, b: RunPlace) -> Iterator[Pair]:
+    """Pair the decodings of each task that both runs have; two single ones are paired under different names."""
+    one, other = _list_steps(a), _list_steps(b)
+    for task in dict.fromkeys(task for task, _ in one):
+        old, new = ([decoding for name, decoding in steps if name == task] for steps in (one, other))
+        shared = [(decoding, decoding) for decoding in old if decoding in new]
+        if not shared and len(old) == len(new) == 1:
+            shared = [(old[0], new[0])]
+        for names in shared:
+            yield Pair(task, *names, one[task, names[0]], other[task, names[1]])
+
+
+def _list_steps(place: RunPlace) -> dict[tuple[str, str], list[int]]:
+    """Return the steps of each task and decoding whose answers are stored."""
+    steps: dict[tuple[str, str], list[int]] = {}
+    for each in load_evaluations(place):
+        if find_rows(place, each.step, each.task):
+            steps.setdefault(each.name, []).append(each.step)
+    return steps
+
+
+def _choose_steps(pair: Pair, params: Params, is_same: bool) -> tuple[int, int] | None:
+    """Return the steps to compare; None where one that was asked for has no answers."""
+    first = pair.steps_a[0] if is_same else pair.steps_a[-1]
+    step_a, step_b = params.number("step_a", first), params.number("step_b", pair.steps_b[-1])
+    return (step_a, step_b) if step_a in pair.steps_a and step_b in pair.steps_b else None
+
+
+def _compare_pair(
+    library: Library, places: tuple[RunPlace, RunPlace], pair: Pair, steps: tuple[int, int]
+) -> dict[str, Any] | None:
+    """Compare two evaluations of a task; None without answers to the same problems."""
+    indexes = [load_evaluation_index(library, place, step, pair.task) for place, step in zip(places, steps, strict=True)]
+    old, new = indexes
+    if old is None or new is None:
+        return None
+    before, after = build_rows(old, pair.decoding_a), build_rows(new, pair.decoding_b)
+    test = compare_paired(before, after)
+    if test is None:
+        return None
+    by = list(_compare_kinds(before, after))
+    numbers = number_groups(old, pair.decoding_a), number_groups(new, pair.decoding_b)
+    return {
+        "task": pair.task,
+        "decoding": pair.decoding_a,
+        "decoding_b": pair.decoding_b,
+        "step_a": steps[0],
+        "step_b": steps[1],
+        "steps_a": pair.steps_a,
+        "steps_b": pair.steps_b,
+        "test": {**_describe_test(test), "unpaired": test.unpaired, "test": test.test},
+        "by": by,
+        "by_note": format_note(len(by)) if by else "",
+        "n_gained": len(test.gained),
+        "n_lost": len(test.lost),
+        "gained": [_describe_change(change, old.groups, numbers) for change in test.gained[:MAX_CHANGES]],
+        "lost": [_describe_change(change, old.groups, numbers) for change in test.lost[:MAX_CHANGES]],
+    }
+
+
+def _describe_test(test: PairedTest) -> dict[str, Any]:
+    names = ("n", "before", "after", "difference", "ci_lo", "ci_hi", "p_value")
+    return {name: getattr(test, name) for name in names}
+
+
+def _compare_kinds(before: Sequence[Row], after: Sequence[Row]) -> Iterator[dict[str, Any]]:
+    """Yield the test of each subject, level and source, where there are several."""
+    for kind, label in KINDS.items():
+        old, new = split_rows(before, kind), split_rows(after, kind)
+        shared = [value for value in old if value in new]
+        for value in shared[:MAX_VALUES] if len(shared) > 1 else ():
+            if test := compare_paired(old[value], new[value]):
+                yield {"kind": label, "value": value, **_describe_test(test)}
+
+
+def _describe_change(
+    change: Change, groups: Sequence[Row], numbers: tuple[dict[str, int], dict[str, int]]
+) -> dict[str, Any]:
+    """Describe a problem that changed, with the numbers of its groups for links."""
+    group = groups[numbers[0][change.problem]]
+    return {
+        "problem": change.problem,
+        "question": str(group.get("question") or "")[:MAX_QUESTION],
+        "gold": group.get("gold"),
+        "before": change.before,
+        "after": change.after,
+        "group_a": numbers[0][change.problem],
+        "group_b": numbers[1][change.problem],
+    }

@@ -1,0 +1,200 @@
+"""Choose what a static copy of the viewer holds: the replies that its pages ask for, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import permutations
+from typing import Any
+from urllib.parse import quote
+
+import qed
+from qed.viewer.app import ENDPOINTS, encode_reply
+from qed.viewer.library import Library, RunPlace
+from qed.viewer.params import Params, Refused
+
+UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is, beside letters and digits
+MAX_COMPARED = 6  # runs that are compared with each other
+MAX_LOGS = 20  # of the last attempts of a run
+Values = Mapping[str, str | int]
+Reply = dict[str, Any]
+Groups = list[tuple[int, int]]  # the number of each group, and of its answers
+Later = list[tuple[Values, Groups]]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much a copy holds.
+
+    `steps` of training of each run, `groups` of a step or an evaluation with all their answers side by side, `answers`
+    of each group with their tokens, `problems` of each run, and `size` of all replies in bytes.
+    """
+
+    steps: int
+    groups: int
+    answers: int
+    problems: int
+    size: int
+
+
+PAGE = Bounds(steps=6, groups=12, answers=4, problems=100, size=48 << 20)
+FOLDER = Bounds(steps=12, groups=64, answers=16, problems=1_000, size=1 << 30)
+
+
+def canonical_key(name: str, params: Values) -> str:
+    """Return the key of a reply, the same as `canonical` of api.js: the parameters in order, each encoded."""
+    pairs = (f"{quote(key, UNRESERVED)}={quote(str(params[key]), UNRESERVED)}" for key in sorted(params))
+    return f"{name}?{'&'.join(pairs)}"
+
+
+def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int) -> list[int]:
+    """Return the wanted steps that there are; by default at most `limit`, evenly spaced, with the first and the last."""
+    if wanted is not None:
+        return sorted(set(wanted) & set(found))
+    if len(found) <= limit:
+        return list(found)
+    return [found[round(number * (len(found) - 1) / (limit - 1))] for number in range(limit)]
+
+
+@dataclass
+class Copy:
+    """Collects the replies of a copy, each once, and says what it leaves out.
+
+    Args:
+        library: the runs.
+        bounds: how much it holds.
+        wanted: the steps of training that were asked for; None for a few of each run.
+    """
+
+    library: Library
+    bounds: Bounds
+    wanted: Sequence[int] | None = None
+    size: int = 0
+    keys: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    is_full: bool = False
+
+    def collect(self) -> Iterator[tuple[str, bytes]]:
+        """Yield each reply with its key: first what lists and figures need, then groups and answers."""
+        places = self.library.runs()
+        yield from self._take("runs", {})
+        later: Later = []
+        for place in places:
+            yield from self._copy_run(place, later)
+        pairs = list(permutations(places[:MAX_COMPARED], 2)) + [(place, place) for place in places[:MAX_COMPARED]]
+        for a, b in pairs:
+            yield from self._take("compare", {"a": a.key, "b": b.key})
+        if len(places) > MAX_COMPARED:
+            self.notes.append(f"Only the first {MAX_COMPARED} of {len(places)} runs are compared with each other.")
+        for where, sizes in later:
+            yield from self._copy_groups(where, sizes)
+        if self.is_full:
+            self.notes.append(f"The copy is full at {self.bounds.size >> 20} MiB; what comes after is left out.")
+
+    def describe(self) -> tuple[str, bytes]:
+        """Return the reply of `about`, which says what the copy holds."""
+        notes = list(dict.fromkeys(self.notes))
+        reply = {"version": qed.__version__, "static": True, "runs": len(self.library.runs()), "notes": notes}
+        return canonical_key("about", {}), encode_reply(reply)
+
+    def _take(self, name: str, params: Values, changes: Mapping[str, Any] | None = None) -> Iterator[tuple[str, bytes]]:
+        """Yield the key and the reply of an endpoint; nothing where it refuses, or the copy is full."""
+        if reply := self._ask(name, params):
+            yield from self._add(name, params, {**reply, **(changes or {})})
+
+    def _ask(self, name: str, params: Values) -> Reply:
+        """Return the reply of an endpoint; empty where it refuses."""
+        try:
+            return {} if self.is_full else ENDPOINTS[name](self.library, Params(params))
+        except Refused:
+            return {}
+
+    def _add(self, name: str, params: Values, reply: Reply) -> Iterator[tuple[str, bytes]]:
+        key = canonical_key(name, params)
+        if not reply or key in self.keys:
+            return
+        content = encode_reply(reply)
+        self.is_full = self.size + len(content) > self.bounds.size
+        if not self.is_full:
+            self.keys.add(key)
+            self.size += len(content)
+            yield key, content
+
+    def _copy_run(self, place: RunPlace, later: Later) -> Iterator[tuple[str, bytes]]:
+        """Yield the pages of a run; `later` gets the steps whose groups are wanted."""
+        run = {"run": place.key}
+        details = self._ask("run", run)
+        found = details.get("steps", [])
+        steps = choose_steps(found, self.wanted, self.bounds.steps)
+        if len(steps) < len(found):
+            self.notes.append(f"{place.key}: the answers of {len(steps)} of {len(found)} steps are here.")
+        yield from self._add("run", run, details and {**details, "steps": steps})
+        for name in ("metrics", "suspects"):
+            yield from self._take(name, run)
+        yield from self._copy_logs(place, details)
+        yield from self._copy_evaluations(place, later)
+        for at, step in enumerate(steps):
+            near = {"previous": steps[at - 1] if at else None, "next": steps[at + 1] if at + 1 < len(steps) else None}
+            yield from self._copy_table({**run, "step": step}, near, later)
+        yield from self._copy_problems(place)
+
+    def _copy_logs(self, place: RunPlace, details: Reply) -> Iterator[tuple[str, bytes]]:
+        """Yield the ends of the logs of the last attempts."""
+        logs = [
+            {"run": place.key, "attempt": attempt["attempt"], "name": log["name"]}
+            for attempt in reversed(details.get("attempts", []))
+            for log in attempt["logs"]
+        ]
+        for params in logs[:MAX_LOGS]:
+            yield from self._take("log", params)
+
+    def _copy_evaluations(self, place: RunPlace, later: Later) -> Iterator[tuple[str, bytes]]:
+        """Yield all evaluations with their tables of answers; groups of a few of each task and decoding."""
+        reply = self._ask("evaluations", {"run": place.key})
+        yield from self._add("evaluations", {"run": place.key}, reply)
+        found = reply.get("evaluations", [])
+        steps: dict[tuple[str, str], list[int]] = {}
+        for each in found:
+            steps.setdefault((each["task"], each["decoding"]), []).append(each["step"])
+        chosen = {name: choose_steps(own, None, self.bounds.steps) for name, own in steps.items()}
+        for each in found:
+            where = {"run": place.key, **{name: each[name] for name in ("step", "task", "decoding")}}
+            yield from self._take("evaluation", where)
+            wanted = each["step"] in chosen[each["task"], each["decoding"]]
+            yield from self._copy_table(where, {}, later if wanted else [])
+
+    def _copy_table(
+        self, where: Values, changes: Reply, later: Later
+    ) -> Iterator[tuple[str, bytes]]:
+        """Yield the table of a step or an evaluation, and note the sizes of its first groups."""
+        table = self._ask("step", where)
+        groups = table.get("groups", [])
+        yield from self._add("step", where, table and {**table, **changes})
+        later.append((where, [(group["group"], group["n"]) for group in groups[: self.bounds.groups]]))
+        if len(groups) > self.bounds.groups:
+            self.notes.append(f"Of each step the first {self.bounds.groups} groups can be opened.")
+
+    def _copy_groups(self, where: Values, groups: Groups) -> Iterator[tuple[str, bytes]]:
+        """Yield the first groups of a step, and the first answers of each with their tokens."""
+        last = groups[-1][0] if groups else None
+        for group, count in groups:
+            at = {**where, "group": group}
+            yield from self._take("group", at, {"next": None} if group == last else {})
+            for answer in range(min(count, self.bounds.answers)):
+                yield from self._take("answer", {**at, "answer": answer})
+            if count > self.bounds.answers:
+                self.notes.append(f"Of each group the first {self.bounds.answers} answers can be opened alone.")
+
+    def _copy_problems(self, place: RunPlace) -> Iterator[tuple[str, bytes]]:
+        """Yield the list of the problems that the run saw most often, and each of them through training."""
+        run = {"run": place.key}
+        reply = self._ask("problems", run)
+        while reply and not reply["complete"]:
+            reply = self._ask("problems", run)
+        found = reply.get("problems", [])
+        kept = found[: self.bounds.problems]
+        if len(kept) < reply.get("n", 0):
+            self.notes.append(f"{place.key}: {len(kept)} of {reply['n']} problems are here, those seen most often.")
+        yield from self._add("problems", run, reply and {**reply, "problems": kept})
+        for problem in kept:
+            yield from self._take("problem", {**run, "id": problem["id"]})

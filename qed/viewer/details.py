@@ -1,0 +1,147 @@
+"""One run: its settings, environment, phases, events, logs, and which answers and evaluations it has saved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from qed.errors import DataError
+from qed.guards.redaction import redact
+from qed.report.record import Phase, parse_best_step, read_settings
+from qed.runs.run import Row
+from qed.viewer.cards import build_card
+from qed.viewer.cleaning import clean_value, redact_named
+from qed.viewer.curves import load_curves
+from qed.viewer.evaluations import list_accuracies
+from qed.viewer.library import Library, RunPlace
+from qed.viewer.run_files import Stamp, find_file, iterate_whole_lines, list_folder, parse_row, read_object, read_text
+from qed.viewer.logs import list_attempts
+from qed.viewer.params import Params
+
+MAX_EVENTS = 2_000
+MAX_SETTINGS = 2_000
+MAX_SETTINGS_BYTES = 128 << 10  # the settings of a run take 6 kB; YAML is slow to read
+ROLLOUTS = re.compile(r"step_([0-9]{1,12})\.jsonl\.zst")
+ALARM = "alarm"
+
+
+def describe_run(library: Library, params: Params) -> dict[str, Any]:
+    """Return what the pages of one run show beside its curves.
+
+    Args:
+        library: the runs.
+        params: `run`.
+    """
+    place = library.find(params.text("run"))
+    settings, events = load_settings(place), load_events(place)
+    return {
+        "card": build_card(place),
+        "settings": list_settings(place),
+        "environment": clean_value(read_object(place, "env.json")),
+        "command": redact(read_text(place, "command.txt").strip()),
+        "phases": [_describe_phase(phase) for phase in load_curves(place).split_phases(settings, events)],
+        "events": events,
+        "attempts": list_attempts(place),
+        "steps": list_answer_steps(place),
+        "evaluations": list_accuracies(place),
+        "best_step": parse_best_step(read_text(place, "checkpoints", "BEST")),
+        "report": find_file(place, "report.html") is not None,
+    }
+
+
+def _describe_phase(phase: Phase) -> dict[str, Any]:
+    return {
+        "name": phase.name,
+        "label": phase.label,
+        "begin": phase.begin,
+        "last": phase.last,
+        "planned": phase.planned,
+    }
+
+
+def list_answer_steps(place: RunPlace) -> list[int]:
+    """Return the training steps whose answers are saved, in order."""
+    names = list_folder(place, "rollouts")
+    return sorted({int(found[1]) for name in names if (found := ROLLOUTS.fullmatch(name))})
+
+
+def find_answers(place: RunPlace, step: int) -> tuple[Path, Stamp] | None:
+    """Return the file with the answers of a training step and its stamp; None where they are not saved."""
+    return find_file(place, "rollouts", f"step_{step:06d}.jsonl.zst")
+
+
+def load_settings(place: RunPlace) -> Row:
+    """Return the settings of a run as they are nested in its file; empty where it is missing or damaged."""
+    found = find_file(place, "settings.yaml")
+    return {} if found is None or found[1][1] > MAX_SETTINGS_BYTES else _read_settings(*found)
+
+
+@lru_cache(maxsize=256)
+def _read_settings(path: Path, stamp: Stamp) -> Row:
+    """Read the settings; `stamp` is part of the cache's key."""
+    del stamp
+    try:
+        return read_settings(path)
+    except (DataError, RecursionError):
+        return {}
+
+
+def list_settings(place: RunPlace) -> list[dict[str, Any]]:
+    """List the settings of a run by their dotted names, each with the place that it comes from."""
+    origins = read_object(place, "settings.origin.json")
+    return [
+        {"key": key, "value": _show_setting(key, value), "origin": redact(str(origins.get(key, "")))}
+        for key, value in _flatten(load_settings(place), "")
+    ][:MAX_SETTINGS]
+
+
+def _flatten(settings: Mapping[Any, Any], prefix: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested settings by their dotted names; at most MAX_SETTINGS of one mapping."""
+    count = 0
+    for name, value in settings.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, Mapping) and value and depth < 12:
+            inner = _flatten(value, f"{key}.", depth + 1)
+        else:
+            inner = iter([(key, value)])
+        for pair in inner:
+            if count >= MAX_SETTINGS:
+                return
+            count += 1
+            yield pair
+
+
+def _show_setting(key: str, value: Any) -> Any:
+    """Return a setting as JSON; an infinity, which JSON lacks, as YAML writes it."""
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return ".inf" if value > 0 else "-.inf"
+    return redact_named(key, value) if isinstance(value, str) else clean_value(value, key)
+
+
+def load_events(place: RunPlace) -> list[Row]:
+    """Return the last MAX_EVENTS events of a run, cleaned; damaged lines are left out."""
+    found = find_file(place, "events.jsonl")
+    return [] if found is None else _read_events(*found)
+
+
+@lru_cache(maxsize=64)
+def _read_events(path: Path, stamp: Stamp) -> list[Row]:
+    """Read the events; `stamp` is part of the cache's key."""
+    del stamp
+    try:
+        lines = list(iterate_whole_lines(path))[-MAX_EVENTS:]
+    except OSError:
+        return []
+    return [clean_value(row) for line in lines if (row := parse_row(line))]
+
+
+def list_alarms(place: RunPlace) -> list[dict[str, Any]]:
+    """List the alarms among the events of a run."""
+    return [
+        {"step": event.get("step"), "name": str(event.get("name", "")), "message": str(event.get("told", ""))}
+        for event in load_events(place)
+        if event.get("event") == ALARM
+    ]

@@ -1,0 +1,182 @@
+"""The evaluations of a run: which there are, and every figure of one."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from qed.evaluation.summary import compute_accuracy, group_by_problem
+from qed.report.estimates import compute_bounds
+from qed.report.numbers import read_number
+from qed.report.record import REQUIRED
+from qed.runs.run import Row, name_step_folder
+from qed.runs.step_index import StepIndex
+from qed.viewer.cleaning import clean_value
+from qed.viewer.indexes import load_index
+from qed.viewer.library import Library, RunPlace
+from qed.viewer.run_files import Stamp, find_file, list_folder, read_object
+from qed.viewer.outcomes import build_rows, split_rows
+from qed.viewer.params import Params, Refused
+
+FOLDER = re.compile(r"step_([0-9]{1,12})")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The figures of one decoding of a task at a step."""
+
+    step: int
+    task: str
+    decoding: str
+    figures: Row
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Return the task and the decoding."""
+        return self.task, self.decoding
+
+
+def load_evaluations(place: RunPlace) -> list[Evaluation]:
+    """Return the evaluations of a run by step, in the order of their summaries; damaged ones are left out."""
+    return [evaluation for step in list_steps(place) for evaluation in _load_step(place, step)]
+
+
+def list_steps(place: RunPlace) -> list[int]:
+    """Return the steps that have a folder of an evaluation, in order."""
+    return sorted({int(found[1]) for name in list_folder(place, "eval") if (found := FOLDER.fullmatch(name))})
+
+
+def _load_step(place: RunPlace, step: int) -> list[Evaluation]:
+    found = find_file(place, name_step_folder(step), "summary.json")
+    return [] if found is None else list(_read_summary(place, found, step))
+
+
+@lru_cache(maxsize=4096)
+def _read_summary(place: RunPlace, found: tuple[Path, Stamp], step: int) -> tuple[Evaluation, ...]:
+    """Read the summary of a step; its stamp in `found` is part of the cache's key."""
+    del found
+    return tuple(
+        Evaluation(step, str(task), str(decoding), clean_value(figures))
+        for task, decodings in read_object(place, name_step_folder(step), "summary.json").items()
+        if isinstance(decodings, Mapping)
+        for decoding, figures in decodings.items()
+        if isinstance(figures, Mapping) and all(read_number(figures.get(name)) is not None for name in REQUIRED)
+    )
+
+
+def list_accuracies(place: RunPlace) -> list[dict[str, Any]]:
+    """Return step, task, decoding and accuracy with its interval of each evaluation."""
+    return [
+        {
+            "step": each.step,
+            "task": each.task,
+            "decoding": each.decoding,
+            **{name: each.figures[name] for name in REQUIRED},
+        }
+        for each in load_evaluations(place)
+    ]
+
+
+def list_evaluations(library: Library, params: Params) -> dict[str, Any]:
+    """List the evaluations of a run with their figures, without the long tables by subject.
+
+    Args:
+        library: the runs.
+        params: `run`.
+    """
+    place = library.find(params.text("run"))
+    return {
+        "evaluations": [
+            {
+                "step": each.step,
+                "task": each.task,
+                "decoding": each.decoding,
+                "figures": {name: value for name, value in each.figures.items() if name != "by"},
+                "rows": find_rows(place, each.step, each.task) is not None,
+            }
+            for each in load_evaluations(place)
+        ]
+    }
+
+
+def find_rows(place: RunPlace, step: int, task: str) -> tuple[Path, Stamp] | None:
+    """Return the file with the answers of an evaluation; None where they are not stored. The task is a file's name."""
+    return None if "/" in task else find_file(place, name_step_folder(step), f"{task}.jsonl")
+
+
+def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
+    """Return every figure of one decoding of a task at a step.
+
+    Args:
+        library: the runs.
+        params: `run`, `step`, `task`, `decoding`.
+
+    Raises:
+        Refused: there is no such evaluation.
+    """
+    place = library.find(params.text("run"))
+    step, name = params.number("step"), (params.text("task"), params.text("decoding"))
+    series = [each for each in load_evaluations(place) if each.name == name]
+    found = next((each for each in series if each.step == step), None)
+    if found is None:
+        raise Refused(404, f"The run {place.key} has no evaluation of {name[0]} ({name[1]}) at step {step}.")
+    steps = [each.step for each in series]
+    at = steps.index(step)
+    index = load_evaluation_index(library, place, step, name[0])
+    rows = build_rows(index, name[1]) if index else []
+    return {
+        "figures": {key: value for key, value in found.figures.items() if key != "by"},
+        "bounds": _list_bounds(rows),
+        "classes": found.figures.get("classes") or {},
+        "by": found.figures.get("by") or {},
+        "cross": _cross_kinds(rows),
+        "votes": _count_votes(rows, found.figures),
+        "rows": index is not None,
+        "previous": steps[at - 1] if at else None,
+        "next": steps[at + 1] if at + 1 < len(steps) else None,
+    }
+
+
+def _list_bounds(rows: Sequence[Row]) -> dict[str, list[float] | None]:
+    """Return the interval of each measure, null where all values are equal; thoughts are not in an index."""
+    return {
+        name: list(bounds.ends) if bounds.ends else None
+        for name, bounds in compute_bounds(rows).items()
+        if not name.startswith("reasoning")
+    }
+
+
+def _cross_kinds(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Return the accuracy of each subject at each level."""
+    cells: list[dict[str, Any]] = []
+    for subject, own in split_rows(rows, "subject").items():
+        for level, part in split_rows(own, "level").items():
+            figures = compute_accuracy(list(group_by_problem(part).values()))
+            right = sum(row["correct"] for row in part) / len(part)
+            bounds = {"lo": figures["ci_lo"], "hi": figures["ci_hi"]}
+            cells.append({"subject": subject, "level": level, "n": figures["n"], "right": right, **bounds})
+    return cells
+
+
+def _count_votes(rows: Sequence[Row], figures: Row) -> dict[str, Any]:
+    """Return pass@k and maj@k of the summary, and how many problems have how many right answers."""
+    shares = Counter(
+        (sum(row["correct"] for row in own), len(own)) for own in group_by_problem(rows).values()
+    )
+    return {
+        "k": figures.get("k", 1),
+        "pass": figures.get("pass") or {},
+        "maj": figures.get("maj") or {},
+        "problems": [{"right": right, "n": n, "problems": count} for (right, n), count in sorted(shares.items())],
+    }
+
+
+def load_evaluation_index(library: Library, place: RunPlace, step: int, task: str) -> StepIndex | None:
+    """Return the index of the stored answers of an evaluation; None where there are none."""
+    found = find_rows(place, step, task)
+    return load_index(library, place, found[0]) if found else None

@@ -1,0 +1,188 @@
+"""Every problem of a run through training: which groups of which steps and evaluations answered it, and how well."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qed.report.numbers import read_number
+from qed.runs.run import Row
+from qed.viewer.details import ROLLOUTS
+from qed.viewer.evaluations import FOLDER
+from qed.viewer.indexes import load_groups
+from qed.viewer.library import Library, RunPlace
+from qed.viewer.run_files import Stamp, find_file, list_folder
+
+MAX_RUNS = 8  # histories in memory
+SECONDS = 3.0  # of reading for one reply
+TRAINING = ("", "")  # the task and the decoding of a training step
+Source = tuple[int, str, tuple[str, ...]]  # a step, the task of an evaluation or "" for training, and the file
+ROWS = ".jsonl"
+
+
+@dataclass(frozen=True)
+class Visit:
+    """The answers to one problem in one group: of a training step, or of a decoding of an evaluation."""
+
+    step: int
+    task: str
+    decoding: str
+    group: int
+    n: int
+    n_right: int
+    reward_mean: float | None
+
+    @property
+    def series(self) -> tuple[str, str]:
+        """Return what this visit can be compared with: the same task and decoding."""
+        return self.task, self.decoding
+
+    @property
+    def is_training(self) -> bool:
+        """Return whether the answers are of a training step."""
+        return self.series == TRAINING
+
+
+@dataclass
+class History:
+    """The groups of a run, by column; a problem, a task and a decoding are numbers."""
+
+    problems: dict[str, int] = field(default_factory=dict)
+    about: list[Row] = field(default_factory=list)  # of each problem: question, gold
+    series: dict[tuple[str, str], int] = field(default_factory=lambda: {TRAINING: 0})
+    stamps: dict[Source, Stamp] = field(default_factory=dict)  # of the files that have been read
+    columns: dict[str, array[Any]] = field(
+        default_factory=lambda: {
+            **{name: array("q") for name in ("problem", "step", "series", "group", "n", "n_right")},
+            "reward": array("d"),
+        }
+    )
+    complete: bool = False
+
+    def add(self, step: int, task: str, groups: Sequence[Row]) -> None:
+        """Add the groups of a step, or of the evaluation of a task."""
+        for number, group in enumerate(groups):
+            name = str(group.get("id"))
+            if name not in self.problems:
+                self.problems[name] = len(self.problems)
+                self.about.append({"question": str(group.get("question") or ""), "gold": group.get("gold")})
+            series = (task, str(group.get("decoding") or "")) if task else TRAINING
+            reward = read_number(group.get("reward_mean"))
+            values = {
+                "problem": self.problems[name],
+                "step": step,
+                "series": self.series.setdefault(series, len(self.series)),
+                "group": number,
+                "n": int(group.get("n") or 0),
+                "n_right": int(group.get("n_right") or 0),
+                "reward": np.nan if reward is None else reward,
+            }
+            for column, value in values.items():
+                self.columns[column].append(value)
+
+    def read(self, name: str) -> Any:
+        """Return a column as an array of its own."""
+        return np.array(self.columns[name])
+
+    def list_visits(self, problem: str) -> list[Visit]:
+        """Return the visits of a problem: by step, evaluations of a step before its training."""
+        number = self.problems.get(problem, -1)
+        names = list(self.series)
+        rows = np.flatnonzero(self.read("problem") == number)
+        visits = [
+            Visit(
+                self.columns["step"][row],
+                *names[self.columns["series"][row]],
+                self.columns["group"][row],
+                self.columns["n"][row],
+                self.columns["n_right"][row],
+                read_number(self.columns["reward"][row]),
+            )
+            for row in rows.tolist()
+        ]
+        return sorted(visits, key=lambda visit: (visit.step, visit.is_training, visit.series, visit.group))
+
+
+class _Histories:
+    """The histories of the runs that were asked for last."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.by_folder: OrderedDict[Path, tuple[threading.Lock, History]] = OrderedDict()
+
+    def extend(self, library: Library, place: RunPlace) -> History:
+        """Return the history of a run after reading what is new, for at most SECONDS."""
+        with self.lock:
+            lock, _ = self.by_folder.setdefault(place.folder, (threading.Lock(), History()))
+            self.by_folder.move_to_end(place.folder)
+            while len(self.by_folder) > MAX_RUNS:
+                self.by_folder.popitem(last=False)
+        with lock:
+            stamps = _list_sources(place)
+            history = self.by_folder.get(place.folder, (lock, History()))[1]
+            if any(stamps.get(source) != stamp for source, stamp in history.stamps.items()):
+                history = History()  # a resumed run has written steps anew
+            _read_sources(library, place, history, stamps)
+            with self.lock:
+                self.by_folder[place.folder] = (lock, history)
+            return history
+
+
+_HISTORIES = _Histories()
+
+
+def load_history(library: Library, place: RunPlace) -> History:
+    """Return the history of a run, extended by what was written since; `complete` says whether it has all steps."""
+    return _HISTORIES.extend(library, place)
+
+
+def _list_sources(place: RunPlace) -> dict[Source, Stamp]:
+    """Return the files with answers and their stamps, evaluations first, in step order."""
+    found: dict[Source, Stamp] = {}
+    for folder in list_folder(place, "eval"):
+        if match := FOLDER.fullmatch(folder):
+            for name, stamp in _list_stamps(place, "eval", folder).items():
+                if name.endswith(ROWS):
+                    found[int(match[1]), name.removesuffix(ROWS), ("eval", folder, name)] = stamp
+    for name, stamp in _list_stamps(place, "rollouts").items():
+        if match := ROLLOUTS.fullmatch(name):
+            found[int(match[1]), "", ("rollouts", name)] = stamp
+    return dict(sorted(found.items(), key=lambda item: (item[0][0], not item[0][1])))
+
+
+def _list_stamps(place: RunPlace, *folder: str) -> dict[str, Stamp]:
+    """Return the time and size of each entry of a folder by its name; a link is not followed."""
+    stamps: dict[str, Stamp] = {}
+    names = set(list_folder(place, *folder))
+    with suppress(OSError), os.scandir(place.locate(*folder)) if names else suppress() as entries:
+        for entry in entries or ():
+            if entry.name in names:
+                found = entry.stat(follow_symlinks=False)
+                stamps[entry.name] = (found.st_mtime_ns, found.st_size)
+    return stamps
+
+
+def _read_sources(library: Library, place: RunPlace, history: History, stamps: dict[Source, Stamp]) -> None:
+    """Read the files that the history lacks until the time is up; damaged ones count as read."""
+    end = time.monotonic() + SECONDS
+    history.complete = True
+    for source, stamp in stamps.items():
+        if source in history.stamps:
+            continue
+        if time.monotonic() > end:
+            history.complete = False
+            return
+        step, task, parts = source
+        history.stamps[source] = stamp
+        if (file := find_file(place, *parts)) and (groups := load_groups(library, place, file[0])):
+            history.add(step, task, groups)

@@ -1,0 +1,233 @@
+"""The run folders that the viewer shows, each under a key, and the only way from a request to a file of them."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from qed.errors import suggest_nearest
+from qed.viewer.memo import FileMemo
+from qed.viewer.params import Refused
+
+RESCAN_SECONDS = 2.0
+DEEPEST = 4  # levels below a given folder
+MOST_FOLDERS = 20_000  # that a scan looks into
+MOST_ENTRIES = 20_000  # of a folder
+MOST_REMEMBERED = 5_000  # values of `memo`, such as parts of cards
+MOST_BYTES = 64_000_000  # of a file that is read as a whole
+# Folders of a run that hold no run.
+PARTS = frozenset({"checkpoints", "rollouts", "eval", "logs", "final", "node_modules", "__pycache__"})
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """A run's folder, free of links, and its key."""
+
+    key: str
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """The name of the folder."""
+        return self.folder.name
+
+    def locate(self, *parts: str) -> Path:
+        """Return the path of a file or folder of the run, which need not exist, free of links.
+
+        Args:
+            parts: of the path below the run's folder.
+
+        Raises:
+            Refused: the path or a link of it leads out of the run's folder, or to something that is no file.
+        """
+        for part in parts:
+            if "\0" in part or "\\" in part or part.startswith("/") or ".." in PurePosixPath(part).parts:
+                raise Refused(403, f"'{part[:80]}' is no path within a run.")
+        try:
+            home = self.folder.resolve(strict=True)
+            if home != self.folder:
+                raise Refused(403, f"The folder of the run {self.key} is a link since the viewer has found it.")
+            path = home.joinpath(*parts).resolve()
+            kind = stat.S_IFMT(path.stat().st_mode) if path.exists() else stat.S_IFREG
+        except (OSError, RuntimeError, ValueError) as error:
+            if not self.folder.is_dir():
+                raise Refused(410, f"The run {self.key} is gone: its folder has been deleted or moved.") from error
+            raise Refused(403, f"'{'/'.join(parts)[:80]}' is no path within a run.") from error
+        if not path.is_relative_to(home):
+            raise Refused(403, f"'{'/'.join(parts)[:80]}' is a link that leads out of the run's folder.")
+        if kind not in (stat.S_IFREG, stat.S_IFDIR):
+            raise Refused(403, f"'{'/'.join(parts)[:80]}' is neither a file nor a folder.")
+        return path
+
+    def list_names(self, *parts: str) -> list[str]:
+        """List the names in a folder of the run in order; none if there is no such folder.
+
+        Each may be a link that leads out: give it to `locate` before it is opened.
+        """
+        folder = self.locate(*parts)
+        names: list[str] = []
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                names.append(entry.name)
+                if len(names) >= MOST_ENTRIES:
+                    break
+        return sorted(names)
+
+    def read_bytes(self, *parts: str, most: int = MOST_BYTES) -> bytes:
+        """Read a file of the run.
+
+        Raises:
+            Refused: there is none, it cannot be read, or it is longer than `most` bytes.
+        """
+        path, name = self.locate(*parts), "/".join(parts)
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > most:
+                    raise Refused(413, f"{name} has {size} bytes, more than the viewer reads ({most}).")
+                return file.read(most)
+        except FileNotFoundError as error:
+            raise Refused(404, f"The run {self.key} has no {name}.") from error
+        except OSError as error:
+            raise Refused(403, f"{name} of the run {self.key} cannot be read: {error.strerror}.") from error
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A folder that is not shown, and why."""
+
+    folder: str
+    reason: str
+
+
+class Library:
+    """The runs below some places. It may be used from several threads.
+
+    Args:
+        places: runs, or folders of runs.
+        cache: a folder of the user for what the viewer computes about runs whose own folder it does not change.
+    """
+
+    def __init__(self, places: Sequence[Path], cache: Path) -> None:
+        self.places = [Path(os.path.abspath(place)) for place in places]
+        self.cache = cache
+        self.memo = FileMemo(MOST_REMEMBERED)
+        self._lock = threading.Lock()
+        self._keys: dict[Path, str] = {}  # a key stays with its folder, also once others are gone
+        self._runs: list[RunPlace] = []
+        self._problems: list[Problem] = []
+        self._scanned = float("-inf")
+
+    def runs(self) -> list[RunPlace]:
+        """Return the runs, those of a place in the order of their names; looks for new ones every 2 seconds."""
+        with self._lock:
+            if time.monotonic() - self._scanned >= RESCAN_SECONDS:
+                self._scan()
+                self._scanned = time.monotonic()
+            return list(self._runs)
+
+    def problems(self) -> list[Problem]:
+        """Return the folders that are not shown."""
+        self.runs()
+        with self._lock:
+            return list(self._problems)
+
+    def find(self, key: str) -> RunPlace:
+        """Return the run of a key.
+
+        Raises:
+            Refused: there is none, or its folder is gone.
+        """
+        with self._lock:
+            known = next((run for run in self._runs if run.key == key), None)
+        if known is not None and known.folder.is_dir():
+            return known
+        runs = self.runs()
+        found = next((run for run in runs if run.key == key), None)
+        if found is not None and found.folder.is_dir():
+            return found
+        if found is not None or key in self._keys.values():
+            raise Refused(410, f"The run {key[:200]} is gone: its folder has been deleted or moved.")
+        raise Refused(404, f"There is no run {key[:200]}.{suggest_nearest(key[:200], [run.key for run in runs])}")
+
+    def _scan(self) -> None:
+        runs: list[RunPlace] = []
+        problems: list[Problem] = []
+        seen: set[Path] = set()
+        for place in self.places:
+            for name, folder in _find_runs(place, problems):
+                if folder not in seen:
+                    seen.add(folder)
+                    runs.append(RunPlace(self._choose_key(folder, name), folder))
+        self._runs, self._problems = runs, problems
+
+    def _choose_key(self, folder: Path, name: str) -> str:
+        if folder not in self._keys:
+            taken, key, number = set(self._keys.values()), name, 1
+            while key in taken:
+                number += 1
+                key = f"{name}~{number}"
+            self._keys[folder] = key
+        return self._keys[folder]
+
+
+def is_shown(folder: Path) -> bool:
+    """Return whether a folder is a run's, or of `qed evaluate`."""
+    if (folder / "settings.yaml").is_file() or (folder / "metrics.jsonl").is_file():
+        return True
+    with suppress(OSError):
+        return any(folder.glob("eval/step_*/summary.json"))
+    return False
+
+
+def has_runs(place: Path) -> bool:
+    """Return whether there is a run at or below a place."""
+    return next(_find_runs(place, []), None) is not None
+
+
+def _find_runs(place: Path, problems: list[Problem]) -> Iterator[tuple[str, Path]]:
+    """Yield the runs at and below a place with the first choice of their keys."""
+    left = MOST_FOLDERS
+    home = place.resolve()
+    first = home.name or "/"
+    queue = [("", place, 0)]
+    while queue:
+        name, folder, depth = queue.pop(0)
+        shown = is_shown(folder)
+        if shown:
+            yield (name or first, folder.resolve())
+        prefix = f"{name or first}/" if shown or name else ""
+        for inner in _list_folders(folder, home, problems):
+            left -= 1
+            if left < 0:
+                problems.append(Problem(str(place), f"more than {MOST_FOLDERS} folders; the others are not shown"))
+                return
+            if depth < DEEPEST and not (shown and inner.name in PARTS):
+                queue.append((f"{prefix}{inner.name}", inner, depth + 1))
+
+
+def _list_folders(folder: Path, home: Path, problems: list[Problem]) -> list[Path]:
+    """List the folders in a folder by name; links and hidden ones are left out."""
+    found: list[Path] = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_symlink():
+                    path = Path(entry.path)
+                    if is_shown(path) and not path.resolve().is_relative_to(home):
+                        problems.append(Problem(entry.path, "a link that leads out of the folder; give its target"))
+                elif entry.is_dir(follow_symlinks=False):
+                    found.append(Path(entry.path))
+                if len(found) >= MOST_ENTRIES:
+                    break
+    except OSError as error:
+        problems.append(Problem(str(folder), f"cannot be read: {error.strerror}"))
+    return sorted(found)

@@ -1,0 +1,163 @@
+"""Follow a live run: what it appends to its files, as server-sent events, until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from qed.runs.metric_names import rename_old_metrics
+from qed.viewer.cards import build_card
+from qed.viewer.library import Library
+from qed.viewer.line_file import Row, parse_line, read_last_rows
+from qed.viewer.params import Params, Refused
+from qed.viewer.replies import encode_reply
+from qed.viewer.threads import call_in_thread
+
+SECONDS = 1.0  # between two looks
+QUIET_LOOKS = 10  # without news, after which a comment keeps the connection open
+MOST_BYTES = 4_000_000  # of a file that are read in a look
+ROLLOUTS = re.compile(r"step_(\d{1,9})\.jsonl(\.zst)?")
+PLACES = re.compile(r"(\d{1,15})-(\d{1,15})")  # in the id of an event: of the metrics and of the events
+VOLATILE = ("updated",)  # fields of a card that change without news
+
+Message = tuple[str, dict[str, Any]]
+
+
+class GrowingFile:
+    """The rows that are appended to a JSON lines file.
+
+    Args:
+        path: of the file, which need not exist.
+        place: the byte from which on rows are new; None for the end of the last complete line.
+    """
+
+    def __init__(self, path: Path, place: int | None = None) -> None:
+        self.path = path
+        self.place = _find_end(path) if place is None else place
+
+    def read(self) -> list[Row]:
+        """Return the new rows; an incomplete last line waits for its end, and a damaged one is left out."""
+        try:
+            with self.path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                # A resumed run has cut its file down to its checkpoint.
+                self.place = min(self.place, size)
+                file.seek(self.place)
+                content = file.read(MOST_BYTES)
+        except OSError:
+            return []
+        whole = content[: content.rfind(b"\n") + 1]
+        if not whole and len(content) == MOST_BYTES:
+            whole = content  # a line without end is left out
+        self.place += len(whole)
+        return [row for line in whole.split(b"\n") if (row := parse_line(line)) is not None]
+
+
+def _find_end(path: Path) -> int:
+    """Return the end of the last complete line of a file."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            start = max(0, size - MOST_BYTES)
+            file.seek(start)
+            return start + file.read(MOST_BYTES).rfind(b"\n") + 1
+    except OSError:
+        return 0
+
+
+class RunTail:
+    """The end of a live run.
+
+    Args:
+        library: the runs.
+        params: `run`, and `after`, the last step that the listener knows (default: all that there are).
+        resume: the id of the last event that the listener has got, if it has been cut off.
+
+    Raises:
+        Refused: there is no such run, or it is not live.
+    """
+
+    def __init__(self, library: Library, params: Params, resume: str = "") -> None:
+        self.library, self.run = library, library.find(params.text("run"))
+        metrics, events = (self.run.locate(name) for name in ("metrics.jsonl", "events.jsonl"))
+        found = PLACES.fullmatch(resume)
+        places = (int(found[1]), int(found[2])) if found else (None, None)
+        self.metrics, self.events = GrowingFile(metrics, places[0]), GrowingFile(events, places[1])
+        self.missed: list[Row] = []
+        if "after" in params and found is None:
+            after = params.number("after")
+            self.missed = [row for row in read_last_rows(metrics, MOST_BYTES) if _read_step(row) > after]
+        self.steps = self._list_steps()
+        self.card: dict[str, Any] = {}
+        self.is_live = self._read_card()["status"] == "live"
+        if not self.is_live:
+            raise Refused(409, f"The run {self.run.key} is not live.")
+
+    @property
+    def place(self) -> str:
+        """The id of an event, with which a listener that was cut off goes on."""
+        return f"{self.metrics.place}-{self.events.place}"
+
+    def look(self) -> list[Message]:
+        """Return what is new since the last look."""
+        messages: list[Message] = []
+        rows, self.missed = [*self.missed, *self.metrics.read()], []
+        if rows:
+            messages.append(("metrics", {"rows": [rename_old_metrics(row) for row in rows]}))
+        steps = self._list_steps()
+        if new := sorted(steps - self.steps):
+            messages.append(("steps", {"steps": new}))
+        self.steps = steps
+        if events := self.events.read():
+            messages.append(("events", {"events": events}))
+        before, card = self.card, self._read_card()
+        if _drop_volatile(card) != _drop_volatile(before):
+            messages.append(("status", {"card": card}))
+        self.is_live = card["status"] == "live"
+        return messages
+
+    def _read_card(self) -> dict[str, Any]:
+        self.card = build_card(self.library, self.run)
+        return self.card
+
+    def _list_steps(self) -> set[int]:
+        found = (ROLLOUTS.fullmatch(name) for name in self.run.list_names("rollouts"))
+        return {int(match[1]) for match in found if match}
+
+
+async def stream_events(tail: RunTail) -> AsyncIterator[bytes]:
+    """Yield the events of a run until it ends, or its folder is gone."""
+    yield b"retry: 5000\n\n"
+    quiet = 0
+    while True:
+        try:
+            messages = await call_in_thread(tail.look)
+        except Refused as error:
+            yield _format_event("gone", encode_reply({"error": str(error)}), tail.place)
+            return
+        for name, content in messages:
+            yield _format_event(name, encode_reply(content), tail.place)
+        if not tail.is_live:
+            return
+        quiet = 0 if messages else quiet + 1
+        if quiet and quiet % QUIET_LOOKS == 0:
+            yield b": still live\n\n"
+        await asyncio.sleep(SECONDS)
+
+
+def _format_event(name: str, content: bytes, place: str) -> bytes:
+    """Return an event; JSON has no line ends, so its data is one line."""
+    return b"id: " + place.encode() + b"\nevent: " + name.encode() + b"\ndata: " + content + b"\n\n"
+
+
+def _drop_volatile(card: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in card.items() if name not in VOLATILE}
+
+
+def _read_step(row: Row) -> int:
+    step = row.get("step")
+    return step if isinstance(step, int) else -1

@@ -1,0 +1,144 @@
+"""One problem through training: its pass rate at every step and evaluation, and what was forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from qed.runs.step_index import read_group
+from qed.viewer.details import find_answers
+from qed.viewer.histories import History, Visit, load_history
+from qed.viewer.indexes import load_index
+from qed.viewer.inspecting import WRITTEN
+from qed.viewer.library import Library, RunPlace
+from qed.viewer.params import Params, Refused
+
+MAX_PROBLEMS = 10_000
+MAX_QUESTION = 160
+MAX_DEMONSTRATION_STEPS = 20  # that are searched for a demonstration
+LEARNED = 0.5  # share of right answers from which a problem counts as learned
+
+
+def list_problems(library: Library, params: Params) -> dict[str, Any]:
+    """List the problems of a run with their share of right answers, first and last.
+
+    At most MAX_PROBLEMS are listed, those seen most often; `n` counts all. `complete` is false while steps are still
+    to be read: the next request goes on.
+
+    Args:
+        library: the runs.
+        params: `run`.
+    """
+    place = library.find(params.text("run"))
+    history = load_history(library, place)
+    return {"problems": _summarize(history), "n": len(history.problems), "complete": history.complete}
+
+
+def _summarize(history: History) -> list[dict[str, Any]]:
+    """Return a row for each problem, those with the most visits first."""
+    number, step, series, n, right = (history.read(name) for name in ("problem", "step", "series", "n", "n_right"))
+    if not len(number):
+        return []
+    order = np.lexsort((series == 0, step, number))  # by problem, then by step, evaluations first
+    number, step, series, n, right = (column[order] for column in (number, step, series, n, right))
+    begins = np.flatnonzero(np.diff(number, prepend=-1))
+    ends = np.append(begins[1:], len(number)) - 1
+    trained = np.add.reduceat(series == 0, begins)
+    visits = ends - begins + 1
+    never = np.iinfo(np.int64).max
+    first_right = np.minimum.reduceat(np.where(right > 0, step, never), begins)
+    rate = right / np.maximum(n, 1)
+    names = list(history.problems)
+    chosen = np.argsort(-visits, kind="stable")[:MAX_PROBLEMS]
+    return [
+        {
+            "id": names[number[begins[at]]],
+            "question": history.about[number[begins[at]]]["question"][:MAX_QUESTION],
+            "n_training": int(trained[at]),
+            "n_evaluations": int(visits[at] - trained[at]),
+            "first_rate": float(rate[begins[at]]),
+            "last_rate": float(rate[ends[at]]),
+            "first_right": None if first_right[at] == never else int(first_right[at]),
+        }
+        for at in chosen.tolist()
+    ]
+
+
+def describe_problem(library: Library, params: Params) -> dict[str, Any]:
+    """Return one problem through training: its groups by step, when it was first right, and when it was forgotten.
+
+    Args:
+        library: the runs.
+        params: `run`, and `id` of the problem.
+
+    Raises:
+        Refused: the run has no answer to it, in the steps that have been read.
+    """
+    place, name = library.find(params.text("run")), params.text("id")
+    history = load_history(library, place)
+    if name not in history.problems:
+        more = "" if history.complete else " Its steps are still being read: ask again."
+        raise Refused(404, f"The run {place.key} has no saved answer to the problem {name}.{more}")
+    about, visits = history.about[history.problems[name]], history.list_visits(name)
+    gold = "" if about["gold"] is None else str(about["gold"])
+    first = find_first_right(visits)
+    return {
+        "id": name,
+        "question": about["question"],
+        "question_pieces": split_text(about["question"]),
+        "gold": gold,
+        "gold_pieces": split_gold(gold),
+        "training": [_describe_visit(visit) for visit in visits if visit.is_training],
+        "evaluations": [_describe_visit(visit) for visit in visits if not visit.is_training],
+        "first_right": _describe_visit(first) if first else None,
+        "forgotten": [_describe_visit(visit) for visit in find_forgotten(visits)],
+        "demonstration": _find_demonstration(library, place, visits),
+        "complete": history.complete,
+    }
+
+
+def _describe_visit(visit: Visit) -> dict[str, Any]:
+    """Describe a visit; one of training has no task and no decoding."""
+    known = {"step": visit.step, "group": visit.group, "n": visit.n, "n_right": visit.n_right}
+    where = {} if visit.is_training else {"task": visit.task, "decoding": visit.decoding}
+    return {**known, **where, "reward_mean": visit.reward_mean}
+
+
+def _find_demonstration(library: Library, place: RunPlace, visits: Sequence[Visit]) -> str | None:
+    """Return the first demonstration among the answers of the first steps that trained on the problem."""
+    for visit in [visit for visit in visits if visit.is_training][:MAX_DEMONSTRATION_STEPS]:
+        found = find_answers(place, visit.step)
+        index = load_index(library, place, found[0]) if found else None
+        if found is None or index is None:
+            continue
+        rows = zip(index.columns["group"], index.columns["source"], strict=True)
+        if any(group == visit.group and source in WRITTEN for group, source in rows):
+            for row in read_group(found[0], index, visit.group):
+                if row.get("source") in WRITTEN:
+                    return str(row.get("text") or "")
+    return None
+
+
+def find_first_right(visits: Sequence[Visit]) -> Visit | None:
+    """Return the first visit with a right answer."""
+    return next((visit for visit in visits if visit.n_right), None)
+
+
+def find_forgotten(visits: Sequence[Visit]) -> list[Visit]:
+    """Return the visits at which a learned problem was forgotten.
+
+    A problem is learned at a visit where at least half of its answers are right. It is forgotten at the first later
+    visit of the same series (training, or one decoding of one task) where none is right, and may be learned and
+    forgotten again.
+    """
+    learned: set[tuple[str, str]] = set()
+    forgotten: list[Visit] = []
+    for visit in visits:
+        if visit.n and visit.n_right >= LEARNED * visit.n:
+            learned.add(visit.series)
+        elif visit.n and not visit.n_right and visit.series in learned:
+            learned.remove(visit.series)
+            forgotten.append(visit)
+    return forgotten

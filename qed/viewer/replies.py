@@ -1,0 +1,37 @@
+"""Replies as JSON that every reader takes, and a line for the terminal where a reply is a bug."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from typing import Any
+
+from qed.guards.redaction import redact, strip_control
+
+
+def report_bug(place: str, error: Exception) -> None:
+    """Write a line about an error that is a bug, or an unusual file, to stderr."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "unknown place"
+    text = " ".join(str(error).split())[:500]
+    sys.stderr.write(strip_control(redact(f"error: {place}: {type(error).__name__}: {text} ({where})")) + "\n")
+
+
+def encode_reply(reply: dict[str, Any]) -> bytes:
+    """Encode a reply as JSON; numbers that JSON does not have become null."""
+    try:
+        text = json.dumps(reply, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:
+        text = json.dumps(_drop_non_finite(reply), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _drop_non_finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _drop_non_finite(inner) for key, inner in value.items()}
+    return [_drop_non_finite(inner) for inner in value] if isinstance(value, list | tuple) else value

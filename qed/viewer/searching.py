@@ -1,0 +1,13 @@
+"""Search in the texts of a step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qed.viewer.library import Library
+from qed.viewer.params import Params, Refused
+
+
+def search_answers(library: Library, params: Params) -> dict[str, Any]:
+    """Refuse: this view is not there yet."""
+    raise Refused(501, "This view is not there yet.")

@@ -1,0 +1,125 @@
+"""The answers of a run that a person should read first: what the rules flag, and the run's alarms."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from qed.runs.step_index import StepIndex
+from qed.viewer.details import find_answers, list_alarms, list_answer_steps
+from qed.viewer.duplicates import find_duplicates
+from qed.viewer.inspecting import MIN_RARE, MIN_REPETITION, MIN_TOKENS, Flagged, Inspected, inspect_step
+from qed.viewer.indexes import load_index
+from qed.viewer.library import Library, RunPlace
+from qed.viewer.run_files import Stamp
+from qed.viewer.params import MOST_NUMBER, Params
+
+DEFAULT_STEPS = 50
+MAX_STEPS = 400
+SECONDS = 20.0  # for one reply; a folder without indexes needs several
+KINDS = {
+    "format_without_answer": (
+        "Format without answer",
+        "Wrong answers that keep the format, and so may earn a reward for it, but hold no final answer to compare.",
+    ),
+    "reward_without_correct": (
+        "Reward without correctness",
+        "Wrong answers that earn more than half of the step's range of rewards, or more than its right answers do.",
+    ),
+    "repetition": (
+        "Loops and repetition",
+        f"Texts in which at least {MIN_REPETITION:.0%} of the runs of 8 tokens occurred before in the same text.",
+    ),
+    "garbled": (
+        "Garbled text",
+        f"Texts in which at least {MIN_RARE:.0%} of the sampled tokens had a probability below 1 %.",
+    ),
+    "zero_spread": (
+        "Groups without signal",
+        "Problems whose answers all earn the same, so that the group teaches nothing.",
+    ),
+    "truncated": ("Cut off", "Answers that ended at the limit of tokens, without an end of their own."),
+    "grader_timeout": (
+        "Not graded",
+        "Answers that the grader could not decide in its time, or failed on; they count as wrong.",
+    ),
+    "near_duplicate": (
+        "Near duplicates",
+        "Answers that nearly equal a demonstration, or an answer to another problem, of these steps; texts of at least "
+        f"{MIN_TOKENS} tokens.",
+    ),
+}
+
+
+def find_suspects(library: Library, params: Params) -> dict[str, Any]:
+    """Return what the rules flag in the steps `first` to `last`, by default the last 50 that have saved answers.
+
+    At most MAX_STEPS steps are read, the last ones, and for at most SECONDS; `complete` is false where steps are left
+    out, and the next request goes on from the indexes that this one has built.
+
+    Args:
+        library: the runs.
+        params: `run`, `first`, `last`.
+    """
+    place = library.find(params.text("run"))
+    steps = _choose_steps(list_answer_steps(place), params)
+    inspected = _inspect_steps(library, place, steps[-MAX_STEPS:])
+    read = [each.step for each in inspected]
+    first, last = min(read, default=0), max(read, default=0)
+    return {
+        "kinds": _merge(inspected),
+        "first": first,
+        "last": last,
+        "n_steps": len(read),
+        "n_answers": sum(each.n_answers for each in inspected),
+        "alarms": [alarm for alarm in list_alarms(place) if _is_between(alarm["step"], first, last)],
+        "complete": len(read) == len(steps),
+    }
+
+
+def _is_between(step: Any, first: int, last: int) -> bool:
+    return not isinstance(step, int) or first <= step <= last or first == last == 0
+
+
+def _choose_steps(steps: Sequence[int], params: Params) -> list[int]:
+    """Return the steps that were asked for."""
+    if "first" not in params and "last" not in params:
+        return list(steps[-DEFAULT_STEPS:])
+    low, high = params.number("first", 0), params.number("last", MOST_NUMBER)
+    return [step for step in steps if low <= step <= high]
+
+
+def _inspect_steps(library: Library, place: RunPlace, steps: Sequence[int]) -> list[Inspected]:
+    """Inspect steps, the last one first, until the time is up; steps whose files are damaged or gone are left out."""
+    end = time.monotonic() + SECONDS
+    inspected: list[Inspected] = []
+    for step in reversed(steps):
+        if inspected and time.monotonic() > end:
+            break
+        if found := find_answers(place, step):
+            inspected.append(_inspect_step(library, place, found, step))
+    return inspected[::-1]
+
+
+@lru_cache(maxsize=2 * MAX_STEPS)
+def _inspect_step(library: Library, place: RunPlace, found: tuple[Path, Stamp], step: int) -> Inspected:
+    """Inspect a step; its stamp in `found` is part of the cache's key."""
+    return inspect_step(load_index(library, place, found[0]) or StepIndex(0, [], {}), step)
+
+
+def _merge(inspected: Sequence[Inspected]) -> list[dict[str, Any]]:
+    """Merge what was found in each step, kind by kind."""
+    kinds: list[dict[str, Any]] = []
+    for kind, (label, about) in KINDS.items():
+        if kind == "near_duplicate":
+            flagged = find_duplicates([each.texts for each in inspected])
+        else:
+            flagged = Flagged()
+            for each in inspected:
+                flagged.extend(each.flagged[kind].answers, each.flagged[kind].count)
+        items = [each.describe() for each in flagged.answers]
+        kinds.append({"kind": kind, "label": label, "about": about, "count": flagged.count, "items": items})
+    return kinds
