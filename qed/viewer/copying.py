@@ -9,9 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 import qed
-from qed.viewer.app import ENDPOINTS, encode_reply
+from qed.viewer.app import ENDPOINTS
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.params import Params, Refused
+from qed.viewer.replies import encode_reply
 
 UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is, beside letters and digits
 MAX_COMPARED = 6  # runs that are compared with each other
@@ -48,7 +49,7 @@ def canonical_key(name: str, params: Values) -> str:
 
 
 def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int) -> list[int]:
-    """Return the wanted steps that there are; by default at most `limit`, evenly spaced, with the first and the last."""
+    """Return the wanted steps that there are; by default at most `limit`, evenly spaced, with both ends."""
     if wanted is not None:
         return sorted(set(wanted) & set(found))
     if len(found) <= limit:
@@ -163,9 +164,7 @@ class Copy:
             wanted = each["step"] in chosen[each["task"], each["decoding"]]
             yield from self._copy_table(where, {}, later if wanted else [])
 
-    def _copy_table(
-        self, where: Values, changes: Reply, later: Later
-    ) -> Iterator[tuple[str, bytes]]:
+    def _copy_table(self, where: Values, changes: Reply, later: Later) -> Iterator[tuple[str, bytes]]:
         """Yield the table of a step or an evaluation, and note the sizes of its first groups."""
         table = self._ask("step", where)
         groups = table.get("groups", [])
