@@ -54,7 +54,7 @@ def fetch(url: str, path: str, method: str = "GET", **headers: str) -> Reply:
 
 def ask_view(url: str, name: str, /, **params: Any) -> Reply:
     """The reply of an endpoint."""
-    return fetch(url, f"/api/{name}?{urlencode(params, errors='surrogateescape')}")
+    return fetch(url, f"/api/{name}?{urlencode(params, errors='surrogatepass')}")
 
 
 @contextmanager
@@ -76,14 +76,14 @@ def serve_runs(places: Sequence[Path], cache: Path, token: str = "", others: Seq
             thread.join(SECONDS)
 
 
-def make_run(folder: Path, steps: int = 3, **files: str) -> Path:
+def make_run(folder: Path, **files: str) -> Path:
     """A small run that has ended; `files` are written over its own."""
-    rows = [{"step": step, "phase": "grpo", "reward/mean": step / 10, "time/step": 1.0} for step in range(1, steps + 1)]
+    rows = [{"step": step, "phase": "grpo", "reward/mean": step / 10, "time/step": 1.0} for step in range(1, 4)]
     settings = "method: grpo\nlearner: {steps: 3, epochs: 0.0}\nmodel: {name: tiny}\nrun: {seed: 7}\n"
     content = {
         "settings.yaml": settings + "data: {tasks: [arithmetic]}\n",
         "metrics.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
-        "events.jsonl": json.dumps({"event": "finished", "time": 1_700_000_000.0, "step": steps}) + "\n",
+        "events.jsonl": json.dumps({"event": "finished", "time": 1_700_000_000.0, "step": 3}) + "\n",
         "eval/step_000000/summary.json": json.dumps({"arithmetic": {"greedy": build_figures(0.25)}}),
         "logs/attempt_1/main.log": "started\n",
     }
