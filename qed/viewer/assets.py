@@ -34,7 +34,7 @@ def read_asset(name: str) -> tuple[bytes, str]:
     Raises:
         Refused: there is no such file.
     """
-    if any(not 32 < ord(sign) < 127 or sign == "\\" for sign in name) or ".." in name.split("/"):
+    if any(not 32 < ord(sign) < 127 or sign == "\\" for sign in name) or {"", ".", ".."} & set(name.split("/")):
         raise Refused(404, "There is no such file.")
     path = (STATIC / name).resolve()
     if not path.is_relative_to(STATIC.resolve()) or path.suffix not in KINDS or not path.is_file():
