@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -179,7 +180,7 @@ def write_parts(path: Path, parts: Iterable[bytes]) -> None:
     temporary = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for number, part in enumerate(parts):
+        for number, part in enumerate(chain([b""], parts)):  # without any part the file is empty
             write_bytes(temporary, part, append=number > 0)
         temporary.replace(path)
     except OSError as error:
