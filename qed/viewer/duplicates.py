@@ -16,7 +16,7 @@ from qed.viewer.inspecting import MAX_ITEMS, Answer, Flagged, Texts
 
 MIN_EQUAL = 7  # of 8
 PARTS = (slice(0, 8), slice(0, 4), slice(4, 8))
-# Random numbers that make one number of a bucket's values, modulo 2^64. Two buckets that get the same by chance are one,
+# Random numbers that make one number of a bucket's values, modulo 2^64. Two buckets with the same one are one bucket,
 # and their texts are compared all the same.
 FACTORS = np.random.default_rng(0).integers(0, 1 << 63, 8, dtype=np.int64)
 NOBODY = -1
