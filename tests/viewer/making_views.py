@@ -297,7 +297,7 @@ def write_step(run: Run, plan: Plan, step: int) -> None:
     """Write one training step: answers, values of tokens, metrics, and what belongs to it."""
     groups = [build_group(plan, step, number) for number in range(plan.groups)] if step > SFT_STEPS else []
     if groups:
-        run.rollouts(step, [rollout for group in groups for rollout in group])
+        run.rollouts(step, groups)
         if plan.stats:
             write_stats(run.folder, step, build_stats(groups, [(0, 0), (0, 4), (1, 1), (2, 5)]))
     run.metrics(build_metrics(plan, step, groups))
@@ -412,9 +412,8 @@ def make_hostile_run(parent: Path, name: str = "hostile") -> Path:
         run.log_line(payload.encode("utf-8", "replace").decode())
     marked = {f"{payload[:80]}/mean": 0.5 for payload in PAYLOADS}
     for step in (5, 6):
-        rollouts = [each for place in range(len(PAYLOADS)) for each in _hostile_group(step, place)]
-        run.rollouts(step, rollouts)
-        groups = [rollouts[place : place + 2] for place in range(0, len(rollouts), 2)]
+        groups = [list(_hostile_group(step, place)) for place in range(len(PAYLOADS))]
+        run.rollouts(step, groups)
         write_stats(run.folder, step, build_stats(groups, [(0, 0), (1, 0)]))
         run.metrics({**build_metrics(FIRST, step, groups), "phase": PAYLOADS[10], **marked})
     for task in (PAYLOADS[0], PAYLOADS[10], PAYLOADS[22], PAYLOADS[72], "plain"):
