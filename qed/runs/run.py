@@ -1,6 +1,6 @@
 """Writes and reads a run's folder, the only interface between training, evaluation, report and viewer.
 
-    settings.yaml  settings.origin.json  env.json  command.txt  README.md
+    settings.yaml  settings.origin.json  env.json  command.txt  tokenizer.json  README.md
     metrics.jsonl  events.jsonl  logs/attempt_N/main.log
     rollouts/step_000010.{jsonl,index,stats}.zst  eval/step_000010/TASK.jsonl + summary.json
     checkpoints/step_000010/{hf/, state.*, answers.jsonl, MANIFEST.json}  checkpoints/LATEST  final
