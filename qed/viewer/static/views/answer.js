@@ -6,7 +6,7 @@ import { go } from "../router.js";
 import { renderTokens } from "./answer_tokens.js";
 import { createGrading } from "./grading.js";
 import {
-  describeSource, formatSigned, makeButton, readAdvantage, showAnswer, showFlag, showNeighbours, showProblem, showStop, showVerdict,
+  describeSource, formatSigned, readAdvantage, showAnswer, showFlag, showNeighbours, showProblem, showRaw, showStop, showVerdict,
   toggleThoughts,
 } from "./texts.js";
 import { buildParts, linkPlace, nameWhere, readPlace, readWhere } from "./where.js";
@@ -144,8 +144,8 @@ const SHOWN = {
     h("details", { class: "prompt" }, h("summary", {}, "prompt"), h("div", { class: "text" }, renderPieces(data.prompt_pieces ?? []))),
   ],
   raw: (data) => [
-    h("h3", {}, "Prompt"), h("pre", { class: "raw" }, data.prompt ?? ""),
-    h("h3", {}, "Answer"), h("pre", { class: "raw" }, data.answer.text ?? ""),
+    h("h3", {}, "Prompt"), showRaw("Prompt", data.prompt),
+    h("h3", {}, "Answer"), showRaw("Answer", data.answer.text),
     h("p", { class: "note" }, "Control and other invisible characters are drawn as signs."),
     copyButtons({
       name: `answer-${data.answer.group}-${data.answer.answer}`,
