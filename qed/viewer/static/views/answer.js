@@ -72,7 +72,7 @@ function buildKeys(view, grading) {
     n: { about: "next extreme token", run: () => view.tabs.jump(1) },
     p: { about: "previous extreme token", run: () => view.tabs.jump(-1) },
     s: { about: "next token signal", run: () => view.tabs.cycle() },
-    e: { about: "the grader's steps", run: () => grading.open() },
+    e: { about: "the grader's steps", run: () => grading.reveal() },
     o: { about: "open or close all thinking", run: () => toggleThoughts(view.tabs.element) },
   };
 }
