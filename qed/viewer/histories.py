@@ -169,16 +169,15 @@ def _list_stamps(place: RunPlace, *folder: str) -> dict[str, Stamp]:
 
 
 def _read_sources(library: Library, place: RunPlace, history: History, stamps: dict[Source, Stamp]) -> None:
-    """Read the files that the history lacks until the time is up; damaged ones count as read."""
+    """Read the files that the history lacks until the time is up, at least one; damaged ones count as read."""
     end = time.monotonic() + SECONDS
-    history.complete = True
-    for source, stamp in stamps.items():
-        if source in history.stamps:
-            continue
-        if time.monotonic() > end:
+    missing = [source for source in stamps if source not in history.stamps]
+    for done, source in enumerate(missing):
+        if done and time.monotonic() > end:
             history.complete = False
             return
         step, task, parts = source
-        history.stamps[source] = stamp
+        history.stamps[source] = stamps[source]
         if (file := find_file(place, *parts)) and (groups := load_groups(library, file[0])):
             history.add(step, task, groups)
+    history.complete = True

@@ -27,8 +27,9 @@ export async function renderStep(context) {
   const { places } = view;
   const element = h("article", { class: "step-view" },
     h("h1", {}, name), h("p", { class: "facts" }, `${formatNumber(view.rows.length)} answers to ${formatNumber(table.groups.length)} problems`),
-    places.moves, places.tiles, bar.element, places.trouble, places.charts, places.scatter,
-    h("section", {}, places.modes, h("p", { class: "shown", role: "status" }, places.shown), places.table), places.copy);
+    places.moves, places.tiles, bar.element, places.trouble,
+    h("section", {}, h("h2", {}, "Rewards and lengths"), places.charts, places.scatter),
+    h("section", { "aria-label": "Answers" }, places.modes, h("p", { class: "shown", role: "status" }, places.shown), places.table), places.copy);
   refresh(view);
   if (view.filters.q) search(view).then(() => refresh(view));
   return { title: name, element, keys: buildKeys(view) };

@@ -66,6 +66,11 @@ export function showText(pieces, className = "text") {
   return h("div", { class: className, dir: "auto" }, renderPieces(pieces ?? []));
 }
 
+/** Show a text character by character, in a box that scrolls. */
+export function showRaw(name, text) {
+  return h("pre", { class: "raw", tabindex: "0", role: "region", "aria-label": `${name}, raw` }, text ?? "");
+}
+
 /** Show an answer's text as it is, or say that nothing was written. */
 export function showAnswer(answer) {
   const body = answer.text === "" ? h("p", { class: "note" }, "The answer is empty.") : showText(answer.pieces);
@@ -80,7 +85,7 @@ export function showProblem(group, { prompt = null, demonstration = null } = {})
     group.gold == null && !group.gold_pieces ? null
       : h("div", { class: "gold" }, h("b", {}, "gold "), showText(group.gold_pieces ?? [{ text: String(group.gold) }], "text")),
     demonstration ? h("details", {}, h("summary", {}, "demonstration"), showText(demonstration, "text")) : null,
-    prompt ? h("details", {}, h("summary", {}, "prompt as the model reads it"), h("pre", { class: "raw" }, prompt)) : null);
+    prompt ? h("details", {}, h("summary", {}, "prompt as the model reads it"), showRaw("Prompt", prompt)) : null);
 }
 
 /** Open or close every fold of thinking below `root`. */
