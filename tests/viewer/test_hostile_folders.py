@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from serving_views import ask_view, fetch, make_run, serve_runs
 
 from qed.report.settings_file import read_settings
@@ -297,6 +298,21 @@ def test_settings_that_are_made_to_harm(tmp_path: Path) -> None:
     with serve_runs([tmp_path / "runs"], tmp_path / "cache") as url:
         for number in range(len(SETTINGS)):
             ask_everything(url, str(number))
+
+
+def test_settings_are_read_as_yaml_reads_them(tmp_path: Path) -> None:
+    text = """
+    a: [1, 2.5, 1.0e-06, -3, 0x1F, 1_000, .inf, 'x', "none", none, null, ~, true, no, '']
+    b: &id001 {c: *nothing}
+    """.replace("*nothing", "[auto]")
+    text += (
+        "\n    d: *id001\n    e:\n    - 'it''s'\n    - |\n      two\n      lines\n    f: {}\n    1: 2\n    g: !!str 5\n"
+    )
+    (tmp_path / "settings.yaml").write_text(text)
+    assert read_settings(tmp_path / "settings.yaml") == yaml.safe_load(text)
+    (tmp_path / "settings.yaml").write_text('a: "\\ud800"')
+    assert read_settings(tmp_path / "settings.yaml") == {"a": "\ud800"}
+    assert read_settings(tmp_path / "none.yaml") == {}
 
 
 LARGE = (
