@@ -301,13 +301,14 @@ def test_settings_that_are_made_to_harm(tmp_path: Path) -> None:
 
 
 def test_settings_are_read_as_yaml_reads_them(tmp_path: Path) -> None:
-    text = """
-    a: [1, 2.5, 1.0e-06, -3, 0x1F, 1_000, .inf, 'x', "none", none, null, ~, true, no, '']
-    b: &id001 {c: *nothing}
-    """.replace("*nothing", "[auto]")
-    text += (
-        "\n    d: *id001\n    e:\n    - 'it''s'\n    - |\n      two\n      lines\n    f: {}\n    1: 2\n    g: !!str 5\n"
-    )
+    lines = [
+        "a: [1, 2.5, 1.0e-06, -3, 0x1F, 1_000, .inf, 'x', \"none\", none, null, ~, true, no, '']",
+        "b: &id001 {c: [auto]}",
+        "d: *id001",
+        "e:\n- 'it''s'\n- |\n  two\n  lines",
+        "f: {}\n1: 2\ng: !!str 5\nh: 2020-01-02",
+    ]
+    text = "\n".join(lines)
     (tmp_path / "settings.yaml").write_text(text)
     assert read_settings(tmp_path / "settings.yaml") == yaml.safe_load(text)
     (tmp_path / "settings.yaml").write_text('a: "\\ud800"')
