@@ -25,6 +25,7 @@ CHUNK = 1 << 19  # bytes of replies in one file of a folder
 POLICY = (
     "default-src 'none'; script-src {script}; style-src {style}; img-src data:; base-uri 'none'; form-action 'none'"
 )
+GENERATOR = '<meta name="generator" content="qed view --export">'
 LINK = re.compile(r'<link rel="stylesheet" href="/style\.css"\s*/?>')
 SCRIPT = re.compile(r'<script type="module" src="/static/app\.js"></script>')
 # Characters that could end a script element, or that older readers of scripts take for the end of a line.
@@ -78,8 +79,8 @@ def _write_page(copy: Copy, out: Path) -> int:
     if "</style" in style.lower():
         raise UsageError("A style sheet of the viewer holds the end of a style element.")
     policy = POLICY.format(script=hash_source(script), style=hash_source(style))
-    head = f"{_write_policy(policy)}<style>{style}</style>"
-    tail = f'<script type="application/json" id="qed-data">{data}</script><script>{script}</script>'
+    head = f'{_write_policy(policy)}<style data-qed="style">{style}</style>'
+    tail = f'<script type="application/json" id="qed-data">{data}</script><script data-qed="app">{script}</script>'
     return _write_text(out, build_page(head, tail))
 
 
@@ -103,7 +104,9 @@ def _write_folder(copy: Copy, out: Path) -> int:
     policy = POLICY.format(script="'self'", style="'self'")
     head = f'{_write_policy(policy)}<link rel="stylesheet" href="style.css">'
     known = escape_json(json.dumps({"files": files}))
-    tail = f'<script type="application/json" id="qed-data">{known}</script><script src="{ENTRY}"></script>'
+    tail = (
+        f'<script type="application/json" id="qed-data">{known}</script><script src="{ENTRY}" data-qed="app"></script>'
+    )
     return size + _write_text(out / "index.html", build_page(head, tail))
 
 

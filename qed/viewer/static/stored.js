@@ -36,6 +36,7 @@ function loadFile(number) {
   if (!state.loading.has(number)) {
     state.loading.set(number, new Promise((resolve, reject) => {
       const script = document.createElement("script");
+      script.dataset.qed = "data";
       script.src = `${FOLDER}/${number}.js`;
       script.addEventListener("load", resolve);
       script.addEventListener("error", () => {
