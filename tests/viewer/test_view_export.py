@@ -33,17 +33,17 @@ INDEX = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>qed</title>
 <link rel="stylesheet" href="/style.css">
 </head><body><main id="main"></main>
-<script type="module" src="/static/app.js"></script></body></html>
+<script type="module" src="/static/main.js"></script></body></html>
 """
-APP = """import { findStored, isStored } from "./stored.js";
+MAIN = """import { get, isStatic, listNotes } from "./api.js";
 
-/** Shows a reply. */
-export async function start(key) {
-  const reply = await findStored(key);
-  document.getElementById("main").textContent = `${isStored()} ${reply ? reply.runs.length : "none"} </script>`;
+/** Show a reply. */
+export async function start() {
+  const reply = await get("runs", {});
+  document.getElementById("main").textContent = `${isStatic()} ${reply.runs.length} ${listNotes().length} </script>`;
 }
 
-start("runs?");
+start();
 """
 
 
@@ -84,8 +84,8 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     static = tmp_path / "static"
     static.mkdir()
     (static / "index.html").write_text(INDEX)
-    (static / "app.js").write_text(APP)
-    shutil.copy(assets.STATIC / "stored.js", static)
+    (static / "main.js").write_text(MAIN)
+    shutil.copy(assets.STATIC / "api.js", static)
     for module in (assets, export):
         monkeypatch.setattr(module, "STATIC", static)
     return static
@@ -100,23 +100,34 @@ def library(tmp_path: Path) -> Library:
     return Library([tmp_path / "runs"], tmp_path / "cache")
 
 
-def read_page(out: Path) -> dict[str, Any]:
-    """The data of a page."""
-    (data,) = (text for found, text in Page(out).scripts if found.get("id") == "qed-data")
+def read_data(page: Path) -> dict[str, Any]:
+    """What the element of the data holds."""
+    (data,) = (text for found, text in Page(page).scripts if found.get("id") == "qed-data")
     content: dict[str, Any] = json.loads(data)
     return content
 
 
+def read_page(out: Path) -> dict[str, Any]:
+    """The replies of a page."""
+    replies: dict[str, Any] = read_data(out)["replies"]
+    return replies
+
+
 def read_folder(out: Path) -> dict[str, Any]:
-    """The data of a folder, by way of its list of files."""
-    files = read_page(out / "index.html")["files"]
-    chunks = {}
+    """The replies of a folder, by way of its list of files."""
+    files = read_data(out / "index.html")["files"]
+    replies: dict[str, Any] = {}
     for path in (out / "data").iterdir():
-        call = re.fullmatch(r"qedData\((\d+), (\".*\")\);\n", path.read_text(encoding="utf-8"), re.DOTALL)
-        assert call is not None
-        chunks[int(call[1])] = json.loads(json.loads(call[2]))
-    assert {key for chunk in chunks.values() for key in chunk} == set(files)
-    return {key: chunks[number][key] for key, number in files.items()}
+        content = path.read_text(encoding="utf-8")
+        assert "<" not in content
+        for line in content.splitlines():
+            call = re.fullmatch(r'qedReply\((".*"), JSON\.parse\((".*")\)\);', line)
+            assert call is not None
+            key = json.loads(call[1])
+            assert out / files[key] == path
+            replies[key] = json.loads(json.loads(call[2]))
+    assert set(replies) == set(files)
+    return replies
 
 
 def say_nothing(line: str) -> None:
@@ -323,6 +334,6 @@ def test_a_copy_opens_from_the_file_system(
     tab = open_tab((out if out.is_file() else out / "index.html").as_uri())
     tab.page.goto(tab.home)
     tab.page.wait_for_function("document.getElementById('main').textContent !== ''")
-    assert tab.page.text_content("#main") == "true 2 </script>"
+    assert tab.page.text_content("#main") == "true 2 0 </script>"
     assert tab.page.evaluate("window.hacked") is None
     assert html.unescape(tab.page.title()) == "qed"
