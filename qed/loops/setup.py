@@ -28,7 +28,7 @@ from qed.loops.engine_defaults import settle_engine_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
-from qed.loops.records import write_settings
+from qed.loops.records import write_settings, write_tokenizer
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.loops.servers import RunServers
 from qed.loops.supported import require_supported
@@ -238,6 +238,7 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     materials = build_materials(phases, own, first_problems, policy, run, console)
     fingerprint = _hash_data(materials, loaded, run, launch, parallel)
     run.truncate(first_step)
+    write_tokenizer(policy.tokenizer, run)
     run.event("data", **_describe_data(phases, loaded, materials), fingerprint=fingerprint)
     _report_setup(loaded, policy, settings, run, console)
     return Setup(

@@ -51,7 +51,7 @@ def _build_cells(test: PairedTest) -> list[object]:
     ]
 
 
-def format_note(count: int) -> str:
+def format_note(count: int, one_run: bool = False) -> str:
     """Return what a reader of `count` paired tests must know: the brackets, the pairing, and the chance of luck."""
     note = "Brackets are 95 % intervals of the difference. Problems are paired by their id and their known answer."
     if count > 1:
@@ -59,4 +59,4 @@ def format_note(count: int) -> str:
             f" With {count} tests the chance that one falls below {SIGNIFICANT} by luck is higher than {SIGNIFICANT}: "
         )
         note += f"require p < {SIGNIFICANT / count:.2g} (Bonferroni)."
-    return f"{note} Two runs also differ in their seeds; no test over problems can see that."
+    return note if one_run else f"{note} Two runs also differ in their seeds; no test over problems can see that."

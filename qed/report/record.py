@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import yaml
 
 from qed.errors import DataError
+from qed.report import settings_file
 from qed.report.numbers import read_number
 from qed.runs.metric_names import read_metrics
 from qed.runs.run import Row, name_step_folder, read_evaluations, read_json, read_lines
@@ -298,20 +299,7 @@ def read_settings(path: Path) -> Row:
     Raises:
         DataError: the file is damaged.
     """
-    return _read_with(path, _read_yaml)
-
-
-class _SettingsLoader(yaml.SafeLoader):
-    """Refuses merge keys, with which a small file of a stranger fills the memory; no run writes them."""
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Leave a merge key as it is; there is no constructor for it, so the file is refused."""
-
-
-def _read_yaml(path: Path) -> Row:
-    loader = _SettingsLoader(path.read_text(encoding="utf-8")) if path.exists() else None
-    content = loader.get_single_data() if loader else {}
-    return content if isinstance(content, dict) else {}
+    return _read_with(path, settings_file.read_settings)
 
 
 def _read_text(path: Path) -> str:

@@ -22,8 +22,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a file as nested dicts; empty if there is no file, or it has no settings.
 
     Raises:
-        ValueError: the file is too large or too deep.
-        yaml.YAMLError: it is no YAML, or has other values than texts, numbers and lists.
+        ValueError: the file is too large or too deep, is no YAML, or has other values than texts, numbers and lists.
         OSError: it cannot be read.
     """
     if not path.exists():
@@ -35,11 +34,19 @@ def read_settings(path: Path) -> dict[str, Any]:
     text = content.decode("utf-8")
     try:
         tree = _Builder(LOADER(text)).build()
-    except yaml.YAMLError:
+    except yaml.YAMLError as error:
         if len(content) > MOST_SLOW_BYTES:
-            raise
-        tree = _Builder(yaml.SafeLoader(text)).build()  # takes half a surrogate pair, which the fast one refuses
+            raise ValueError(str(error)) from error
+        tree = _build_slowly(text)
     return tree if isinstance(tree, dict) else {}
+
+
+def _build_slowly(text: str) -> Any:
+    """Build a tree with yaml's own loader, which takes half a surrogate pair; the fast one refuses it."""
+    try:
+        return _Builder(yaml.SafeLoader(text)).build()
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
 
 
 class _Builder:

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from qed.report.numbers import read_number
 from qed.report.record import VALIDATION, read_planned_steps
 from qed.report.settings_file import read_settings
@@ -186,7 +184,7 @@ def _leads_to_file(run: RunPlace, entry: os.DirEntry[str]) -> bool:
 def _summarize_settings(path: Path) -> _Settings:
     try:
         tree = read_settings(path)
-    except (ValueError, TypeError, OSError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, OSError) as error:
         return _Settings(trouble=f"Its settings.yaml cannot be read: {' '.join(str(error).split())[:LONGEST]}")
     names = [] if "method" in tree else [name for name in ("sft", "rl") if not tree.get(f"skip_{name}")]
     parts = [part for name in names if isinstance(part := tree.get(name), dict)] or [tree]

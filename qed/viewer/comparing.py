@@ -50,12 +50,12 @@ def compare_runs(library: Library, params: Params) -> dict[str, Any]:
             reason = "no problem in common" if steps else "not evaluated at this step"
             skipped.append({"task": pair.task, "decoding": pair.decoding_a, "reason": reason})
     return {
-        "a": build_card(a),
-        "b": build_card(b),
+        "a": build_card(library, a),
+        "b": build_card(library, b),
         "settings": compare_settings(a, b),
         "tasks": tasks,
         "skipped": skipped,
-        "note": format_note(len(tasks)),
+        "note": format_note(len(tasks), one_run=a == b),
     }
 
 
@@ -101,7 +101,9 @@ def _compare_pair(
     library: Library, places: tuple[RunPlace, RunPlace], pair: Pair, steps: tuple[int, int]
 ) -> dict[str, Any] | None:
     """Compare two evaluations of a task; None without answers to the same problems."""
-    indexes = [load_evaluation_index(library, place, step, pair.task) for place, step in zip(places, steps, strict=True)]
+    indexes = [
+        load_evaluation_index(library, place, step, pair.task) for place, step in zip(places, steps, strict=True)
+    ]
     old, new = indexes
     if old is None or new is None:
         return None
@@ -121,7 +123,7 @@ def _compare_pair(
         "steps_b": pair.steps_b,
         "test": {**_describe_test(test), "unpaired": test.unpaired, "test": test.test},
         "by": by,
-        "by_note": format_note(len(by)) if by else "",
+        "by_note": format_note(len(by), one_run=places[0] == places[1]) if by else "",
         "n_gained": len(test.gained),
         "n_lost": len(test.lost),
         "gained": [_describe_change(change, old.groups, numbers) for change in test.gained[:MAX_CHANGES]],

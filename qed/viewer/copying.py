@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -9,12 +10,14 @@ from typing import Any
 from urllib.parse import quote
 
 import qed
-from qed.viewer.app import ENDPOINTS, encode_reply
+from qed.viewer.app import ENDPOINTS
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.params import Params, Refused
+from qed.viewer.replies import encode_reply
 
 UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is, beside letters and digits
 MAX_COMPARED = 6  # runs that are compared with each other
+EXPLAIN_SECONDS = 5.0  # of a step, for the grader's steps; a symbolic comparison may take a second
 MAX_LOGS = 20  # of the last attempts of a run
 Values = Mapping[str, str | int]
 Reply = dict[str, Any]
@@ -48,7 +51,7 @@ def canonical_key(name: str, params: Values) -> str:
 
 
 def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int) -> list[int]:
-    """Return the wanted steps that there are; by default at most `limit`, evenly spaced, with the first and the last."""
+    """Return the wanted steps that there are; by default at most `limit`, evenly spaced, with both ends."""
     if wanted is not None:
         return sorted(set(wanted) & set(found))
     if len(found) <= limit:
@@ -163,9 +166,7 @@ class Copy:
             wanted = each["step"] in chosen[each["task"], each["decoding"]]
             yield from self._copy_table(where, {}, later if wanted else [])
 
-    def _copy_table(
-        self, where: Values, changes: Reply, later: Later
-    ) -> Iterator[tuple[str, bytes]]:
+    def _copy_table(self, where: Values, changes: Reply, later: Later) -> Iterator[tuple[str, bytes]]:
         """Yield the table of a step or an evaluation, and note the sizes of its first groups."""
         table = self._ask("step", where)
         groups = table.get("groups", [])
@@ -177,11 +178,14 @@ class Copy:
     def _copy_groups(self, where: Values, groups: Groups) -> Iterator[tuple[str, bytes]]:
         """Yield the first groups of a step, and the first answers of each with their tokens."""
         last = groups[-1][0] if groups else None
+        explained = time.monotonic() + EXPLAIN_SECONDS
         for group, count in groups:
             at = {**where, "group": group}
             yield from self._take("group", at, {"next": None} if group == last else {})
             for answer in range(min(count, self.bounds.answers)):
                 yield from self._take("answer", {**at, "answer": answer})
+                if time.monotonic() < explained:
+                    yield from self._take("explain", {**at, "answer": answer})
             if count > self.bounds.answers:
                 self.notes.append(f"Of each group the first {self.bounds.answers} answers can be opened alone.")
 

@@ -17,8 +17,9 @@ from qed.runs.metric_names import rename_old_metrics
 from qed.runs.run import Row
 from qed.viewer.evaluations import list_accuracies
 from qed.viewer.library import Library, RunPlace
-from qed.viewer.run_files import Stamp, find_file, iterate_whole_lines, parse_row
+from qed.viewer.line_file import parse_line
 from qed.viewer.params import Params
+from qed.viewer.run_files import Stamp, find_file, iterate_whole_lines
 
 MAX_ROWS = 20_000
 MAX_NAMES = 1_000  # a run has about a hundred metrics
@@ -117,7 +118,7 @@ def _iterate_lines(path: Path) -> Iterator[bytes]:
 
 def _add_line(curves: Curves, line: bytes) -> None:
     """Add a line, or count it where it is damaged."""
-    row = parse_row(line)
+    row = parse_line(line)
     step = row.get("step") if row else None
     if row is None or isinstance(step, bool) or not isinstance(step, int) or not 0 <= step < 1 << 53:
         curves.damaged += 1

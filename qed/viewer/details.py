@@ -17,13 +17,13 @@ from qed.viewer.cleaning import clean_value, redact_named
 from qed.viewer.curves import load_curves
 from qed.viewer.evaluations import list_accuracies
 from qed.viewer.library import Library, RunPlace
-from qed.viewer.run_files import Stamp, find_file, iterate_whole_lines, list_folder, parse_row, read_object, read_text
+from qed.viewer.line_file import parse_line
 from qed.viewer.logs import list_attempts
 from qed.viewer.params import Params
+from qed.viewer.run_files import Stamp, find_file, iterate_whole_lines, list_folder, read_object, read_text
 
 MAX_EVENTS = 2_000
 MAX_SETTINGS = 2_000
-MAX_SETTINGS_BYTES = 128 << 10  # the settings of a run take 6 kB; YAML is slow to read
 ROLLOUTS = re.compile(r"step_([0-9]{1,12})\.jsonl\.zst")
 ALARM = "alarm"
 
@@ -38,7 +38,7 @@ def describe_run(library: Library, params: Params) -> dict[str, Any]:
     place = library.find(params.text("run"))
     settings, events = load_settings(place), load_events(place)
     return {
-        "card": build_card(place),
+        "card": build_card(library, place),
         "settings": list_settings(place),
         "environment": clean_value(read_object(place, "env.json")),
         "command": redact(read_text(place, "command.txt").strip()),
@@ -76,7 +76,7 @@ def find_answers(place: RunPlace, step: int) -> tuple[Path, Stamp] | None:
 def load_settings(place: RunPlace) -> Row:
     """Return the settings of a run as they are nested in its file; empty where it is missing or damaged."""
     found = find_file(place, "settings.yaml")
-    return {} if found is None or found[1][1] > MAX_SETTINGS_BYTES else _read_settings(*found)
+    return {} if found is None else _read_settings(*found)
 
 
 @lru_cache(maxsize=256)
@@ -85,7 +85,7 @@ def _read_settings(path: Path, stamp: Stamp) -> Row:
     del stamp
     try:
         return read_settings(path)
-    except (DataError, RecursionError):
+    except (DataError, TypeError, RecursionError):
         return {}
 
 
@@ -135,7 +135,7 @@ def _read_events(path: Path, stamp: Stamp) -> list[Row]:
         lines = list(iterate_whole_lines(path))[-MAX_EVENTS:]
     except OSError:
         return []
-    return [clean_value(row) for line in lines if (row := parse_row(line))]
+    return [clean_value(row) for line in lines if (row := parse_line(line))]
 
 
 def list_alarms(place: RunPlace) -> list[dict[str, Any]]:

@@ -17,11 +17,10 @@ from qed.report.record import REQUIRED
 from qed.runs.run import Row, name_step_folder
 from qed.runs.step_index import StepIndex
 from qed.viewer.cleaning import clean_value
-from qed.viewer.indexes import load_index
 from qed.viewer.library import Library, RunPlace
-from qed.viewer.run_files import Stamp, find_file, list_folder, read_object
-from qed.viewer.outcomes import build_rows, split_rows
+from qed.viewer.outcomes import build_rows, load_index, split_rows
 from qed.viewer.params import Params, Refused
+from qed.viewer.run_files import Stamp, find_file, list_folder, read_object
 
 FOLDER = re.compile(r"step_([0-9]{1,12})")
 
@@ -165,9 +164,7 @@ def _cross_kinds(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _count_votes(rows: Sequence[Row], figures: Row) -> dict[str, Any]:
     """Return pass@k and maj@k of the summary, and how many problems have how many right answers."""
-    shares = Counter(
-        (sum(row["correct"] for row in own), len(own)) for own in group_by_problem(rows).values()
-    )
+    shares = Counter((sum(row["correct"] for row in own), len(own)) for own in group_by_problem(rows).values())
     return {
         "k": figures.get("k", 1),
         "pass": figures.get("pass") or {},
@@ -179,4 +176,4 @@ def _count_votes(rows: Sequence[Row], figures: Row) -> dict[str, Any]:
 def load_evaluation_index(library: Library, place: RunPlace, step: int, task: str) -> StepIndex | None:
     """Return the index of the stored answers of an evaluation; None where there are none."""
     found = find_rows(place, step, task)
-    return load_index(library, place, found[0]) if found else None
+    return load_index(library, found[0]) if found else None

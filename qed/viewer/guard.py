@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qed.net.access import has_bearer, is_foreign_page, is_loopback, is_same_secret
 from qed.viewer.params import Refused
+from qed.viewer.replies import report_bug
 
 LONGEST_TARGET = 8_192  # bytes of a request's path and query
 METHODS = ("GET", "HEAD")
@@ -101,9 +102,12 @@ class Guard:
         """Answer a request, or refuse it."""
         if scope["type"] != "http":
             return
+        begun = False
 
         async def send_guarded(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
                 headers["cache-control"] = "no-store" if scope["path"].startswith("/api/") else "no-cache"
@@ -113,7 +117,14 @@ class Guard:
             reply: ASGIApp = self._check(scope) or self.app
         except Refused as error:
             reply = _build_refusal(error)
-        await reply(scope, receive, send_guarded)
+        try:
+            await reply(scope, receive, send_guarded)
+        except Exception as error:  # noqa: BLE001 -- the server lives on
+            report_bug(scope["path"][:80], error)
+            if not begun:
+                await _build_refusal(Refused(500, "The viewer has failed; its terminal says more."))(
+                    scope, receive, send_guarded
+                )
 
     def _check(self, scope: Scope) -> Response | None:
         """Refuse a request, or return the reply that gives a browser its cookie; None for all others.

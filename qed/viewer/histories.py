@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from qed.report.numbers import read_number
 from qed.runs.run import Row
 from qed.viewer.details import ROLLOUTS
 from qed.viewer.evaluations import FOLDER
-from qed.viewer.indexes import load_groups
-from qed.viewer.library import Library, RunPlace
+from qed.viewer.library import MOST_ENTRIES, Library, RunPlace
+from qed.viewer.outcomes import load_groups
 from qed.viewer.run_files import Stamp, find_file, list_folder
 
 MAX_RUNS = 8  # histories in memory
@@ -99,17 +100,12 @@ class History:
         number = self.problems.get(problem, -1)
         names = list(self.series)
         rows = np.flatnonzero(self.read("problem") == number)
-        visits = [
-            Visit(
-                self.columns["step"][row],
-                *names[self.columns["series"][row]],
-                self.columns["group"][row],
-                self.columns["n"][row],
-                self.columns["n_right"][row],
-                read_number(self.columns["reward"][row]),
-            )
-            for row in rows.tolist()
-        ]
+        column = self.columns
+        visits = []
+        for row in rows.tolist():
+            task, decoding = names[column["series"][row]]
+            step, group, n, n_right = (column[name][row] for name in ("step", "group", "n", "n_right"))
+            visits.append(Visit(step, task, decoding, group, n, n_right, read_number(column["reward"][row])))
         return sorted(visits, key=lambda visit: (visit.step, visit.is_training, visit.series, visit.group))
 
 
@@ -163,26 +159,25 @@ def _list_sources(place: RunPlace) -> dict[Source, Stamp]:
 def _list_stamps(place: RunPlace, *folder: str) -> dict[str, Stamp]:
     """Return the time and size of each entry of a folder by its name; a link is not followed."""
     stamps: dict[str, Stamp] = {}
-    names = set(list_folder(place, *folder))
-    with suppress(OSError), os.scandir(place.locate(*folder)) if names else suppress() as entries:
-        for entry in entries or ():
-            if entry.name in names:
-                found = entry.stat(follow_symlinks=False)
-                stamps[entry.name] = (found.st_mtime_ns, found.st_size)
+    if not list_folder(place, *folder):
+        return stamps
+    with suppress(OSError), os.scandir(place.locate(*folder)) as entries:
+        for entry in islice(entries, MOST_ENTRIES):
+            found = entry.stat(follow_symlinks=False)
+            stamps[entry.name] = (found.st_mtime_ns, found.st_size)
     return stamps
 
 
 def _read_sources(library: Library, place: RunPlace, history: History, stamps: dict[Source, Stamp]) -> None:
-    """Read the files that the history lacks until the time is up; damaged ones count as read."""
+    """Read the files that the history lacks until the time is up, at least one; damaged ones count as read."""
     end = time.monotonic() + SECONDS
-    history.complete = True
-    for source, stamp in stamps.items():
-        if source in history.stamps:
-            continue
-        if time.monotonic() > end:
+    missing = [source for source in stamps if source not in history.stamps]
+    for done, source in enumerate(missing):
+        if done and time.monotonic() > end:
             history.complete = False
             return
         step, task, parts = source
-        history.stamps[source] = stamp
-        if (file := find_file(place, *parts)) and (groups := load_groups(library, place, file[0])):
+        history.stamps[source] = stamps[source]
+        if (file := find_file(place, *parts)) and (groups := load_groups(library, file[0])):
             history.add(step, task, groups)
+    history.complete = True

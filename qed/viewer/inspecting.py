@@ -130,9 +130,7 @@ def _find_unearned(rows: Rows) -> Iterator[Answer]:
             yield rows.flag(row, reward, f"wrong, and earns {reward:.3g}{usual}{form}")
 
 
-def _find_above(
-    name: str, limit: float, words: str
-) -> Callable[[Rows], Iterator[Answer]]:
+def _find_above(name: str, limit: float, words: str) -> Callable[[Rows], Iterator[Answer]]:
     def find(rows: Rows) -> Iterator[Answer]:
         values, lengths = rows.read(name), rows.read("n_tokens")
         for row in rows.own:

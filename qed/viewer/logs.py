@@ -7,8 +7,8 @@ from typing import Any
 
 from qed.guards.redaction import redact
 from qed.viewer.library import Library, RunPlace
-from qed.viewer.run_files import find_file, list_folder, read_stamp
 from qed.viewer.params import Params, Refused
+from qed.viewer.run_files import find_file, list_folder, read_stamp
 
 WINDOW = 128 << 10  # bytes of a reply
 MAX_ATTEMPTS, MAX_LOGS = 200, 500

@@ -1,16 +1,61 @@
-"""The answers of an evaluation as rows, built from its index: what tests and figures need, without the texts."""
+"""The answers of a step or an evaluation by their index: what tests and figures need, without the texts."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from qed.errors import DataError
 from qed.runs.run import Row
-from qed.runs.step_index import StepIndex
+from qed.runs.step_index import StepIndex, build_index, name_index, read_index, read_index_groups, write_index
+from qed.viewer.library import Library
+from qed.viewer.memo import FileMemo
 
 # Columns of the groups that break figures down, and what pages call them.
 KINDS = {"subject": "subject", "level": "level", "data_source": "source"}
 NAMES = ("correct", "format_ok", "extracted", "reward", "n_tokens", "stop_reason", "tier", "class")
 PARTS = "parts/"
+INDEXES = FileMemo(24)  # an index of 4,096 answers takes several MB
+
+
+def load_index(library: Library, data: Path) -> StepIndex | None:
+    """Return the index of a file of answers; None where it is damaged or gone."""
+    index: StepIndex | None = INDEXES.read(data, [data], lambda: _read_index(library, data))
+    return index
+
+
+def load_groups(library: Library, data: Path) -> list[Row]:
+    """Return the groups of a file of answers; none where it is damaged or gone."""
+    for path in (name_index(data), _name_cached(library, data)):
+        if (groups := read_index_groups(path, data)) is not None:
+            return groups
+    index = load_index(library, data)
+    return index.groups if index else []
+
+
+def _read_index(library: Library, data: Path) -> StepIndex | None:
+    cached = _name_cached(library, data)
+    for path in (name_index(data), cached):
+        if (index := read_index(path, data)) is not None:
+            return index
+    try:
+        index = build_index(data)
+    except (DataError, OSError):
+        return None
+    with suppress(OSError):
+        write_index(cached, index)
+    return index
+
+
+def _name_cached(library: Library, data: Path) -> Path:
+    """Return where the index of a file is cached that has none beside it."""
+    with suppress(OSError):
+        changed = data.stat().st_mtime_ns
+        name = hashlib.sha256(f"{data}\0{changed}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+        return library.cache / "indexes" / f"{name}.index.zst"
+    return library.cache / "indexes" / "none"
 
 
 def build_rows(index: StepIndex, decoding: str) -> list[Row]:

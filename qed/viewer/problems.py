@@ -10,9 +10,9 @@ import numpy as np
 from qed.runs.step_index import read_group
 from qed.viewer.details import find_answers
 from qed.viewer.histories import History, Visit, load_history
-from qed.viewer.indexes import load_index
 from qed.viewer.inspecting import WRITTEN
 from qed.viewer.library import Library, RunPlace
+from qed.viewer.outcomes import load_index
 from qed.viewer.params import Params, Refused
 
 MAX_PROBLEMS = 10_000
@@ -87,9 +87,9 @@ def describe_problem(library: Library, params: Params) -> dict[str, Any]:
     return {
         "id": name,
         "question": about["question"],
-        "question_pieces": split_text(about["question"]),
+        "question_pieces": [{"text": about["question"]}],
         "gold": gold,
-        "gold_pieces": split_gold(gold),
+        "gold_pieces": [{"text": gold}],
         "training": [_describe_visit(visit) for visit in visits if visit.is_training],
         "evaluations": [_describe_visit(visit) for visit in visits if not visit.is_training],
         "first_right": _describe_visit(first) if first else None,
@@ -110,7 +110,7 @@ def _find_demonstration(library: Library, place: RunPlace, visits: Sequence[Visi
     """Return the first demonstration among the answers of the first steps that trained on the problem."""
     for visit in [visit for visit in visits if visit.is_training][:MAX_DEMONSTRATION_STEPS]:
         found = find_answers(place, visit.step)
-        index = load_index(library, place, found[0]) if found else None
+        index = load_index(library, found[0]) if found else None
         if found is None or index is None:
             continue
         rows = zip(index.columns["group"], index.columns["source"], strict=True)

@@ -52,15 +52,6 @@ def list_folder(place: RunPlace, *parts: str) -> list[str]:
         return []
 
 
-def parse_row(line: bytes) -> Row | None:
-    """Parse a line of a JSON lines file; None if it is damaged."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) else None
-
-
 def iterate_whole_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file that end in a line feed; an incomplete last line may still be written.
 

@@ -81,7 +81,8 @@ def _listen(stack: ExitStack, options: ViewerOptions) -> socket.socket:
 async def _serve(
     library: Library, options: ViewerOptions, listener: socket.socket, on_ready: Callable[[str], None]
 ) -> int:
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # a client's mistake is its own
+    # A client's mistake is its own, a request that the end cuts off is no error, and the guard reports bugs.
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     port = listener.getsockname()[1]
     access = Access(list_hosts(options.host, port, options.hosts), options.token, port)
     server = build_server(build_app(library, access), MOST_CONNECTIONS, IDLE_SECONDS, CLOSE_SECONDS)

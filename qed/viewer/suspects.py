@@ -12,10 +12,10 @@ from qed.runs.step_index import StepIndex
 from qed.viewer.details import find_answers, list_alarms, list_answer_steps
 from qed.viewer.duplicates import find_duplicates
 from qed.viewer.inspecting import MIN_RARE, MIN_REPETITION, MIN_TOKENS, Flagged, Inspected, inspect_step
-from qed.viewer.indexes import load_index
 from qed.viewer.library import Library, RunPlace
-from qed.viewer.run_files import Stamp
+from qed.viewer.outcomes import load_index
 from qed.viewer.params import MOST_NUMBER, Params
+from qed.viewer.run_files import Stamp
 
 DEFAULT_STEPS = 50
 MAX_STEPS = 400
@@ -107,7 +107,7 @@ def _inspect_steps(library: Library, place: RunPlace, steps: Sequence[int]) -> l
 @lru_cache(maxsize=2 * MAX_STEPS)
 def _inspect_step(library: Library, place: RunPlace, found: tuple[Path, Stamp], step: int) -> Inspected:
     """Inspect a step; its stamp in `found` is part of the cache's key."""
-    return inspect_step(load_index(library, place, found[0]) or StepIndex(0, [], {}), step)
+    return inspect_step(load_index(library, found[0]) or StepIndex(0, [], {}), step)
 
 
 def _merge(inspected: Sequence[Inspected]) -> list[dict[str, Any]]:

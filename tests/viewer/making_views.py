@@ -21,13 +21,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import zstandard
 from hostile_texts import PAYLOADS
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from qed.evaluation.intervals import compute_wilson_interval
 from qed.evaluation.summary import summarize
 from qed.runs.run import Row, Run, build_row, write_evaluation
+from qed.runs.step_file import name_step_file
+from qed.runs.token_stats import encode_stats, name_stats
 from qed.types import Grade, Problem, Rollout
 
 SUBJECTS = ("algebra", "geometry", "number theory")
@@ -182,10 +183,9 @@ def build_stats(groups: Sequence[Sequence[Rollout]], rows: Sequence[tuple[int, i
     return found
 
 
-def write_stats(folder: Path, step: int, rows: Sequence[Row]) -> None:
-    """One frame to a row."""
-    frames = (zstandard.ZstdCompressor().compress(json.dumps(row).encode() + b"\n") for row in rows)
-    (folder / "rollouts" / f"step_{step:06d}.stats.zst").write_bytes(b"".join(frames))
+def write_stats(run: Run, step: int, rows: Sequence[Row]) -> None:
+    """Write the learner's values beside the answers of a step."""
+    run.write(name_stats(Path(name_step_file(step))).as_posix(), encode_stats(rows))
 
 
 def build_settings(plan: Plan) -> tuple[bytes, bytes]:
@@ -297,9 +297,9 @@ def write_step(run: Run, plan: Plan, step: int) -> None:
     """Write one training step: answers, values of tokens, metrics, and what belongs to it."""
     groups = [build_group(plan, step, number) for number in range(plan.groups)] if step > SFT_STEPS else []
     if groups:
-        run.rollouts(step, [rollout for group in groups for rollout in group])
+        run.rollouts(step, groups)
         if plan.stats:
-            write_stats(run.folder, step, build_stats(groups, [(0, 0), (0, 4), (1, 1), (2, 5)]))
+            write_stats(run, step, build_stats(groups, [(0, 0), (0, 4), (1, 1), (2, 5)]))
     run.metrics(build_metrics(plan, step, groups))
     run.log_line(f"step {step}: loss {3 / step:.3f}")
     if step == SFT_STEPS + 3:
@@ -412,10 +412,9 @@ def make_hostile_run(parent: Path, name: str = "hostile") -> Path:
         run.log_line(payload.encode("utf-8", "replace").decode())
     marked = {f"{payload[:80]}/mean": 0.5 for payload in PAYLOADS}
     for step in (5, 6):
-        rollouts = [each for place in range(len(PAYLOADS)) for each in _hostile_group(step, place)]
-        run.rollouts(step, rollouts)
-        groups = [rollouts[place : place + 2] for place in range(0, len(rollouts), 2)]
-        write_stats(run.folder, step, build_stats(groups, [(0, 0), (1, 0)]))
+        groups = [list(_hostile_group(step, place)) for place in range(len(PAYLOADS))]
+        run.rollouts(step, groups)
+        write_stats(run, step, build_stats(groups, [(0, 0), (1, 0)]))
         run.metrics({**build_metrics(FIRST, step, groups), "phase": PAYLOADS[10], **marked})
     for task in (PAYLOADS[0], PAYLOADS[10], PAYLOADS[22], PAYLOADS[72], "plain"):
         rows = list(_hostile_rows())
