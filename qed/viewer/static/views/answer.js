@@ -1,0 +1,156 @@
+import { get } from "../api.js";
+import { copyButtons } from "../copy.js";
+import { h, renderPieces, replace } from "../dom.js";
+import { formatNumber, formatPercent } from "../format.js";
+import { go } from "../router.js";
+import { renderTokens } from "./answer_tokens.js";
+import { createGrading } from "./grading.js";
+import {
+  describeSource, formatSigned, makeButton, readAdvantage, showAnswer, showFlag, showNeighbours, showProblem, showStop, showVerdict,
+  toggleThoughts,
+} from "./texts.js";
+import { buildParts, linkPlace, nameWhere, readPlace, readWhere } from "./where.js";
+
+const TABS = { rendered: "Rendered", tokens: "Tokens", raw: "Raw" };
+const KEPT = ["tab", "signal", "ids"];
+
+/** Show one answer: its figures, how it was graded, and its text as rendered, as tokens, or raw. */
+export async function renderAnswer(context) {
+  const where = readWhere(context.parts);
+  const { group, answer } = readPlace(context.parts);
+  const data = await get("answer", { ...where, group, answer });
+  const view = { context, where, data, tabs: null };
+  const grading = createGrading(where, data);
+  view.tabs = createTabs(view);
+  const name = `Answer ${answer + 1} of ${data.n_answers}`;
+  const element = h("article", { class: "answer-view" },
+    h("h1", {}, name),
+    h("p", { class: "facts" }, `${nameWhere(where)} · `,
+      h("a", { href: linkPlace(where, group) }, `problem ${group + 1}, all answers side by side`), ` · ${data.group.id ?? ""}`),
+    showMoves(view),
+    showProblem({ ...data.group, gold_pieces: data.gold_pieces, question_pieces: data.group.question_pieces }),
+    h("section", { class: "answer-facts" }, h("h2", {}, "Figures"), showFigures(data.answer), grading.element),
+    h("section", { class: "answer-text" }, h("h2", {}, "Answer"), view.tabs.element));
+  return {
+    title: `${name} · ${nameWhere(where)}`, element, keys: buildKeys(view, grading), dispose: () => view.tabs.dispose(),
+  };
+}
+
+function keepQuery(query) {
+  return Object.fromEntries(KEPT.filter((name) => query[name]).map((name) => [name, query[name]]));
+}
+
+function findNeighbour(view, way) {
+  const wanted = view.data.answer.answer + way;
+  return wanted >= 0 && wanted < view.data.n_answers ? wanted : null;
+}
+
+function showMoves(view) {
+  const { where, data, context } = view;
+  const side = (way) => {
+    const number = findNeighbour(view, way);
+    return number === null ? null : {
+      href: linkPlace(where, data.group.group, number, keepQuery(context.query)), label: `answer ${number + 1}`,
+    };
+  };
+  return showNeighbours("Answers of the problem", side(-1), side(1));
+}
+
+function buildKeys(view, grading) {
+  const move = (way) => {
+    const number = findNeighbour(view, way);
+    if (number !== null) go(buildParts(view.where, view.data.group.group, number), keepQuery(view.context.query));
+  };
+  const [previous, next] = [-1, 1].map((way) => ({
+    about: `${way < 0 ? "previous" : "next"} answer of the problem`, run: () => move(way),
+  }));
+  return {
+    "[": previous, "]": next, ArrowLeft: previous, ArrowRight: next,
+    ...Object.fromEntries(Object.entries(TABS).map(([tab, label], at) => [
+      String(at + 1), { about: `show the answer: ${label.toLowerCase()}`, run: () => view.tabs.show(tab) },
+    ])),
+    n: { about: "next extreme token", run: () => view.tabs.jump(1) },
+    p: { about: "previous extreme token", run: () => view.tabs.jump(-1) },
+    s: { about: "next token signal", run: () => view.tabs.cycle() },
+    e: { about: "the grader's steps", run: () => grading.open() },
+    o: { about: "open or close all thinking", run: () => toggleThoughts(view.tabs.element) },
+  };
+}
+
+function showFigures(answer) {
+  const facts = [
+    ["verdict", showVerdict(answer.correct)],
+    ["reward", answer.reward == null ? "–" : formatNumber(answer.reward)],
+    ...Object.entries(answer.parts ?? {}).map(([name, value]) => [`reward: ${name}`, value == null ? "–" : formatNumber(value)]),
+    ["advantage", formatSigned(readAdvantage(answer))],
+    ["in format", showFlag(answer.format_ok)],
+    ["tokens", answer.n_tokens == null ? "–" : formatNumber(answer.n_tokens)],
+    ["ended", showStop(answer)],
+    ["source", h("span", { title: describeSource(answer.source) }, answer.source ?? "–")],
+    ["weights", answer.version == null ? null : `version ${answer.version}${answer.staleness ? `, ${answer.staleness} behind` : ""}`],
+    ["given tokens", answer.given ? formatNumber(answer.given) : null],
+    ["repeated 8-grams", answer.repetition == null ? null : formatPercent(answer.repetition)],
+    ["rare tokens", answer.rare == null ? null : formatPercent(answer.rare)],
+  ];
+  return h("dl", { class: "fact-list" },
+    facts.filter(([, value]) => value !== null).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+function createTabs(view) {
+  const { context } = view;
+  const panel = h("div", { role: "tabpanel", id: "answer-panel", "aria-labelledby": "answer-tab", tabindex: "-1" });
+  const bar = h("div", { role: "tablist", class: "tabs", "aria-label": "How to show the answer" });
+  const shown = { tab: null, tokens: null };
+  const show = (tab, focus = false) => {
+    shown.tokens?.stop();
+    shown.tab = tab;
+    shown.tokens = tab === "tokens" ? renderTokens(view.data, context) : null;
+    replace(panel, shown.tokens ? shown.tokens.element : SHOWN[tab](view.data));
+    replace(bar, Object.entries(TABS).map(([name, label]) => makeTab(name, label, tab, show)));
+    panel.setAttribute("aria-labelledby", `answer-tab-${tab}`);
+    if (focus) bar.querySelector("[aria-selected=true]").focus();
+    context.setQuery({ tab: tab === "rendered" ? null : tab });
+  };
+  bar.addEventListener("keydown", (event) => {
+    const way = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!way) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const names = Object.keys(TABS);
+    show(names[(names.indexOf(shown.tab) + way + names.length) % names.length], true);
+  });
+  show(context.query.tab in TABS ? context.query.tab : "rendered");
+  const withTokens = (act) => {
+    if (shown.tab !== "tokens") show("tokens");
+    act(shown.tokens);
+  };
+  return {
+    element: h("div", {}, bar, panel), show,
+    jump: (way) => withTokens((tokens) => tokens.jump(way)), cycle: () => withTokens((tokens) => tokens.cycle()),
+    dispose: () => shown.tokens?.stop(),
+  };
+}
+
+function makeTab(name, label, current, show) {
+  return h("button", {
+    type: "button", role: "tab", id: `answer-tab-${name}`, "aria-controls": "answer-panel",
+    "aria-selected": String(name === current), tabindex: name === current ? "0" : "-1", on: { click: () => show(name, true) },
+  }, label);
+}
+
+const SHOWN = {
+  rendered: (data) => [
+    showAnswer(data.answer),
+    h("details", { class: "prompt" }, h("summary", {}, "prompt"), h("div", { class: "text" }, renderPieces(data.prompt_pieces ?? []))),
+  ],
+  raw: (data) => [
+    h("h3", {}, "Prompt"), h("pre", { class: "raw" }, data.prompt ?? ""),
+    h("h3", {}, "Answer"), h("pre", { class: "raw" }, data.answer.text ?? ""),
+    h("p", { class: "note" }, "Control and other invisible characters are drawn as signs."),
+    copyButtons({
+      name: `answer-${data.answer.group}-${data.answer.answer}`,
+      json: () => ({ ...data.answer, prompt: data.prompt, tokens: data.tokens }),
+      rows: () => ({ columns: ["prompt", "text", "extracted", "gold"], rows: [[data.prompt, data.answer.text, data.answer.extracted, data.group.gold]] }),
+    }),
+  ],
+};

@@ -1,0 +1,106 @@
+import { h } from "../dom.js";
+import { formatNumber, formatPercent } from "../format.js";
+import { isCut, isFlat } from "./filters.js";
+import { describeSource, formatSigned, readAdvantage, showFlag, showStop, showVerdict } from "./texts.js";
+import { linkPlace } from "./where.js";
+
+const VERDICT_ORDER = (row) => (row.correct == null ? null : Number(row.correct));
+
+/** List the columns of the table of answers: those for which this step has values. */
+export function listAnswerColumns(table, where, found) {
+  const has = (name) => table.rows[name]?.some((value) => value != null);
+  const number = (name, label, about) => has(name) && {
+    key: name, label, about, numeric: true, value: (row) => row[name], show: (row) => (row[name] == null ? "–" : formatNumber(row[name])),
+  };
+  const columns = [
+    { key: "problem", label: "problem", value: (row) => row.group, show: (row) => showQuestion(row, where), about: "number and question" },
+    { key: "answer", label: "#", numeric: true, value: (row) => row.answer, show: (row) => String(row.answer + 1), about: "number of the answer within its problem" },
+    found && { key: "found", label: "found", value: (row) => found.get(row.key)?.before, show: (row) => showHit(found.get(row.key)) },
+    has("correct") && { key: "correct", label: "verdict", value: VERDICT_ORDER, show: (row) => showVerdict(row.correct, true) },
+    number("reward", "reward"),
+    has("advantage") && { key: "advantage", label: "advantage", about: "the mean where each token has its own", numeric: true, value: readAdvantage, show: (row) => formatSigned(readAdvantage(row)) },
+    number("n_tokens", "tokens"),
+    has("stop_reason") && { key: "stop", label: "ended", value: (row) => row.stop_reason, show: showStop },
+    has("extracted") && { key: "extracted", label: "extracted", value: (row) => row.extracted, show: (row) => showShort(row.extracted) },
+    { key: "gold", label: "gold", value: (row) => row.about.gold, show: (row) => showShort(row.about.gold) },
+    has("format_ok") && { key: "format", label: "format", value: (row) => (row.format_ok == null ? null : Number(row.format_ok)), show: (row) => showFlag(row.format_ok) },
+    ...Object.keys(table.parts ?? {}).map((name) => ({
+      key: `part.${name}`, label: `reward: ${name}`, about: `what ${name} adds to the reward, before its weight`, numeric: true, value: (row) => row.parts[name],
+      show: (row) => (row.parts[name] == null ? "–" : formatNumber(row.parts[name])),
+    })),
+    has("source") && { key: "source", label: "source", value: (row) => row.source, show: (row) => h("span", { title: describeSource(row.source) }, row.source ?? "–") },
+    varies(table.rows.given) && number("given", "given", "tokens of a demonstration that the answer starts with"),
+    number("version", "version", "step of the weights that sampled it"),
+    varies(table.rows.staleness) && number("staleness", "behind", "steps between the weights that sampled it and the update"),
+    number("repetition", "repeats", "share of its 8-grams that occurred before in it"),
+    number("rare", "rare", "share of sampled tokens with a probability below 1 %"),
+    has("has_stats") && { key: "signals", label: "signals", about: "whether the learner's figures of each token are recorded", value: (row) => Number(Boolean(row.has_stats)), show: (row) => (row.has_stats ? "yes" : "–") },
+  ];
+  return columns.filter(Boolean);
+}
+
+/** List the columns of the table of problems. */
+export function listGroupColumns(table, where) {
+  const has = (name) => table.groups.some((group) => group[name] != null);
+  const of = (name, label) => has(name) && {
+    key: name, label, value: (row) => row.about[name], show: (row) => showShort(row.about[name]),
+  };
+  const figure = (name, label) => has(name) && {
+    key: name, label, numeric: true, value: (row) => row.about[name], show: (row) => (row.about[name] == null ? "–" : formatNumber(row.about[name])),
+  };
+  const columns = [
+    { key: "problem", label: "problem", value: (row) => row.group, show: (row) => showQuestion(row, where) },
+    of("gold", "gold"),
+    { key: "rate", label: "right", numeric: true, about: "share of all its answers", value: (row) => row.rate, show: showRate },
+    figure("reward_mean", "mean reward"), figure("reward_min", "least"), figure("reward_max", "most"),
+    { key: "flat", label: "signal", about: "none where all its rewards are equal", value: (row) => Number(!row.flat), show: (row) => (row.about.n > 1 ? (row.flat ? "none" : "yes") : "–") },
+    { key: "tokens", label: "mean tokens", numeric: true, about: "of the answers shown", value: (row) => row.tokens, show: (row) => (row.tokens == null ? "–" : formatNumber(row.tokens)) },
+    { key: "cut", label: "cut off", numeric: true, value: (row) => row.cut, show: (row) => String(row.cut) },
+    { key: "shown", label: "answers shown", numeric: true, value: (row) => row.shown, show: (row) => `${row.shown} of ${row.about.n ?? row.shown}` },
+    of("subject", "subject"), of("level", "level"), of("data_source", "data"),
+  ];
+  return columns.filter(Boolean);
+}
+
+/** List what the copy of the table holds: every recorded column of the rows that are shown. */
+export function listCopied(table, rows) {
+  const own = Object.keys(table.rows).filter((name) => name !== "group");
+  const about = ["id", "question", "gold", "subject", "level", "data_source"].filter((name) => table.groups.some((group) => group[name] != null));
+  const parts = Object.keys(table.parts ?? {});
+  const read = (row) => [row.group, ...about.map((name) => row.about[name]), ...own.map((name) => row[name]), ...parts.map((name) => row.parts[name])];
+  return { columns: ["group", ...about, ...own, ...parts.map((name) => `parts.${name}`)], rows: rows.map(read) };
+}
+
+/** Describe an answer in a few words, for points of a drawing. */
+export function describeRow(row) {
+  const facts = [
+    `problem ${row.group + 1}, answer ${row.answer + 1}`, row.correct == null ? null : row.correct ? "right" : "wrong",
+    row.reward == null ? null : `reward ${formatNumber(row.reward)}`, `${row.n_tokens ?? "?"} tokens`, isCut(row) ? "cut off" : null,
+    isFlat(row.about) ? "no signal" : null,
+  ];
+  return facts.filter(Boolean).join(", ");
+}
+
+function varies(values) {
+  return values?.some((value) => value != null && value !== 0);
+}
+
+function showQuestion(row, where) {
+  return h("span", { class: "question-cell", title: row.about.question ?? "" },
+    h("a", { href: linkPlace(where, row.group), class: "group-number", "aria-label": `problem ${row.group + 1}, all answers` }, String(row.group + 1)),
+    ` ${row.about.question ?? row.about.id ?? ""}`);
+}
+
+function showHit(hit) {
+  if (!hit) return "";
+  return h("span", { class: "hit" }, hit.before.slice(-40).trimStart(), h("mark", {}, hit.match), hit.after.slice(0, 60));
+}
+
+function showShort(value) {
+  return value == null || value === "" ? "–" : h("span", { class: "short", title: String(value) }, String(value));
+}
+
+function showRate(row) {
+  if (row.rate == null) return "–";
+  return h("span", { class: "rate" }, `${row.about.n_right} of ${row.about.n} `, h("small", {}, formatPercent(row.rate)));
+}

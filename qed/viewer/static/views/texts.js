@@ -1,0 +1,114 @@
+import { h, renderPieces } from "../dom.js";
+import { formatNumber } from "../format.js";
+import { isCut } from "./filters.js";
+
+const SOURCES = {
+  policy: "sampled by the policy",
+  expert: "a demonstration of the data, trained on beside the policy's answers",
+  replay: "an answer of an earlier step that is used again",
+  greedy: "decoded greedily",
+};
+
+/** What is known of a source of answers, for hints. */
+export function describeSource(source) {
+  return SOURCES[source] ?? "";
+}
+
+/** Show a verdict as a sign and a word: right, wrong or not graded. */
+export function showVerdict(correct, small = false) {
+  if (correct == null) return h("span", { class: "verdict" }, small ? "–" : "not graded");
+  const [kind, sign] = correct ? ["right", "✓"] : ["wrong", "✗"];
+  return h("span", { class: `verdict ${kind}` }, h("span", { "aria-hidden": "true" }, `${sign} `), kind);
+}
+
+/** Show yes, no or a dash for a fact that may not be recorded. */
+export function showFlag(value) {
+  return value == null ? "–" : value ? "yes" : "no";
+}
+
+/** Show why an answer ended; the limit of its length stands out. */
+export function showStop(row) {
+  if (row.stop_reason == null) return "–";
+  return isCut(row) ? h("span", { class: "cut" }, "cut off") : row.stop_reason;
+}
+
+/** Read one advantage of an answer: the mean where each token has its own. */
+export function readAdvantage(row) {
+  if (!Array.isArray(row.advantage)) return row.advantage ?? null;
+  const known = row.advantage.filter((value) => value != null);
+  return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
+}
+
+/** Format a figure with its sign, so that gains and losses tell apart without colour. */
+export function formatSigned(value) {
+  if (value == null) return "–";
+  return value > 0 ? `+${formatNumber(value)}` : formatNumber(value);
+}
+
+/**
+ * Draw a figure as a bar beside its number; bars of one `range` [low, high] compare, with zero marked where it lies within.
+ */
+export function showBar(label, value, range, kind = "") {
+  const low = Math.min(0, range[0]);
+  const high = Math.max(0, range[1]);
+  const place = (point) => (high > low ? ((point - low) / (high - low)) * 100 : 0);
+  const [from, to] = value == null ? [0, 0] : [place(Math.min(0, value)), place(Math.max(0, value))];
+  const css = { left: `${from}%`, width: `${Math.max(to - from, value == null ? 0 : 0.8)}%` };
+  return h("div", { class: "figure-bar" },
+    h("span", { class: "label" }, label),
+    h("span", { class: "track", "aria-hidden": "true" },
+      h("span", { class: `fill ${kind}`, css }), low < 0 ? h("span", { class: "zero", css: { left: `${place(0)}%` } }) : null),
+    h("b", {}, kind === "signed" ? formatSigned(value) : value == null ? "–" : formatNumber(value)));
+}
+
+/** Show pieces of a text as a block: formulas drawn, thinking folded. */
+export function showText(pieces, className = "text") {
+  return h("div", { class: className, dir: "auto" }, renderPieces(pieces ?? []));
+}
+
+/** Show an answer's text as it is, or say that nothing was written. */
+export function showAnswer(answer) {
+  const body = answer.text === "" ? h("p", { class: "note" }, "The answer is empty.") : showText(answer.pieces);
+  const cut = answer.cut ? h("p", { class: "note" }, "The text is longer than what a page shows; it is cut here.") : null;
+  return [body, cut];
+}
+
+/** Show the problem above its answers: question, gold answer and, folded, the prompt as the model reads it. */
+export function showProblem(group, { prompt = null, demonstration = null } = {}) {
+  return h("div", { class: "problem-card" },
+    showText(group.question_pieces ?? [{ text: group.question ?? "" }], "text question"),
+    group.gold == null && !group.gold_pieces ? null
+      : h("div", { class: "gold" }, h("b", {}, "gold "), showText(group.gold_pieces ?? [{ text: String(group.gold) }], "text")),
+    demonstration ? h("details", {}, h("summary", {}, "demonstration"), showText(demonstration, "text")) : null,
+    prompt ? h("details", {}, h("summary", {}, "prompt as the model reads it"), h("pre", { class: "raw" }, prompt)) : null);
+}
+
+/** Open or close every fold of thinking below `root`. */
+export function toggleThoughts(root) {
+  const folds = [...root.querySelectorAll("details.thought, details[data-thought]")];
+  const open = folds.some((fold) => !fold.open);
+  for (const fold of folds) fold.open = open;
+  return folds.length;
+}
+
+/** Build a button. */
+export function makeButton(label, onClick, props = {}) {
+  return h("button", { type: "button", ...props, on: { click: onClick } }, label);
+}
+
+/** Build a labelled choice; `choices` are [value, label, disabled?]. */
+export function makeSelect(label, choices, value, onChange) {
+  const options = choices.map(([choice, text, disabled]) => h("option", {
+    value: choice, ...(String(choice) === String(value) ? { selected: "" } : {}), ...(disabled ? { disabled: "" } : {}),
+  }, text));
+  return h("label", { class: "choice" }, h("span", {}, label),
+    h("select", { on: { change: (event) => onChange(event.target.value) } }, options));
+}
+
+/** Link the neighbours of a page: `previous` and `next` are {href, label} or null. */
+export function showNeighbours(name, previous, next) {
+  const show = (side, arrow, rel) =>
+    side ? h("a", { href: side.href, rel }, arrow === "←" ? `← ${side.label}` : `${side.label} →`)
+      : h("span", { class: "none" }, arrow === "←" ? "← none before" : "none after →");
+  return h("nav", { class: "neighbours", "aria-label": name }, show(previous, "←", "prev"), show(next, "→", "next"));
+}

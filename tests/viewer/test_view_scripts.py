@@ -1,0 +1,176 @@
+"""What the page's scripts compute, run by node: filters, ranges, colour scales, differences of texts."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from qed.viewer.assets import STATIC
+
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(NODE is None, reason="node is not on this machine")
+MODULES = {"filters": "views/filters.js", "signals": "views/signals.js", "diff": "diff.js"}
+ROWS: dict[str, Any] = {
+    "groups": [
+        {"group": 0, "subject": "algebra", "level": 2, "n": 2, "n_right": 1, "reward_min": 0, "reward_max": 1},
+        {"group": 1, "subject": "geometry", "level": 10, "n": 2, "n_right": 0, "reward_min": 0, "reward_max": 0},
+    ],
+    "rows": {
+        "group": [0, 0, 1, 1],
+        "answer": [0, 1, 0, 1],
+        "reward": [1.0, 0.0, 0.0, None],
+        "correct": [True, False, False, None],
+        "format_ok": [True, True, False, None],
+        "n_tokens": [10, 20, 64, 9],
+        "stop_reason": ["stop", "stop", "length", "stop"],
+        "source": ["policy", "policy", "policy", "expert"],
+        "version": [3, 4, 4, None],
+    },
+    "parts": {"correct": [1, 0, 0, None]},
+}
+
+
+Script = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def run_script(tmp_path_factory: pytest.TempPathFactory) -> Script:
+    """Returns what a body, the inside of a function of `given`, returns; the modules that only compute are at hand."""
+    place = tmp_path_factory.mktemp("scripts") / "static"
+    shutil.copytree(STATIC, place)
+    (place / "package.json").write_text('{"type": "module"}')
+    imports = "".join(f'import * as {name} from "./{path}";\n' for name, path in MODULES.items())
+
+    def run(body: str, given: object = None) -> Any:
+        script = f"{imports}const given = {json.dumps(given)};\nconsole.log(JSON.stringify((() => {{ {body} }})()));"
+        (place / "script.js").write_text(script)
+        command = [str(NODE), str(place / "script.js")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_filters_keep_what_they_say(run_script: Script) -> None:
+    """Each by its words in the address; several at once narrow."""
+    queries: dict[str, tuple[dict[str, str], list[str]]] = {
+        "none": ({}, ["0/0", "0/1", "1/0", "1/1"]),
+        "verdict": ({"verdict": "wrong"}, ["0/1", "1/0"]),
+        "wrong in format": ({"verdict": "wrong-format"}, ["0/1"]),
+        "reward": ({"reward": "0.5.."}, ["0/0"]),
+        "tokens": ({"tokens": "10..20"}, ["0/0", "0/1"]),
+        "cut": ({"cut": "1"}, ["1/0"]),
+        "no signal": ({"signal": "none"}, ["1/0", "1/1"]),
+        "version": ({"version": "4"}, ["0/1", "1/0"]),
+        "level": ({"level": "10", "source": "expert"}, ["1/1"]),
+        "unknown verdict": ({"verdict": "<b>"}, ["0/0", "0/1", "1/0", "1/1"]),
+    }
+    kept = run_script(
+        "const rows = filters.buildRows(given.table);"
+        "const keep = (query) => filters.filterRows(rows, filters.readFilters(query));"
+        "return given.queries.map((query) => keep(query).map((row) => row.key));",
+        {"table": ROWS, "queries": [query for query, _ in queries.values()]},
+    )
+    assert dict(zip(queries, kept, strict=True)) == {name: wanted for name, (_, wanted) in queries.items()}
+
+
+def test_ranges_survive_the_address(run_script: Script) -> None:
+    """Written and read again; what is no range is none."""
+    texts = ["0.1..1.1", "..5", "-1..2.5", "3..", "-0.5..-0.25", "1e-05..2"]
+    read = run_script("return given.map((text) => filters.writeRange(filters.readRange(text)));", texts)
+    assert read == [*texts[:5], "0.00001..2"]
+    assert run_script("return ['x', '', '1', 'a..b', '1..2..3'].map(filters.readRange);") == [None] * 5
+
+
+def test_rows_sort_with_gaps_last(run_script: Script) -> None:
+    """Either way; equal ones keep their order, words sort like numbers where they hold numbers."""
+    orders = run_script(
+        "const rows = filters.buildRows(given);"
+        "const sort = (read, down) => filters.sortRows(rows, read, down).map((row) => row.key);"
+        "return [sort((row) => row.reward, false), sort((row) => row.reward, true),"
+        " filters.sortRows([{v: 'a10'}, {v: 'a9'}, {v: ''}], (row) => row.v, false).map((row) => row.v)];",
+        ROWS,
+    )
+    assert orders == [["0/1", "1/0", "0/0", "1/1"], ["0/0", "0/1", "1/0", "1/1"], ["a9", "a10", ""]]
+
+
+def test_answers_are_summarised(run_script: Script) -> None:
+    """Without the ones that have no verdict; problems without signal are counted once."""
+    found = run_script("return filters.summarise(filters.buildRows(given));", ROWS)
+    assert (found["n"], found["groups"], found["flat"], found["cut"]) == (4, 2, 1, 0.25)
+    assert found["right"] == pytest.approx(1 / 3)
+
+
+def test_scales_stand_by_quantiles(run_script: Script) -> None:
+    """Signed ones are symmetric around their centre; what lies beyond gets the last colour and a mark."""
+    scales = {
+        "logp": {"low": -4, "high": 0, "signed": False},
+        "ratio": {"low": 0.9, "high": 1.2, "signed": True},
+        "mismatch": {"low": 0, "high": 0, "signed": True},
+    }
+    classes = run_script(
+        "const classes = (name, values) => values.map((value) =>"
+        " signals.listClasses(value, signals.buildScale(name, given[name])));"
+        "return [classes('logp', [0, -4, -90, null]), classes('ratio', [1, 1.2, 0.8, 7]), classes('mismatch', [0])];",
+        scales,
+    )
+    assert classes == [
+        ["heat s0", "heat s8", "heat s8 beyond", ""],
+        ["heat p0", "heat p4", "heat n4", "heat p4 beyond"],
+        ["heat p0"],
+    ]
+
+
+def test_extremes_leave_masked_tokens_out(run_script: Script) -> None:
+    """A ratio of a half is as extreme as one of two; low log-probs come first."""
+    ranks = run_script(
+        "const rank = (name, scale, values, masks) =>"
+        " signals.rankExtremes(values, signals.buildScale(name, scale), masks);"
+        "return [rank('logp', {low: -4, high: 0, signed: false}, [-1, -30, -2, null], {loss: [1, 0, 1, 1]}),"
+        " rank('ratio', {low: 0.9, high: 1.1, signed: true}, [1.9, 0.5, 1, 4], null)];"
+    )
+    assert ranks == [[2, 0], [3, 1, 0, 2]]
+
+
+def test_differences_join_to_both_texts(run_script: Script) -> None:
+    """For random texts, what is in both and in one side is that side; a shortest edit is found."""
+    rng = random.Random(18)
+    words = ["so ", "we", "\n", " add", "12", "é", "   "]
+    pairs = [["".join(rng.choices(words, k=rng.randrange(25))) for _ in range(2)] for _ in range(200)]
+    parts = run_script("return given.map(([a, b]) => diff.diffTexts(a, b));", pairs)
+    for (left, right), found in zip(pairs, parts, strict=True):
+        assert "".join(part["text"] for part in found if part["kind"] != "b") == left
+        assert "".join(part["text"] for part in found if part["kind"] != "a") == right
+        assert all(part["text"] for part in found)
+    assert run_script("return diff.diffTexts('the quick brown fox', 'the slow red fox jumps');") == [
+        {"kind": "same", "text": "the "},
+        {"kind": "a", "text": "quick brown"},
+        {"kind": "b", "text": "slow red"},
+        {"kind": "same", "text": " fox"},
+        {"kind": "b", "text": " jumps"},
+    ]
+
+
+def test_huge_differences_are_bounded(run_script: Script) -> None:
+    """Two texts of 300,000 words without a common line take seconds at most, and none of their words is lost."""
+    seconds, whole, lines = run_script(
+        "let seed = 1; const draw = () => (seed = (seed * 48271) % 2147483647);"
+        "const text = () => Array.from({length: 300000}, () => 'w' + (draw() % 90000)).join(' ');"
+        "const [a, b] = [text(), text()]; const begin = performance.now();"
+        "const parts = diff.diffTexts(a, b); const seconds = (performance.now() - begin) / 1000;"
+        "const line = (n) => `step ${n}: the sum\\n`; const many = Array.from({length: 9000}, (_, n) => line(n));"
+        "const changed = many.map((text, n) => (n === 4000 ? line('changed') : text));"
+        "const differ = (parts) => parts.filter((part) => part.kind !== 'same').map((part) => part.text);"
+        "return [seconds, parts.filter((part) => part.kind !== 'b').map((part) => part.text).join('') === a,"
+        " differ(diff.diffTexts(many.join(''), changed.join('')))];"
+    )
+    assert whole
+    assert seconds < 5
+    assert lines == ["4000", "changed"]
