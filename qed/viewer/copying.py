@@ -94,11 +94,14 @@ class Copy:
         if self.is_full:
             self.notes.append(f"The copy is full at {self.bounds.size >> 20} MiB; what comes after is left out.")
 
+    def list_notes(self) -> list[str]:
+        """Return what the copy leaves out, in sentences; complete once all replies are collected."""
+        return list(dict.fromkeys(self.notes))
+
     def describe(self) -> tuple[str, bytes]:
         """Return the reply of `about`, which says what the copy holds."""
-        notes = list(dict.fromkeys(self.notes))
-        reply = {"version": qed.__version__, "static": True, "runs": len(self.library.runs()), "notes": notes}
-        return canonical_key("about", {}), encode_reply(reply)
+        reply = {"version": qed.__version__, "static": True, "runs": len(self.library.runs())}
+        return canonical_key("about", {}), encode_reply({**reply, "notes": self.list_notes()})
 
     def _take(self, name: str, params: Values, changes: Mapping[str, Any] | None = None) -> Iterator[tuple[str, bytes]]:
         """Yield the key and the reply of an endpoint; nothing where it refuses, or the copy is full."""

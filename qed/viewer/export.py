@@ -8,7 +8,7 @@ import html
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from qed.errors import UsageError
@@ -17,7 +17,8 @@ from qed.viewer.bundle import bundle_modules
 from qed.viewer.copying import FOLDER, PAGE, Copy
 from qed.viewer.library import Library
 
-ENTRY = "app.js"
+ENTRY = "main.js"
+APP = "app.js"  # the bundle in a folder
 MARK = "qed-view.json"  # in a folder that this module has written, which it may replace
 DATA = "data"
 READ_BYTES = 1 << 16  # of a page, to find out what wrote it
@@ -25,8 +26,11 @@ CHUNK = 1 << 19  # bytes of replies in one file of a folder
 POLICY = (
     "default-src 'none'; script-src {script}; style-src {style}; img-src data:; base-uri 'none'; form-action 'none'"
 )
+OWN = "'self'"  # also a file beside a page that is opened from the file system
+GENERATOR = '<meta name="generator" content="qed view --export">'
 LINK = re.compile(r'<link rel="stylesheet" href="/style\.css"\s*/?>')
-SCRIPT = re.compile(r'<script type="module" src="/static/app\.js"></script>')
+SCRIPT = re.compile(r'<script type="module" src="/static/main\.js"></script>')
+END = re.compile(r"</body>")
 # Characters that could end a script element, or that older readers of scripts take for the end of a line.
 ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
@@ -50,7 +54,7 @@ def export_site(library: Library, out: Path, steps: Sequence[int] | None, say: C
         size = _write_page(copy, out) if is_page else _write_folder(copy, out)
     except OSError as error:
         raise UsageError(f"{out} cannot be written: {error.strerror}.") from error
-    for note in dict.fromkeys(copy.notes):
+    for note in copy.list_notes():
         say(note)
     say(f"{out}: {len(copy.keys):,} pages of data, {size / 1e6:.1f} MB. Open {out if is_page else out / 'index.html'}.")
 
@@ -73,13 +77,14 @@ def _require_replaceable(out: Path, is_page: bool) -> None:
 
 def _write_page(copy: Copy, out: Path) -> int:
     """Write one page that holds everything, and return its size."""
-    data = _join_replies(_iterate(copy))
+    replies = [f"{json.dumps(key)}:{content}" for key, content in _iterate(copy)]
+    data = f'{{"replies":{{{",".join(replies)}}},"notes":{json.dumps(copy.list_notes())}}}'
     script, style = bundle_modules(read_modules(), ENTRY), build_style().decode("utf-8")
     if "</style" in style.lower():
         raise UsageError("A style sheet of the viewer holds the end of a style element.")
     policy = POLICY.format(script=hash_source(script), style=hash_source(style))
-    head = f"{_write_policy(policy)}<style>{style}</style>"
-    tail = f'<script type="application/json" id="qed-data">{data}</script><script>{script}</script>'
+    head = f'{_write_policy(policy)}<style data-qed="style">{style}</style>'
+    tail = f'{_write_data(data)}<script data-qed="app">{script}</script>'
     return _write_text(out, build_page(head, tail))
 
 
@@ -88,34 +93,42 @@ def _write_folder(copy: Copy, out: Path) -> int:
 
     The data are scripts, because a page of the file system may load these, and nothing else.
     """
-    out.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(out / DATA, ignore_errors=True)
     _write_text(out / MARK, '{"written": "qed view --export"}\n')
-    files: dict[str, int] = {}
+    files: dict[str, str] = {}
     size = 0
     for number, chunk in enumerate(_split_chunks(_iterate(copy))):
-        files |= {key: number for key, _ in chunk}
+        name = f"{DATA}/{number}.js"
+        files |= dict.fromkeys((key for key, _ in chunk), name)
         # A text that is parsed, and no literal: a key of the data then cannot mean anything to the script.
-        text = json.dumps(_join_replies(chunk))
-        size += _write_text(out / DATA / f"{number}.js", f"qedData({number}, {escape_json(text)});\n")
-    size += _write_text(out / ENTRY, bundle_modules(read_modules(), ENTRY))
+        calls = (f"qedReply({json.dumps(key)}, JSON.parse({json.dumps(content)}));\n" for key, content in chunk)
+        size += _write_text(out / name, escape_json("".join(calls)))
+    size += _write_text(out / APP, bundle_modules(read_modules(), ENTRY))
     size += _write_text(out / "style.css", build_style().decode("utf-8"))
-    policy = POLICY.format(script="'self'", style="'self'")
+    policy = POLICY.format(script=OWN, style=OWN)
     head = f'{_write_policy(policy)}<link rel="stylesheet" href="style.css">'
-    known = escape_json(json.dumps({"files": files}))
-    tail = f'<script type="application/json" id="qed-data">{known}</script><script src="{ENTRY}"></script>'
-    return size + _write_text(out / "index.html", build_page(head, tail))
+    data = _write_data(json.dumps({"replies": {}, "files": files, "notes": copy.list_notes()}))
+    return size + _write_text(
+        out / "index.html", build_page(head, f'{data}<script src="{APP}" data-qed="app"></script>')
+    )
 
 
-def _iterate(copy: Copy) -> Iterator[tuple[str, bytes]]:
-    """Yield all replies; the one that says what the copy holds comes last."""
-    yield from copy.collect()
-    yield copy.describe()
+def _write_data(content: str) -> str:
+    """Return the element of the data, which api.js reads."""
+    return f'<script type="application/json" id="qed-data">{escape_json(content)}</script>'
 
 
-def _split_chunks(replies: Iterator[tuple[str, bytes]]) -> Iterator[list[tuple[str, bytes]]]:
+def _iterate(copy: Copy) -> Iterator[tuple[str, str]]:
+    """Yield all replies as JSON; the one that says what the copy holds comes last."""
+    for key, content in copy.collect():
+        yield key, content.decode("utf-8")
+    key, content = copy.describe()
+    yield key, content.decode("utf-8")
+
+
+def _split_chunks(replies: Iterator[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
     """Split replies into lists of about CHUNK bytes."""
-    chunk: list[tuple[str, bytes]] = []
+    chunk: list[tuple[str, str]] = []
     size = 0
     for key, content in replies:
         chunk.append((key, content))
@@ -125,12 +138,6 @@ def _split_chunks(replies: Iterator[tuple[str, bytes]]) -> Iterator[list[tuple[s
             chunk, size = [], 0
     if chunk:
         yield chunk
-
-
-def _join_replies(replies: Iterable[tuple[str, bytes]]) -> str:
-    """Return the JSON of replies by their keys, safe within a script element."""
-    parts = (f"{json.dumps(key)}:{content.decode('utf-8')}" for key, content in replies)
-    return escape_json("{" + ",".join(parts) + "}")
 
 
 def escape_json(text: str) -> str:
@@ -149,10 +156,10 @@ def build_page(head: str, tail: str) -> str:
 
     Args:
         head: instead of the link to the style.
-        tail: instead of the script.
+        tail: instead of the script, at the end of the page, where the elements are there.
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
-    for pattern, content in ((LINK, head), (SCRIPT, tail)):
+    for pattern, content in ((LINK, head), (SCRIPT, ""), (END, f"{tail}</body>")):
         if len(pattern.findall(page)) != 1:
             raise UsageError(f"The viewer's index.html must have {pattern.pattern} once.")
         page = pattern.sub(lambda _, content=content: content, page)  # type: ignore[misc]
