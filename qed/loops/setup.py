@@ -154,6 +154,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 parallel.run_on_first(lambda: write_settings(settings, run, launch, device, parallel, peak))
                 setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel, servers)
                 setup.peak_flops = peak
+                write_tokenizer(setup.tokenizer, run)
             trackers.start(run)
             setup.trackers = trackers
             with closing(setup.evaluator), closing(setup.materials[0].grader), open_profiler(setup):
@@ -238,7 +239,6 @@ def _build_setup(  # noqa: PLR0913 -- a run has many parts
     materials = build_materials(phases, own, first_problems, policy, run, console)
     fingerprint = _hash_data(materials, loaded, run, launch, parallel)
     run.truncate(first_step)
-    write_tokenizer(policy.tokenizer, run)
     run.event("data", **_describe_data(phases, loaded, materials), fingerprint=fingerprint)
     _report_setup(loaded, policy, settings, run, console)
     return Setup(

@@ -16,7 +16,7 @@ from urllib.parse import urlencode, urlsplit
 from qed.net.listening import format_url, open_socket
 from qed.net.web_server import build_server
 from qed.viewer.app import build_app
-from qed.viewer.guard import Access, list_hosts
+from qed.viewer.guard import EVERYWHERE, Access, list_hosts
 from qed.viewer.library import Library
 
 SECONDS = 30.0
@@ -58,12 +58,15 @@ def ask_view(url: str, name: str, /, **params: Any) -> Reply:
 
 
 @contextmanager
-def serve_runs(places: Sequence[Path], cache: Path, token: str = "", others: Sequence[str] = ()) -> Iterator[str]:
+def serve_runs(
+    places: Sequence[Path], cache: Path, token: str = "", others: Sequence[str] = (), host: str = "127.0.0.1"
+) -> Iterator[str]:
     """The address of a viewer of runs, until the block ends."""
-    with open_socket("127.0.0.1", 0) as listener:
+    with open_socket(host, 0) as listener:
         url, ready = format_url(listener), threading.Event()
         port = listener.getsockname()[1]
-        app = build_app(Library(places, cache), Access(list_hosts("127.0.0.1", port, others), token, port))
+        access = Access(list_hosts(host, port, others), token, port, everywhere=host in EVERYWHERE)
+        app = build_app(Library(places, cache), access)
         server = build_server(app, 100, 5, 1)
         server.on_started = ready.set
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])))

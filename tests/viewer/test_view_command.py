@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,48 @@ def test_the_next_port_is_taken_only_for_the_default_one(capsys: pytest.CaptureF
         said = refuse(capsys, tmp_path / "one", "--port", taken)
         assert f"port {taken}" in said
         assert "in use" in said
+
+
+def test_what_is_printed_and_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    addresses = iter(["http://127.0.0.1:7860", "http://127.0.0.1:7861", "http://127.0.0.1:7861"])
+
+    def answer(library: Library, options: ViewerOptions, on_ready: Callable[[str], None]) -> int:
+        on_ready(next(addresses))
+        return 130
+
+    monkeypatch.setattr("qed.viewer.server.run_viewer", answer)
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    place = str(make_run(tmp_path / "one"))
+    assert view.run([place]) == 130
+    assert capsys.readouterr().out == f"Viewing {place} at http://127.0.0.1:7860 (Ctrl-C ends the viewer)\n"
+    assert not opened
+    assert view.run([place, "--open", "--token", "known"]) == 130
+    out = capsys.readouterr().out
+    assert "port 7860 is in use" in out
+    assert "known" not in out
+    assert view.run([place, "--port", "7861"]) == 130
+    assert "in use" not in capsys.readouterr().out
+    deadline = time.monotonic() + READY
+    while not opened:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert opened == ["http://127.0.0.1:7861/?token=known"]
+
+
+def test_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def export(library: Library, out: Path, steps: Any, say: Callable[[str], None]) -> None:
+        asked.append(([run.key for run in library.runs()], out, steps))
+
+    monkeypatch.setattr("qed.viewer.export.export_site", export)
+    place = str(make_run(tmp_path / "one"))
+    assert view.run([place, "--export", "x.html"]) == 0
+    assert view.run([place, "--export", "x", "--steps", "2-3"]) == 0
+    assert asked == [(["one"], Path("x.html"), None), (["one"], Path("x"), [2, 3])]
 
 
 def test_places_without_runs(

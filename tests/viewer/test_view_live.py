@@ -98,7 +98,9 @@ def test_the_stream_ends_with_the_run(url: str, folder: Path) -> None:
     with listen(url) as events:
         append(folder, write_row(4))
         append(folder, '{"event": "finished", "time": 2e9, "step": 4}\n', "events.jsonl")
-        assert list(events)[-1][1]["card"]["status"] == "done"
+        *_, (_, last, _), (name, _, _) = events
+        assert last["card"]["status"] == "done"
+        assert name == "end"
     reply = ask_view(url, "live", run="one")
     assert reply.status == 409
     assert "not live" in reply.error
@@ -119,7 +121,7 @@ def test_a_run_that_is_deleted_ends_its_stream(url: str, folder: Path) -> None:
     with listen(url) as events:
         folder.rename(folder.parent.parent / "moved")
         kind, content, _ = next(events)
-        assert kind == "gone"
+        assert kind == "end"
         assert "deleted or moved" in content["error"]
     assert fetch(url, "/api/about").status == 200
 

@@ -184,7 +184,19 @@ def test_hosts_of_addresses() -> None:
     assert list_hosts("127.0.0.1", 80) >= {"127.0.0.1", "localhost", "localhost:80", "[::1]:80"}
     assert list_hosts("10.1.2.3", 7860) == {"10.1.2.3:7860"}
     assert list_hosts("fd00::1", 7860) == {"[fd00::1]:7860"}
-    assert "localhost:7860" in list_hosts("0.0.0.0", 7860)
+    assert list_hosts("0.0.0.0", 7860) >= {"localhost:7860", f"{socket.gethostname().lower()}:7860"}
+
+
+def test_all_addresses(place: Path) -> None:
+    """Who listens everywhere is asked by the address that a client has reached, and by no name of another's."""
+    with serve_runs([place], place / "cache", TOKEN, host="0.0.0.0") as url:
+        port = urlsplit(url).port
+        pass_on = {"authorization": f"Bearer {TOKEN}"}
+        away = f"http://127.0.0.2:{port}"
+        assert fetch(away, "/api/about", **pass_on).status == 200
+        assert fetch(away, "/api/about").status == 401
+        assert fetch(away, "/api/about", host=f"127.0.0.3:{port}", **pass_on).status == 403
+        assert fetch(away, "/api/about", host=f"evil.example:{port}", **pass_on).status == 403
 
 
 def test_other_addresses_need_a_token() -> None:

@@ -4,7 +4,8 @@ import { isCut } from "./filters.js";
 
 const SOURCES = {
   policy: "sampled by the policy",
-  expert: "a demonstration of the data, trained on beside the policy's answers",
+  expert: "written by an expert, trained on beside the policy's answers",
+  demonstration: "a demonstration of the data",
   replay: "an answer of an earlier step that is used again",
   greedy: "decoded greedily",
 };
@@ -12,6 +13,11 @@ const SOURCES = {
 /** What is known of a source of answers, for hints. */
 export function describeSource(source) {
   return SOURCES[source] ?? "";
+}
+
+/** Whether an answer was written by someone else than the policy: an expert, or the data. */
+export function isWritten(answer) {
+  return answer.source === "expert" || answer.source === "demonstration";
 }
 
 /** Show a verdict as a sign and a word: right, wrong or not graded. */
