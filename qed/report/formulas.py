@@ -46,7 +46,7 @@ Tree = tuple[str, dict[str, str], list[Any]]
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula in a text: its MathML as a tree, its source with the delimiters, and whether it is set on its own line."""
+    """A formula in a text: its MathML as a tree, its source with the delimiters, and whether it stands alone."""
 
     tree: Tree
     source: str
