@@ -18,7 +18,7 @@ export function renderTokens(data, context) {
   const first = names.includes(context.query.signal) ? context.query.signal : names[0] ?? "none";
   const state = { signal: first, rank: [], at: -1 };
   const places = {
-    legend: h("div", { class: "legend-place" }), plot: h("div", { class: "plot-place" }), readout: h("div", { class: "readout" }),
+    legend: h("div", { class: "legend-place" }), plot: h("div", { class: "plot-place" }), readout: h("div", { class: "token-readout" }),
     picker: h("div", { class: "picker-place" }),
   };
   const follow = { timer: null, plot: null };
