@@ -25,6 +25,8 @@ from making_runs import build_parser
 from viewer_parts.asking import Server, open_browser, serve
 from viewer_parts.making import write_large_run, write_long_run, write_runs
 
+from qed.runs.step_index import build_index, name_index, write_index
+
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 Figures = dict[str, Any]
 
@@ -44,7 +46,8 @@ def main() -> None:
         with _browser(asked) as paint:
             figures["runs"] = measure_runs(place / "runs", place / "cache", asked.rounds, paint)
             figures["steps"] = measure_steps(long, place / "cache", asked.rounds, asked.steps, paint)
-            figures["answers"] = measure_answers(large, place / "cache", asked.rounds, paint)
+            figures["older"] = measure_older(large, place / "cache", asked.rounds)
+            figures["answers"] = measure_answers(large, place / "another", asked.rounds, paint)
     show(figures)
     print(json.dumps(figures))
 
@@ -75,8 +78,18 @@ def measure_steps(run: Path, cache: Path, rounds: int, steps: int, paint: Any) -
         return found | {"memory": server.memory(), "page": _paint(paint, server, f"#/run/{key}", "main svg")}
 
 
+def measure_older(run: Path, cache: Path, rounds: int) -> Figures:
+    """The same step as an earlier version left it, without an index: the first look builds one."""
+    with serve([run], cache) as server:
+        where = {"run": server.ask("runs")[2]["runs"][0]["key"], "step": 1}
+        first, _, _ = server.ask("step", **where)
+        return {"first_s": first, "again_s": _repeat(rounds, lambda: server.ask("step", **where)), **server.memory()}
+
+
 def measure_answers(run: Path, cache: Path, rounds: int, paint: Any) -> Figures:
-    """A step of many long answers: the table at first and later, a group, an answer, a search."""
+    """A step of many long answers with its index: the table at first and later, a group, an answer, a search."""
+    data = run / "rollouts" / "step_000001.jsonl.zst"
+    write_index(name_index(data), build_index(data))
     with serve([run], cache) as server:
         before = server.memory()["rss"]
         where = {"run": server.ask("runs")[2]["runs"][0]["key"], "step": 1}
@@ -105,6 +118,8 @@ def show(figures: Figures) -> None:
     for name in ("metrics_s", "first_step_s", "step_s", "problem_list_s"):
         _line(f"  {name.removesuffix('_s').replace('_', ' ')}", steps[name])
     _page(steps["page"])
+    _line("the large step without an index: table, first time", figures["older"]["first_s"])
+    _line(f"  table, later (memory at most {figures['older']['peak']:.0f} MiB)", figures["older"]["again_s"])
     _line(f"{answers['n']:,} answers in {answers['groups']} groups: table, first time", answers["first_s"])
     _line(f"  table, later ({answers['bytes'] / 1e3:,.0f} kB)", answers["again_s"])
     for name in ("group_s", "answer_s", "search_s"):

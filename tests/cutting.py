@@ -85,7 +85,7 @@ def assert_same(one: Path, other: Path) -> None:
     """Everything that a run leaves behind is the same, but for times and what tells of its interruptions."""
     assert _metrics(one) == _metrics(other)
     assert _events(one) == _events(other)
-    for pattern in ("rollouts/*.jsonl.zst", "eval/*/*.jsonl"):
+    for pattern in ("rollouts/*.zst", "eval/*/*.jsonl"):
         found = [sorted(path.relative_to(run) for path in run.glob(pattern)) for run in (one, other)]
         assert found[0] == found[1]
         for path in found[0]:

@@ -211,6 +211,10 @@ class RunSettings:
     """Write checkpoints in the background while training goes on, from a copy of the state in host memory."""
     save_rollouts: bool = True
     """Save every rollout, compressed."""
+    save_token_stats: int = 4
+    """Answers per online step to save the learner's log-probs and entropy of each token of; 0 saves none."""
+    save_top_logps: int = 0
+    """With run.save_token_stats, the likeliest tokens to save at each position of those answers, at most 20."""
     on_no_signal: Literal["stop", "warn"] = "stop"
     """If no step had a gradient, fail at the end with exit code 5, or only warn, for example in a control run."""
     on_non_finite: str = "stop"
@@ -238,6 +242,8 @@ class RunSettings:
         """Refuse invalid values."""
         require(self.threads >= 0, "run.threads must not be negative.")
         require(self.save_every >= 0, "run.save_every must not be negative.")
+        require(self.save_token_stats >= 0, "run.save_token_stats must not be negative.")
+        require(0 <= self.save_top_logps <= 20, "run.save_top_logps must lie between 0 and 20.")
         require(self.keep_last >= 0, "run.keep_last must not be negative.")
         require(self.keep_best >= 1, "run.keep_best must be at least 1: the best checkpoint is always kept.")
         require(self.log_every >= 0, "run.log_every must not be negative.")

@@ -13,6 +13,8 @@ from qed.errors import UsageError
 
 MANY = 0.5  # of the answers: a smaller share of truncated or badly formatted answers is normal at the start
 BYTES_PER_ROLLOUT_TOKEN = 8  # an id, a log-prob and the text of a token, compressed; see loops/dry_run.py
+BYTES_PER_STATS_TOKEN = 13  # four statistics of a token, compressed
+BYTES_PER_TOP_LOGP = 6  # the id of a likely token and its log-prob, compressed
 
 
 @dataclass(frozen=True)
@@ -212,6 +214,18 @@ def check_disk(checkpoint: int, saves: int, rollouts: int, free: int) -> list[Fi
             "run.save_rollouts=false saves none."
         )
     return [Finding("disk at most, about", f"{_format_size(needed + rollouts)} of {_format_size(free)} free", advice)]
+
+
+def count_token_bytes(answers: int, with_stats: int, top: int) -> int:
+    """Return the bytes that a step's answers take on the disk for each token of the longest.
+
+    Args:
+        answers: of a step.
+        with_stats: those whose tokens have statistics, at most.
+        top: the likeliest tokens that these save at each position.
+    """
+    of_stats = min(with_stats, answers) * (BYTES_PER_STATS_TOKEN + top * BYTES_PER_TOP_LOGP)
+    return answers * BYTES_PER_ROLLOUT_TOKEN + of_stats
 
 
 def refuse(findings: Sequence[Finding]) -> None:

@@ -6,12 +6,10 @@ import math
 from collections.abc import Sequence
 from statistics import fmean
 
-import torch
-
 from qed.rollout.ahead import measure_staleness
 from qed.rollout.stages import flatten
 from qed.sampling.base import Sampler, has_exact_logps, is_remote
-from qed.training.batch import collate, split_rows
+from qed.training.batch import split_rows
 from qed.training.learner import Learner
 from qed.types import Groups, Rollout
 
@@ -79,6 +77,5 @@ def _score(learner: Learner, rollouts: Sequence[Rollout]) -> list[Sequence[float
     """Compute the learner's log-probs of the outputs, which change nothing in the step."""
     if not rollouts:
         return []
-    dtype = torch.float64 if learner.parameters[0].dtype == torch.float64 else torch.float32
-    logps, _ = learner.forward_logps(learner.model, collate(rollouts, dtype=dtype).to(learner.device))
+    logps, _ = learner.forward_logps(learner.model, learner.collate(rollouts))
     return list(split_rows(logps, rollouts))

@@ -17,6 +17,7 @@ from qed.loops.mismatch import measure_sampler
 from qed.loops.phase import Phase
 from qed.loops.preflight import run_preflight
 from qed.loops.setup import Setup
+from qed.loops.token_stats import TokenStats
 from qed.rewards.base import may_judge
 from qed.rollout.collector import CollectedStep, RolloutCollector
 from qed.rollout.stages import assign_advantages, flatten, split_minibatches
@@ -38,6 +39,7 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
     learner, sampler, timer = phase.learner, setup.sampler, setup.timer
     collector = _build_collector(phase, problems)
     run_preflight(phase, problems)
+    token_stats = TokenStats(phase)
     shortage_reported = fallback_recorded = False
     phase.begin()
     with open_source(phase, collector) as source:
@@ -53,6 +55,7 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
             with timer("score"):  # advantages, minibatches, log-probs of the old policy and of the reference model
                 minibatches = score_step(phase, sampler, collected, step)
                 measured = measure_sampler(learner, sampler, collected.groups, step)
+                token_stats.score_before(collected.sampled, minibatches)
             algorithm.remember(collected.groups, collector.pool, version=step - 1)
             counts = {**collected.counts, **measured, **collected.times, **collector.pool.sizes()}
             with timer("update"):  # one optimizer step for each minibatch
@@ -60,6 +63,7 @@ def train_online(setup: Setup, settings: Settings, name: str, offset: int = 0) -
                     phase.defer_signals()  # until the weights are those of a complete step again
                     learner.restore_initial_weights()
                 stats = [phase.update(minibatch, step) for minibatch in minibatches]
+                token_stats.score_after(step)
             with timer("sync"):
                 source.load(step)
             learner.adapt(phase.record(step, stats, collected.sampled, counts))

@@ -215,8 +215,9 @@ def _check_disk(phase: Phase) -> list[Finding]:
     saves = -(-steps // run.save_every) if run.save_every else 1
     if run.keep_last:
         saves = min(saves, run.keep_last + run.keep_best)
-    tokens = steps * sampling.problems_per_step * sampling.group_size * sampling.max_tokens
-    rollouts = rules.BYTES_PER_ROLLOUT_TOKEN * tokens if run.save_rollouts and phase.settings.algorithm.online else 0
+    answers, limit = sampling.problems_per_step * sampling.group_size, sampling.max_tokens
+    records = steps * limit * rules.count_token_bytes(answers, run.save_token_stats, run.save_top_logps)
+    rollouts = records if run.save_rollouts and phase.settings.algorithm.online else 0
     free = shutil.disk_usage(phase.setup.run.folder).free
     return rules.check_disk(
         checkpoint_bytes(phase.setup.model, copies=int(phase.ema_reference.every > 0)), saves, rollouts, free

@@ -1,10 +1,11 @@
-"""Writes the files that say how a run was started: its settings with their origins, command and environment."""
+"""Writes what says how a run was started: its settings with their origins, command, environment and tokenizer."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -12,6 +13,7 @@ from qed.config.phases import PipelineSettings, Settings
 from qed.config.values import dump_settings
 from qed.guards.redaction import redact
 from qed.models import threads
+from qed.models.token_text import NAME, encode_tokenizer
 from qed.runs.environment import describe_environment
 from qed.runs.run import Launch, Run
 from qed.training.parallel import Parallel
@@ -46,3 +48,10 @@ def write_settings(
     }
     for name, text in files.items():
         run.write(name, redact(text).encode())
+
+
+def write_tokenizer(tokenizer: Any, run: Run) -> None:
+    """Write a fast tokenizer into a run's folder, for the text of single tokens; an equal file stays as it is."""
+    content, path = encode_tokenizer(tokenizer), run.folder / NAME
+    if content is not None and not (path.is_file() and path.read_bytes() == content):
+        run.write(NAME, content)

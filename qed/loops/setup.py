@@ -28,7 +28,7 @@ from qed.loops.engine_defaults import settle_engine_defaults
 from qed.loops.material import Material, build_materials, fit_run_problems, has_own_data, load_run_problems
 from qed.loops.profile import StepProfiler, open_profiler, require_profiled_steps
 from qed.loops.ranks import open_records, require_same_data, watch_other_ranks
-from qed.loops.records import write_settings
+from qed.loops.records import write_settings, write_tokenizer
 from qed.loops.resume import find_checkpoint, hash_problems, list_boundaries, list_phases, require_same_problems
 from qed.loops.servers import RunServers
 from qed.loops.supported import require_supported
@@ -154,6 +154,7 @@ def open_run(settings: Settings | PipelineSettings, launch: Launch, name: str) -
                 parallel.run_on_first(lambda: write_settings(settings, run, launch, device, parallel, peak))
                 setup = _build_setup(settings, run, console, stop, launch, device, resumed, parallel, servers)
                 setup.peak_flops = peak
+                write_tokenizer(setup.tokenizer, run)
             trackers.start(run)
             setup.trackers = trackers
             with closing(setup.evaluator), closing(setup.materials[0].grader), open_profiler(setup):

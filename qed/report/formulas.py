@@ -6,7 +6,10 @@ The converter's output is not trusted: it is rebuilt from an allowlist of presen
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 from xml.etree import ElementTree
 
 from latex2mathml.converter import convert
@@ -37,32 +40,51 @@ MAX_LENGTHS = {"em": 3.0, "ex": 6.0, "px": 50.0, "pt": 36.0}
 MIN_LENGTH = -0.2  # in any unit: a larger negative space would move text over other text and disguise it
 DEFINES = ("\\def", "\\newcommand", "\\renewcommand")  # nested definitions can double the text with every line
 WORD = re.compile(r"[a-z0-9 -]{1,40}")
+# An element: its name, its attributes, and its children, which are texts or elements; JSON can hold it.
+Tree = tuple[str, dict[str, str], list[Any]]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A formula in a text: its MathML as a tree, its source with the delimiters, and whether it stands alone."""
+
+    tree: Tree
+    source: str
+    block: bool
 
 
 def render_formulas(content: str) -> Html:
     """Render a text with its formulas drawn."""
-    return join_html(*_split_pieces(content))
+    return join_html(*(piece if isinstance(piece, str) else _render(piece) for piece in split_formulas(content)))
 
 
 def convert_formula(content: str) -> Html:
     """Render an answer that may be one formula without delimiters, as gold answers often are."""
+    return join_html(*(piece if isinstance(piece, str) else _render(piece) for piece in split_answer(content)))
+
+
+def split_answer(content: str) -> list[str | Formula]:
+    """Split an answer into texts and formulas; the whole may be one formula without delimiters."""
     bare = "\\" in content and "$" not in content and len(content) <= MAX_BOX_CHARS
-    markup = _draw_formula(content, block=False) if bare else None
-    return render_formulas(content) if markup is None else markup
+    tree = _build_tree(content, block=False) if bare else None
+    return split_formulas(content) if tree is None else [Formula(tree, content, block=False)]
 
 
-def _split_pieces(content: str) -> Iterator[str | Html]:
+def split_formulas(content: str) -> list[str | Formula]:
+    """Split a text into plain texts and formulas, in their order; what does not parse stays text."""
+    pieces: list[str | Formula] = []
     position, count = 0, 0
     for begin, end, formula, block in _find_formulas(content):
-        if begin < position or count >= MAX_FORMULAS:
+        if begin < position:
             continue
-        markup = _draw_formula(formula, block)
-        if markup is not None:
-            yield content[position:begin]
-            yield markup
+        if count >= MAX_FORMULAS:
+            break
+        tree = _build_tree(formula, block)
+        if tree is not None:
+            pieces += [content[position:begin], Formula(tree, content[begin:end], block)]
             # A block formula ends its own line, so the line break after it is dropped.
             position, count = end + (block and content[end : end + 1] == "\n"), count + 1
-    yield content[position:]
+    return [piece for piece in [*pieces, content[position:]] if piece]
 
 
 def _find_formulas(content: str) -> Iterator[tuple[int, int, str, bool]]:
@@ -76,35 +98,49 @@ def _find_formulas(content: str) -> Iterator[tuple[int, int, str, bool]]:
 
 def _find_boxes(content: str, delimited: list[tuple[int, int, str, bool]]) -> Iterator[tuple[int, int, str, bool]]:
     """Find boxes outside the delimited formulas."""
+    starts = [first for first, _, _, _ in delimited]
     begin = content.find(BOX)
     while begin >= 0:
         depth, end = 1, begin + len(BOX)
         while end < min(len(content), begin + MAX_BOX_CHARS) and depth:
             depth += {"{": 1, "}": -1}.get(content[end], 0)
             end += 1
-        if not depth and not any(first <= begin < last for first, last, _, _ in delimited):
+        before = bisect_right(starts, begin) - 1
+        if not depth and not (before >= 0 and begin < delimited[before][1]):
             yield begin, end, content[begin:end], False
         begin = content.find(BOX, end)
 
 
-def _draw_formula(formula: str, block: bool) -> Html | None:
+def _build_tree(formula: str, block: bool) -> Tree | None:
     if not formula.count("}") == formula.count("{") <= MAX_BRACES or any(word in formula for word in DEFINES):
         return None
     try:
         tree = ElementTree.fromstring(convert(formula, display="block" if block else "inline"))
-        return build_element("span", _rebuild_element(tree, formula), class_="formula block" if block else "formula")
+        name, attributes, children = _rebuild_element(tree)
     except Exception:  # noqa: BLE001 -- the converter raises many kinds of errors on model output
         return None
+    return name, {"alttext": formula, **attributes}, children
 
 
-def _rebuild_element(node: ElementTree.Element, source: str | None = None) -> Html:
+def _rebuild_element(node: ElementTree.Element) -> Tree:
     name = node.tag.removeprefix(NAMESPACE)
     # Text with a backslash is a command that the converter does not know, so its output is not the formula.
     if name not in ALLOWED_ELEMENTS or (node.tail or "").strip() or "\\" in (node.text or ""):
         raise ValueError(name)
     attributes = {key: value for key, value in node.attrib.items() if key in ALLOWED_ATTRIBUTES and _is_harmless(value)}
-    children = (_rebuild_element(child) for child in node)
-    return build_element(name, node.text, *children, alttext=source, **attributes)
+    texts: list[Any] = [node.text] if node.text else []
+    return name, attributes, [*texts, *map(_rebuild_element, node)]
+
+
+def _render(formula: Formula) -> Html:
+    kind = "formula block" if formula.block else "formula"
+    return build_element("span", _render_tree(formula.tree), class_=kind)
+
+
+def _render_tree(tree: Tree) -> Html:
+    name, attributes, children = tree
+    inner = (child if isinstance(child, str) else _render_tree(child) for child in children)
+    return build_element(name, *inner, **attributes)
 
 
 def _is_harmless(value: str) -> bool:

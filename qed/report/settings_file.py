@@ -6,6 +6,7 @@ memory of whoever walks it. So the tree is built here from the parser's events.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ MOST_BYTES = 1_000_000
 MOST_SLOW_BYTES = 50_000  # that yaml's slow loader takes half a second for
 DEEPEST = 40  # levels
 MOST_VALUES = 50_000  # of the whole tree, with what aliases repeat
+LONGEST_PLAIN = 100  # characters; a longer scalar is a text
+RESOLVER: Any = yaml.resolver.Resolver()
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -22,8 +25,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """Return the settings of a file as nested dicts; empty if there is no file, or it has no settings.
 
     Raises:
-        ValueError: the file is too large or too deep.
-        yaml.YAMLError: it is no YAML, or has other values than texts, numbers and lists.
+        ValueError: the file is too large or too deep, is no YAML, or has other values than texts, numbers and lists.
         OSError: it cannot be read.
     """
     if not path.exists():
@@ -35,11 +37,26 @@ def read_settings(path: Path) -> dict[str, Any]:
     text = content.decode("utf-8")
     try:
         tree = _Builder(LOADER(text)).build()
-    except yaml.YAMLError:
+    except yaml.YAMLError as error:
         if len(content) > MOST_SLOW_BYTES:
-            raise
-        tree = _Builder(yaml.SafeLoader(text)).build()  # takes half a surrogate pair, which the fast one refuses
+            raise ValueError(str(error)) from error
+        tree = _build_slowly(text)
     return tree if isinstance(tree, dict) else {}
+
+
+def _build_slowly(text: str) -> Any:
+    """Build a tree with yaml's own loader, which takes half a surrogate pair; the fast one refuses it."""
+    try:
+        return _Builder(yaml.SafeLoader(text)).build()
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+@lru_cache(4_096)
+def _resolve_plain(text: str) -> Any:
+    """Return the value of a scalar without quotes: a number, a truth value, nothing or a text."""
+    tag = RESOLVER.resolve(yaml.ScalarNode, text, (True, False))
+    return yaml.constructor.SafeConstructor().construct_object(yaml.ScalarNode(tag, text))
 
 
 class _Builder:
@@ -84,10 +101,8 @@ class _Builder:
         return value
 
     def _build_scalar(self, event: Any) -> Any:
-        tag = event.tag or self.loader.resolve(yaml.ScalarNode, event.value, event.implicit)
-        if len(event.value) > 1_000 or tag == "tag:yaml.org,2002:str":
-            return event.value
-        return self.loader.construct_object(yaml.ScalarNode(tag, event.value))
+        is_plain = event.implicit[0] and event.tag is None and len(event.value) <= LONGEST_PLAIN
+        return _resolve_plain(event.value) if is_plain else event.value
 
     def _build_mapping(self, depth: int) -> dict[Any, Any]:
         tree = {}

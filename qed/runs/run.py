@@ -1,6 +1,6 @@
 """Writes and reads a run's folder, the only interface between training, evaluation, report and viewer.
 
-    settings.yaml  settings.origin.json  env.json  command.txt  README.md
+    settings.yaml  settings.origin.json  env.json  command.txt  tokenizer.json  README.md
     metrics.jsonl  events.jsonl  logs/attempt_N/main.log
     rollouts/step_000010.{jsonl,index,stats}.zst  eval/step_000010/TASK.jsonl + summary.json
     checkpoints/step_000010/{hf/, state.*, answers.jsonl, MANIFEST.json}  checkpoints/LATEST  final
@@ -19,6 +19,7 @@ import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -179,7 +180,7 @@ def write_parts(path: Path, parts: Iterable[bytes]) -> None:
     temporary = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for number, part in enumerate(parts):
+        for number, part in enumerate(chain([b""], parts)):  # without any part the file is empty
             write_bytes(temporary, part, append=number > 0)
         temporary.replace(path)
     except OSError as error:

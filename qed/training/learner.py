@@ -10,10 +10,11 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +110,7 @@ class Learner:
             self.reference.requires_grad_(False)
         with self._autocast():
             for each in (model, *([self.reference] if isinstance(self.reference, nn.Module) else [])):
-                parallel.shard_model(each, compute_scores)
+                parallel.shard_model(each)
         # Sharding replaces parameters.
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.optimizer = make_optimizer(model, settings)
@@ -138,7 +139,7 @@ class Learner:
         reference = reference or self.reference
         if old:
             split = self.algorithm.has_ratio and len(rollouts) > 0
-            live = self.algorithm.has_gradient(self._collate(rollouts)).tolist() if split else []
+            live = self.algorithm.has_gradient(self.collate(rollouts)).tolist() if split else []
             # The same micro-batches as in the update, so that bfloat16 rounds alike.
             for part in split_by_gradient(rollouts, live):
                 for rollout, logps in zip(part, self._score_outputs(self.model, part), strict=True):
@@ -159,7 +160,7 @@ class Learner:
 
     def compute_mean_scores(self, rollouts: Sequence[Rollout]) -> list[tuple[float, float]]:
         """Compute the mean entropy and the mean log-prob of each rollout, over its trained tokens, under the model."""
-        batch = self._collate(rollouts)
+        batch = self.collate(rollouts)
         logps, entropy = self.forward_logps(self.model, batch)
         counts = batch.mask.sum(1).clamp(min=1)
         means = [(column * batch.mask).sum(1) / counts for column in (entropy, logps)]
@@ -203,7 +204,7 @@ class Learner:
         stats: dict[str, float] = {"train/loss": 0.0, "train/rows": len(rollouts), **dict.fromkeys(COUNTS[1:], 0)}
         if not rollouts:
             return stats
-        batch = self._collate(rollouts)
+        batch = self.collate(rollouts)
         stats |= self.algorithm.compute_metrics(batch)
         batch = self._prepare_batch(batch)
         live = self.algorithm.has_gradient(batch).nonzero().flatten()
@@ -287,7 +288,7 @@ class Learner:
         move_back(self.hosted)
         self.hosted = []
 
-    def _collate(self, rollouts: Sequence[Rollout]) -> Batch:
+    def collate(self, rollouts: Sequence[Rollout]) -> Batch:
         """Collate rollouts on the model's device."""
         dtype = torch.float64 if self.parameters[0].dtype == torch.float64 else torch.float32
         return collate(rollouts, dtype=dtype).to(self.device)
@@ -318,30 +319,32 @@ class Learner:
         if isinstance(model, AdapterDisabled):
             with disable_adapters(model.model):
                 return self._score_outputs(model.model, rollouts)
-        batch = self._collate(rollouts)
+        batch = self.collate(rollouts)
         with lend_device(model, self.device):
             logps, _ = self.forward_logps(model, batch)
         return split_rows(logps, rollouts)
 
+    def forward_logps(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Compute log-probs and entropies of all rows under a model, [2, B, T], without a gradient."""
+        return self.forward_columns(model, batch, compute_scores, 2)
+
     @torch.no_grad()
-    def forward_logps(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Compute log-probs and entropies of all rows under a model, [B, T] each, without a gradient."""
+    def forward_columns(self, model: nn.Module, batch: Batch, scores: Callable[..., Any], count: int) -> Tensor:
+        """Compute the first columns of `scores(model, part, temperature, layout=…)` for all rows, [count, B, T]."""
         check_signals("score")  # here, because a rank may have no micro-batch
         self.flops.add(model, batch)
-        scores = self.budget.repeat(lambda: self._forward_parts(model, batch))
-        logps, entropy = self.parallel.sum_in_place(scores)  # 0 where another rank has computed a row
-        return logps, entropy
+        return self.parallel.sum_in_place(self.budget.repeat(lambda: self._forward_parts(model, batch, scores, count)))
 
-    def _forward_parts(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Compute the log-probs and entropies of this rank's micro-batches, [2, B, T]; 0 elsewhere."""
-        scores = torch.zeros(2, *batch.mask.shape, dtype=batch.mask.dtype, device=batch.mask.device)
+    def _forward_parts(self, model: nn.Module, batch: Batch, scores: Callable[..., Any], count: int) -> Tensor:
+        """Compute the columns of this rank's micro-batches, [count, B, T]; 0 elsewhere."""
+        columns = torch.zeros(count, *batch.mask.shape, dtype=batch.mask.dtype, device=batch.mask.device)
         for rows in self.budget.watch(self._cut(batch), batch, self.algorithm.together):
             check_signals("update")
             part = select_rows(batch, rows, self.algorithm.together)
             with self._autocast():
                 layout = pack_batch(part) if self.packing else None
-                computed = call_scores(model, compute_scores, part, self.temperature, layout=layout)
-            for column, values in zip(scores, computed[:2], strict=True):
+                computed = call_scores(model, scores, part, self.temperature, layout=layout)
+            for column, values in zip(columns, computed[:count], strict=True):
                 column[rows, : values.shape[1]] = values.to(column.dtype)[: len(rows)]
         self.parallel.free_weights(model)
-        return scores
+        return columns

@@ -40,17 +40,9 @@ def compute_scores(
     With a `layout` of the batch the rows are packed, which does not change the results. `into_grad` is for callers of
     `loss.backward()`, see `compute_linear_scores`.
     """
-    body, head = split_head(model)
+    _, head = split_head(model)
     chosen = batch.mask.bool()
-    if layout is not None:
-        hidden = compute_packed_states(body, layout).index_select(0, layout.place[chosen])
-    else:
-        attention = None if bool(batch.attention.all()) else batch.attention
-        hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state[chosen]
-    device = batch.inputs.device.type
-    if torch.is_autocast_enabled(device):
-        # Autocast does not apply to a custom backward pass, so the precision of both passes is set here.
-        hidden = hidden.to(torch.get_autocast_dtype(device))
+    hidden = compute_states(model, batch, layout)
     logps, entropy, log_squares = compute_linear_scores(
         hidden,
         head.weight,
@@ -69,3 +61,17 @@ def compute_scores(
         blank.masked_scatter(chosen, entropy),
         blank.masked_scatter(chosen, log_squares) if squares else None,
     )
+
+
+def compute_states(model: nn.Module, batch: Batch, layout: Layout | None = None) -> Tensor:
+    """Compute the last hidden states at the trained labels of a batch, [N, H], in the precision of the computation."""
+    body, _ = split_head(model)
+    chosen = batch.mask.bool()
+    if layout is not None:
+        hidden = compute_packed_states(body, layout).index_select(0, layout.place[chosen])
+    else:
+        attention = None if bool(batch.attention.all()) else batch.attention
+        hidden = body(input_ids=batch.inputs, attention_mask=attention, use_cache=False).last_hidden_state[chosen]
+    device = batch.inputs.device.type
+    # Autocast does not apply to a custom backward pass, so the precision of both passes is set here.
+    return hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden

@@ -144,8 +144,8 @@ class Parallel:
                 dist.all_reduce(tensor)
         return tensor
 
-    def shard_model(self, model: nn.Module, scores: Callable[..., Any]) -> nn.Module:
-        """Shard a model over the ranks in place, if they shard models; `scores(model, …)` becomes a forward method."""
+    def shard_model(self, model: nn.Module) -> nn.Module:
+        """Shard a model over the ranks in place, if they shard models; `call_scores` then computes with it."""
         if not self.shards or isinstance(model, FSDPModule):
             return model
         body, _ = split_head(model)
@@ -156,7 +156,7 @@ class Parallel:
         policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if _has_half_weights(model) else None)
         for layer in _list_layers(body):
             fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=reshards)
-        setattr(model, SCORES, scores.__get__(model))
+        setattr(model, SCORES, _compute_scores.__get__(model))
         fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
         register_fsdp_forward_method(model, SCORES)
         for module in _list_sharded(model):
@@ -314,10 +314,14 @@ def read_full(tensor: Tensor) -> Tensor:
 
 
 def call_scores(model: nn.Module, scores: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    """Call `scores(model, …)`, by its forward method if the model is sharded."""
-    if isinstance(model, FSDPModule):
-        result: T = getattr(model, SCORES)(*arguments, **options)
-        return result
+    """Call `scores(model, …)`, within a forward method if the model is sharded."""
+    call = getattr(model, SCORES) if isinstance(model, FSDPModule) else partial(_compute_scores, model)
+    result: T = call(scores, *arguments, **options)
+    return result
+
+
+def _compute_scores(model: nn.Module, scores: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Call `scores(model, …)`: the forward method of a sharded model, within which its weights are gathered."""
     return scores(model, *arguments, **options)
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from qed.report.style import STYLE
+from qed.report.style import DARK, LIGHT, STYLE
 from qed.viewer.params import Refused
 
 STATIC = Path(__file__).parent / "static"
+# A theme that the reader has chosen goes before that of the system, except on paper.
+THEMES = f"""
+:root[data-theme="light"] {{ color-scheme: light; {LIGHT} }}
+:root[data-theme="dark"] {{ color-scheme: dark; {DARK} }}
+@media print {{ :root[data-theme] {{ color-scheme: light; {LIGHT} }} }}
+"""
 KINDS = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -28,7 +34,7 @@ def read_asset(name: str) -> tuple[bytes, str]:
     Raises:
         Refused: there is no such file.
     """
-    if any(not 32 < ord(sign) < 127 or sign == "\\" for sign in name) or ".." in name.split("/"):
+    if any(not 32 < ord(sign) < 127 or sign == "\\" for sign in name) or {"", ".", ".."} & set(name.split("/")):
         raise Refused(404, "There is no such file.")
     path = (STATIC / name).resolve()
     if not path.is_relative_to(STATIC.resolve()) or path.suffix not in KINDS or not path.is_file():
@@ -37,6 +43,6 @@ def read_asset(name: str) -> tuple[bytes, str]:
 
 
 def build_style() -> bytes:
-    """Return the style of the report and, after it, that of the viewer."""
+    """Return the style of the report and, after it, the chosen theme and the style of the viewer."""
     own = [path.read_text(encoding="utf-8") for path in sorted((STATIC / "styles").glob("*.css"))]
-    return "\n".join([STYLE, *own]).encode()
+    return "\n".join([STYLE, THEMES, *own]).encode()

@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from qed.report.numbers import read_number
 from qed.report.record import VALIDATION, read_planned_steps
 from qed.report.settings_file import read_settings
@@ -20,7 +18,7 @@ from qed.runs.metric_names import rename_old_metrics
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.line_file import Row, parse_line, read_first_rows, read_last_rows, sample_rows
 from qed.viewer.params import Params, Refused
-from qed.viewer.states import State, judge_state, read_heartbeat
+from qed.viewer.states import ENDINGS, State, judge_state, read_heartbeat
 
 SPARKS = ("reward/mean", "train/loss", "policy/entropy", "length/mean")
 FIGURES = (
@@ -104,7 +102,7 @@ class _Reader:
         """Return the card."""
         settings = self._remember("settings.yaml", _summarize_settings, _Settings())
         metrics = self._remember("metrics.jsonl", _summarize_metrics, _Metrics())
-        first, events = self._remember("events.jsonl", _read_events, ([], []))
+        first, events = self._remember("events.jsonl", _read_events, (None, []))
         evaluations = self._list_evaluations()
         first_accuracy = self._read_accuracy(evaluations[:TRIED], settings.tasks)
         accuracy = self._read_accuracy(evaluations[: -TRIED - 1 : -1], settings.tasks)
@@ -122,8 +120,8 @@ class _Reader:
             "seed": settings.seed,
             "phases": list(metrics.phases or settings.phases),
             "step": step,
-            "planned": max(read_planned_steps(dict(settings.tree), [*first, *events]).values(), default=None),
-            "started": self._find_start(first),
+            "planned": max(read_planned_steps(dict(settings.tree), events).values(), default=None),
+            "started": first or self._find_age(),
             "updated": changed or None,
             "tokens_per_s": metrics.figures.get("perf/tokens_per_s"),
             "accuracy": accuracy,
@@ -152,10 +150,9 @@ class _Reader:
                 times.append(self.files[name].stat().st_mtime if name in self.files else 0.0)
         return max(times)
 
-    def _find_start(self, first: Sequence[Row]) -> float | None:
-        said = read_number(first[0].get("time")) if first else None
+    def _find_age(self) -> float | None:
         path = self.files.get("settings.yaml")
-        return path.stat().st_mtime if said is None and path is not None else said
+        return None if path is None else path.stat().st_mtime
 
     def _list_evaluations(self) -> list[int]:
         """Return the steps of the evaluations with figures, without reading them."""
@@ -186,7 +183,7 @@ def _leads_to_file(run: RunPlace, entry: os.DirEntry[str]) -> bool:
 def _summarize_settings(path: Path) -> _Settings:
     try:
         tree = read_settings(path)
-    except (ValueError, TypeError, OSError, yaml.YAMLError) as error:
+    except (ValueError, TypeError, OSError) as error:
         return _Settings(trouble=f"Its settings.yaml cannot be read: {' '.join(str(error).split())[:LONGEST]}")
     names = [] if "method" in tree else [name for name in ("sft", "rl") if not tree.get(f"skip_{name}")]
     parts = [part for name in names if isinstance(part := tree.get(name), dict)] or [tree]
@@ -234,9 +231,12 @@ def _summarize_metrics(path: Path) -> _Metrics:
     )
 
 
-def _read_events(path: Path) -> tuple[list[Row], list[Row]]:
-    """Return the first and the last events."""
-    return read_first_rows(path), read_last_rows(path)
+def _read_events(path: Path) -> tuple[float | None, list[Row]]:
+    """Return the time of the first event, and those of the first and last events that a card needs."""
+    first, last = read_first_rows(path), read_last_rows(path)
+    needed = [row for row in first if row.get("event") == "epochs"]
+    needed += [row for row in last if row.get("event") in ("alarm", "resumed", *ENDINGS)]
+    return (read_number(first[0].get("time")) if first else None), needed
 
 
 def _list_alarms(events: Sequence[Row]) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -16,6 +17,7 @@ from qed.viewer.replies import encode_reply
 
 UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is, beside letters and digits
 MAX_COMPARED = 6  # runs that are compared with each other
+EXPLAIN_SECONDS = 5.0  # of a step, for the grader's steps; a symbolic comparison may take a second
 MAX_LOGS = 20  # of the last attempts of a run
 Values = Mapping[str, str | int]
 Reply = dict[str, Any]
@@ -92,11 +94,14 @@ class Copy:
         if self.is_full:
             self.notes.append(f"The copy is full at {self.bounds.size >> 20} MiB; what comes after is left out.")
 
+    def list_notes(self) -> list[str]:
+        """Return what the copy leaves out, in sentences; complete once all replies are collected."""
+        return list(dict.fromkeys(self.notes))
+
     def describe(self) -> tuple[str, bytes]:
         """Return the reply of `about`, which says what the copy holds."""
-        notes = list(dict.fromkeys(self.notes))
-        reply = {"version": qed.__version__, "static": True, "runs": len(self.library.runs()), "notes": notes}
-        return canonical_key("about", {}), encode_reply(reply)
+        reply = {"version": qed.__version__, "static": True, "runs": len(self.library.runs())}
+        return canonical_key("about", {}), encode_reply({**reply, "notes": self.list_notes()})
 
     def _take(self, name: str, params: Values, changes: Mapping[str, Any] | None = None) -> Iterator[tuple[str, bytes]]:
         """Yield the key and the reply of an endpoint; nothing where it refuses, or the copy is full."""
@@ -176,11 +181,14 @@ class Copy:
     def _copy_groups(self, where: Values, groups: Groups) -> Iterator[tuple[str, bytes]]:
         """Yield the first groups of a step, and the first answers of each with their tokens."""
         last = groups[-1][0] if groups else None
+        explained = time.monotonic() + EXPLAIN_SECONDS
         for group, count in groups:
             at = {**where, "group": group}
             yield from self._take("group", at, {"next": None} if group == last else {})
             for answer in range(min(count, self.bounds.answers)):
                 yield from self._take("answer", {**at, "answer": answer})
+                if time.monotonic() < explained:
+                    yield from self._take("explain", {**at, "answer": answer})
             if count > self.bounds.answers:
                 self.notes.append(f"Of each group the first {self.bounds.answers} answers can be opened alone.")
 

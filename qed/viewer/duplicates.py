@@ -2,7 +2,7 @@
 
 A text has 8 minhash values. Two texts are near duplicates if at least 7 of them are equal, which means that they share
 about nine in ten of their runs of 5 tokens. With 7 of 8 equal, the first four or the last four are all equal; so texts
-are sorted into buckets by each half, and each text is compared with a few of its buckets only.
+are sorted into buckets by all values and by each half, and each text is compared with a few of its buckets only.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from qed.viewer.inspecting import MAX_ITEMS, Answer, Flagged, Texts
 
 MIN_EQUAL = 7  # of 8
-HALVES = (slice(0, 4), slice(4, 8))
-# Make one number of four, modulo 2^64; two halves that meet by chance share a bucket, and are compared all the same.
-FACTORS = np.array([0x9E3779B97F4A7C1, 0xBF58476D1CE4E5B, 0x94D049BB133111E, 0x2545F4914F6CDD1], dtype=np.int64)
+PARTS = (slice(0, 8), slice(0, 4), slice(4, 8))
+# Random numbers that make one number of a bucket's values, modulo 2^64. Two buckets with the same one are one bucket,
+# and their texts are compared all the same.
+FACTORS = np.random.default_rng(0).integers(0, 1 << 63, 8, dtype=np.int64)
 NOBODY = -1
 Numbers = NDArray[np.int64]
 
@@ -49,8 +50,8 @@ def _find_partners(hashes: Numbers, problems: Numbers, is_written: NDArray[np.bo
     """Return for each text the number of a near duplicate: a demonstration if there is one, or NOBODY."""
     partners = np.full(len(hashes), NOBODY)
     written = np.flatnonzero(is_written)
-    for half in HALVES:
-        buckets = np.unique(hashes[:, half] @ FACTORS, return_inverse=True)[1].reshape(-1)
+    for part in PARTS:
+        buckets = np.unique(hashes[:, part] @ FACTORS[part], return_inverse=True)[1].reshape(-1)
         everyone = np.arange(len(hashes))
         first = _choose_first(buckets, everyone)
         # The first text of a bucket stands for its problem; the first of another problem stands for all others.

@@ -1,13 +1,46 @@
-"""The steps of the grader for an answer."""
+"""How the grader compares an answer with the gold one, step by step."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from qed.viewer.answers import read_text, select_row
+from qed.viewer.child import call_in_child
+from qed.viewer.cleaning import clean_value
 from qed.viewer.library import Library
-from qed.viewer.params import Params, Refused
+from qed.viewer.params import Params
+from qed.viewer.where import find_where
+
+SECONDS = 20.0
+MAX_CHARACTERS = 4_000  # of a gold or an extracted answer
+STORED = ("correct", "tier", "reason", "extracted")
 
 
 def explain_answer(library: Library, params: Params) -> dict[str, Any]:
-    """Refuse: this view is not there yet."""
-    raise Refused(501, "This view is not there yet.")
+    """Return how the grader reads the gold and the extracted answer and which tier decides, with what was stored.
+
+    Args:
+        library: the runs.
+        params: as for `read_answer`.
+
+    Raises:
+        Refused: there is no such answer, or the grader takes too long.
+    """
+    where = find_where(library, params)
+    row, _ = select_row(where, params.number("group"), params.number("answer"))
+    stored = {name: clean_value(row.get(name)) for name in STORED}
+    gold, extracted = read_text(row, "gold"), row.get("extracted")
+    if not gold or extracted is None:
+        why = "The problem has no gold answer." if not gold else "No answer was found in the text."
+        return {"gold": None, "answer": None, "correct": None, "tier": "", "reason": why, "stored": stored}
+    message = f"The grader has not compared these answers within {SECONDS:g} s."
+    texts = gold[:MAX_CHARACTERS], read_text(row, "extracted")[:MAX_CHARACTERS]
+    return {**call_in_child(_explain, texts, SECONDS, message), "stored": stored}
+
+
+def _explain(gold: str, answer: str) -> dict[str, Any]:
+    from qed.grading.explain import explain  # noqa: PLC0415 -- in the child process alone, which takes its time
+
+    explained: dict[str, Any] = json.loads(explain(gold, answer, as_json=True))
+    return explained

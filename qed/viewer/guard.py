@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -22,10 +23,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from qed.net.access import has_bearer, is_foreign_page, is_loopback, is_same_secret
 from qed.viewer.params import Refused
+from qed.viewer.replies import report_bug
 
 LONGEST_TARGET = 8_192  # bytes of a request's path and query
 METHODS = ("GET", "HEAD")
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+EVERYWHERE = ("0.0.0.0", "::")  # addresses that stand for all of this machine
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -52,6 +55,7 @@ class Access:
 
     Args:
         hosts: what a Host header may be, in lower case; without a port, any port is right.
+        everywhere: whether the server listens at all addresses, and may be asked by the one that a client has reached.
         token: that requests must carry; empty for none.
         port: where the server listens; cookies are shared by the ports of a host, so it is part of their name.
     """
@@ -59,6 +63,7 @@ class Access:
     hosts: frozenset[str]
     token: str = ""
     port: int = 0
+    everywhere: bool = False
 
     @property
     def cookie(self) -> str:
@@ -79,11 +84,17 @@ def list_hosts(host: str, port: int, others: Iterable[str] = ()) -> frozenset[st
         port: of it.
         others: further names, with a port or, for any port, without one.
     """
-    names = {f"[{host}]" if ":" in host else host}
-    if is_loopback(host) or host in ("0.0.0.0", "::"):
+    names = {_bracket(host)}
+    if is_loopback(host):
         names = {*LOOPBACK, *names}
+    elif host in EVERYWHERE:
+        names = {*LOOPBACK, socket.gethostname()}
     exact = {f"{name}:{port}" for name in names} | (names if port == 80 else set())
     return frozenset(one.lower() for one in (*exact, *others))
+
+
+def _bracket(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
 
 
 class Guard:
@@ -101,9 +112,12 @@ class Guard:
         """Answer a request, or refuse it."""
         if scope["type"] != "http":
             return
+        begun = False
 
         async def send_guarded(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 headers = MutableHeaders(scope=message)
                 headers.update(HEADERS)
                 headers["cache-control"] = "no-store" if scope["path"].startswith("/api/") else "no-cache"
@@ -113,7 +127,14 @@ class Guard:
             reply: ASGIApp = self._check(scope) or self.app
         except Refused as error:
             reply = _build_refusal(error)
-        await reply(scope, receive, send_guarded)
+        try:
+            await reply(scope, receive, send_guarded)
+        except Exception as error:  # noqa: BLE001 -- the server lives on
+            report_bug(scope["path"][:80], error)
+            if not begun:
+                await _build_refusal(Refused(500, "The viewer has failed; its terminal says more."))(
+                    scope, receive, send_guarded
+                )
 
     def _check(self, scope: Scope) -> Response | None:
         """Refuse a request, or return the reply that gives a browser its cookie; None for all others.
@@ -144,7 +165,7 @@ class Guard:
     def _check_origin(self, scope: Scope, headers: Headers) -> None:
         """Refuse requests that name another host, or that a page of another site causes."""
         hosts = headers.getlist("host")
-        if len(hosts) != 1 or not self._is_own(hosts[0].lower()):
+        if len(hosts) != 1 or not self._is_own(hosts[0].lower(), scope):
             shown = quote((hosts or [""])[0][:80], safe=":[].")
             raise Refused(
                 403,
@@ -157,7 +178,10 @@ class Guard:
         if site not in ("same-origin", "none") and not _is_clicked_link(scope, headers):
             raise Refused(403, "The viewer answers no pages of other sites. Open its address by hand.")
 
-    def _is_own(self, host: str) -> bool:
+    def _is_own(self, host: str, scope: Scope) -> bool:
+        reached = scope.get("server")
+        if self.access.everywhere and reached and host == f"{_bracket(reached[0])}:{reached[1]}":
+            return True
         name, _, port = host.rpartition(":")
         any_port = name if port.isdecimal() else host
         return host in self.access.hosts or any_port in self.access.hosts

@@ -6,6 +6,7 @@ import os
 import stat
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -36,6 +37,10 @@ class RunPlace:
     def name(self) -> str:
         """The name of the folder."""
         return self.folder.name
+
+    def is_there(self) -> bool:
+        """Return whether the folder still is one, and no link on the way to it is new."""
+        return self.folder.is_dir() and os.path.realpath(self.folder) == str(self.folder)
 
     def locate(self, *parts: str) -> Path:
         """Return the path of a file or folder of the run, which need not exist, free of links.
@@ -146,11 +151,11 @@ class Library:
         """
         with self._lock:
             known = next((run for run in self._runs if run.key == key), None)
-        if known is not None and known.folder.is_dir():
+        if known is not None and known.is_there():
             return known
         runs = self.runs()
         found = next((run for run in runs if run.key == key), None)
-        if found is not None and found.folder.is_dir():
+        if found is not None and found.is_there():
             return found
         if found is not None or key in self._keys.values():
             raise Refused(410, f"The run {key[:200]} is gone: its folder has been deleted or moved.")
@@ -196,18 +201,18 @@ def _find_runs(place: Path, problems: list[Problem]) -> Iterator[tuple[str, Path
     left = MOST_FOLDERS
     home = place.resolve()
     first = home.name or "/"
-    queue = [("", place, 0)]
+    queue = deque([("", place, 0)])
     while queue:
-        name, folder, depth = queue.pop(0)
+        name, folder, depth = queue.popleft()
+        left -= 1
+        if left < 0:
+            problems.append(Problem(str(place), f"more than {MOST_FOLDERS} folders; the others are not shown"))
+            return
         shown = is_shown(folder)
         if shown:
             yield (name or first, folder.resolve())
         prefix = f"{name or first}/" if shown or name else ""
         for inner in _list_folders(folder, home, problems):
-            left -= 1
-            if left < 0:
-                problems.append(Problem(str(place), f"more than {MOST_FOLDERS} folders; the others are not shown"))
-                return
             if depth < DEEPEST and not (shown and inner.name in PARTS):
                 queue.append((f"{prefix}{inner.name}", inner, depth + 1))
 

@@ -130,18 +130,19 @@ class RunTail:
 
 
 async def stream_events(tail: RunTail) -> AsyncIterator[bytes]:
-    """Yield the events of a run until it ends, or its folder is gone."""
+    """Yield the events of a run until it ends, or its folder is gone; the last one is `end`."""
     yield b"retry: 5000\n\n"
     quiet = 0
     while True:
         try:
             messages = await call_in_thread(tail.look)
         except Refused as error:
-            yield _format_event("gone", encode_reply({"error": str(error)}), tail.place)
+            yield _format_event("end", encode_reply({"error": str(error)}), tail.place)
             return
         for name, content in messages:
             yield _format_event(name, encode_reply(content), tail.place)
         if not tail.is_live:
+            yield _format_event("end", b"{}", tail.place)
             return
         quiet = 0 if messages else quiet + 1
         if quiet and quiet % QUIET_LOOKS == 0:

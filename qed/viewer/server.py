@@ -15,7 +15,7 @@ from qed.net.access import require_safe_address
 from qed.net.listening import format_url, open_socket
 from qed.net.web_server import Ending, build_server
 from qed.viewer.app import build_app
-from qed.viewer.guard import Access, list_hosts
+from qed.viewer.guard import EVERYWHERE, Access, list_hosts
 from qed.viewer.library import Library
 
 PORT = 7860
@@ -81,9 +81,11 @@ def _listen(stack: ExitStack, options: ViewerOptions) -> socket.socket:
 async def _serve(
     library: Library, options: ViewerOptions, listener: socket.socket, on_ready: Callable[[str], None]
 ) -> int:
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # a client's mistake is its own
+    # A client's mistake is its own, a request that the end cuts off is no error, and the guard reports bugs.
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
     port = listener.getsockname()[1]
-    access = Access(list_hosts(options.host, port, options.hosts), options.token, port)
+    hosts = list_hosts(options.host, port, options.hosts)
+    access = Access(hosts, options.token, port, everywhere=options.host in EVERYWHERE)
     server = build_server(build_app(library, access), MOST_CONNECTIONS, IDLE_SECONDS, CLOSE_SECONDS)
     server.on_started = lambda: on_ready(format_url(listener))
     ending = Ending(EXIT_CODES)

@@ -1,13 +1,111 @@
-"""The table of the answers of a step."""
+"""The table of the answers of a step, from its index alone: no text and no token is read."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from qed.errors import DataError
+from qed.runs.run import Row
+from qed.runs.token_stats import name_stats, read_stats
+from qed.viewer.details import ROLLOUTS
 from qed.viewer.library import Library
-from qed.viewer.params import Params, Refused
+from qed.viewer.params import Params
+from qed.viewer.run_files import find_file
+from qed.viewer.where import Where, find_where
+
+PARTS = "parts/"
+HIDDEN = ("shingles",)  # for finding duplicates
+GROUP = (
+    *("id", "question", "gold", "subject", "level", "data_source"),
+    *("n", "n_right", "reward_mean", "reward_min", "reward_max"),
+)
 
 
 def read_step(library: Library, params: Params) -> dict[str, Any]:
-    """Refuse: this view is not there yet."""
-    raise Refused(501, "This view is not there yet.")
+    """Return the table of the answers of a step, a list for each column.
+
+    Args:
+        library: the runs.
+        params: `run`, `step`, and of an evaluation `task` and `decoding`.
+
+    Raises:
+        Refused: there are no such answers.
+    """
+    begin = time.perf_counter()
+    where = find_where(library, params)
+    numbers = where.list_groups()
+    columns = _select_columns(where, set(numbers))
+    return {
+        "where": where.describe(),
+        "groups": [describe_group(where, number) for number in numbers],
+        "rows": {name: column for name, column in columns.items() if not name.startswith(PARTS)},
+        "parts": {name.removeprefix(PARTS): column for name, column in columns.items() if name.startswith(PARTS)},
+        **where.find_neighbours(),
+        "seconds": round(time.perf_counter() - begin, 4),
+    }
+
+
+def describe_group(where: Where, number: int) -> dict[str, Any]:
+    """Return what tables show of a group."""
+    group = where.index.groups[number]
+    return {"group": number, **{name: group[name] for name in GROUP if group.get(name) is not None}}
+
+
+def list_cells(where: Where, group: int) -> list[Row]:
+    """Return what the table has of each answer of a group; one of `parts` is a mapping."""
+    numbers = where.index.columns.get("group", [])
+    begin = numbers.index(group) if group in numbers else 0
+    rows = range(begin, begin + where.index.groups[group]["n"])
+    columns = _list_columns(where, load_stats(where))
+    return [_nest_parts({name: column[row] for name, column in columns.items()}) for row in rows]
+
+
+def load_stats(where: Where) -> dict[tuple[int, int], Row]:
+    """Return the statistics of tokens of a step by group and answer; none of an evaluation, or where damaged."""
+    if not where.is_training or not ROLLOUTS.fullmatch(where.data.name):
+        return {}
+    found = find_file(where.place, "rollouts", name_stats(where.data).name)
+    try:
+        rows = read_stats(found[0]) if found else []
+    except (DataError, OSError):
+        return {}
+    return {(row["group"], row["answer"]): row for row in rows if _is_place(row.get("group"), row.get("answer"))}
+
+
+def _is_place(*numbers: Any) -> bool:
+    return all(isinstance(number, int) for number in numbers)
+
+
+def _select_columns(where: Where, groups: set[int]) -> dict[str, Sequence[Any]]:
+    columns = _list_columns(where, load_stats(where))
+    own = columns.get("group", ())
+    if where.is_training:
+        return columns
+    rows = [row for row, group in enumerate(own) if group in groups]
+    return {name: [column[row] for row in rows] for name, column in columns.items()}
+
+
+def _list_columns(where: Where, stats: Mapping[tuple[int, int], Row]) -> dict[str, Sequence[Any]]:
+    """Return the columns of the index, and those that depend on the step: staleness and whether signals are there."""
+    columns: dict[str, Sequence[Any]] = {
+        name: column for name, column in where.index.columns.items() if name not in HIDDEN
+    }
+    if where.is_training and "version" in columns:
+        # An answer to step N is on-policy if the weights after step N - 1 wrote it.
+        pairs = zip(columns["version"], columns.get("source", ()), strict=False)
+        columns["staleness"] = [
+            where.step - 1 - version if isinstance(version, int) and source in ("policy", "greedy") else None
+            for version, source in pairs
+        ]
+    if stats:
+        places = zip(columns["group"], columns["answer"], strict=True)
+        columns["has_stats"] = [place in stats for place in places]
+    return columns
+
+
+def _nest_parts(cells: Row) -> Row:
+    parts = {name.removeprefix(PARTS): value for name, value in cells.items() if name.startswith(PARTS)}
+    plain = {name: value for name, value in cells.items() if not name.startswith(PARTS)}
+    return {**plain, "parts": {name: value for name, value in parts.items() if value is not None}}

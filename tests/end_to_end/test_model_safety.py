@@ -142,14 +142,14 @@ def test_no_call_trusts_remote_code() -> None:
 
 
 def test_nothing_listens_on_a_network() -> None:
-    """Two files of qed listen: the web server of `qed serve`, and the gate before a server that Ray has placed. Others
-    only keep a port for one that will listen. A run of one process opens none, see below."""
+    """Two files of qed listen: the socket of `qed serve` and `qed view`, and the gate before a server that Ray has
+    placed. Others only keep a port for one that will listen. A run of one process opens none, see below."""
     for path, node in calls():
         called = ast.unparse(node.func).rpartition(".")[2]
         assert called not in {"bind", "listen", "create_server", "start_server", "serve_forever", "HTTPServer"} or (
             # A process to its parent's death; sockets that never listen.
             (called == "bind" and path.name in ("child.py", "ports.py", "parents.py", "processes.py"))
-            or (called == "create_server" and path.name == "server.py")
+            or (called == "create_server" and path.name == "listening.py")
             or (called == "start_server" and path.name == "gate.py")
         ), f"{path}: {ast.unparse(node)}"
 

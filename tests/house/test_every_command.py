@@ -36,6 +36,7 @@ PATHS: dict[str, tuple[list[str], set[int]]] = {
     "report": (["{}"], {2, 3}),
     "serve": (["{}"], {2, 3}),
     "track": (["{}", "--to", "tensorboard"], {2, 3}),
+    "view": (["{}"], {2, 3}),
     **{command: (["--tasks", "{}", "--dry-run"], {2, 3}) for command in TRAINING},
 }
 

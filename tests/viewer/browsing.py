@@ -193,6 +193,25 @@ class Tab:
             self.page.keyboard.press(key)
         return self
 
+    def read(self, name: str, **params: object) -> Any:
+        """What an endpoint answers, asked by the page."""
+        query = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in params.items())
+        return self.page.evaluate("path => fetch(path).then(reply => reply.json())", f"/api/{name}?{query}")
+
+    def rows(self) -> Any:
+        """The rows of the first table that lists something."""
+        return self.page.locator("main table:has(thead) tbody tr:not([aria-hidden])")
+
+    def sort(self, label: str) -> Tab:
+        """Press the head of a column."""
+        self.page.locator("main th button").filter(has_text=label).first.click()
+        return self
+
+    def leads(self, part: str) -> Tab:
+        """Wait until the address has a part."""
+        self.page.wait_for_function("part => decodeURIComponent(location.hash).includes(part)", arg=part)
+        return self
+
     def check(self) -> None:
         """Fail if anything happened that must not."""
         faults = [fault for fault in self.faults if not any(part in fault for part in self.expected)]

@@ -21,13 +21,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import zstandard
 from hostile_texts import PAYLOADS
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from qed.evaluation.intervals import compute_wilson_interval
 from qed.evaluation.summary import summarize
 from qed.runs.run import Row, Run, build_row, write_evaluation
+from qed.runs.step_file import name_step_file
+from qed.runs.token_stats import encode_stats, name_stats
 from qed.types import Grade, Problem, Rollout
 
 SUBJECTS = ("algebra", "geometry", "number theory")
@@ -182,10 +183,9 @@ def build_stats(groups: Sequence[Sequence[Rollout]], rows: Sequence[tuple[int, i
     return found
 
 
-def write_stats(folder: Path, step: int, rows: Sequence[Row]) -> None:
-    """One frame to a row."""
-    frames = (zstandard.ZstdCompressor().compress(json.dumps(row).encode() + b"\n") for row in rows)
-    (folder / "rollouts" / f"step_{step:06d}.stats.zst").write_bytes(b"".join(frames))
+def write_stats(run: Run, step: int, rows: Sequence[Row]) -> None:
+    """Write the learner's values beside the answers of a step."""
+    run.write(name_stats(Path(name_step_file(step))).as_posix(), encode_stats(rows))
 
 
 def build_settings(plan: Plan) -> tuple[bytes, bytes]:
@@ -299,7 +299,7 @@ def write_step(run: Run, plan: Plan, step: int) -> None:
     if groups:
         run.rollouts(step, groups)
         if plan.stats:
-            write_stats(run.folder, step, build_stats(groups, [(0, 0), (0, 4), (1, 1), (2, 5)]))
+            write_stats(run, step, build_stats(groups, [(0, 0), (0, 4), (1, 1), (2, 5)]))
     run.metrics(build_metrics(plan, step, groups))
     run.log_line(f"step {step}: loss {3 / step:.3f}")
     if step == SFT_STEPS + 3:
@@ -414,7 +414,7 @@ def make_hostile_run(parent: Path, name: str = "hostile") -> Path:
     for step in (5, 6):
         groups = [list(_hostile_group(step, place)) for place in range(len(PAYLOADS))]
         run.rollouts(step, groups)
-        write_stats(run.folder, step, build_stats(groups, [(0, 0), (1, 0)]))
+        write_stats(run, step, build_stats(groups, [(0, 0), (1, 0)]))
         run.metrics({**build_metrics(FIRST, step, groups), "phase": PAYLOADS[10], **marked})
     for task in (PAYLOADS[0], PAYLOADS[10], PAYLOADS[22], PAYLOADS[72], "plain"):
         rows = list(_hostile_rows())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import pytest
 from browsing import VIEWS, OpenTab, Viewer, build_hash, export_runs
@@ -21,19 +19,13 @@ def rename(parts: tuple[object, ...]) -> tuple[object, ...]:
     )
 
 
-def read(tab: Any, name: str, **params: object) -> Any:
-    """What an endpoint answers in the page."""
-    query = "&".join(f"{key}={quote(str(value), safe='')}" for key, value in params.items())
-    return tab.page.evaluate("path => fetch(path).then(reply => reply.json())", f"/api/{name}?{query}")
-
-
 @pytest.mark.parametrize("name", VIEWS)
 def test_views_of_hostile_runs_are_harmless(open_tab: OpenTab, hostile_viewer: Viewer, name: str) -> None:
     parts, query = VIEWS[name]
     tab = open_tab(hostile_viewer.url)
     tab.open()
     if name == "problem":
-        found = [row["id"] for row in read(tab, "problems", run="hostile")["problems"]]
+        found = [row["id"] for row in tab.read("problems", run="hostile")["problems"]]
         views: list[tuple[tuple[object, ...], dict[str, object]]] = [
             (("run", "hostile", "problem", one), {}) for one in found[:12]
         ]
@@ -62,11 +54,11 @@ def test_hostile_names_are_harmless(open_tab: OpenTab, hostile_viewer: Viewer) -
     """Names of folders, tasks, decodings and files."""
     tab = open_tab(hostile_viewer.url).open()
     tab.check_harmless()
-    keys = [card["key"] for card in read(tab, "runs")["runs"]]
+    keys = [card["key"] for card in tab.read("runs")["runs"]]
     assert len(keys) > 30
     for key in [key for key in keys if key not in {"hostile", "other"}][:12]:
         tab.open("run", key).check_harmless()
-    evaluated = read(tab, "evaluations", run="hostile")["evaluations"]
+    evaluated = tab.read("evaluations", run="hostile")["evaluations"]
     assert len({one["task"] for one in evaluated}) > 3
     for one in evaluated:
         tab.open("run", "hostile", "evaluation", one["step"], one["task"], one["decoding"]).check_harmless()

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asking_views import Asked
@@ -178,9 +179,10 @@ def test_a_log_is_read_backwards_in_windows_of_whole_lines(tmp_path: Path) -> No
     text = "".join(f"line {number} of the log, é\n" for number in range(20_000))
     (folder / "logs/attempt_1/main.log").write_text(text)
     ask = Asked(tmp_path, cache=tmp_path / "cache")
-    parts, end = [], None
+    parts: list[str] = []
+    end: int | None = None
     while end != 0:
-        window = {} if end is None else {"end": end}
+        window: dict[str, Any] = {} if end is None else {"end": end}
         log = ask("log", run="mine", attempt=1, name="main.log", **window)
         assert log["end"] - log["start"] <= 128 << 10
         assert log["bytes"] == len(text.encode())

@@ -158,6 +158,19 @@ def test_differences_join_to_both_texts(run_script: Script) -> None:
     ]
 
 
+def test_lines_of_both_texts_stand_level(run_script: Script) -> None:
+    """Side by side, each line end that both texts have ends a row; a line of one text has an empty cell beside it."""
+    rows = run_script(
+        "const texts = (side) => side.map((part) => part.text).join('');"
+        "const rows = diff.splitRows(diff.diffTexts(given[0], given[1]));"
+        "return rows.map((row) => [texts(row.a), texts(row.b)]);",
+        ["one\ntwo three\nlast", "one\ntwo four\nmore\nlast"],
+    )
+    assert rows[0] == ["one", "one"]
+    assert rows[-1] == ["last", "last"]
+    assert "\n".join(right for _, right in rows) == "one\ntwo four\nmore\nlast"
+
+
 def test_huge_differences_are_bounded(run_script: Script) -> None:
     """Two texts of 300,000 words without a common line take seconds at most, and none of their words is lost."""
     seconds, whole, lines = run_script(

@@ -125,12 +125,16 @@ def _read_options(args: argparse.Namespace) -> ViewerOptions:
 
 def _report(args: argparse.Namespace, options: ViewerOptions, url: str) -> None:
     """Print the address of the server, and open it; a token is shown only if the user does not know it."""
+    from qed.viewer.server import PORT
+
     with_token = f"{url}/?token={options.token}" if options.token else url
-    shown = with_token if args.shows_token else f"{url}/?token=${TOKEN}" if options.token else url
     if args.json:
         print(json.dumps({"url": with_token if args.shows_token else url, "pid": os.getpid()}), flush=True)
     else:
-        print(f"Viewing {_describe(args.places)} at {shown} (Ctrl-C ends the viewer)", flush=True)
+        shown = with_token if args.shows_token or not options.token else f"{url}/?token=${TOKEN}"
+        moved = args.port is None and not url.endswith(f":{PORT}")
+        note = f"; port {PORT} is in use" if moved else ""
+        print(f"Viewing {_describe(args.places)} at {shown} (Ctrl-C ends the viewer{note})", flush=True)
     if args.open:
         # In a thread, because some browsers keep the call until they end.
         threading.Thread(target=webbrowser.open, args=(with_token,), daemon=True).start()

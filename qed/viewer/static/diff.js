@@ -129,24 +129,45 @@ function absorbBlanks(parts) {
 /**
  * Show the difference of two texts, inline or side by side; what was taken away is struck through, what came is underlined.
  *
- * `options`: `{mode: "inline"|"side", labels: [name of a, name of b]}`.
+ * `options`: `{mode: "inline"|"side", labels: [name of a, name of b]}`. Side by side, lines that both have stand level.
  */
 export function renderDiff(a, b, { mode = "inline", labels = ["A", "B"] } = {}) {
   const parts = diffTexts(a, b);
-  const head = h("p", { class: "diff-facts" }, describeDiff(parts, labels));
-  if (mode === "side") {
-    const sides = ["a", "b"].map((kind, at) =>
-      h("div", { class: "diff-side" }, h("h4", {}, labels[at]), h("pre", {}, markParts(parts, [kind]))),
-    );
-    return h("div", { class: "diff" }, head, h("div", { class: "diff-sides" }, sides));
-  }
-  return h("div", { class: "diff" }, head, h("pre", {}, markParts(parts, ["a", "b"])));
+  const text = mode === "side" ? showSides(parts, labels) : h("pre", {}, markParts(parts));
+  const place = h("div", { class: "diff-text", tabindex: "0", role: "region", "aria-label": `${labels[0]} and ${labels[1]}, differences marked` }, text);
+  return h("div", { class: "diff" }, h("p", { class: "diff-facts" }, describeDiff(parts, labels)), place);
 }
 
-function markParts(parts, kinds) {
-  return parts
-    .filter((part) => part.kind === "same" || kinds.includes(part.kind))
-    .map((part) => (part.kind === "same" ? part.text : h(part.kind === "a" ? "del" : "ins", {}, part.text)));
+function showSides(parts, labels) {
+  const cells = splitRows(parts).flatMap((row) => {
+    const changed = [...row.a, ...row.b].some((part) => part.kind !== "same");
+    return ["a", "b"].map((side) => h("pre", { class: changed ? "changed" : "same" }, markParts(row[side])));
+  });
+  return h("div", { class: "diff-sides" }, labels.map((label) => h("p", { class: "diff-name" }, label)), cells);
+}
+
+/** Cut the parts into rows {a, b}, each up to a line end that both texts have. */
+export function splitRows(parts) {
+  const rows = [];
+  let row = { a: [], b: [] };
+  for (const part of parts) {
+    if (part.kind !== "same") {
+      row[part.kind].push(part);
+      continue;
+    }
+    part.text.split("\n").forEach((text, at) => {
+      if (at > 0) {
+        rows.push(row);
+        row = { a: [], b: [] };
+      }
+      if (text) for (const side of ["a", "b"]) row[side].push({ kind: "same", text });
+    });
+  }
+  return [...rows, row];
+}
+
+function markParts(parts) {
+  return parts.map((part) => (part.kind === "same" ? part.text : h(part.kind === "a" ? "del" : "ins", {}, part.text)));
 }
 
 function describeDiff(parts, labels) {

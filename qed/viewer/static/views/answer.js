@@ -6,7 +6,7 @@ import { go } from "../router.js";
 import { renderTokens } from "./answer_tokens.js";
 import { createGrading } from "./grading.js";
 import {
-  describeSource, formatSigned, makeButton, readAdvantage, showAnswer, showFlag, showNeighbours, showProblem, showStop, showVerdict,
+  describeSource, formatSigned, readAdvantage, showAnswer, showFlag, showNeighbours, showProblem, showRaw, showStop, showVerdict,
   toggleThoughts,
 } from "./texts.js";
 import { buildParts, linkPlace, nameWhere, readPlace, readWhere } from "./where.js";
@@ -72,7 +72,7 @@ function buildKeys(view, grading) {
     n: { about: "next extreme token", run: () => view.tabs.jump(1) },
     p: { about: "previous extreme token", run: () => view.tabs.jump(-1) },
     s: { about: "next token signal", run: () => view.tabs.cycle() },
-    e: { about: "the grader's steps", run: () => grading.open() },
+    e: { about: "the grader's steps", run: () => grading.reveal() },
     o: { about: "open or close all thinking", run: () => toggleThoughts(view.tabs.element) },
   };
 }
@@ -144,8 +144,8 @@ const SHOWN = {
     h("details", { class: "prompt" }, h("summary", {}, "prompt"), h("div", { class: "text" }, renderPieces(data.prompt_pieces ?? []))),
   ],
   raw: (data) => [
-    h("h3", {}, "Prompt"), h("pre", { class: "raw" }, data.prompt ?? ""),
-    h("h3", {}, "Answer"), h("pre", { class: "raw" }, data.answer.text ?? ""),
+    h("h3", {}, "Prompt"), showRaw("Prompt", data.prompt),
+    h("h3", {}, "Answer"), showRaw("Answer", data.answer.text),
     h("p", { class: "note" }, "Control and other invisible characters are drawn as signs."),
     copyButtons({
       name: `answer-${data.answer.group}-${data.answer.answer}`,

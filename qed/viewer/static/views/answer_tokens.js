@@ -5,6 +5,9 @@ import { SIGNALS, buildScale, hideMasked, nameSignal, rankExtremes } from "./sig
 import { makeButton, makeSelect } from "./texts.js";
 import { createTokens, showLegend, showReadout } from "./tokens.js";
 
+/** Milliseconds after which a token counts as chosen: who holds an arrow key passes thousands, and browsers limit addresses. */
+const SETTLED = 100;
+
 /**
  * Show the tokens of an answer with a signal as colour, its course, its extremes and a read-out.
  *
@@ -18,13 +21,16 @@ export function renderTokens(data, context) {
     legend: h("div", { class: "legend-place" }), plot: h("div", { class: "plot-place" }), readout: h("div", { class: "readout" }),
     picker: h("div", { class: "picker-place" }),
   };
-  const follow = { plot: null };
+  const follow = { timer: null };
   const tokens = createTokens({
     data, signal: first,
     onSelect: (index) => {
       showReadout(places.readout, data, index, state.signal);
-      drawPlot(index);
-      context.setQuery({ token: String(index) });
+      clearTimeout(follow.timer);
+      follow.timer = setTimeout(() => {
+        drawPlot(index);
+        context.setQuery({ token: String(index) });
+      }, SETTLED);
     },
     onHover: (index) => showReadout(places.readout, data, index ?? tokens.selected(), state.signal),
   });
@@ -32,8 +38,8 @@ export function renderTokens(data, context) {
     const values = data.signals[state.signal];
     if (!values) return replace(places.plot);
     const label = `${nameSignal(state.signal)} against position`;
-    follow.plot = signalPlot({ values: hideMasked(values, data.masks), index, label, onPick: (at) => tokens.select(at) });
-    return replace(places.plot, follow.plot.element ?? follow.plot);
+    const plot = signalPlot({ values: hideMasked(values, data.masks), index, label, onPick: (at) => tokens.select(at) });
+    return replace(places.plot, plot.element ?? plot);
   };
   const choose = (name) => {
     state.signal = name;
@@ -55,7 +61,11 @@ export function renderTokens(data, context) {
   const cycle = () => names.length && choose(names[(names.indexOf(state.signal) + 1) % names.length]);
   choose(first);
   if (context.query.token) requestAnimationFrame(() => tokens.select(Number(context.query.token)));
-  return { element: layOut({ data, context, tokens, places, jump }), jump, cycle, stop: tokens.stop };
+  const stop = () => {
+    clearTimeout(follow.timer);
+    tokens.stop();
+  };
+  return { element: layOut({ data, context, tokens, places, jump }), jump, cycle, stop };
 }
 
 function listSignals(data) {

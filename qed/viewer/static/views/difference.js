@@ -1,6 +1,6 @@
 import { h, replace } from "../dom.js";
 import { renderDiff } from "../diff.js";
-import { makeButton, makeSelect } from "./texts.js";
+import { isWritten, makeButton, makeSelect } from "./texts.js";
 
 /**
  * Let the reader choose any two texts of a problem and mark their difference.
@@ -43,11 +43,13 @@ function hint(chosen) {
 }
 
 function listTexts({ group, answers }) {
-  const others = [
-    ["demonstration", "demonstration", group.demonstration], ["gold", "gold answer", group.gold], ["prompt", "prompt", group.prompt],
-  ];
+  const others = [["gold", "gold answer", group.gold], ["prompt", "prompt", group.prompt]];
   return [
-    ...answers.map((answer) => ({ key: String(answer.answer), label: `answer ${answer.answer + 1}`, text: answer.text ?? "" })),
+    ...answers.map((answer) => ({ key: String(answer.answer), label: nameAnswer(answer), text: answer.text ?? "" })),
     ...others.filter(([, , text]) => text != null && text !== "").map(([key, label, text]) => ({ key, label, text: String(text) })),
   ];
+}
+
+function nameAnswer(answer) {
+  return `answer ${answer.answer + 1}${isWritten(answer) ? ` (${answer.source})` : ""}`;
 }

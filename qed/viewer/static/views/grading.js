@@ -14,7 +14,7 @@ const TIERS = {
 };
 const SIDES = { text: "text", cleaned: "cleaned", tokens: "tokens", choice: "choice letter", values: "values", trouble: "not read because" };
 
-/** Show the extracted answer beside the gold answer, with the grader's steps on demand. Returns {element, open()}. */
+/** Show the extracted answer beside the gold answer, with the grader's steps on demand. Returns {element, reveal()}. */
 export function createGrading(where, data) {
   const { answer, group } = data;
   const steps = h("div", { class: "grading-steps", "aria-live": "polite" });
@@ -37,7 +37,9 @@ export function createGrading(where, data) {
       showRow("decided by", answer.tier == null ? null : `${answer.tier}: ${TIERS[answer.tier] ?? "a tier of another version"}`),
       showRow("reason", answer.reason)));
   const button = makeButton("Show the grader's steps", open, { class: "small" });
-  return { element: h("div", { class: "grading-box" }, table, button, steps), open };
+  const element = h("div", { class: "grading-box" }, table, button, steps);
+  const reveal = () => open().then(() => element.scrollIntoView({ block: "nearest" }));
+  return { element, reveal };
 }
 
 function showRow(name, value) {

@@ -6,7 +6,7 @@ import { go } from "../router.js";
 import { createDifference } from "./difference.js";
 import { isFlat, sortRows } from "./filters.js";
 import {
-  describeSource, makeButton, makeSelect, readAdvantage, showAnswer, showBar, showNeighbours, showProblem, showStop, showVerdict,
+  describeSource, isWritten, makeButton, makeSelect, readAdvantage, showAnswer, showBar, showNeighbours, showProblem, showStop, showVerdict,
   toggleThoughts,
 } from "./texts.js";
 import { buildParts, linkPlace, nameWhere, readPlace, readWhere } from "./where.js";
@@ -42,7 +42,7 @@ export async function renderGroup(context) {
     h("h1", {}, name),
     h("p", { class: "facts" }, h("a", { href: linkPlace(where) }, nameWhere(where)), ` · ${group.id ?? ""}`, ...describeGroup(group)),
     showMoves(view),
-    showProblem(group, { prompt: group.prompt, demonstration: group.demonstration_pieces }),
+    showProblem(group, { prompt: group.prompt, demonstration: answers.find(isWritten)?.pieces }),
     h("div", { class: "group-tools" }, picker, makeButton("Open or close all thinking", () => toggleThoughts(columns), { class: "small" })),
     difference.element,
     h("section", {}, h("h2", {}, `${answers.length} ${answers.length === 1 ? "answer" : "answers"}`), columns),

@@ -27,11 +27,20 @@ export async function renderStep(context) {
   const { places } = view;
   const element = h("article", { class: "step-view" },
     h("h1", {}, name), h("p", { class: "facts" }, `${formatNumber(view.rows.length)} answers to ${formatNumber(table.groups.length)} problems`),
-    places.moves, places.tiles, bar.element, places.trouble, places.charts, places.scatter,
-    h("section", {}, places.modes, h("p", { class: "shown", role: "status" }, places.shown), places.table), places.copy);
+    places.moves, places.tiles, bar.element, places.trouble,
+    h("section", {}, h("h2", {}, "Rewards and lengths"), places.charts, places.scatter),
+    h("section", { "aria-label": "Answers" }, places.modes, h("p", { class: "shown", role: "status" }, places.shown), places.table), places.copy);
   refresh(view);
   if (view.filters.q) search(view).then(() => refresh(view));
-  return { title: name, element, keys: buildKeys(view) };
+  return { title: name, element, keys: buildKeys(view), ...(where.task ? {} : { live: { steps: ({ steps }) => noteSteps(view, steps) } }) };
+}
+
+/** Link the next step of a live run as soon as its answers are saved. */
+function noteSteps(view, steps) {
+  const later = steps.filter((step) => step > view.where.step);
+  if (view.table.next != null || later.length === 0) return;
+  view.table.next = Math.min(...later);
+  showMoves(view);
 }
 
 function createView(context, where, table) {

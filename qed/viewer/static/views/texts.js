@@ -4,7 +4,8 @@ import { isCut } from "./filters.js";
 
 const SOURCES = {
   policy: "sampled by the policy",
-  expert: "a demonstration of the data, trained on beside the policy's answers",
+  expert: "written by an expert, trained on beside the policy's answers",
+  demonstration: "a demonstration of the data",
   replay: "an answer of an earlier step that is used again",
   greedy: "decoded greedily",
 };
@@ -12,6 +13,11 @@ const SOURCES = {
 /** What is known of a source of answers, for hints. */
 export function describeSource(source) {
   return SOURCES[source] ?? "";
+}
+
+/** Whether an answer was written by someone else than the policy: an expert, or the data. */
+export function isWritten(answer) {
+  return answer.source === "expert" || answer.source === "demonstration";
 }
 
 /** Show a verdict as a sign and a word: right, wrong or not graded. */
@@ -66,6 +72,11 @@ export function showText(pieces, className = "text") {
   return h("div", { class: className, dir: "auto" }, renderPieces(pieces ?? []));
 }
 
+/** Show a text character by character, in a box that scrolls. */
+export function showRaw(name, text) {
+  return h("pre", { class: "raw", tabindex: "0", role: "region", "aria-label": `${name}, raw` }, text ?? "");
+}
+
 /** Show an answer's text as it is, or say that nothing was written. */
 export function showAnswer(answer) {
   const body = answer.text === "" ? h("p", { class: "note" }, "The answer is empty.") : showText(answer.pieces);
@@ -80,7 +91,7 @@ export function showProblem(group, { prompt = null, demonstration = null } = {})
     group.gold == null && !group.gold_pieces ? null
       : h("div", { class: "gold" }, h("b", {}, "gold "), showText(group.gold_pieces ?? [{ text: String(group.gold) }], "text")),
     demonstration ? h("details", {}, h("summary", {}, "demonstration"), showText(demonstration, "text")) : null,
-    prompt ? h("details", {}, h("summary", {}, "prompt as the model reads it"), h("pre", { class: "raw" }, prompt)) : null);
+    prompt ? h("details", {}, h("summary", {}, "prompt as the model reads it"), showRaw("Prompt", prompt)) : null);
 }
 
 /** Open or close every fold of thinking below `root`. */

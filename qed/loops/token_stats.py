@@ -1,0 +1,157 @@
+"""Records statistics of single tokens of a few answers of each online step, for a viewer.
+
+The learner scores them before and after the step's updates, in the same micro-batches, so that the ratio of the two has
+no rounding of its own. It changes nothing in the step: neither its results nor its metrics, besides times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from qed.algorithms.base import Algorithm
+from qed.loops.phase import Phase
+from qed.models.families import split_head
+from qed.rollout.stages import flatten
+from qed.runs.run import Row
+from qed.training.batch import Batch, split_rows
+from qed.training.learner import Learner
+from qed.training.top_logps import compute_top_logps
+from qed.types import Group, Groups, Rollout
+
+SOURCES = ("policy", "expert", "replay", "demonstration")
+DIGITS = 5
+Place = tuple[int, int]  # the numbers of a group in the step's file and of an answer in it
+
+
+class TokenStats:
+    """Records the statistics of a phase's steps; all ranks must take part, and rank 0 writes.
+
+    Args:
+        phase: whose settings say of how many answers: `run.save_token_stats` and `run.save_top_logps`.
+    """
+
+    def __init__(self, phase: Phase) -> None:
+        settings = phase.settings.run
+        self.phase = phase
+        self.count = settings.save_token_stats if settings.save_rollouts else 0
+        self.top = settings.save_top_logps
+        self._chosen: dict[Place, Rollout] = {}
+        self._rows: list[Row] = []
+
+    def score_before(self, groups: Groups, minibatches: Sequence[Group]) -> None:
+        """Choose answers and score them with the policy from before the step's updates.
+
+        Args:
+            groups: all that were sampled, as they are written.
+            minibatches: of the updates.
+        """
+        learner = self.phase.learner
+        self._chosen = choose_answers(groups, flatten(minibatches), learner.algorithm, self.count)
+        if not self._chosen:
+            return
+        rollouts = list(self._chosen.values())
+        with _uncounted(learner):
+            batch = learner.collate(rollouts)
+            logps, entropy = (split_rows(column, rollouts) for column in learner.forward_logps(learner.model, batch))
+            top = self._list_top(batch, rollouts) if self.top else []
+        self._rows = []
+        for number, ((group, answer), rollout) in enumerate(self._chosen.items()):
+            row = {"group": group, "answer": answer, "learner_logps": _mask(logps[number], rollout)}
+            row["entropy"] = _mask(entropy[number], rollout)
+            if rollout.ref_logps is not None:
+                row["ref_logps"] = _mask(rollout.ref_logps, rollout)
+            self._rows.append(row | ({"top": top[number]} if top else {}))
+
+    def score_after(self, step: int) -> None:
+        """Score the chosen answers with the policy from after the step's updates, and write all statistics."""
+        if not self._chosen:
+            return
+        learner, rollouts = self.phase.learner, list(self._chosen.values())
+        with _uncounted(learner):
+            logps, _ = learner.forward_logps(learner.model, learner.collate(rollouts))
+        for row, rollout, values in zip(self._rows, rollouts, split_rows(logps, rollouts), strict=True):
+            row["updated_logps"] = _mask(values, rollout)
+        self.phase.setup.run.token_stats(step, self._rows)
+        self._chosen, self._rows = {}, []
+
+    def _list_top(self, batch: Batch, rollouts: Sequence[Rollout]) -> list[list[Any]]:
+        """List the likeliest tokens at each trained position of each answer, with their log-probs."""
+        learner = self.phase.learner
+        count = min(self.top, split_head(learner.model)[1].out_features)
+        compute = partial(compute_top_logps, count=count)
+        found = learner.forward_columns(learner.model, batch, compute, 2 * count)
+        columns = [split_rows(column, rollouts) for column in found]
+        return [
+            [
+                [[int(each[1]), round(each[0], DIGITS)] for each in pairs if math.isfinite(each[0])] if trained else []
+                for trained, pairs in zip(rollout.trained, _pair(columns, number, count), strict=True)
+            ]
+            for number, rollout in enumerate(rollouts)
+        ]
+
+
+def choose_answers(groups: Groups, rows: Sequence[Rollout], algorithm: Algorithm, count: int) -> dict[Place, Rollout]:
+    """Choose answers of a step, in the order of its file.
+
+    They are spread evenly over the groups that have a gradient: of each first the answer with the highest advantage,
+    then that with the lowest.
+
+    Args:
+        groups: all that were sampled; empty ones are not in the file.
+        rows: those that are trained.
+        algorithm: says whether an advantage of 0 has no gradient.
+        count: of the answers.
+    """
+    trained = {id(row) for row in rows}
+    ranked: list[list[tuple[float, Place, Rollout]]] = []
+    for group_number, group in enumerate(filter(None, groups)):
+        members = [
+            (advantage, (group_number, number), rollout)
+            for number, rollout in enumerate(group)
+            if id(rollout) in trained and rollout.source in SOURCES and rollout.trained_count
+            if (advantage := _read_advantage(rollout)) or not algorithm.by_advantage
+        ]
+        if members:
+            ranked.append(sorted(members, key=lambda member: (-member[0], member[1])))
+    wanted = min(len(ranked), math.ceil(count / 2))
+    spread = [ranked[number * len(ranked) // wanted] for number in range(wanted)]
+    chosen: list[tuple[Place, Rollout]] = []
+    while len(chosen) < count and any(spread):
+        # From both ends of each group in turn.
+        for end in (0, -1):
+            chosen += [members.pop(end)[1:] for members in spread if members]
+    return dict(sorted(chosen[:count], key=lambda member: member[0]))
+
+
+def _read_advantage(rollout: Rollout) -> float:
+    """Return the advantage of an answer, or the one of its tokens that is furthest from 0."""
+    values = rollout.advantage if isinstance(rollout.advantage, tuple) else (rollout.advantage,)
+    return max(values, key=abs, default=0.0)
+
+
+def _mask(values: Sequence[float], rollout: Rollout) -> list[float | None]:
+    """Round the values of an answer's tokens; None where a token is not trained, or the value is not finite."""
+    return [
+        round(value, DIGITS) if trained and math.isfinite(value) else None
+        for value, trained in zip(values, rollout.trained, strict=True)
+    ]
+
+
+def _pair(columns: Sequence[Sequence[Sequence[float]]], row: int, count: int) -> Iterator[list[tuple[float, float]]]:
+    """Yield the log-probs and tokens of each position of a row; columns of tokens follow those of log-probs."""
+    for values in zip(*(column[row] for column in columns), strict=True):
+        yield list(zip(values[:count], values[count:], strict=True))
+
+
+@contextmanager
+def _uncounted(learner: Learner) -> Iterator[None]:
+    """Leave the count of the step's operations as it is."""
+    total = learner.flops.total
+    try:
+        yield
+    finally:
+        learner.flops.total = total

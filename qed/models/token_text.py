@@ -1,0 +1,159 @@
+"""The text of each token of an answer, read from a `tokenizer.json`, without transformers.
+
+A token of a byte-level tokenizer may end within a character. The text of the tokens joined is the text of the answer,
+so a character belongs to the token that has its last byte, and the tokens before have no part of it.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from qed.errors import DataError
+
+NAME = "tokenizer.json"
+MAX_FILE = 1 << 27  # bytes; the largest public ones take about 35 MB
+CONTEXT = 8  # tokens that are decoded before one, where tokens are not bytes
+SEARCHED = 32  # characters in which a token's text is searched
+MAX_ID = 1 << 32
+BROKEN = "\ufffd"
+BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def encode_tokenizer(tokenizer: Any) -> bytes | None:
+    """Encode a fast tokenizer of transformers as `tokenizer.json`, without truncation and padding; None for others."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(backend, Tokenizer):
+        return None
+    text = backend.to_str()
+    if backend.truncation is not None or backend.padding is not None:
+        plain = Tokenizer.from_str(text)
+        plain.no_truncation()
+        plain.no_padding()
+        text = plain.to_str()
+    return str(text).encode()
+
+
+def load_token_text(file: Path) -> TokenText:
+    """Load the tokenizer of a run.
+
+    Raises:
+        DataError: the file is missing, damaged or far too large.
+    """
+    try:
+        if file.stat().st_size > MAX_FILE:
+            raise DataError(f"{file} is larger than {MAX_FILE >> 20} MiB, which is no tokenizer.")
+        content = file.read_text(encoding="utf-8")
+        return TokenText(Tokenizer.from_str(content), _is_byte_level(json.loads(content)))
+    except DataError:
+        raise
+    # The library raises a bare Exception, and where it panics one that is not even that.
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise DataError(f"{file} cannot be read as a tokenizer: {str(error)[:200]}.") from None
+
+
+class TokenText:
+    """Splits answers into the texts of their tokens.
+
+    Args:
+        tokenizer: of the library tokenizers.
+        byte_level: whether its tokens are bytes, each written as a character.
+    """
+
+    def __init__(self, tokenizer: Any, byte_level: bool) -> None:
+        self._tokenizer = tokenizer
+        self._byte_level = byte_level
+
+    def split(self, ids: Sequence[int]) -> list[str]:
+        """Return the text of each token, special ones included; joined they are the text of all.
+
+        An id that the tokenizer does not have has no text.
+        """
+        return self._split_bytes(ids) if self._byte_level else self._split_windows(ids)
+
+    def name(self, token: int) -> str:
+        """Return what a token stands for by itself; bytes that are no whole character as `\\xNN`."""
+        text = self._find(token)
+        if text is None:
+            return f"<{token}>"
+        if self._byte_level:
+            return _read_bytes(text).decode("utf-8", "backslashreplace")
+        found = BYTE.fullmatch(text)
+        if found:
+            return bytes.fromhex(found[1]).decode("utf-8", "backslashreplace")
+        return text.replace("\u2581", " ")
+
+    def _find(self, token: int) -> str | None:
+        """Return a token as the vocabulary has it."""
+        text = self._tokenizer.id_to_token(token) if 0 <= token < MAX_ID else None
+        return text if isinstance(text, str) else None
+
+    def _split_bytes(self, ids: Sequence[int]) -> list[str]:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        pieces = [decoder.decode(_read_bytes(self._find(token) or "")) for token in ids]
+        if pieces:
+            pieces[-1] += decoder.decode(b"", final=True)
+        return pieces
+
+    def _split_windows(self, ids: Sequence[int]) -> list[str]:
+        """Return what each token adds to the text before it, found in the text of all."""
+        whole, begin = self._decode(ids), 0
+        pieces: list[str] = []
+        for added in self._list_additions(ids):
+            # A decoder may treat a few tokens otherwise than these within the whole: then the next ones find the place.
+            found = whole.find(added, begin, begin + len(added) + SEARCHED)
+            end = begin if found < 0 else found + len(added)
+            pieces.append(whole[begin:end])
+            begin = end
+        if pieces:
+            pieces[-1] += whole[begin:]
+        return pieces
+
+    def _list_additions(self, ids: Sequence[int]) -> Iterator[str]:
+        """Yield what each token adds to the text of the few tokens before it."""
+        done = 0  # tokens that gave their text
+        for end in range(1, len(ids) + 1):
+            begin = max(0, done - CONTEXT)
+            text = self._decode(ids[begin:end])
+            if text.endswith(BROKEN) and end - done < CONTEXT:
+                yield ""  # a later token ends the character
+                continue
+            yield text[len(self._decode(ids[begin:done])) :]
+            done = end
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        known = [token for token in ids if 0 <= token < MAX_ID]
+        return str(self._tokenizer.decode(known, skip_special_tokens=False))
+
+
+def _is_byte_level(description: Any) -> bool:
+    """Return whether a tokenizer's decoder is that of byte-level BPE, alone or in a sequence with no other."""
+    decoder = description.get("decoder") or {}
+    parts = decoder.get("decoders", [decoder]) if decoder.get("type") == "Sequence" else [decoder]
+    return [part.get("type") for part in parts] == ["ByteLevel"]
+
+
+def _read_bytes(token: str) -> bytes:
+    """Return the bytes of a token of byte-level BPE; an added token is written as it is."""
+    try:
+        return bytes(BYTES[character] for character in token)
+    except KeyError:
+        return token.encode("utf-8", "replace")
+
+
+def _list_bytes() -> dict[str, int]:
+    """Return the byte of each character that byte-level BPE writes: itself where it is printable, else one from 256."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + number): byte for number, byte in enumerate(others)}
+
+
+BYTES = _list_bytes()

@@ -1,0 +1,53 @@
+"""Work that may not end, in a process of its own with a deadline: an expression or an answer can be hostile."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from qed.errors import QedError
+from qed.viewer.params import Refused
+
+
+def call_in_child(function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float, message: str) -> Any:
+    """Call a function of a module in a process that is killed after a deadline.
+
+    Args:
+        function: importable by its name.
+        arguments: for it; they and the result are pickled between the two processes alone.
+        seconds: until the deadline.
+        message: of the error if it passes.
+
+    Raises:
+        Refused: the deadline has passed, or the function has refused the arguments.
+        QedError: the process has died.
+    """
+    context = multiprocessing.get_context("spawn")  # the server has threads, which a fork would cut off
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(theirs, function, arguments), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        if not ours.poll(seconds):
+            raise Refused(400, message)
+        kind, value = ours.recv()
+    except EOFError as error:
+        raise QedError("The process that was to do this has died; it may have run out of memory.") from error
+    finally:
+        process.kill()
+        process.join()
+        ours.close()
+    if kind == "refused":
+        raise Refused(*value)
+    return value
+
+
+def _work(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    try:
+        sender.send(("result", function(*arguments)))
+    except Refused as error:
+        sender.send(("refused", (error.status, str(error))))
+    except QedError as error:
+        sender.send(("refused", (422, str(error))))

@@ -1,0 +1,97 @@
+/* What the server replies, or what a static copy holds: the same replies by the same names. */
+
+/** A request that failed: the HTTP status and a sentence for people. */
+export class ApiError extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+const DATA = "qed-data"; // the element of a static copy: {"replies": {key: reply}, "files": {key: path}, "notes": []}
+const state = { copy: undefined, loading: new Map() };
+
+/** Return whether this page is a static copy, which has no server. */
+export function isStatic() {
+  return readCopy() !== null;
+}
+
+/** Return what a static copy leaves out, in sentences. */
+export function listNotes() {
+  return readCopy()?.notes ?? [];
+}
+
+/** Return the key of a reply: the name with its parameters, sorted and encoded. */
+export function canonical(name, params = {}) {
+  const pairs = Object.keys(params)
+    .filter((key) => params[key] !== null && params[key] !== undefined && params[key] !== "")
+    .sort()
+    .map((key) => `${encodeURIComponent(key)}=${encodeURIComponent(params[key])}`);
+  return `${name}?${pairs.join("&")}`;
+}
+
+/** Ask for a reply. Throws ApiError. */
+export async function get(name, params = {}, signal = undefined) {
+  const key = canonical(name, params);
+  const copy = readCopy();
+  if (copy) return getCopied(copy, key);
+  let response;
+  try {
+    response = await fetch(`/api/${key}`, { signal, headers: { Accept: "application/json" } });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ApiError(0, "The viewer does not answer. Is `qed view` still running?");
+  }
+  const reply = await response.json().catch(() => ({}));
+  if (!response.ok) throw new ApiError(response.status, reply.error ?? `The viewer replied with status ${response.status}.`);
+  return reply;
+}
+
+/**
+ * Follow a live run. `handlers` has a function for each of `metrics`, `steps`, `events` and `status`. Returns a function
+ * that stops it.
+ */
+export function listen(run, handlers) {
+  if (isStatic() || !window.EventSource) return () => {};
+  const source = new EventSource(`/api/${canonical("live", { run })}`);
+  for (const [name, handle] of Object.entries(handlers)) {
+    source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
+  }
+  // The server refuses runs that are not live, and ends the stream with the run: there is nothing to try again.
+  source.addEventListener("end", () => source.close());
+  return () => source.close();
+}
+
+function readCopy() {
+  if (state.copy === undefined) {
+    const element = document.getElementById(DATA);
+    state.copy = element ? JSON.parse(element.textContent) : null;
+  }
+  return state.copy;
+}
+
+async function getCopied(copy, key) {
+  if (key in copy.replies) return copy.replies[key];
+  const file = copy.files?.[key];
+  if (!file) throw new ApiError(404, "This copy does not hold that. It has chosen steps only; `qed view` shows all of a run.");
+  await loadScript(file);
+  if (!(key in copy.replies)) throw new ApiError(404, `The file ${file} of this copy is damaged or missing.`);
+  return copy.replies[key];
+}
+
+/** Load a file of a copy, a script that calls `qedReply(key, reply)`: a page from a folder may not fetch. */
+function loadScript(file) {
+  window.qedReply ??= (key, reply) => {
+    readCopy().replies[key] = reply;
+  };
+  if (!state.loading.has(file)) {
+    state.loading.set(file, new Promise((resolve) => {
+      const script = document.createElement("script");
+      script.addEventListener("load", resolve);
+      script.addEventListener("error", resolve);
+      script.src = file;
+      document.head.append(script);
+    }));
+  }
+  return state.loading.get(file);
+}

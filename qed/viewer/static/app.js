@@ -1,0 +1,3 @@
+import { startApp } from "./frame.js";
+
+startApp(document.body);

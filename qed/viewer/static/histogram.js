@@ -1,0 +1,76 @@
+/* A histogram whose bars can be chosen, to show what lies in them. */
+
+import { h, svg } from "./dom.js";
+
+const WIDTH = 360;
+const HEIGHT = 120;
+const BOTTOM = 20;
+const TOP = 6;
+
+/**
+ * Draw a histogram of values; those that are not numbers are left out.
+ *
+ * `selected` is the chosen range `[lo, hi]` or null. `onPick` gets the range of a bar that is chosen, and null if it was
+ * chosen already. `marked` says for each value whether it is drawn with a pattern, such as an answer that was cut off;
+ * `markLabel` names these. Returns `{element}`.
+ */
+export function histogram({ title, values, bins = 24, selected = null, onPick, format, marked = null, markLabel = "" }) {
+  const bars = countBars(values, bins, marked);
+  const most = Math.max(1, ...bars.map((bar) => bar.count));
+  const width = WIDTH / Math.max(1, bars.length);
+  const drawn = bars.map((bar, at) => drawBar(bar, at * width, width, most));
+  const buttons = bars.map((bar, at) => {
+    const isChosen = selected !== null && selected[0] <= bar.lo && bar.hi <= selected[1];
+    const range = bar.lo === bar.hi ? format(bar.lo) : `${format(bar.lo)} to ${format(bar.hi)}`;
+    const also = bar.marked ? `, ${bar.marked} ${markLabel}` : "";
+    return h("button", {
+      type: "button", class: isChosen ? "bar chosen" : "bar", "aria-pressed": String(isChosen), disabled: bar.count === 0,
+      title: `${range}: ${bar.count}${also}`, "aria-label": `${title} ${range}: ${bar.count}${also}`,
+      css: { left: `${(100 * at) / bars.length}%`, width: `${100 / bars.length}%` },
+      on: { click: () => onPick(isChosen ? null : [bar.lo, bar.hi]) },
+    });
+  });
+  const ends = bars.length ? [bars[0].lo, bars[bars.length - 1].hi] : [0, 0];
+  const element = h("figure", { class: "histogram" },
+    h("figcaption", {}, h("b", {}, title), bars.some((bar) => bar.marked) ? h("span", { class: "marked-note" }, `hatched: ${markLabel}`) : null),
+    h("div", { class: "bars" },
+      svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT - BOTTOM + 2}`, preserveAspectRatio: "none", "aria-hidden": "true" }, drawn),
+      buttons),
+    h("div", { class: "ends" }, h("span", {}, format(ends[0])), h("span", {}, format(ends[1]))));
+  return { element };
+}
+
+/** Count values in bars of equal width, as `{lo, hi, count, marked}`; few different values get a bar each. */
+export function countBars(values, bins, marked = null) {
+  const pairs = values.map((value, at) => [value, Boolean(marked?.[at])]).filter(([value]) => Number.isFinite(value));
+  if (!pairs.length) return [];
+  const different = [...new Set(pairs.map(([value]) => value))].sort((a, b) => a - b);
+  const lo = different[0];
+  const hi = different[different.length - 1];
+  const bars = different.length <= bins
+    ? different.map((value) => ({ lo: value, hi: value, count: 0, marked: 0 }))
+    : Array.from({ length: bins }, (_, at) => ({
+      lo: lo + ((hi - lo) * at) / bins, hi: at === bins - 1 ? hi : lo + ((hi - lo) * (at + 1)) / bins, count: 0, marked: 0,
+    }));
+  const places = new Map(different.map((value, at) => [value, at]));
+  for (const [value, isMarked] of pairs) {
+    const at = different.length <= bins ? places.get(value) : Math.min(bins - 1, Math.floor(((value - lo) / (hi - lo)) * bins));
+    bars[at].count += 1;
+    bars[at].marked += isMarked ? 1 : 0;
+  }
+  return bars;
+}
+
+function drawBar(bar, x, width, most) {
+  const room = HEIGHT - BOTTOM - TOP;
+  const base = HEIGHT - BOTTOM;
+  const height = (count) => (count ? Math.max(2, (room * count) / most) : 0);
+  const thin = Math.min(width * 0.86, 40);
+  const left = x + (width - thin) / 2;
+  return [
+    svg("rect", { class: "count", x: left, y: base - height(bar.count), width: thin, height: height(bar.count) }),
+    bar.marked
+      ? svg("rect", { class: "count marked", x: left, y: base - height(bar.marked), width: thin, height: height(bar.marked) })
+      : null,
+  ];
+}

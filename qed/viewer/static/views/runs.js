@@ -1,0 +1,6 @@
+import { h } from "../dom.js";
+
+/** Say that this view is missing. */
+export async function renderRuns() {
+  return { title: "", element: h("h1", {}, "Missing") };
+}

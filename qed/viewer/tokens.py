@@ -1,0 +1,191 @@
+"""The tokens of an answer: their texts, and signals with a number for each of them.
+
+logp       log-prob of the token when it was sampled; the learner's where the sampler gave none
+entropy    of the learner's distribution at the token, before the step's updates, in nats
+ratio      probability after the step's updates over that before them
+kl_ref     estimate of the KL divergence from the reference: r - log r - 1, r = reference over learner
+           (k3 of Schulman 2020, "Approximating KL divergence")
+mismatch   log-prob under the learner, before the updates, minus the sampler's
+advantage  of the token
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qed.errors import DataError
+from qed.models.token_text import NAME, TokenText, load_token_text
+from qed.runs.run import Row
+from qed.viewer.library import RunPlace
+from qed.viewer.memo import FileMemo
+from qed.viewer.params import Refused
+from qed.viewer.run_files import find_file, list_folder
+
+MAX_TOKENS = 65_536  # of an answer; further ones are left out
+MAX_LOG = 80.0  # of a ratio, so that its exponential is a number
+SIGNED = ("mismatch", "advantage")
+QUANTILES = (0.01, 0.99)
+TOKENIZERS = FileMemo(4)
+Values = list[float | None]
+
+
+def describe_tokens(place: RunPlace, row: Row, stats: Row | None) -> dict[str, Any]:
+    """Return the tokens of an answer with their texts, signals, scales and masks, and notes on what is missing.
+
+    Args:
+        place: the run.
+        row: the answer, as the run has written it.
+        stats: its line of the step's statistics, if it has one.
+    """
+    ids = [token for token in _read_list(row, "tokens") if isinstance(token, int)][:MAX_TOKENS]
+    masks = {name: _read_mask(row, f"{name}_mask", len(ids)) for name in ("sampled", "loss")}
+    signals, notes = _build_signals(row, stats or {}, len(ids), masks["sampled"])
+    text, trouble = _load_tokenizer(place) if ids else (None, [])
+    if len(_read_list(row, "tokens")) > MAX_TOKENS:
+        notes.append(f"The answer has more than {MAX_TOKENS:,} tokens; the others are left out.")
+    if not ids:
+        notes.append("The tokens of this answer were not saved.")
+    counted = [bool(sampled and loss) for sampled, loss in zip(masks["sampled"], masks["loss"], strict=True)]
+    return {
+        "tokens": ids,
+        "pieces": text.split(ids) if text else None,
+        "signals": signals,
+        "scales": {name: _compute_scale(name, values, counted) for name, values in signals.items()},
+        "masks": masks,
+        "top": _read_top((stats or {}).get("top"), text),
+        "notes": [*notes, *trouble],
+    }
+
+
+def _build_signals(row: Row, stats: Row, count: int, sampled: Sequence[int]) -> tuple[dict[str, Values], list[str]]:
+    columns = {name: _read_column(stats, name, count) for name in _STATS}
+    own = _mask(_read_column(row, "logps", count), sampled)
+    learner, updated, reference = (columns[name] for name in ("learner_logps", "updated_logps", "ref_logps"))
+    found: dict[str, Values] = {
+        "logp": own if _has(own) else learner,
+        "entropy": columns["entropy"],
+        "ratio": _combine(updated, learner, lambda new, old: math.exp(max(-MAX_LOG, min(MAX_LOG, new - old)))),
+        "kl_ref": _combine(reference, learner, _estimate_kl),
+        "mismatch": _combine(learner, own, lambda ours, theirs: ours - theirs),
+        "advantage": _read_advantage(row, count),
+    }
+    signals = {name: values for name, values in found.items() if _has(values)}
+    notes = []
+    if not stats:
+        notes.append(
+            "entropy, ratio, kl_ref and mismatch were not recorded for this answer: run.save_token_stats says for how "
+            "many answers of each step they are."
+        )
+    elif "kl_ref" not in signals:
+        notes.append("kl_ref is missing: the algorithm has no reference model.")
+    if stats and "top" not in stats:
+        notes.append("The likeliest other tokens were not recorded: run.save_top_logps says how many are.")
+    return signals, notes
+
+
+_STATS = ("learner_logps", "entropy", "updated_logps", "ref_logps")
+
+
+def _estimate_kl(reference: float, learner: float) -> float:
+    difference = max(-MAX_LOG, min(MAX_LOG, reference - learner))
+    return math.exp(difference) - difference - 1
+
+
+def _combine(first: Values, second: Values, compute: Any) -> Values:
+    pairs = zip(first, second, strict=True)
+    return [None if one is None or other is None else compute(one, other) for one, other in pairs]
+
+
+def _has(values: Values) -> bool:
+    return any(value is not None for value in values)
+
+
+def _mask(values: Values, sampled: Sequence[int]) -> Values:
+    """Clear the placeholders of tokens that were not sampled, which would flatten the scale."""
+    return [value if mark else None for value, mark in zip(values, sampled, strict=True)]
+
+
+def _read_advantage(row: Row, count: int) -> Values:
+    value = row.get("advantage")
+    if isinstance(value, list):
+        return _read_column(row, "advantage", count)
+    return [_read_number(value)] * count
+
+
+def _read_column(row: Mapping[str, Any], name: str, count: int) -> Values:
+    """Return a column of an answer with a value for each token; None where it has none."""
+    values = [_read_number(value) for value in _read_list(row, name)[:count]]
+    return values + [None] * (count - len(values))
+
+
+def _read_list(row: Mapping[str, Any], name: str) -> list[Any]:
+    value = row.get(name)
+    return value if isinstance(value, list) else []
+
+
+def _read_number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _read_mask(row: Row, name: str, count: int) -> list[int]:
+    """Return a mask; one that is not there marks every token."""
+    marks = [int(value is not False and value != 0) for value in _read_list(row, name)[:count]]
+    return marks + [1] * (count - len(marks))
+
+
+def _compute_scale(name: str, values: Values, counted: Sequence[bool]) -> dict[str, Any]:
+    """Return the ends of a colour scale: quantiles of the trained tokens, so that one extreme does not flatten it."""
+    known = [value for value, mark in zip(values, counted, strict=True) if mark and value is not None]
+    known = known or [value for value in values if value is not None]
+    low, high = (float(bound) for bound in np.quantile(known, QUANTILES))
+    if name == "ratio":  # a half and a double are equally far from 1
+        width = max(high - 1, 1 - 1 / high if high else 0, 1 / low - 1 if low > 0 else 0, 1e-6)
+        return {"low": 1 / (1 + width), "high": 1 + width, "signed": True}
+    if name in SIGNED:
+        width = max(abs(low), abs(high))
+        return {"low": -width, "high": width, "signed": True}
+    return {"low": low, "high": high, "signed": False}
+
+
+def _read_top(value: Any, text: TokenText | None) -> list[list[dict[str, Any]]] | None:
+    """Return the likeliest tokens at each position with their texts; None where they were not recorded."""
+    if not isinstance(value, list):
+        return None
+    return [
+        [
+            {"id": pair[0], "text": text.name(pair[0]) if text else None, "logp": _read_number(pair[1])}
+            for pair in (pairs if isinstance(pairs, list) else [])
+            if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int)
+        ]
+        for pairs in value[:MAX_TOKENS]
+    ]
+
+
+def _load_tokenizer(place: RunPlace) -> tuple[TokenText | None, list[str]]:
+    """Return the run's tokenizer: its own file, or that of a checkpoint; or None and the reason."""
+    path = _find_tokenizer(place)
+    if path is None:
+        return None, ["The run's folder has no tokenizer.json, so that tokens are shown by their ids."]
+    try:
+        return TOKENIZERS.read(path, [path], lambda: load_token_text(path)), []
+    except DataError as error:
+        return None, [f"{error} Tokens are shown by their ids."]
+
+
+def _find_tokenizer(place: RunPlace) -> Path | None:
+    steps = sorted((name for name in list_folder(place, "checkpoints") if name.startswith("step_")), reverse=True)
+    for parts in ((NAME,), ("final", "hf", NAME), *(("checkpoints", step, "hf", NAME) for step in steps)):
+        try:
+            found = find_file(place, *parts)
+        except Refused:
+            return None
+        if found is not None:
+            return found[0]
+    return None

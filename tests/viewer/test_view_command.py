@@ -1,0 +1,335 @@
+"""`qed view` from a shell: what it shows, where it listens, how it ends, and the list of runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import build_command, build_environment
+from serving_views import ask_view, build_figures, fetch, make_run, serve_runs
+
+from qed.cli.commands import view
+from qed.cli.main import main
+from qed.errors import UsageError
+from qed.runs.folder import lock_folder
+from qed.viewer import library as libraries
+from qed.viewer.cards import list_cards
+from qed.viewer.library import Library
+from qed.viewer.params import Params, Refused
+from qed.viewer.server import PORT, ViewerOptions, open_viewer_socket
+
+READY = 20.0  # seconds
+
+
+@contextmanager
+def run_view(folder: Path, *words: object, **environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A viewer in a process of its own, and the first line that it prints."""
+    with subprocess.Popen(
+        build_command("view", *words),
+        cwd=folder,
+        env={**build_environment(folder / "cache"), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline()
+        finally:
+            process.kill()
+
+
+def refuse(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """What a command line that is refused says."""
+    with pytest.raises(SystemExit) as caught:
+        main(["view", *map(str, words)])
+    out, err = capsys.readouterr()
+    assert caught.value.code == 2
+    assert not out
+    assert len(err.splitlines()) == 1
+    return err
+
+
+def list_runs(*places: Path) -> dict[str, Any]:
+    return {card["key"]: card for card in list_cards(Library(places, places[0] / "cache"), Params())["runs"]}
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """Also while a browser follows a live run, and with half a request on the line."""
+    make_run(tmp_path / "runs" / "live", **{"events.jsonl": ""})
+    began = time.monotonic()
+    with run_view(tmp_path, "--port", 0, "--json") as (process, line):
+        assert time.monotonic() - began < READY
+        told = json.loads(line)
+        assert told["pid"] == process.pid
+        address = ("127.0.0.1", int(told["url"].rpartition(":")[2]))
+        with socket.create_connection(address) as live, socket.create_connection(address) as half:
+            live.sendall(b"GET /api/live?run=live HTTP/1.1\r\nHost: %s:%d\r\n\r\n" % (b"127.0.0.1", address[1]))
+            assert live.recv(100).startswith(b"HTTP/1.1 200")
+            half.sendall(b"GET / HT")
+            sent = time.monotonic()
+            process.send_signal(number)
+            assert process.wait(READY) == code
+            assert time.monotonic() - sent < 2.0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_a_made_token_is_shown_once(tmp_path: Path) -> None:
+    make_run(tmp_path / "one")
+    with run_view(tmp_path, "one", "--port", 0, "--token", "auto") as (_, line):
+        url, _, token = line.split()[3].partition("/?token=")
+        assert len(token) > 20
+        assert fetch(url, "/api/about").status == 401
+        assert fetch(url, "/api/about", authorization=f"Bearer {token}").status == 200
+
+
+def test_a_given_token_is_not_shown(tmp_path: Path) -> None:
+    make_run(tmp_path / "one")
+    with run_view(tmp_path, "one", "--port", 0, QED_VIEW_TOKEN="known-to-the-user") as (_, line):
+        assert "known-to-the-user" not in line
+        url = line.split()[3].partition("/?token=")[0]
+        assert fetch(url, "/api/about").status == 401
+        assert fetch(url, "/api/about", authorization="Bearer known-to-the-user").status == 200
+
+
+def test_the_next_port_is_taken_only_for_the_default_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with open_viewer_socket(ViewerOptions()) as first, open_viewer_socket(ViewerOptions()) as second:
+        taken = first.getsockname()[1]
+        assert PORT <= taken < second.getsockname()[1]
+        make_run(tmp_path / "one")
+        said = refuse(capsys, tmp_path / "one", "--port", taken)
+        assert f"port {taken}" in said
+        assert "in use" in said
+
+
+def test_what_is_printed_and_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened: list[str] = []
+    addresses = iter(["http://127.0.0.1:7860", "http://127.0.0.1:7861", "http://127.0.0.1:7861"])
+
+    def answer(library: Library, options: ViewerOptions, on_ready: Callable[[str], None]) -> int:
+        on_ready(next(addresses))
+        return 130
+
+    monkeypatch.setattr("qed.viewer.server.run_viewer", answer)
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    place = str(make_run(tmp_path / "one"))
+    assert view.run([place]) == 130
+    assert capsys.readouterr().out == f"Viewing {place} at http://127.0.0.1:7860 (Ctrl-C ends the viewer)\n"
+    assert not opened
+    assert view.run([place, "--open", "--token", "known"]) == 130
+    out = capsys.readouterr().out
+    assert "port 7860 is in use" in out
+    assert "known" not in out
+    assert view.run([place, "--port", "7861"]) == 130
+    assert "in use" not in capsys.readouterr().out
+    deadline = time.monotonic() + READY
+    while not opened:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert opened == ["http://127.0.0.1:7861/?token=known"]
+
+
+def test_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def export(library: Library, out: Path, steps: Any, say: Callable[[str], None]) -> None:
+        asked.append(([run.key for run in library.runs()], out, steps))
+
+    monkeypatch.setattr("qed.viewer.export.export_site", export)
+    place = str(make_run(tmp_path / "one"))
+    assert view.run([place, "--export", "x.html"]) == 0
+    assert view.run([place, "--export", "x", "--steps", "2-3"]) == 0
+    assert asked == [(["one"], Path("x.html"), None), (["one"], Path("x"), [2, 3])]
+
+
+def test_places_without_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "first")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    assert "Did you mean 'first'?" in refuse(capsys, "frist")
+    assert "Did you mean 'first'?" in refuse(capsys, "first/logs")
+    assert "no run in 'empty'" in refuse(capsys, "first", "empty")
+    assert "not a folder" in refuse(capsys, "file")
+    monkeypatch.chdir(tmp_path / "empty")
+    assert "no folder runs/" in refuse(capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--host", "0.0.0.0"], "QED_VIEW_TOKEN"),
+        (["--token", "two words"], "ASCII"),
+        (["--port", "70000"], "65535"),
+        (["--port", "x"], "--port"),
+        (["--steps", "1"], "--export"),
+        (["--export", "x.html", "--steps", "2-1"], "backwards"),
+        (["--export", "x.html", "--steps", "1,,2"], "a list such as"),
+        (["--allow-host", "http://x"], "--allow-host"),
+    ],
+)
+def test_options_that_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], said: str
+) -> None:
+    assert said in refuse(capsys, make_run(tmp_path / "one"), *words)
+
+
+def test_lists_of_steps() -> None:
+    assert view.parse_steps("3, 1,10-12") == [1, 3, 10, 11, 12]
+    for text in ("", "-", "1-", "a", "1-20000", "٣", "1--2"):
+        with pytest.raises(UsageError):
+            view.parse_steps(text)
+
+
+def test_without_places_it_shows_runs(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "one")
+    make_run(tmp_path / "elsewhere")
+    with run_view(tmp_path, "--port", 0, "--json") as (_, line):
+        assert [card["key"] for card in ask_view(json.loads(line)["url"], "runs").json["runs"]] == ["one"]
+
+
+def test_it_starts_without_heavy_libraries() -> None:
+    """The start takes a fraction of a second because of this."""
+    code = "import sys, qed.viewer.app; print([n for n in ('torch', 'transformers', 'datasets') if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_keys(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "a")
+    make_run(tmp_path / "runs" / "sweep" / "b")
+    make_run(tmp_path / "runs" / "a" / "control")
+    make_run(tmp_path / "other" / "a")
+    make_run(tmp_path / "runs" / "a" / "checkpoints" / "step_1" / "no")
+    make_run(tmp_path / "runs" / ".replaced" / "no")
+    assert list(list_runs(tmp_path / "runs", tmp_path / "other" / "a", tmp_path / "runs" / "a")) == [
+        *("a", "a/control", "sweep/b", "a~2"),
+    ]
+    assert list(list_runs(tmp_path / "runs" / "a")) == ["a", "a/control"]
+
+
+def test_keys_stay_while_runs_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(libraries, "RESCAN_SECONDS", 0.0)
+    places = [make_run(tmp_path / name / "run") for name in ("x", "y")]
+    library = Library(places, tmp_path / "cache")
+    assert [run.key for run in library.runs()] == ["run", "run~2"]
+    places[0].rename(tmp_path / "moved")
+    assert [run.key for run in library.runs()] == ["run~2"]
+    assert library.find("run~2").folder == places[1].resolve()
+    with pytest.raises(Refused) as caught:
+        library.find("run")
+    assert caught.value.status == 410
+
+
+def test_a_card(tmp_path: Path) -> None:
+    rows = [{"step": n, "phase": "grpo", "reward/mean": n / 1000, "perf/tokens_per_s": 5.0} for n in range(1, 1001)]
+    metrics = "".join(json.dumps(row) + "\n" for row in rows)
+    alarm = {"event": "alarm", "time": 3.0, "name": "collapse", "step": 4, "told": "Entropy is low."}
+    finished = {"event": "finished", "time": 9.0, "step": 1000}
+    events = "".join(json.dumps(event) + "\n" for event in ({"event": "data", "time": 2.5}, alarm, alarm, finished))
+    summary = json.dumps({"arithmetic": {"sampled": build_figures(0.1), "greedy": build_figures(0.75)}})
+    make_run(tmp_path / "a", **{"metrics.jsonl": metrics + '{"torn', "events.jsonl": events})
+    (tmp_path / "a" / "eval" / "step_001000").mkdir()
+    (tmp_path / "a" / "eval" / "step_001000" / "summary.json").write_text(summary)
+    (tmp_path / "a" / "eval" / "step_001001").mkdir()  # a running evaluation
+    card = list_runs(tmp_path)["a"]
+    assert (card["status"], card["kind"], card["method"], card["model"]) == ("done", "run", "grpo", "tiny")
+    assert (card["task"], card["seed"], card["phases"], card["started"]) == ("arithmetic", 7, ["grpo"], 2.5)
+    assert (card["step"], card["planned"], card["reward"], card["tokens_per_s"]) == (1000, 3, 1.0, 5.0)
+    found = {"task": "arithmetic", "decoding": "greedy", "step": 1000, "value": 0.75, "lo": 0.05, "hi": 0.7, "n": 4}
+    assert card["accuracy"] == found
+    assert card["first_accuracy"]["value"] == 0.25
+    assert card["alarms"] == [{"step": 4, "name": "collapse", "message": "Entropy is low."}]
+    spark = card["sparks"]["reward/mean"]
+    assert 40 <= len(spark) <= 60
+    assert spark == sorted(spark)
+    assert spark[0] < 0.05
+    assert spark[-1] > 0.95
+
+
+def write_beat(folder: Path, ago: float, idle: float = 0.0) -> None:
+    said = {"process": 1, "step": 2, "stage": "sample", "idle_s": idle, "time": time.time() - ago}
+    (folder / "heartbeat.json").write_text(json.dumps(said))
+
+
+def test_states(tmp_path: Path) -> None:
+    """The lock is the truth on its own machine; elsewhere the heartbeat is."""
+    endings = {"interrupted": "stopped", "failed": "failed", "hung": "hung", "finished": "done"}
+    for event in endings:
+        line = json.dumps({"event": event, "time": 1.0, "reason": "because"}) + "\n"
+        make_run(tmp_path / event, **{"events.jsonl": line})
+        resumed = line + json.dumps({"event": "resumed", "time": 2.0}) + "\n"
+        os.utime(make_run(tmp_path / f"{event}-resumed", **{"events.jsonl": resumed}) / "metrics.jsonl", (1, 1))
+        write_beat(tmp_path / f"{event}-resumed", ago=5.0)
+    ages = {"beats": 5.0, "late": 300.0, "silent": 3_600.0, "ancient": 1e6}
+    for name, ago in ages.items():
+        make_run(tmp_path / name, **{"events.jsonl": ""})
+        write_beat(tmp_path / name, ago)
+    make_run(tmp_path / "killed", **{"events.jsonl": ""})
+    make_run(tmp_path / "locked", **{"events.jsonl": ""})
+    make_run(tmp_path / "frozen", **{"events.jsonl": ""})
+    with lock_folder(tmp_path / "killed"):
+        pass
+    write_beat(tmp_path / "killed", ago=5.0)
+    with lock_folder(tmp_path / "locked"), lock_folder(tmp_path / "frozen"):
+        os.utime(tmp_path / "frozen" / ".lock", (time.time() - 900, time.time() - 900))
+        write_beat(tmp_path / "frozen", ago=600.0)
+        cards = list_runs(tmp_path)
+    expected = {
+        **endings,
+        **{f"{event}-resumed": "live" for event in endings},
+        **{"beats": "live", "late": "unknown", "silent": "hung", "ancient": "unknown"},
+        **{"killed": "failed", "locked": "live", "frozen": "hung"},
+    }
+    assert {key: card["status"] for key, card in cards.items()} == expected
+    assert cards["failed"]["reason"] == "because"
+    assert "without a word" in cards["killed"]["reason"]
+
+
+def test_folders_of_evaluations_and_of_older_versions(tmp_path: Path) -> None:
+    figures = json.dumps({"maths": {"sampled": build_figures(0.5)}})
+    (tmp_path / "evaluated" / "eval" / "step_000000").mkdir(parents=True)
+    (tmp_path / "evaluated" / "eval" / "step_000000" / "summary.json").write_text(figures)
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "metrics.jsonl").write_text('{"step": 4, "train/loss": 2.0, "time/step_s": 3.0}\n')
+    cards = list_runs(tmp_path)
+    assert (cards["evaluated"]["kind"], cards["evaluated"]["status"]) == ("evaluation", "done")
+    assert cards["evaluated"]["accuracy"]["decoding"] == "sampled"
+    assert (cards["old"]["step"], cards["old"]["figures"]["time/step"]) == (4, 3.0)
+
+
+def test_two_hundred_runs(tmp_path: Path) -> None:
+    """Nothing is scanned before the server listens, and metrics are not read as a whole."""
+    row = {f"metric/{number}": number / 7 for number in range(60)}
+    text = "".join(json.dumps({"step": step, "reward/mean": 0.5, **row}) + "\n" for step in range(1_200))
+    for number in range(200):
+        folder = make_run(tmp_path / "runs" / f"run-{number}")
+        if number:
+            (folder / "metrics.jsonl").unlink()
+            os.link(tmp_path / "runs" / "run-0" / "metrics.jsonl", folder / "metrics.jsonl")
+        else:
+            (folder / "metrics.jsonl").write_text(text)
+    with serve_runs([tmp_path / "runs"], tmp_path / "cache") as url:
+        began = time.monotonic()
+        assert len(ask_view(url, "runs").json["runs"]) == 200
+        first = time.monotonic() - began
+        began = time.monotonic()
+        assert len(ask_view(url, "runs").json["runs"]) == 200
+        assert time.monotonic() - began < first
+    assert first < 5.0  # 0.5 s on a quiet machine
