@@ -1,6 +1,199 @@
-import { h } from "../dom.js";
+import { get } from "../api.js";
+import { h, replace } from "../dom.js";
+import { formatPercent } from "../format.js";
+import { link } from "../router.js";
+import { countWords, formatP, readMany, redraw, showDifference, showFigures } from "./figures.js";
+import { createCurves } from "./overlaid.js";
+import { createPair } from "./pairs.js";
+import { listDifferences } from "./seeds.js";
+import { makeButton, makeSelect } from "./texts.js";
 
-/** Say that this view is missing. */
-export async function renderCompare() {
-  return { title: "", element: h("h1", {}, "Missing") };
+const MOST_RUNS = 24;
+const MOST_OTHERS = 8;
+const MOST_SETTINGS = 60;
+const SIGNIFICANT = 0.05;
+
+/** Compare runs, or steps of a run: curves, settings, and problem by problem with the paired test. */
+export async function renderCompare(context) {
+  const { runs: cards } = await get("runs", {});
+  const view = readState(context, cards);
+  view.curves = createCurves(context);
+  view.pair = createPair(view);
+  const place = (label) => h("section", { "aria-label": label });
+  view.places = { pickers: place("What to compare"), tests: place("Paired tests"), settings: place("Settings") };
+  const element = h("article", { class: "compare-view" },
+    h("h1", {}, "Compare"), view.places.pickers, view.places.tests, view.pair.element, view.curves.element, view.places.settings);
+  await refresh(view);
+  return { title: "Compare", element, keys: view.pair.keys };
+}
+
+function readState(context, cards) {
+  const { query } = context;
+  const named = [...readMany(query.run), ...readMany(query.a), ...readMany(query.b)];
+  const runs = [...new Set(named)].slice(0, MOST_RUNS);
+  const a = query.a ?? runs[0];
+  return {
+    context, cards, runs, a, b: query.b ?? runs.find((run) => run !== a) ?? a, step_a: query.step_a ?? "", step_b: query.step_b ?? "",
+    task: query.task ?? "", known: new Map(), replies: new Map(), number: 0,
+  };
+}
+
+async function change(view, changes) {
+  Object.assign(view, changes);
+  const { context, runs, a, b, step_a, step_b, task } = view;
+  context.setQuery({ run: runs, a: a ?? null, b: b ?? null, step_a: step_a || null, step_b: step_b || null, task: task || null, problem: null, side: null });
+  await refresh(view);
+}
+
+/** Ask for what the choice needs and show it; a later choice overtakes an earlier one. */
+async function refresh(view) {
+  view.number += 1;
+  const own = view.number;
+  showPickers(view);
+  if (view.runs.length === 0) return;
+  replace(view.places.tests, h("p", { class: "note", role: "status" }, "Comparing …"));
+  const [runs, pairs] = await Promise.all([Promise.all(view.runs.map((key) => loadRun(view, key))), loadPairs(view)]);
+  if (own !== view.number) return;
+  view.pairs = pairs;
+  view.curves.show(runs.filter((run) => run.metrics));
+  showSettings(view, runs);
+  showTests(view, runs.filter((run) => run.error));
+  showPickers(view);
+  view.pair.show(findPair(view));
+}
+
+async function loadRun(view, key) {
+  if (!view.known.has(key)) {
+    const ask = async () => {
+      try {
+        const [about, metrics] = await Promise.all([get("run", { run: key }), get("metrics", { run: key })]);
+        return { key, settings: about.settings, metrics };
+      } catch (error) {
+        return { key, error };
+      }
+    };
+    view.known.set(key, ask());
+  }
+  return view.known.get(key);
+}
+
+/** Ask for the comparison of A with B; where more runs are chosen, of A with each other one too. */
+async function loadPairs(view) {
+  const others = [...new Set([view.b, ...view.runs])].filter((key) => key !== view.a || key === view.b).slice(0, MOST_OTHERS);
+  return Promise.all(others.map(async (other) => {
+    const steps = other === view.b ? { step_a: view.step_a, step_b: view.step_b } : { step_a: view.a === view.b ? "" : view.step_a };
+    const params = { a: view.a, b: other, ...Object.fromEntries(Object.entries(steps).filter(([, value]) => value !== "")) };
+    const name = JSON.stringify(params);
+    if (!view.replies.has(name)) view.replies.set(name, get("compare", params));
+    try {
+      return { other, reply: await view.replies.get(name) };
+    } catch (error) {
+      view.replies.delete(name);
+      return { other, error };
+    }
+  }));
+}
+
+function findPair(view) {
+  const found = view.pairs.find(({ other }) => other === view.b);
+  const tasks = found?.reply?.tasks ?? [];
+  return tasks.find((task) => nameTask(task) === view.task) ?? tasks[0] ?? null;
+}
+
+function nameTask({ task, decoding }) {
+  return `${task}/${decoding}`;
+}
+
+function showPickers(view) {
+  const { runs, a, b } = view;
+  const free = view.cards.filter(({ key }) => !runs.includes(key)).map(({ key }) => [key, key]);
+  const add = (key) => change(view, { runs: [...runs, key], a: a ?? key, b: b === undefined || b === a ? key : b, step_b: "" });
+  const chips = runs.map((key) => h("li", {}, h("a", { href: link(["run", key], {}) }, key),
+    key === a ? h("b", {}, "A") : null, key === b ? h("b", {}, "B") : null,
+    runs.length > 1 ? makeButton("×", () => remove(view, key), { "aria-label": `Leave out ${key}`, class: "small" }) : null));
+  redraw(view.places.pickers,
+    runs.length ? h("ul", { class: "chips", "aria-label": "Runs" }, chips) : h("p", {}, "Choose the runs to compare."),
+    h("div", { class: "tools" },
+      free.length && runs.length < MOST_RUNS ? makeSelect("Add a run", [["", "–"], ...free], "", (key) => key && add(key)) : null,
+      runs.length ? showSides(view) : null));
+}
+
+function showSides(view) {
+  const { runs, a, b } = view;
+  const names = runs.map((key) => [key, key]);
+  const pick = (side) => (key) => change(view, { [side]: key, [`step_${side}`]: "" });
+  return [
+    makeSelect("A", names, a, pick("a")), makeSelect("at step", listSteps(view, "steps_a"), view.step_a, (step) => change(view, { step_a: step })),
+    makeSelect("B", names, b, pick("b")), makeSelect("at step", listSteps(view, "steps_b"), view.step_b, (step) => change(view, { step_b: step })),
+    makeButton("Swap A and B", () => change(view, { a: b, b: a, step_a: view.step_b, step_b: view.step_a }), { class: "small" }),
+  ];
+}
+
+function listSteps(view, side) {
+  const tasks = view.pairs?.find(({ other }) => other === view.b)?.reply?.tasks ?? [];
+  const own = side === "steps_a" ? view.step_a : view.step_b;
+  const steps = new Set([...tasks.flatMap((task) => task[side]), ...(own === "" ? [] : [Number(own)])]);
+  const usual = side === "steps_a" && view.a === view.b ? "first" : "last";
+  return [["", usual], ...[...steps].sort((x, y) => x - y).map((step) => [String(step), `step ${step}`])];
+}
+
+function remove(view, key) {
+  const runs = view.runs.filter((run) => run !== key);
+  const a = view.a === key ? runs[0] : view.a;
+  const b = view.b === key ? (runs.find((run) => run !== a) ?? a) : view.b;
+  change(view, { runs, a, b, step_a: view.a === key ? "" : view.step_a, step_b: view.b === key ? "" : view.step_b });
+}
+
+/** Show the paired tests in the words of the report; a row chooses what is shown below. */
+function showTests(view, broken) {
+  const rows = view.pairs.flatMap(({ other, reply }) => (reply?.tasks ?? []).map((task) => showTest(view, other, task)));
+  const trouble = [...broken.map(({ key, error }) => [key, error]), ...view.pairs.filter(({ error }) => error).map(({ other, error }) => [other, error])];
+  const skipped = view.pairs.flatMap(({ other, reply }) => (reply?.skipped ?? []).map((each) => `${each.task}, ${each.decoding} of ${other}: ${each.reason}`));
+  const isSame = view.a === view.b;
+  const left = view.runs.length - 1 - MOST_OTHERS;
+  redraw(view.places.tests, h("h2", {}, "Problem by problem"),
+    trouble.map(([key, error]) => h("p", { class: "trouble", role: "alert" }, `${key}: ${error.message}`)),
+    rows.length === 0 ? h("p", {}, isSame ? "This run has no two evaluations of the same problems with stored answers." : "These runs have no evaluation of the same problems with stored answers.")
+      : showFigures({
+        caption: `Problem by problem against ${view.a}${isSame ? ", an earlier step" : ", A"}`, rows, kind: "stack tests",
+        heads: ["", "A", "B", "difference in points", "better / worse", "p", "n"], foot: describeTests(rows.length, isSame),
+      }),
+    skipped.length ? h("p", { class: "note" }, `Not compared: ${skipped.slice(0, 8).join("; ")}.`) : null,
+    left > 0 ? h("p", { class: "note" }, `Tests of ${countWords(left, "further run")} are left out: choose a run as B to see its test.`) : null);
+}
+
+function showTest(view, other, found) {
+  const { test, step_a: stepA, step_b: stepB } = found;
+  const name = nameTask(found);
+  const isShown = other === view.b && nameTask(findPair(view)) === name;
+  const label = `${view.a === other ? "" : `${other}: `}${found.task}, ${found.decoding} answers`;
+  const choose = () => change(view, { b: other, task: name, step_b: other === view.b ? view.step_b : "" });
+  return {
+    props: isShown ? { class: "shown" } : {},
+    head: [makeButton(label, choose, { class: "as-link", "aria-pressed": String(isShown) }), h("small", {}, `A at step ${stepA}, B at step ${stepB}`)],
+    cells: [
+      formatPercent(test.before), formatPercent(test.after), showDifference(test), `${found.n_gained ?? found.gained.length} / ${found.n_lost ?? found.lost.length}`,
+      [formatP(test.p_value), h("small", {}, test.test)], [String(test.n), test.unpaired ? h("small", {}, `${test.unpaired} unpaired`) : null],
+    ],
+  };
+}
+
+function describeTests(count, isSame) {
+  return [
+    "Brackets are 95 % intervals of the difference, B minus A. Problems are paired by their id and their known answer.",
+    count > 1 ? `With ${count} tests the chance that one falls below ${SIGNIFICANT} by luck is higher than ${SIGNIFICANT}: require p < ${Number((SIGNIFICANT / count).toPrecision(2))} (Bonferroni).` : "",
+    isSame ? "" : "Two runs also differ in their seeds; no test over problems can see that.",
+  ].filter(Boolean).join(" ");
+}
+
+function showSettings(view, runs) {
+  const known = runs.filter((run) => run.settings).slice(0, 6);
+  if (known.length < 2) return void replace(view.places.settings);
+  const found = listDifferences(known);
+  const show = (value) => (value === null ? "–" : typeof value === "string" ? value : JSON.stringify(value));
+  const rows = found.slice(0, MOST_SETTINGS).map(({ key, values }) => ({ head: h("code", {}, key), cells: values.map((value) => show(value).slice(0, 300)) }));
+  replace(view.places.settings, h("h2", {}, "Settings that differ"),
+    rows.length === 0 ? h("p", {}, "All settings are the same.")
+      : showFigures({ caption: null, heads: ["setting", ...known.map(({ key }) => key)], rows, kind: "stack settings-table" }),
+    found.length > MOST_SETTINGS ? h("p", { class: "note" }, `The first ${MOST_SETTINGS} of ${found.length}.`) : null);
 }
