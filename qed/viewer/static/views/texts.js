@@ -10,6 +10,8 @@ const SOURCES = {
   greedy: "decoded greedily",
 };
 
+const made = { count: 0 }; // choices, for their ids
+
 /** What is known of a source of answers, for hints. */
 export function describeSource(source) {
   return SOURCES[source] ?? "";
@@ -109,11 +111,12 @@ export function makeButton(label, onClick, props = {}) {
 
 /** Build a labelled choice; `choices` are [value, label, disabled?]. */
 export function makeSelect(label, choices, value, onChange) {
+  const id = `choice-${(made.count += 1)}`;
   const options = choices.map(([choice, text, disabled]) => h("option", {
-    value: choice, ...(String(choice) === String(value) ? { selected: "" } : {}), ...(disabled ? { disabled: "" } : {}),
+    value: choice, selected: String(choice) === String(value), disabled: Boolean(disabled),
   }, text));
-  return h("label", { class: "choice" }, h("span", {}, label),
-    h("select", { on: { change: (event) => onChange(event.target.value) } }, options));
+  return h("span", { class: "choice" }, h("label", { for: id }, label),
+    h("select", { id, on: { change: (event) => onChange(event.target.value) } }, options));
 }
 
 /** Link the neighbours of a page: `previous` and `next` are {href, label} or null. */
