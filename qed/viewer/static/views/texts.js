@@ -10,6 +10,7 @@ const SOURCES = {
   greedy: "decoded greedily",
 };
 
+const NOISE = 1e-6; // an advantage of equal rewards, which no float makes exactly 0
 const made = { count: 0 }; // choices, for their ids
 
 /** What is known of a source of answers, for hints. */
@@ -47,9 +48,10 @@ export function readAdvantage(row) {
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
 }
 
-/** Format a figure with its sign, so that gains and losses tell apart without colour. */
+/** Format a figure with its sign, so that gains and losses tell apart without colour; what rounding leaves is 0. */
 export function formatSigned(value) {
   if (value == null) return "–";
+  if (Math.abs(value) < NOISE) return "0";
   return value > 0 ? `+${formatNumber(value)}` : formatNumber(value);
 }
 
