@@ -63,7 +63,7 @@ export function showBar(label, value, range, kind = "") {
   const high = Math.max(0, range[1]);
   const place = (point) => (high > low ? ((point - low) / (high - low)) * 100 : 0);
   const [from, to] = value == null ? [0, 0] : [place(Math.min(0, value)), place(Math.max(0, value))];
-  const css = { left: `${from}%`, width: `${Math.max(to - from, value == null ? 0 : 0.8)}%` };
+  const css = { left: `${from}%`, width: `${value ? Math.max(to - from, 0.8) : 0}%` };
   return h("div", { class: "figure-bar" },
     h("span", { class: "label" }, label),
     h("span", { class: "track", "aria-hidden": "true" },
