@@ -2,8 +2,8 @@ import { get } from "../api.js";
 import { copyButtons } from "../copy.js";
 import { h, replace } from "../dom.js";
 import { formatNumber, formatPercent } from "../format.js";
-import { createTable } from "../table.js";
 import { countWords, showShort } from "./figures.js";
+import { createSortedTable } from "./sorted_table.js";
 import { makeButton } from "./texts.js";
 import { linkPlace } from "./where.js";
 
@@ -102,7 +102,8 @@ function showKinds(view) {
   replace(view.places.kinds, view.reply.kinds.map(({ kind, label, count }) => {
     const choose = () => {
       view.kind = kind;
-      view.context.setQuery({ kind });
+      Object.assign(view.context.query, { sort: undefined, down: undefined });
+      view.context.setQuery({ kind, sort: null, down: null });
       for (const button of view.places.kinds.children) button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
       showItems(view);
     };
@@ -125,8 +126,8 @@ function showItems(view) {
     replace(copy);
     return void replace(shown, head, h("p", { class: "note" }, "None in these steps."));
   }
-  view.table = createTable({
-    caption: describeItems(found), columns: listColumns(found.kind), rows: found.items, sort: null, height: 560,
+  view.table = createSortedTable(view.context, {
+    caption: describeItems(found), columns: listColumns(found.kind), rows: found.items, height: 560,
     link: (item) => linkItem(view.run, item),
   });
   replace(shown, head, view.table.element);
