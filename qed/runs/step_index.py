@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import Any
 import zstandard
 
 from qed.errors import DataError
-from qed.runs.answer_measures import measure_answer
+from qed.runs.answer_cells import CELL, cut, list_cells
 from qed.runs.step_file import (
     SUFFIX,
     FrameReader,
@@ -40,11 +40,8 @@ from qed.runs.step_file import (
 SCHEMA = 1
 MAX_INDEX = 1 << 28  # bytes of an index's frame; one of 4,096 answers takes about 1 MiB
 MAX_GROUP = 1 << 30  # bytes of a group's rows
+MAX_COLUMNS = 100  # a damaged file may name countless parts of rewards
 TEXT = 300  # characters of a group's question and answer in the index
-CELL = 100  # characters of any other text
-TEXTS = ("tier", "stop_reason", "source", "extracted", "class")
-NUMBERS = ("reward", "n_tokens", "version", "given")
-TRUTHS = ("correct", "format_ok")
 LABELS = ("subject", "level", "data_source", "decoding")
 REWARDS = ("reward_mean", "reward_min", "reward_max")
 TOKENS = b', "tokens": ['
@@ -76,9 +73,9 @@ class IndexBuilder:
 
     def begin_group(self, row: Row) -> None:
         """Begin a group with its first answer, which `add` takes as well."""
-        labels = {name: _cut(row[name], CELL) for name in LABELS if row.get(name) is not None}
-        named = {"id": _cut(row.get("group_id"), TEXT), "question": _cut(row.get("question"), TEXT)}
-        self.groups.append({**named, "gold": _cut(row.get("gold"), TEXT), **labels, "n": 0, "n_right": 0})
+        labels = {name: cut(row[name], CELL) for name in LABELS if row.get(name) is not None}
+        named = {"id": cut(row.get("group_id"), TEXT), "question": cut(row.get("question"), TEXT)}
+        self.groups.append({**named, "gold": cut(row.get("gold"), TEXT), **labels, "n": 0, "n_right": 0})
         self._rewards.append([])
 
     def add(self, row: Row) -> None:
@@ -88,6 +85,8 @@ class IndexBuilder:
         if (reward := cells.get("reward")) is not None:
             self._rewards[-1].append(reward)
         for name, value in {"group": len(self.groups) - 1, "answer": group["n"], **cells}.items():
+            if name not in self.columns and len(self.columns) >= MAX_COLUMNS:
+                continue
             column = self.columns.setdefault(name, [])
             column.extend([None] * (self._count - len(column)))  # answers without it
             column.append(value)
@@ -120,19 +119,6 @@ class IndexBuilder:
             known = (math.fsum(rewards) / len(rewards), min(rewards), max(rewards)) if rewards else (None,) * 3
             group |= dict(zip(REWARDS, known, strict=True))
         return StepIndex(size, self.groups, self.columns)
-
-
-def list_cells(row: Mapping[str, Any]) -> Row:
-    """Return what the table has of an answer; a value that is not of its kind is None."""
-    cells: Row = {name: _read_number(row[name]) for name in NUMBERS if name in row}
-    cells |= {name: row[name] if isinstance(row[name], bool) else None for name in TRUTHS if name in row}
-    cells |= {name: _cut(row[name], CELL) for name in TEXTS if name in row}
-    if "advantage" in row:
-        cells["advantage"] = _read_mean(row["advantage"])
-    parts = row.get("parts")
-    if isinstance(parts, Mapping):
-        cells |= {f"parts/{_cut(name, CELL)}": _read_number(value) for name, value in parts.items()}
-    return cells | (measure_answer(row) if "tokens" in row else {})
 
 
 def name_index(data: Path) -> Path:
@@ -291,22 +277,3 @@ def _find_size(path: Path) -> int:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _cut(value: Any, length: int) -> str | int | float | None:
-    """Return a text of at most so many characters; a number as it is, and None for anything else."""
-    return value[:length] if isinstance(value, str) else _read_number(value)
-
-
-def _read_number(value: Any) -> int | float | None:
-    """Return a finite number; None for anything else."""
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if known and math.isfinite(value) else None
-
-
-def _read_mean(value: Any) -> int | float | None:
-    """Return a number, or the mean of a list of numbers, such as an advantage for each token."""
-    if not isinstance(value, list | tuple):
-        return _read_number(value)
-    known = [number for each in value if (number := _read_number(each)) is not None]
-    return math.fsum(known) / len(known) if known else None

@@ -26,13 +26,10 @@ Numbers = NDArray[np.int64]
 def find_duplicates(steps: Sequence[Texts]) -> Flagged:
     """Flag the policy's answers that nearly equal a demonstration or an answer to another problem of these steps."""
     flagged = Flagged()
-    hashes = np.concatenate([texts.hashes for texts in steps]) if steps else np.zeros((0, 8), np.int64)
-    if not len(hashes):
+    if not any(len(texts.hashes) for texts in steps):
         return flagged
-    number_by_problem: dict[str, int] = {}
-    problems = np.array(
-        [number_by_problem.setdefault(name, len(number_by_problem)) for texts in steps for name in texts.problems]
-    )
+    hashes = np.concatenate([texts.hashes for texts in steps]).astype(np.int64)
+    problems = _number_problems(steps)
     is_written = np.concatenate([texts.is_written for texts in steps])
     is_own = np.concatenate([texts.is_own for texts in steps])
     partners = _find_partners(hashes, problems, is_written)
@@ -44,6 +41,16 @@ def find_duplicates(steps: Sequence[Texts]) -> Flagged:
     answers = [_describe(steps, begins, int(found[at]), int(partners[found[at]]), int(equal[at])) for at in order]
     flagged.count, flagged.answers = len(found), answers
     return flagged
+
+
+def _number_problems(steps: Sequence[Texts]) -> Numbers:
+    """Return for each text the number of its problem, the same in all steps."""
+    known: dict[str, int] = {}
+    parts = []
+    for texts in steps:
+        numbers = np.array([known.setdefault(name, len(known)) for name in texts.ids], dtype=np.int64)
+        parts.append(numbers[texts.groups])
+    return np.concatenate(parts)
 
 
 def _find_partners(hashes: Numbers, problems: Numbers, is_written: NDArray[np.bool_]) -> Numbers:
@@ -82,7 +89,8 @@ def _describe(steps: Sequence[Texts], begins: Numbers, own: int, partner: int, e
     what = "the demonstration" if other.is_written[at] else "the answer to another problem"
     place = f"step {other.step}, group {other.groups[at]}, answer {other.answers[at]}"
     detail = f"{equal} of 8 like {what} at {place}"
-    return Answer(texts.step, texts.groups[row], texts.answers[row], equal / 8, texts.questions[row], detail)
+    group = int(texts.groups[row])
+    return Answer(texts.step, group, int(texts.answers[row]), equal / 8, texts.questions[group], detail)
 
 
 def _locate(steps: Sequence[Texts], begins: Numbers, number: int) -> tuple[Texts, int]:

@@ -21,7 +21,7 @@ from qed.runs.run import Row
 from qed.viewer.details import ROLLOUTS
 from qed.viewer.evaluations import FOLDER
 from qed.viewer.library import MOST_ENTRIES, Library, RunPlace
-from qed.viewer.outcomes import load_groups
+from qed.viewer.outcomes import load_groups, read_count
 from qed.viewer.run_files import Stamp, find_file, list_folder
 
 MAX_RUNS = 8  # histories in memory
@@ -84,8 +84,8 @@ class History:
                 "step": step,
                 "series": self.series.setdefault(series, len(self.series)),
                 "group": number,
-                "n": int(group.get("n") or 0),
-                "n_right": int(group.get("n_right") or 0),
+                "n": read_count(group.get("n")),
+                "n_right": read_count(group.get("n_right")),
                 "reward": np.nan if reward is None else reward,
             }
             for column, value in values.items():

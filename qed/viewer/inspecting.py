@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from qed.report.numbers import read_number
 from qed.runs.step_index import StepIndex
 from qed.types import UNGRADED
+from qed.viewer.outcomes import read_count
 
 MAX_ITEMS = 200  # of one kind
 WRITTEN = ("demonstration", "expert")  # sources of texts that the policy has not written
@@ -61,11 +62,11 @@ class Texts:
     """What of a step's texts is needed to find near duplicates, for each text of MIN_TOKENS tokens or more."""
 
     step: int
-    hashes: NDArray[np.int64]  # [texts, 8] minhash values
-    problems: list[str]
-    questions: list[str]
-    groups: list[int]
-    answers: list[int]
+    ids: list[str]  # of the problem of each group
+    questions: list[str]  # of each group
+    hashes: NDArray[np.uint32]  # [texts, 8] minhash values
+    groups: NDArray[np.int32]
+    answers: NDArray[np.int32]
     is_own: NDArray[np.bool_]
     is_written: NDArray[np.bool_]  # a demonstration's or an expert's text
 
@@ -159,7 +160,7 @@ def _find_ungraded(rows: Rows) -> Iterator[Answer]:
 def _find_equal_groups(rows: Rows) -> Iterator[Answer]:
     for number, group in enumerate(rows.groups):
         low, high = (read_number(group.get(name)) for name in ("reward_min", "reward_max"))
-        count, right = int(group.get("n") or 0), int(group.get("n_right") or 0)
+        count, right = read_count(group.get("n")), read_count(group.get("n_right"))
         if count > 1 and low is not None and low == high:
             which = "all right" if right == count else "none right" if right == 0 else f"{right} of {count} right"
             detail = f"all {count} answers earn {low:.3g}; {which}"
@@ -186,6 +187,11 @@ def inspect_step(index: StepIndex, step: int) -> Inspected:
     return Inspected(step, rows.count, flagged, _collect_texts(rows))
 
 
+def _is_hashed(values: Any) -> bool:
+    """Return whether a cell holds 8 minhash values."""
+    return isinstance(values, list) and len(values) == 8 and all(type(v) is int and 0 <= v < 1 << 32 for v in values)
+
+
 def _collect_texts(rows: Rows) -> Texts:
     """Collect the minhash values of all texts that are long enough.
 
@@ -195,17 +201,16 @@ def _collect_texts(rows: Rows) -> Texts:
     kept = [
         row
         for row in range(rows.count)
-        if hashes[row] and len(hashes[row]) == 8 and (read_number(lengths[row]) or 0) >= MIN_TOKENS
+        if _is_hashed(hashes[row]) and (read_number(lengths[row]) or 0) >= MIN_TOKENS
         if sources[row] not in OWN or not given[row]
     ]
-    numbers = [int(rows.columns["group"][row]) for row in kept]
     return Texts(
         step=rows.step,
-        hashes=np.array([hashes[row] for row in kept], dtype=np.int64).reshape(len(kept), 8),
-        problems=[str(rows.groups[number].get("id")) for number in numbers],
-        questions=[rows.read_question(number) for number in numbers],
-        groups=numbers,
-        answers=[int(rows.columns["answer"][row]) for row in kept],
+        ids=[str(group.get("id")) for group in rows.groups],
+        questions=[rows.read_question(number) for number in range(len(rows.groups))],
+        hashes=np.array([hashes[row] for row in kept], dtype=np.uint32).reshape(len(kept), 8),
+        groups=np.array([rows.columns["group"][row] for row in kept], dtype=np.int32),
+        answers=np.array([rows.columns["answer"][row] for row in kept], dtype=np.int32),
         is_own=np.array([sources[row] in (*OWN, None) for row in kept], dtype=np.bool_),
         is_written=np.array([sources[row] in WRITTEN for row in kept], dtype=np.bool_),
     )

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from qed.errors import DataError
 from qed.runs.run import Row
@@ -17,6 +18,7 @@ from qed.viewer.memo import FileMemo
 KINDS = {"subject": "subject", "level": "level", "data_source": "source"}
 NAMES = ("correct", "format_ok", "extracted", "reward", "n_tokens", "stop_reason", "tier", "class")
 PARTS = "parts/"
+MAX_COUNT = 1 << 40
 INDEXES = FileMemo(24)  # an index of 4,096 answers takes several MB
 
 
@@ -38,7 +40,7 @@ def load_groups(library: Library, data: Path) -> list[Row]:
 def _read_index(library: Library, data: Path) -> StepIndex | None:
     cached = _name_cached(library, data)
     for path in (name_index(data), cached):
-        if (index := read_index(path, data)) is not None:
+        if (index := read_index(path, data)) is not None and _is_sound(index):
             return index
     try:
         index = build_index(data)
@@ -47,6 +49,22 @@ def _read_index(library: Library, data: Path) -> StepIndex | None:
     with suppress(OSError):
         write_index(cached, index)
     return index
+
+
+def _is_sound(index: StepIndex) -> bool:
+    """Return whether every answer of an index belongs to one of its groups; a stranger may have written it."""
+    numbers, answers = index.columns.get("group"), index.columns.get("answer")
+    if not numbers or not answers:
+        return not index.columns
+    known = range(len(index.groups))
+    return all(type(number) is int and number in known for number in numbers) and all(
+        type(answer) is int and answer >= 0 for answer in answers
+    )
+
+
+def read_count(value: Any) -> int:
+    """Return a count of an index; 0 for anything else."""
+    return value if type(value) is int and 0 <= value < MAX_COUNT else 0
 
 
 def _name_cached(library: Library, data: Path) -> Path:
@@ -62,6 +80,7 @@ def build_rows(index: StepIndex, decoding: str) -> list[Row]:
     """Build the rows of one decoding, in file order."""
     columns = {name: index.columns[name] for name in NAMES if name in index.columns}
     parts = {name.removeprefix(PARTS): column for name, column in index.columns.items() if name.startswith(PARTS)}
+    right = index.columns.get("correct") or [None] * len(index.columns.get("group", ()))
     rows: list[Row] = []
     for row, number in enumerate(index.columns.get("group", ())):
         group = index.groups[number]
@@ -74,7 +93,7 @@ def build_rows(index: StepIndex, decoding: str) -> list[Row]:
                 "sample_id": index.columns["answer"][row],
                 **{kind: group[kind] for kind in KINDS if group.get(kind) is not None},
                 **{name: column[row] for name, column in columns.items()},
-                "correct": bool(index.columns["correct"][row]),
+                "correct": right[row] is True,
                 "parts": {name: column[row] for name, column in parts.items() if column[row] is not None},
             }
         )

@@ -18,7 +18,7 @@ from qed.viewer.params import MOST_NUMBER, Params
 from qed.viewer.run_files import Stamp
 
 DEFAULT_STEPS = 50
-MAX_STEPS = 400
+MAX_STEPS = 200
 SECONDS = 20.0  # for one reply; a folder without indexes needs several
 KINDS = {
     "format_without_answer": (
@@ -104,7 +104,7 @@ def _inspect_steps(library: Library, place: RunPlace, steps: Sequence[int]) -> l
     return inspected[::-1]
 
 
-@lru_cache(maxsize=2 * MAX_STEPS)
+@lru_cache(maxsize=MAX_STEPS)
 def _inspect_step(library: Library, place: RunPlace, found: tuple[Path, Stamp], step: int) -> Inspected:
     """Inspect a step; its stamp in `found` is part of the cache's key."""
     return inspect_step(load_index(library, found[0]) or StepIndex(0, [], {}), step)

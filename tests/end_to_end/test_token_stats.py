@@ -97,8 +97,8 @@ def test_the_statistics_are_those_of_the_learner(run: Path) -> None:
     for stats, row in pair(files[-1]):
         prompt = tokenizer(row["prompt"], add_special_tokens=False)["input_ids"]
         whole = Rollout(Problem("p", "", ""), prompt, row["tokens"], row["logps"], row["text"], row["stop_reason"])
-        (logps,) = score_with(model, 1.0)([whole], torch.float32)
-        assert stats["updated_logps"] == pytest.approx(logps, abs=2e-5)
+        (scored,) = score_with(model, 1.0)([whole], torch.float32)
+        assert stats["updated_logps"] == pytest.approx(scored, abs=2e-5)
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -186,16 +186,27 @@ def test_values_of_another_kind_are_none(tmp_path: Path) -> None:
         "parts": {"a": [1]},
         "gold": "x" * 999,
     }
-    rows = [odd, {"reward": 1e999, "advantage": ["a"], "version": True}, {}, {"reward": 2.0, "source": "y" * 999}]
+    rows = [
+        odd,
+        {"reward": 1e999, "advantage": ["a"], "version": True, "n_tokens": 10**400},
+        {},
+        {"reward": 2.0, "source": "y" * 999},
+    ]
     data = tmp_path / "odd.jsonl"
     data.write_bytes(encode_lines("".join(map(encode_line, rows))))
     index = build_index(data)
     assert [place["n"] for place in index.groups] == [1, 2]
     assert index.columns["reward"] == [None, None, 2.0]
-    assert index.columns["parts/a"] == [None, None, None]
+    assert index.columns["parts/a"] == index.columns["n_tokens"] == [None, None, None]
     assert len(index.groups[0]["gold"]) == 300
     assert len(index.columns["source"][2]) == 100
     assert index.groups[0]["id"] is None
+
+
+def test_countless_columns_are_left_out(tmp_path: Path) -> None:
+    data = tmp_path / "odd.jsonl"
+    data.write_text("".join(encode_line({"parts": {f"{row}-{n}": 1 for n in range(90)}}) for row in range(9)))
+    assert len(build_index(data).columns) == 100
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_tokens_are_exact_and_have_signals(tab: Tab) -> None:
         assert tab.page.locator("main .heat-legend li").count() >= 3, signal
         assert len({token.get_attribute("class") for token in tokens.all()[:80]}) >= 1
     tokens.nth(5).hover()
-    readout = tab.page.locator("main .readout")
+    readout = tab.page.locator("main .token-readout")
     assert f"token 6 of {len(answer['tokens'])}" in readout.inner_text()
     assert str(round(answer["signals"]["logp"][5], 6)) in readout.inner_text()
 
@@ -204,7 +204,7 @@ def test_tokens_are_exact_and_have_signals(tab: Tab) -> None:
 def test_the_likeliest_alternatives_are_listed(tab: Tab) -> None:
     tab.open(*ANSWER, tab="tokens")
     tab.page.locator("main .tokens > *").nth(3).click()
-    table = tab.page.locator("main .readout table")
+    table = tab.page.locator("main .token-readout table")
     assert table.locator("tbody tr").count() == 3
     assert "%" in table.inner_text()
 

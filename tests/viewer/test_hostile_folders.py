@@ -8,6 +8,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def url(home: Path) -> Iterator[str]:
 def ask_everything(url: str, run: str) -> dict[str, Any]:
     """The replies of all endpoints about a run; none is a failure, and none has the secret."""
     replies = {}
-    for name in ENDPOINTS:
+    for name in ENDPOINTS.keys() - {"about"}:
         params = {"run": run, **OWN.get(name, {}), **({"a": run, "b": run} if name == "compare" else {})}
         reply = ask_view(url, name, **params)
         assert reply.status != 500, (name, reply.content[:500])
@@ -176,26 +177,30 @@ def test_links_within_a_run_are_not_followed_out(tmp_path: Path, home: Path) -> 
 SMALL = ("metrics.jsonl", "events.jsonl", "settings.yaml", "heartbeat.json", "env.json")
 
 
-@pytest.mark.parametrize("kind", ["link", "fifo", "socket", "device", "folder", "loop", "dangling"])
-def test_files_that_are_something_else(tmp_path: Path, home: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def make_special(file: Path, kind: str, target: Path) -> None:
+    """Make something that is no file of a run."""
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "folder":
+        file.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(file.name)  # the address of a socket is short, so it is relative
+    else:
+        file.symlink_to({"link": target, "device": "/dev/zero", "loop": file.name}.get(kind, "none"))
+
+
+def test_files_that_are_something_else(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A FIFO without a writer would keep its reader for ever, and a device never ends."""
-    for name in SMALL:
-        file = make_run(tmp_path / "runs" / name) / name
+    kinds = ("link", "fifo", "socket", "device", "folder", "loop", "dangling")
+    for kind, name in product(kinds, SMALL):
+        file = make_run(tmp_path / "runs" / f"{kind} {name}") / name
         file.unlink(missing_ok=True)
-        if kind == "fifo":
-            os.mkfifo(file)
-        elif kind == "folder":
-            file.mkdir()
-        elif kind == "socket":
-            with socket.socket(socket.AF_UNIX) as server:
-                monkeypatch.chdir(file.parent)  # the address of a socket is short
-                server.bind(name)
-        else:
-            target = {"link": home / "outside" / "metrics.jsonl", "device": "/dev/zero", "loop": name}.get(kind, "none")
-            file.symlink_to(target)
+        monkeypatch.chdir(file.parent)
+        make_special(file, kind, home / "outside" / "metrics.jsonl")
     with serve_runs([tmp_path / "runs"], tmp_path / "cache") as url:
-        for name in SMALL:
-            ask_everything(url, name)
+        for kind, name in product(kinds, SMALL):
+            ask_everything(url, f"{kind} {name}")
 
 
 def test_links_to_runs_elsewhere(tmp_path: Path, home: Path) -> None:
@@ -218,7 +223,7 @@ def test_a_folder_that_becomes_a_link(tmp_path: Path, home: Path) -> None:
         shutil.rmtree(run)
         run.symlink_to(home / "outside")
         for name, reply in ask_everything(url, "one").items():
-            assert reply.status in (403, 404, 410) or name in ("about", "runs"), name
+            assert reply.status in (403, 404, 410) or name == "runs", name
 
 
 def test_a_run_that_is_deleted_while_it_is_viewed(tmp_path: Path) -> None:
@@ -230,7 +235,7 @@ def test_a_run_that_is_deleted_while_it_is_viewed(tmp_path: Path) -> None:
         ask_everything(url, "one")
         shutil.rmtree(runs[0])
         for name, reply in ask_everything(url, "one").items():
-            assert reply.status in (404, 410) or name in ("about", "runs"), (name, reply.status)
+            assert reply.status in (404, 410) or name == "runs", (name, reply.status)
         assert ask_view(url, "run", run="two").status == 200
         shutil.rmtree(tmp_path / "runs")
         assert ask_view(url, "runs").status == 200
@@ -301,13 +306,14 @@ def test_settings_that_are_made_to_harm(tmp_path: Path) -> None:
 
 
 def test_settings_are_read_as_yaml_reads_them(tmp_path: Path) -> None:
-    text = """
-    a: [1, 2.5, 1.0e-06, -3, 0x1F, 1_000, .inf, 'x', "none", none, null, ~, true, no, '']
-    b: &id001 {c: *nothing}
-    """.replace("*nothing", "[auto]")
-    text += (
-        "\n    d: *id001\n    e:\n    - 'it''s'\n    - |\n      two\n      lines\n    f: {}\n    1: 2\n    g: !!str 5\n"
-    )
+    lines = [
+        "a: [1, 2.5, 1.0e-06, -3, 0x1F, 1_000, .inf, 'x', \"none\", none, null, ~, true, no, '']",
+        "b: &id001 {c: [auto]}",
+        "d: *id001",
+        "e:\n- 'it''s'\n- |\n  two\n  lines",
+        "f: {}\n1: 2\ng: !!str 5\nh: 2020-01-02",
+    ]
+    text = "\n".join(lines)
     (tmp_path / "settings.yaml").write_text(text)
     assert read_settings(tmp_path / "settings.yaml") == yaml.safe_load(text)
     (tmp_path / "settings.yaml").write_text('a: "\\ud800"')

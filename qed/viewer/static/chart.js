@@ -32,7 +32,7 @@ export function sharedCursor() {
  */
 export function lineChart(options) {
   const chart = { options, cursor: options.cursor ?? sharedCursor(), width: 0 };
-  chart.readout = h("p", { class: "readout", "aria-live": "off" });
+  chart.readout = h("p", { class: "cursor-values", "aria-live": "off" });
   chart.canvas = h("div", {
     class: "canvas", tabindex: "0", role: "application", "aria-label": options.title, "aria-roledescription": "chart",
   });
@@ -126,7 +126,9 @@ function drawAxes(options, x, y, left, width) {
 }
 
 function drawPhases(options, x, left, width) {
-  return (options.phases ?? []).filter(({ begin }) => begin >= x.low && begin < x.high).map(({ begin, label }) => {
+  const phases = options.phases ?? [];
+  const isSeen = ({ begin }, at) => begin < x.high && (phases[at + 1]?.begin ?? Infinity) > x.low;
+  return phases.filter(isSeen).map(({ begin, label }) => {
     const at = Math.max(left, x.place(begin));
     return [
       begin > x.low ? svg("line", { class: "boundary", x1: at, x2: at, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }) : null,

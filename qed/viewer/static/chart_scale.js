@@ -28,6 +28,7 @@ export function buildScale([low, high], [from, to], { log = false, count = 4 } =
 
 /** Widen a range a little, so that lines do not touch the frame; a single value gets room on both sides. */
 export function padRange([low, high], share = 0.05) {
+  if (low === 0 && high === 0) return [0, 1];
   if (low === high) {
     const room = Math.abs(low) * 0.1 || 1;
     return [low - room, high + room];

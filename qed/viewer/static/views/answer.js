@@ -9,16 +9,17 @@ import {
   describeSource, formatSigned, readAdvantage, showAnswer, showFlag, showNeighbours, showProblem, showRaw, showStop, showVerdict,
   toggleThoughts,
 } from "./texts.js";
-import { buildParts, linkPlace, nameWhere, readPlace, readWhere } from "./where.js";
+import { buildParts, followQuery, linkPlace, nameWhere, readPlace, readWhere } from "./where.js";
 
 const TABS = { rendered: "Rendered", tokens: "Tokens", raw: "Raw" };
 const KEPT = ["tab", "signal", "ids"];
 
 /** Show one answer: its figures, how it was graded, and its text as rendered, as tokens, or raw. */
-export async function renderAnswer(context) {
+export async function renderAnswer(given) {
+  const context = followQuery(given);
   const where = readWhere(context.parts);
   const { group, answer } = readPlace(context.parts);
-  const data = await get("answer", { ...where, group, answer });
+  const data = await get("answer", { ...where, group, answer }, context.signal);
   const view = { context, where, data, tabs: null };
   const grading = createGrading(where, data);
   view.tabs = createTabs(view);
@@ -148,7 +149,7 @@ const SHOWN = {
     h("h3", {}, "Answer"), showRaw("Answer", data.answer.text),
     h("p", { class: "note" }, "Control and other invisible characters are drawn as signs."),
     copyButtons({
-      name: `answer-${data.answer.group}-${data.answer.answer}`,
+      name: "the answer",
       json: () => ({ ...data.answer, prompt: data.prompt, tokens: data.tokens }),
       rows: () => ({ columns: ["prompt", "text", "extracted", "gold"], rows: [[data.prompt, data.answer.text, data.answer.extracted, data.group.gold]] }),
     }),

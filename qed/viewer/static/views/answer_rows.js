@@ -13,8 +13,9 @@ export function listAnswerColumns(table, where, found) {
     key: name, label, about, numeric: true, value: (row) => row[name], show: (row) => (row[name] == null ? "–" : formatNumber(row[name])),
   };
   const columns = [
-    { key: "problem", label: "problem", value: (row) => row.group, show: (row) => showQuestion(row, where), about: "number and question" },
+    { key: "problem", label: "problem", value: (row) => row.group, show: showQuestion, about: "number and question" },
     { key: "answer", label: "#", numeric: true, value: (row) => row.answer, show: (row) => String(row.answer + 1), about: "number of the answer within its problem" },
+    { key: "rate", label: "group", about: "right answers of the problem, and the way to all of them", value: readRate, show: (row) => showGroup(row, where) },
     found && { key: "found", label: "found", value: (row) => found.get(row.key)?.before, show: (row) => showHit(found.get(row.key)) },
     has("correct") && { key: "correct", label: "verdict", value: VERDICT_ORDER, show: (row) => showVerdict(row.correct, true) },
     number("reward", "reward"),
@@ -40,7 +41,7 @@ export function listAnswerColumns(table, where, found) {
 }
 
 /** List the columns of the table of problems. */
-export function listGroupColumns(table, where) {
+export function listGroupColumns(table) {
   const has = (name) => table.groups.some((group) => group[name] != null);
   const of = (name, label) => has(name) && {
     key: name, label, value: (row) => row.about[name], show: (row) => showShort(row.about[name]),
@@ -49,7 +50,7 @@ export function listGroupColumns(table, where) {
     key: name, label, numeric: true, value: (row) => row.about[name], show: (row) => (row.about[name] == null ? "–" : formatNumber(row.about[name])),
   };
   const columns = [
-    { key: "problem", label: "problem", value: (row) => row.group, show: (row) => showQuestion(row, where) },
+    { key: "problem", label: "problem", value: (row) => row.group, show: showQuestion },
     of("gold", "gold"),
     { key: "rate", label: "right", numeric: true, about: "share of all its answers", value: (row) => row.rate, show: showRate },
     figure("reward_mean", "mean reward"), figure("reward_min", "least"), figure("reward_max", "most"),
@@ -85,10 +86,19 @@ function varies(values) {
   return values?.some((value) => value != null && value !== 0);
 }
 
-function showQuestion(row, where) {
+function showQuestion(row) {
   return h("span", { class: "question-cell", title: row.about.question ?? "" },
-    h("a", { href: linkPlace(where, row.group), class: "group-number", "aria-label": `problem ${row.group + 1}, all answers` }, String(row.group + 1)),
-    ` ${row.about.question ?? row.about.id ?? ""}`);
+    h("span", { class: "group-number" }, String(row.group + 1)), ` ${row.about.question ?? row.about.id ?? ""}`);
+}
+
+function readRate(row) {
+  return row.about.n ? row.about.n_right / row.about.n : null;
+}
+
+function showGroup(row, where) {
+  const { n, n_right: right } = row.about;
+  const label = n == null ? "all" : `${right} of ${n}`;
+  return h("a", { href: linkPlace(where, row.group), "aria-label": `${label} right, all answers of problem ${row.group + 1}` }, label);
 }
 
 function showHit(hit) {

@@ -18,28 +18,27 @@ export function renderTokens(data, context) {
   const first = names.includes(context.query.signal) ? context.query.signal : names[0] ?? "none";
   const state = { signal: first, rank: [], at: -1 };
   const places = {
-    legend: h("div", { class: "legend-place" }), plot: h("div", { class: "plot-place" }), readout: h("div", { class: "readout" }),
+    legend: h("div", { class: "legend-place" }), plot: h("div", { class: "plot-place" }), readout: h("div", { class: "token-readout" }),
     picker: h("div", { class: "picker-place" }),
   };
-  const follow = { timer: null };
+  const follow = { timer: null, plot: null };
   const tokens = createTokens({
     data, signal: first,
     onSelect: (index) => {
       showReadout(places.readout, data, index, state.signal);
       clearTimeout(follow.timer);
       follow.timer = setTimeout(() => {
-        drawPlot(index);
+        follow.plot?.update(index);
         context.setQuery({ token: String(index) });
       }, SETTLED);
     },
     onHover: (index) => showReadout(places.readout, data, index ?? tokens.selected(), state.signal),
   });
-  const drawPlot = (index) => {
+  const drawPlot = () => {
     const values = data.signals[state.signal];
-    if (!values) return replace(places.plot);
     const label = `${nameSignal(state.signal)} against position`;
-    const plot = signalPlot({ values: hideMasked(values, data.masks), index, label, onPick: (at) => tokens.select(at) });
-    return replace(places.plot, plot.element ?? plot);
+    follow.plot = values ? signalPlot({ values: hideMasked(values, data.masks), index: tokens.selected(), label, onPick: (at) => tokens.select(at) }) : null;
+    replace(places.plot, follow.plot?.element);
   };
   const choose = (name) => {
     state.signal = name;
@@ -50,7 +49,7 @@ export function renderTokens(data, context) {
     replace(places.legend, showLegend(data, name), describeSignal(name));
     replace(places.picker, makeSelect("Colour", listChoices(data, names), name, choose));
     showReadout(places.readout, data, tokens.selected(), name);
-    drawPlot(tokens.selected());
+    drawPlot();
     context.setQuery({ signal: name === names[0] ? null : name });
   };
   const jump = (way) => {
@@ -105,7 +104,7 @@ function layOut({ data, context, tokens, places, jump }) {
     controls, places.legend, places.plot,
     h("div", { class: "token-panes" }, tokens.element, places.readout), unread, notes,
     copyButtons({
-      name: `tokens-${data.answer.group}-${data.answer.answer}`,
+      name: "the tokens",
       json: () => ({ tokens: data.tokens, pieces: data.pieces, signals: data.signals, masks: data.masks, top: data.top }),
       rows: () => listRows(data),
     }));

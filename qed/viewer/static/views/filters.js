@@ -37,7 +37,7 @@ export function readRange(text) {
 /** Write a range for the URL; null becomes "". */
 export function writeRange(range) {
   if (!range) return "";
-  const [low, high] = range.map((end) => (Number.isFinite(end) ? String(Number(end.toPrecision(8))) : ""));
+  const [low, high] = range.map((end) => (Number.isFinite(end) ? String(end) : ""));
   return low === "" && high === "" ? "" : `${low}..${high}`;
 }
 

@@ -9,7 +9,7 @@ import {
   describeSource, isWritten, makeButton, makeSelect, readAdvantage, showAnswer, showBar, showNeighbours, showProblem, showStop, showVerdict,
   toggleThoughts,
 } from "./texts.js";
-import { buildParts, linkPlace, nameWhere, readPlace, readWhere } from "./where.js";
+import { buildParts, followQuery, linkPlace, nameWhere, readPlace, readWhere } from "./where.js";
 
 const ORDERS = {
   answer: { label: "as written", read: (row) => row.answer, down: false },
@@ -19,10 +19,11 @@ const ORDERS = {
 };
 
 /** Show all answers of one problem side by side, and the difference of any two texts. */
-export async function renderGroup(context) {
+export async function renderGroup(given) {
+  const context = followQuery(given);
   const where = readWhere(context.parts);
   const { group: number } = readPlace(context.parts);
-  const data = await get("group", { ...where, group: number });
+  const data = await get("group", { ...where, group: number }, context.signal);
   const { group, answers } = data;
   const view = { context, where, data, cards: new Map(), at: -1 };
   const difference = createDifference({ context, data });
@@ -46,7 +47,7 @@ export async function renderGroup(context) {
     h("div", { class: "group-tools" }, picker, makeButton("Open or close all thinking", () => toggleThoughts(columns), { class: "small" })),
     difference.element,
     h("section", {}, h("h2", {}, `${answers.length} ${answers.length === 1 ? "answer" : "answers"}`), columns),
-    copyButtons({ name: `group-${number}`, json: () => data, rows: () => listRows(data) }));
+    copyButtons({ name: "the group", json: () => data, rows: () => listRows(data) }));
   return { title: `${name} · ${nameWhere(where)}`, element, keys: buildKeys(view, columns) };
 }
 

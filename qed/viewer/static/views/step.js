@@ -10,14 +10,15 @@ import { createFilterBar } from "./filter_bar.js";
 import { FILTERS, buildRows, filterRows, groupRows, isCut, readFilters, readRange, searchRows, sortRows, summarise, writeRange } from "./filters.js";
 import { drawScatter } from "./scatter.js";
 import { makeButton, showNeighbours } from "./texts.js";
-import { buildParts, linkPlace, nameWhere, readWhere } from "./where.js";
+import { buildParts, followQuery, linkPlace, nameWhere, readWhere } from "./where.js";
 
 const TABLE_HEIGHT = 560;
 
 /** Show the answers of a training step or of an evaluation: filters, search, histograms and the table. */
-export async function renderStep(context) {
+export async function renderStep(given) {
+  const context = followQuery(given);
   const where = readWhere(context.parts);
-  const table = await get("step", where);
+  const table = await get("step", where, context.signal);
   const view = createView(context, where, table);
   const name = nameWhere(where);
   const bar = createFilterBar({
@@ -32,15 +33,7 @@ export async function renderStep(context) {
     h("section", { "aria-label": "Answers" }, places.modes, h("p", { class: "shown", role: "status" }, places.shown), places.table), places.copy);
   refresh(view);
   if (view.filters.q) search(view).then(() => refresh(view));
-  return { title: name, element, keys: buildKeys(view), ...(where.task ? {} : { live: { steps: ({ steps }) => noteSteps(view, steps) } }) };
-}
-
-/** Link the next step of a live run as soon as its answers are saved. */
-function noteSteps(view, steps) {
-  const later = steps.filter((step) => step > view.where.step);
-  if (view.table.next != null || later.length === 0) return;
-  view.table.next = Math.min(...later);
-  showMoves(view);
+  return { title: name, element, keys: buildKeys(view) };
 }
 
 function createView(context, where, table) {
@@ -81,10 +74,10 @@ async function search(view) {
   if (isStatic()) return void noteHits(view, { hits: searchRows(view.rows, q), complete: true, local: true });
   replace(places.trouble, h("p", { class: "note", role: "status" }, "Searching …"));
   try {
-    const reply = await get("search", { ...where, q, ...(regex ? { regex: 1 } : {}), fields: fields || "text" });
+    const reply = await get("search", { ...where, q, ...(regex ? { regex: 1 } : {}), fields: fields || "text" }, view.context.signal);
     if (view.filters.q === q && view.filters.regex === regex && view.filters.fields === fields) noteHits(view, reply);
   } catch (error) {
-    if (view.filters.q === q) replace(places.trouble, h("p", { class: "trouble", role: "alert" }, `The search failed: ${error.message}`));
+    if (view.filters.q === q && error.name !== "AbortError") replace(places.trouble, h("p", { class: "trouble", role: "alert" }, `The search failed: ${error.message}`));
   }
 }
 
@@ -110,7 +103,7 @@ function refresh(view) {
   showScatter(view);
   showTable(view);
   replace(view.places.copy, copyButtons({
-    name: `step-${view.where.step}`,
+    name: "the answers",
     json: () => toObjects(listCopied(view.table, sortShown(view, view.shown))),
     rows: () => listCopied(view.table, sortShown(view, view.shown)),
   }));
@@ -158,7 +151,7 @@ function sortShown(view, rows) {
 }
 
 function listColumns(view) {
-  return view.mode === "groups" ? listGroupColumns(view.table, view.where) : listAnswerColumns(view.table, view.where, view.found);
+  return view.mode === "groups" ? listGroupColumns(view.table) : listAnswerColumns(view.table, view.where, view.found);
 }
 
 function showTable(view) {
@@ -197,8 +190,7 @@ function switchMode(view, mode) {
 
 function keepQuery(view) {
   const names = [...FILTERS, "mode", "sort", "down", "plot"];
-  const { query } = view.context;
-  return Object.fromEntries(names.map((name) => [name, name in view.filters ? view.filters[name] : query[name]]).filter(([, value]) => value));
+  return Object.fromEntries(names.map((name) => [name, view.context.query[name]]).filter(([, value]) => value));
 }
 
 function showMoves(view) {

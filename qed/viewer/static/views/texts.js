@@ -96,7 +96,7 @@ export function showProblem(group, { prompt = null, demonstration = null } = {})
 
 /** Open or close every fold of thinking below `root`. */
 export function toggleThoughts(root) {
-  const folds = [...root.querySelectorAll("details.thought, details[data-thought]")];
+  const folds = [...root.querySelectorAll("details.thought")];
   const open = folds.some((fold) => !fold.open);
   for (const fold of folds) fold.open = open;
   return folds.length;

@@ -179,7 +179,7 @@ function showAlternatives(data, index) {
   const outside = list.some(({ id }) => id === chosen) ? "" : " The sampled token is none of them.";
   return h("table", { class: "alternatives" },
     h("caption", {}, `The ${list.length} likeliest tokens here.${outside}`),
-    h("thead", {}, h("tr", {}, ["token", "id", "log-prob", "probability"].map((name) => h("th", { scope: "col" }, name)))),
+    h("thead", {}, h("tr", {}, ["token", "id", "log-prob", "share"].map((name) => h("th", { scope: "col" }, name)))),
     h("tbody", {}, rows));
 }
 

@@ -35,3 +35,13 @@ export function linkPlace(where, group = null, answer = null, query = {}) {
 export function nameWhere(where) {
   return where.task ? `Step ${where.step}, ${where.task}, ${where.decoding}` : `Step ${where.step}`;
 }
+
+/** Follow the query of a view: `setQuery` changes the address and what `query` holds. Of repeated names the last counts. */
+export function followQuery(context) {
+  const query = Object.fromEntries(Object.entries(context.query).map(([name, value]) => [name, [value].flat().at(-1)]));
+  const setQuery = (changes) => {
+    Object.assign(query, changes);
+    context.setQuery(changes);
+  };
+  return { ...context, query, setQuery };
+}

@@ -1,0 +1,180 @@
+import { get } from "../api.js";
+import { lineChart, sharedCursor } from "../chart.js";
+import { h, replace } from "../dom.js";
+import { formatDuration, formatNumber, formatPercent } from "../format.js";
+import { go } from "../router.js";
+import { listPanels, smooth } from "./panels.js";
+
+const MARKED = new Set(["alarm", "failed", "interrupted", "resumed", "out_of_memory", "not_finite", "hung", "evaluation_missed", "server_restarted", "servers_lost"]);
+const MOST_CHARTS = 200;
+
+/** Show the curves of a run: charts with a shared cursor and zoom, and the share of each stage in the time. */
+export async function renderCurves(context, run) {
+  const data = await get("metrics", { run: run.card.key }, context.signal);
+  const view = {
+    context, run, data, cursor: sharedCursor(), charts: [], zoom: readZoom(context.query.zoom), pattern: context.query.m ?? "",
+    weight: Number(context.query.smooth ?? defaultWeight(data)), log: context.query.log === "1", observer: null,
+  };
+  view.place = h("div", { class: "charts" });
+  view.reset = h("button", { type: "button", on: { click: () => setZoom(view, null) } }, "Whole run");
+  view.count = h("span", { class: "facts", role: "status" });
+  const element = h("section", { class: "curves" }, buildBar(view), view.place, buildTimes(view));
+  draw(view);
+  return {
+    element,
+    dispose: () => view.observer?.disconnect(),
+    keys: { "0": { about: "Show the whole run in the charts", run: () => setZoom(view, null) } },
+    live: { metrics: ({ rows }) => append(view, rows) },
+  };
+}
+
+function buildBar(view) {
+  const search = h("input", {
+    type: "search", placeholder: "metrics by regular expression", "aria-label": "Metrics by regular expression", value: view.pattern,
+    on: { input: (event) => change(view, { pattern: event.target.value }) },
+  });
+  const slider = h("input", {
+    type: "range", min: "0", max: "0.99", step: "0.01", value: String(view.weight), "aria-label": "Smoothing",
+    on: { input: (event) => change(view, { weight: Number(event.target.value) }) },
+  });
+  const log = h("input", { type: "checkbox", checked: view.log, on: { change: (event) => change(view, { log: event.target.checked }) } });
+  return h("div", { class: "bar" }, search, h("label", {}, "Smoothing ", slider), h("label", {}, log, " Log scale"), view.reset, view.count);
+}
+
+function change(view, changes) {
+  Object.assign(view, changes);
+  view.context.setQuery({ m: view.pattern, smooth: String(view.weight), log: view.log ? "1" : null });
+  if ("pattern" in changes) draw(view);
+  else updateCharts(view);
+}
+
+function setZoom(view, zoom) {
+  view.zoom = zoom;
+  view.context.setQuery({ zoom: zoom ? zoom.map((one) => Math.round(one)).join("-") : null });
+  updateCharts(view);
+}
+
+function draw(view) {
+  view.observer?.disconnect();
+  const panels = listPanels(view.data.values, view.pattern);
+  const shown = [...(view.pattern ? [] : listEvaluationPanels(view)), ...panels].slice(0, MOST_CHARTS);
+  view.charts = [];
+  // A chart is drawn once it comes near the part of the page that is seen.
+  view.observer = new IntersectionObserver((entries) => entries.filter((one) => one.isIntersecting).forEach((one) => fillPlace(view, one.target)), { rootMargin: "400px" });
+  const places = shown.map((panel) => {
+    const place = h("div", { class: "chart-place" });
+    view.charts.push({ panel, place, chart: null });
+    view.observer.observe(place);
+    return place;
+  });
+  replace(view.place, places.length ? places : h("p", { class: "empty" }, view.pattern ? "No metric matches." : "The run has no metrics."));
+  replace(view.count, view.pattern ? `${formatNumber(panels.length)} metrics` : "");
+  view.reset.disabled = view.zoom === null;
+}
+
+function fillPlace(view, place) {
+  const entry = view.charts.find((one) => one.place === place);
+  view.observer.unobserve(place);
+  if (!entry || entry.chart) return;
+  entry.chart = lineChart({
+    title: entry.panel.title, percent: entry.panel.percent, cursor: view.cursor, phases: listPhases(view), events: listMarks(view),
+    zoom: view.zoom, log: view.log && !entry.panel.percent, series: buildSeries(view, entry.panel),
+    onZoom: (zoom) => setZoom(view, zoom), onPick: (step) => openStep(view, step),
+  });
+  replace(place, entry.chart.element);
+}
+
+function updateCharts(view) {
+  view.reset.disabled = view.zoom === null;
+  for (const { chart, panel } of view.charts) {
+    chart?.update({ zoom: view.zoom, log: view.log && !panel.percent, series: buildSeries(view, panel), events: listMarks(view) });
+  }
+}
+
+function buildSeries(view, panel) {
+  if (panel.evaluations) return panel.evaluations;
+  const { steps, values } = view.data;
+  return panel.names.flatMap((name, colour) => {
+    const points = steps.map((step, at) => [step, values[name]?.[at] ?? null]);
+    const label = panel.names.length > 1 ? name : panel.title;
+    const line = { label, points: smooth(points, view.weight), colour };
+    return view.weight ? [{ label, points, colour, faint: true }, line] : [line];
+  });
+}
+
+function listEvaluationPanels(view) {
+  const tasks = new Map();
+  for (const [name, rows] of Object.entries(view.data.evaluations)) {
+    const [, task, decoding] = /^eval\/(.+)\/([^/]+)$/.exec(name) ?? [null, name, ""];
+    tasks.set(task, [...(tasks.get(task) ?? []), { decoding, rows }]);
+  }
+  return [...tasks].map(([task, decodings]) => ({
+    title: `Accuracy on ${task}, 95 % intervals`, names: [], percent: true,
+    evaluations: decodings.map(({ decoding, rows }, colour) => ({
+      label: decoding, colour, marks: true, points: rows.map(([step, value]) => [step, value]), band: rows.map(([step, , low, high]) => [step, low, high]),
+    })),
+  }));
+}
+
+function listPhases(view) {
+  return view.run.phases.length > 1 ? view.run.phases.map(({ begin, label }) => ({ begin, label })) : [];
+}
+
+function listMarks(view) {
+  return view.run.events.filter((event) => MARKED.has(event.event) && Number.isFinite(event.step))
+    .map((event) => ({ x: event.step, label: `step ${event.step}: ${event.message ?? event.name ?? event.event}` }));
+}
+
+function openStep(view, step) {
+  const { steps } = view.run;
+  if (!steps.length) return;
+  const nearest = steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best), steps[0]);
+  go(["run", view.run.card.key, "step", String(nearest)]);
+}
+
+function append(view, rows) {
+  const { data } = view;
+  const known = new Set(data.steps);
+  for (const row of rows) {
+    if (!Number.isInteger(row.step) || known.has(row.step)) continue;
+    const count = data.steps.length;
+    if (Object.keys(row).some((name) => name.startsWith("eval/"))) continue;
+    known.add(row.step);
+    data.steps.push(row.step);
+    for (const [name, value] of Object.entries(row)) {
+      if (name === "step" || name === "phase" || typeof value !== "number") continue;
+      data.values[name] ??= Array(count).fill(null);
+    }
+    for (const [name, column] of Object.entries(data.values)) column.push(Number.isFinite(row[name]) ? row[name] : null);
+  }
+  if (view.charts.length) updateCharts(view);
+  else draw(view);
+}
+
+/** Show how the time of the steps is spent: a bar of the stages, and a table of their seconds. */
+function buildTimes(view) {
+  const stages = Object.entries(view.data.values)
+    .filter(([name]) => name.startsWith("time/") && name !== "time/step")
+    .map(([name, values]) => [name.slice(5), values.reduce((sum, value) => sum + (value ?? 0), 0)])
+    .filter(([, seconds]) => seconds > 0).sort((a, b) => b[1] - a[1]);
+  const total = stages.reduce((sum, [, seconds]) => sum + seconds, 0);
+  if (!total) return null;
+  return h("section", { class: "times" }, h("h2", {}, "Time by stage"),
+    h("div", { class: "stacked", role: "img", "aria-label": stages.map(([name, seconds]) => `${name} ${formatPercent(seconds / total)}`).join(", ") },
+      stages.map(([name, seconds], at) => h("span", { class: `part c${at % 8}`, title: `${name}: ${formatDuration(seconds)}`, css: { width: `${(100 * seconds) / total}%` } }))),
+    h("table", { class: "figures" }, h("caption", { class: "unseen" }, "Seconds by stage"),
+      h("thead", {}, h("tr", {}, ["stage", "time", "share"].map((name) => h("th", { scope: "col" }, name)))),
+      h("tbody", {}, stages.map(([name, seconds], at) => h("tr", {},
+        h("th", { scope: "row" }, h("span", { class: `square c${at % 8}`, "aria-hidden": "true" }), name),
+        h("td", {}, formatDuration(seconds)), h("td", {}, formatPercent(seconds / total)))))));
+}
+
+function readZoom(text) {
+  const [low, high] = (text ?? "").split("-").map(Number);
+  return Number.isFinite(low) && Number.isFinite(high) && low < high ? [low, high] : null;
+}
+
+/** Choose how much to smooth: nothing in a short run, more in a long one. */
+function defaultWeight(data) {
+  return data.steps.length > 300 ? 0.9 : data.steps.length > 60 ? 0.7 : 0;
+}
