@@ -93,7 +93,7 @@ function listColumns() {
     show: (row) => (row.figures[key] == null ? "–" : format(row.figures[key])),
   });
   return [
-    { key: "step", label: "step", numeric: true, value: (row) => row.step, show: (row) => h("span", { class: "nowrap" }, `step ${row.step}`) },
+    { key: "step", label: "step", value: (row) => row.step, show: (row) => h("span", { class: "nowrap" }, `step ${row.step}`) },
     { key: "task", label: "task", value: (row) => row.task },
     { key: "decoding", label: "decoding", value: (row) => row.decoding },
     {

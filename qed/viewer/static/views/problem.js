@@ -96,7 +96,7 @@ function drawRates(view) {
   const onPick = (x) => view.timeline.reveal(x);
   return h("section", {}, h("h2", {}, "Share right by step"),
     lineChart({ title: "Right answers of all answers", series, percent: true, events, onPick }).element,
-    h("p", { class: "note" }, "A problem is forgotten where none of its answers is right after at least half of them were, in training or in one ",
+    h("p", { class: "note" }, "Triangles mark where it was first right and where it was forgotten. A problem is forgotten where none of its answers is right after at least half of them were, in training or in one ",
       "decoding of one task. Choose a point to go to its answers."));
 }
 

@@ -146,7 +146,7 @@ function describeItems({ count, items, kind }) {
 function listColumns(kind) {
   const values = VALUES[kind];
   return [
-    { key: "place", label: "answer", value: (item) => item.step * 1e6 + item.group * 1e3 + (item.answer ?? 0), show: describePlace },
+    { key: "place", label: "answer", value: (item) => item.step * 1e9 + item.group * 1e4 + (item.answer ?? 0), show: (item) => h("span", { class: "nowrap" }, describePlace(item)) },
     { key: "question", label: "question", value: (item) => item.question, show: (item) => showShort(item.question) },
     values ? { key: "value", label: values[0], numeric: true, value: (item) => item.value, show: (item) => values[1](item.value) } : null,
     { key: "detail", label: "why", value: (item) => item.detail, show: (item) => h("span", { class: "why" }, item.detail) },
