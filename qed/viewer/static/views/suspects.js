@@ -37,10 +37,10 @@ function readRange(query) {
 
 function showRange(view) {
   const [low, high] = [view.steps[0] ?? 0, view.steps.at(-1) ?? 0];
-  const field = (name, label) => h("input", {
-    type: "number", min: low, max: high, value: view.range[name] ?? view.reply[name], "aria-label": `${label} step`, required: "",
+  const field = (name) => h("input", {
+    type: "number", min: low, max: high, value: view.range[name] ?? view.reply[name], required: "",
   });
-  const inputs = { first: field("first", "First"), last: field("last", "Last") };
+  const inputs = { first: field("first"), last: field("last") };
   const use = (range) => {
     for (const name of ["first", "last"]) if (range[name] != null) inputs[name].value = range[name];
     load(view, range).then(() => ["first", "last"].forEach((name) => (inputs[name].value = range[name] ?? view.reply[name])));
