@@ -48,18 +48,27 @@ export async function get(name, params = {}, signal = undefined) {
 }
 
 /**
- * Follow a live run. `handlers` has a function for each of `metrics`, `steps`, `events` and `status`. Returns a function
- * that stops it.
+ * Follow a run if it is live. `handlers` has a function for each of `metrics`, `steps`, `events` and `status`. Returns a
+ * function that stops it.
  */
 export function listen(run, handlers) {
-  if (isStatic() || !window.EventSource) return () => {};
+  const stream = { source: null, stopped: isStatic() || !window.EventSource };
+  if (!stream.stopped) follow(run, handlers, stream).catch(() => {});
+  return () => {
+    stream.stopped = true;
+    stream.source?.close();
+  };
+}
+
+async function follow(run, handlers, stream) {
+  const { runs } = await get("runs");
+  if (stream.stopped || runs.find((card) => card.key === run)?.status !== "live") return;
   const source = new EventSource(`/api/${canonical("live", { run })}`);
+  stream.source = source;
   for (const [name, handle] of Object.entries(handlers)) {
     source.addEventListener(name, (event) => handle(JSON.parse(event.data)));
   }
-  // The server refuses runs that are not live, and ends the stream with the run: there is nothing to try again.
-  source.addEventListener("end", () => source.close());
-  return () => source.close();
+  source.addEventListener("end", () => source.close()); // the run has ended: there is nothing to try again
 }
 
 function readCopy() {
