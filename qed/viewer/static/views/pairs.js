@@ -43,7 +43,7 @@ function show(state, task) {
     h("div", { class: "panes changes" },
       showList(state, "lost", labels[0], task.n_lost ?? task.lost.length), showList(state, "gained", labels[1], task.n_gained ?? task.gained.length)));
   replace(places.by, showKinds(task));
-  const open = state.items.find(({ problem }) => problem === state.open);
+  const open = state.items.find(({ problem }) => problem === state.open) ?? state.items[0];
   if (open) openItem(state, open, false);
   else replace(places.answers);
 }
