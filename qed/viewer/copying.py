@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -17,7 +16,6 @@ from qed.viewer.replies import encode_reply
 
 UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is, beside letters and digits
 MAX_COMPARED = 6  # runs that are compared with each other
-EXPLAIN_SECONDS = 5.0  # of a step, for the grader's steps; a symbolic comparison may take a second
 MAX_LOGS = 20  # of the last attempts of a run
 Values = Mapping[str, str | int]
 Reply = dict[str, Any]
@@ -181,14 +179,11 @@ class Copy:
     def _copy_groups(self, where: Values, groups: Groups) -> Iterator[tuple[str, bytes]]:
         """Yield the first groups of a step, and the first answers of each with their tokens."""
         last = groups[-1][0] if groups else None
-        explained = time.monotonic() + EXPLAIN_SECONDS
         for group, count in groups:
             at = {**where, "group": group}
             yield from self._take("group", at, {"next": None} if group == last else {})
             for answer in range(min(count, self.bounds.answers)):
                 yield from self._take("answer", {**at, "answer": answer})
-                if time.monotonic() < explained:
-                    yield from self._take("explain", {**at, "answer": answer})
             if count > self.bounds.answers:
                 self.notes.append(f"Of each group the first {self.bounds.answers} answers can be opened alone.")
 
