@@ -93,13 +93,14 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return static
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Library:
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """A run with hostile texts, and an evaluation."""
-    folder = make_view(tmp_path / "runs", PLAN)
+    home = tmp_path_factory.mktemp("home")
+    folder = make_view(home / "runs", PLAN)
     (folder / "command.txt").write_text(HOSTILE)
-    make_evaluation(tmp_path / "runs", "alone", share=0.5)
-    return Library([tmp_path / "runs"], tmp_path / "cache")
+    make_evaluation(home / "runs", "alone", share=0.5)
+    return Library([home / "runs"], home / "cache")
 
 
 def read_data(page: Path) -> dict[str, Any]:
