@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
-WAIT = 20_000  # milliseconds for a page to be there; nothing waits that long unless it is broken
+WAIT = 6_000  # milliseconds for a page to be there; nothing waits that long unless it is broken
 SERIOUS = {"serious", "critical"}
 # Counts what only hostile text could bring into a page.
 STRANGERS = """() => {
@@ -74,7 +74,7 @@ VIEWS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
     "answer": ((*STEP, "group", 0, "answer", 0), {}),
     "tokens": ((*STEP, "group", 0, "answer", 0), {"tab": "tokens"}),
     "answers of an evaluation": (("run", "first", "eval", *EVALUATED), {}),
-    "answer of an evaluation": (("run", "first", "eval", *EVALUATED, "group", 1, "answer", 2), {}),
+    "answer of an evaluation": (("run", "first", "eval", *EVALUATED, "group", 13, "answer", 2), {}),
     "problems": (("run", "first", "problems"), {}),
     "problem": (("run", "first", "problem", "train-002"), {}),
     "compare": (("compare",), {"run": ["first", "faster"]}),
@@ -238,9 +238,14 @@ class Tab:
         told = [
             f"{one['id']} ({one['impact']}): {one['help']}: {[node['html'][:140] for node in one['nodes'][:3]]}"
             for one in found["violations"]
-            if one["impact"] in SERIOUS
+            if one["impact"] in SERIOUS and not _has_equivalent(one)
         ]
         assert not told, "\n".join(told)
+
+
+def _has_equivalent(violation: dict[str, Any]) -> bool:
+    """Bars of histograms may be narrow (WCAG 2.5.8, exception Equivalent): fields beside them take the same ranges."""
+    return violation["id"] == "target-size" and all('class="bar"' in node["html"] for node in violation["nodes"])
 
 
 OpenTab = Callable[..., Tab]  # takes the address of a viewer, and what a tab of the browser takes

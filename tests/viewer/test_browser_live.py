@@ -27,7 +27,7 @@ def live_viewer(live: LiveRun, tmp_path: Path) -> Iterator[Viewer]:
 
 def test_a_live_run_streams_in(open_tab: OpenTab, live_viewer: Viewer, live: LiveRun) -> None:
     """New steps appear in the curves without loading anew; the step's answers are there at once."""
-    tab = open_tab(live_viewer.url).open("run", "live", metrics="^reward/mean$")
+    tab = open_tab(live_viewer.url).open("run", "live", m="^reward/mean$")
     assert "live" in tab.text().lower()
     draw = "() => [...document.querySelectorAll('main svg path')].map(each => each.getAttribute('d')).join(' ')"
     before = tab.page.evaluate(draw)
@@ -50,7 +50,7 @@ def test_the_end_of_a_run_is_seen(open_tab: OpenTab, live_viewer: Viewer, live: 
     """The status changes by itself."""
     tab = open_tab(live_viewer.url).open("run", "live")
     live.finish()
-    tab.page.wait_for_function("() => /\\bdone\\b/i.test(document.querySelector('main').innerText)", timeout=20_000)
+    tab.page.wait_for_function("() => /\\bdone\\b/i.test(document.querySelector('main').innerText)", timeout=15_000)
 
 
 def test_a_run_that_is_written_fast_stays_readable(open_tab: OpenTab, live_viewer: Viewer, live: LiveRun) -> None:

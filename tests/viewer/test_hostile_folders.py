@@ -262,7 +262,8 @@ DAMAGED = {
 def test_damaged_lines(tmp_path: Path) -> None:
     """A card says what it can, and no endpoint fails."""
     files = ("metrics.jsonl", "events.jsonl", "heartbeat.json", "env.json", "settings.origin.json", "settings.yaml")
-    files += ("eval/step_000000/summary.json", "eval/step_000000/arithmetic.jsonl", "rollouts/step_000001.jsonl")
+    files += ("eval/step_000000/summary.json", "eval/step_000000/arithmetic.jsonl", "rollouts/step_000001.jsonl.zst")
+    files += ("rollouts/step_000001.index.zst", "rollouts/step_000001.stats.zst", "tokenizer.json")
     for kind, content in DAMAGED.items():
         make_run(tmp_path / "runs" / kind, **dict.fromkeys(files, content))
     make_run(tmp_path / "runs" / "zz")

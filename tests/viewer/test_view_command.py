@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from browsing import build_command, build_environment
@@ -41,6 +42,7 @@ def run_view(folder: Path, *words: object, **environment: str) -> Iterator[tuple
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     ) as process:
         try:
             assert process.stdout is not None
@@ -82,6 +84,32 @@ def test_a_signal_ends_it_at_once(tmp_path: Path, number: signal.Signals, code: 
             process.send_signal(number)
             assert process.wait(READY) == code
             assert time.monotonic() - sent < 2.0
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+
+
+def test_ctrl_c_ends_an_endless_search(tmp_path: Path) -> None:
+    """The signal of a terminal reaches the process that searches, too, which must not say a word."""
+    row = {
+        "step": 1,
+        "group_id": "p",
+        "sample_id": 0,
+        "question": "?",
+        "gold": "2",
+        "prompt": "?",
+        "text": "a" * 60 + "!",
+    }
+    make_run(tmp_path / "one", **{"rollouts/step_000001.jsonl.zst": json.dumps(row) + "\n"})
+    with run_view(tmp_path, "one", "--port", 0, "--json") as (process, line):
+        url = json.loads(line)["url"]
+        query = urlencode({"run": "one", "step": 1, "regex": 1, "q": "(a+)+$"})
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as asking:
+            asking.sendall(f"GET /api/search?{query} HTTP/1.1\r\nHost: {url.removeprefix('http://')}\r\n\r\n".encode())
+            asking.settimeout(1.0)
+            with pytest.raises(TimeoutError):
+                asking.recv(10)
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(2.0) == 130
         assert process.stderr is not None
         assert process.stderr.read() == ""
 

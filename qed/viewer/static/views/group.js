@@ -46,7 +46,8 @@ export async function renderGroup(given) {
     showProblem(group, { prompt: group.prompt, demonstration: answers.find(isWritten)?.pieces }),
     h("div", { class: "group-tools" }, picker, makeButton("Open or close all thinking", () => toggleThoughts(columns), { class: "small" })),
     difference.element,
-    h("section", {}, h("h2", {}, `${answers.length} ${answers.length === 1 ? "answer" : "answers"}`), columns),
+    h("section", {}, h("h2", {}, `${answers.length} ${answers.length === 1 ? "answer" : "answers"}`),
+      data.left_out ? h("p", { class: "note" }, `${formatNumber(data.left_out)} more answers of this problem are only in the table of the step.`) : null, columns),
     copyButtons({ name: "the group", json: () => data, rows: () => listRows(data) }));
   return { title: `${name} · ${nameWhere(where)}`, element, keys: buildKeys(view, columns) };
 }

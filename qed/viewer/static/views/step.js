@@ -13,6 +13,8 @@ import { makeButton, showNeighbours } from "./texts.js";
 import { buildParts, followQuery, linkPlace, nameWhere, readWhere } from "./where.js";
 
 const TABLE_HEIGHT = 560;
+const BAR = 25; // least pixels of a bar that can be pressed
+const TWO_CHARTS = 850; // pixels of a window from which on two charts stand side by side
 
 /** Show the answers of a training step or of an evaluation: filters, search, histograms and the table. */
 export async function renderStep(given) {
@@ -131,11 +133,17 @@ function showCharts(view) {
   const draw = (name, title, read) => {
     const rows = filterRows(view.rows, { ...view.filters, [name]: "" }, view.found).filter((row) => read(row) != null);
     return rows.length === 0 ? null : histogram({
-      title, values: rows.map(read), selected: readRange(view.filters[name]), format: formatNumber,
+      title, values: rows.map(read), bins: countBins(), selected: readRange(view.filters[name]), format: formatNumber,
       marked: rows.map(isCut), markLabel: "cut off", onPick: (range) => changeFilters(view, { [name]: writeRange(range) }),
     }).element;
   };
   replace(charts, draw("reward", "Rewards", (row) => row.reward), draw("tokens", "Lengths in tokens", (row) => row.n_tokens));
+}
+
+/** How many bars fit beside each other, each wide enough for a finger. */
+function countBins() {
+  const width = window.innerWidth < TWO_CHARTS ? window.innerWidth - 48 : (window.innerWidth - 90) / 2;
+  return Math.max(6, Math.min(24, Math.floor(width / BAR)));
 }
 
 function showScatter(view) {

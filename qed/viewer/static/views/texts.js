@@ -10,6 +10,9 @@ const SOURCES = {
   greedy: "decoded greedily",
 };
 
+const NOISE = 1e-6; // an advantage of equal rewards, which no float makes exactly 0
+const made = { count: 0 }; // choices, for their ids
+
 /** What is known of a source of answers, for hints. */
 export function describeSource(source) {
   return SOURCES[source] ?? "";
@@ -45,9 +48,10 @@ export function readAdvantage(row) {
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
 }
 
-/** Format a figure with its sign, so that gains and losses tell apart without colour. */
+/** Format a figure with its sign, so that gains and losses tell apart without colour; what rounding leaves is 0. */
 export function formatSigned(value) {
   if (value == null) return "–";
+  if (Math.abs(value) < NOISE) return "0";
   return value > 0 ? `+${formatNumber(value)}` : formatNumber(value);
 }
 
@@ -59,7 +63,7 @@ export function showBar(label, value, range, kind = "") {
   const high = Math.max(0, range[1]);
   const place = (point) => (high > low ? ((point - low) / (high - low)) * 100 : 0);
   const [from, to] = value == null ? [0, 0] : [place(Math.min(0, value)), place(Math.max(0, value))];
-  const css = { left: `${from}%`, width: `${Math.max(to - from, value == null ? 0 : 0.8)}%` };
+  const css = { left: `${from}%`, width: `${value ? Math.max(to - from, 0.8) : 0}%` };
   return h("div", { class: "figure-bar" },
     h("span", { class: "label" }, label),
     h("span", { class: "track", "aria-hidden": "true" },
@@ -109,11 +113,12 @@ export function makeButton(label, onClick, props = {}) {
 
 /** Build a labelled choice; `choices` are [value, label, disabled?]. */
 export function makeSelect(label, choices, value, onChange) {
+  const id = `choice-${(made.count += 1)}`;
   const options = choices.map(([choice, text, disabled]) => h("option", {
-    value: choice, ...(String(choice) === String(value) ? { selected: "" } : {}), ...(disabled ? { disabled: "" } : {}),
+    value: choice, selected: String(choice) === String(value), disabled: Boolean(disabled),
   }, text));
-  return h("label", { class: "choice" }, h("span", {}, label),
-    h("select", { on: { change: (event) => onChange(event.target.value) } }, options));
+  return h("span", { class: "choice" }, h("label", { for: id }, label),
+    h("select", { id, on: { change: (event) => onChange(event.target.value) } }, options));
 }
 
 /** Link the neighbours of a page: `previous` and `next` are {href, label} or null. */

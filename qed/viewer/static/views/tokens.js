@@ -6,6 +6,10 @@ const FIRST_CHUNK = 1200;
 const NEXT_CHUNK = 2500;
 const EMPTY = "◌";
 const MOST_TEXT = 40;
+const MASKS = [
+  ["trained", "sampled, in the loss"], ["untrained", "sampled, not in the loss"],
+  ["trained given", "not sampled, in the loss"], ["untrained given", "not sampled, not in the loss"],
+];
 
 /**
  * Show the tokens of an answer as one text whose colours are a signal.
@@ -96,8 +100,8 @@ export function showToken(text) {
 function colourToken(data, state, index) {
   const chosen = index === state.chosen ? " chosen" : "";
   if (state.signal === "mask") {
-    const kind = isSampled(data.masks, index) ? (isTrained(data.masks, index) ? "trained" : "untrained") : "given";
-    return `tok mask ${kind}${chosen}`;
+    const sampled = isSampled(data.masks, index) ? "" : " given";
+    return `tok mask ${isTrained(data.masks, index) ? "trained" : "untrained"}${sampled}${chosen}`;
   }
   if (!isTrained(data.masks, index)) return `tok masked${chosen}`;
   if (!state.scale) return `tok${chosen}`;
@@ -186,8 +190,7 @@ function showAlternatives(data, index) {
 /** Build the legend of a signal: a swatch and a number for each step of the scale, and what masked tokens look like. */
 export function showLegend(data, signal) {
   if (signal === "mask") {
-    const kinds = [["trained", "sampled, in the loss"], ["untrained", "sampled, not in the loss"], ["given", "not sampled (given)"]];
-    return h("ul", { class: "heat-legend" }, kinds.map(([kind, label]) => h("li", {}, h("span", { class: `tok mask ${kind}` }, "ab"), ` ${label}`)));
+    return h("ul", { class: "heat-legend" }, MASKS.map(([kind, label]) => h("li", {}, h("span", { class: `tok mask ${kind}` }, "ab"), ` ${label}`)));
   }
   if (!(signal in data.signals)) return null;
   const scale = buildScale(signal, data.scales?.[signal]);
