@@ -12,7 +12,7 @@ from typing import Any
 from qed.config.changes import read_saved
 from qed.errors import DataError, UsageError
 from qed.report.write import write_report
-from qed.runs.run import Row, read_evaluations, read_lines
+from qed.runs.run import Row, iterate_rows, read_evaluations, read_lines
 
 FRAME = '<iframe srcdoc="{}" style="width: 100%; height: 600px; border: 0"></iframe>'
 
@@ -100,7 +100,7 @@ class Run:
             if wanted not in files:
                 raise DataError(f"The run {self.path} has no rollouts of step {step}; it has those of {len(files)}.")
             files = [wanted]
-        return Records(row for file in files for row in read_lines(file))
+        return Records(row for file in files for row in iterate_rows(file))
 
     def evaluations(self) -> Records:
         """Return the figures of all evaluations: a row for each step, task and decoding (`greedy`, `sampled`).

@@ -250,15 +250,21 @@ def read_lines(path: Path) -> list[Row]:
     Raises:
         DataError: the file is damaged; the message names the line.
     """
+    return list(iterate_rows(path))
+
+
+def iterate_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a JSON lines file one at a time; see `read_lines`."""
     if not path.exists():
-        return []
-    rows: list[Row] = []
+        return
+    count = 0
     try:
         for line in iterate_lines(path):
-            rows.append(parse_row(line))
+            count += 1
+            if row := parse_row(line):
+                yield row
     except ValueError as error:
-        raise explain_damage(path, error, len(rows) + 1) from error
-    return [row for row in rows if row]
+        raise explain_damage(path, error, count) from error
 
 
 def read_json(path: Path, default: Any) -> Any:

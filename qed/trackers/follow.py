@@ -11,7 +11,9 @@ from typing import Any, Literal
 import yaml
 
 from qed.errors import DataError
-from qed.runs.run import Row, name_step_folder, read_json, read_lines
+from qed.runs.run import Row, name_step_folder, read_json
+from qed.runs.step_file import name_step_file
+from qed.runs.step_index import build_index, name_index, read_group, read_index
 
 SAMPLE = 32  # rollouts of a step
 MAX_CHARACTERS = 8000  # of a text in a table
@@ -112,10 +114,20 @@ class RunFollower:
 
     def _read_rollouts(self, step: int) -> list[Row]:
         """Return a sample of a step's rollouts, evenly spread over its groups; none if they are not saved."""
-        rows = read_lines(self.folder / "rollouts" / f"step_{step:06d}.jsonl.zst")
-        count = min(SAMPLE, len(rows))
-        chosen = [rows[number * len(rows) // count] for number in range(count)]
-        return [{"step": step, **{name: _shorten(row.get(name)) for name in COLUMNS}} for row in chosen]
+        data = self.folder / name_step_file(step)
+        if not data.exists():
+            return []
+        # One group in memory at a time: a step may take gigabytes.
+        index = read_index(name_index(data)) or build_index(data)
+        total = sum(group["n"] for group in index.groups)
+        wanted = {number * total // SAMPLE for number in range(SAMPLE)} if total > SAMPLE else set(range(total))
+        table, first = [], 0
+        for number, group in enumerate(index.groups):
+            own = sorted(wanted & set(range(first, first + group["n"])))
+            rows = read_group(data, index, number) if own else []
+            table += [{name: _shorten(rows[each - first].get(name)) for name in COLUMNS} for each in own]
+            first += group["n"]
+        return [{"step": step, **row} for row in table]
 
 
 def list_figures(summaries: Mapping[str, Mapping[str, Row]]) -> Iterator[Row]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import os
+import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from qed.errors import QedError
+from qed.guards.parents import die_with_parent
 from qed.viewer.params import Refused
 
 
@@ -26,8 +30,13 @@ def call_in_child(function: Callable[..., Any], arguments: tuple[Any, ...], seco
     """
     context = multiprocessing.get_context("spawn")  # the server has threads, which a fork would cut off
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(theirs, function, arguments), daemon=True)
-    process.start()
+    process = context.Process(target=_work, args=(os.getpid(), theirs, function, arguments), daemon=True)
+    # Ctrl-C in a terminal reaches every process of it; this one ends with the server, and has nothing to say.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     try:
         if not ours.poll(seconds):
@@ -44,7 +53,10 @@ def call_in_child(function: Callable[..., Any], arguments: tuple[Any, ...], seco
     return value
 
 
-def _work(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _work(parent: int, sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    # Ctrl-C reaches all processes of a terminal: the server ends, and this one with it, without a word.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(parent)()
     try:
         sender.send(("result", function(*arguments)))
     except Refused as error:

@@ -17,7 +17,6 @@ from qed.viewer.bundle import bundle_modules
 from qed.viewer.copying import FOLDER, PAGE, Copy
 from qed.viewer.library import Library
 
-ENTRY = "main.js"
 APP = "app.js"  # the bundle in a folder
 MARK = "qed-view.json"  # in a folder that this module has written, which it may replace
 DATA = "data"
@@ -29,7 +28,7 @@ POLICY = (
 OWN = "'self'"  # also a file beside a page that is opened from the file system
 GENERATOR = '<meta name="generator" content="qed view --export">'
 LINK = re.compile(r'<link rel="stylesheet" href="/style\.css"\s*/?>')
-SCRIPT = re.compile(r'<script type="module" src="/static/main\.js"></script>')
+SCRIPT = re.compile(r'<script type="module" src="/static/([\w/]+\.js)"></script>\n?')
 END = re.compile(r"</body>")
 # Characters that could end a script element, or that older readers of scripts take for the end of a line.
 ESCAPED = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
@@ -79,7 +78,7 @@ def _write_page(copy: Copy, out: Path) -> int:
     """Write one page that holds everything, and return its size."""
     replies = [f"{json.dumps(key)}:{content}" for key, content in _iterate(copy)]
     data = f'{{"replies":{{{",".join(replies)}}},"notes":{json.dumps(copy.list_notes())}}}'
-    script, style = bundle_modules(read_modules(), ENTRY), build_style().decode("utf-8")
+    script, style = build_script(), build_style().decode("utf-8")
     if "</style" in style.lower():
         raise UsageError("A style sheet of the viewer holds the end of a style element.")
     policy = POLICY.format(script=hash_source(script), style=hash_source(style))
@@ -103,7 +102,7 @@ def _write_folder(copy: Copy, out: Path) -> int:
         # A text that is parsed, and no literal: a key of the data then cannot mean anything to the script.
         calls = (f"qedReply({json.dumps(key)}, JSON.parse({json.dumps(content)}));\n" for key, content in chunk)
         size += _write_text(out / name, escape_json("".join(calls)))
-    size += _write_text(out / APP, bundle_modules(read_modules(), ENTRY))
+    size += _write_text(out / APP, build_script())
     size += _write_text(out / "style.css", build_style().decode("utf-8"))
     policy = POLICY.format(script=OWN, style=OWN)
     head = f'{_write_policy(policy)}<link rel="stylesheet" href="style.css">'
@@ -164,6 +163,14 @@ def build_page(head: str, tail: str) -> str:
             raise UsageError(f"The viewer's index.html must have {pattern.pattern} once.")
         page = pattern.sub(lambda _, content=content: content, page)  # type: ignore[misc]
     return page
+
+
+def build_script() -> str:
+    """Return the module that the viewer's page loads, with all that it imports, as one script."""
+    found = SCRIPT.search((STATIC / "index.html").read_text(encoding="utf-8"))
+    if found is None:
+        raise UsageError(f"The viewer's index.html must have {SCRIPT.pattern} once.")
+    return bundle_modules(read_modules(), found[1])
 
 
 def read_modules() -> dict[str, str]:

@@ -7,13 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from qed.errors import DataError
+from qed.runs.run import Row
 from qed.runs.step_index import read_group
 from qed.viewer.details import find_answers
+from qed.viewer.evaluations import find_rows
 from qed.viewer.histories import History, Visit, load_history
 from qed.viewer.inspecting import WRITTEN
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.outcomes import load_index
 from qed.viewer.params import Params, Refused
+from qed.viewer.texts import build_answer_pieces, build_pieces, cut_text
 
 MAX_PROBLEMS = 10_000
 MAX_QUESTION = 160
@@ -81,15 +85,16 @@ def describe_problem(library: Library, params: Params) -> dict[str, Any]:
     if name not in history.problems:
         more = "" if history.complete else " Its steps are still being read: ask again."
         raise Refused(404, f"The run {place.key} has no saved answer to the problem {name}.{more}")
-    about, visits = history.about[history.problems[name]], history.list_visits(name)
-    gold = "" if about["gold"] is None else str(about["gold"])
+    visits = history.list_visits(name)
+    about = {**history.about[history.problems[name]], **_read_problem(library, place, visits)}
+    question, gold = cut_text(str(about["question"]))[0], "" if about["gold"] is None else str(about["gold"])
     first = find_first_right(visits)
     return {
         "id": name,
-        "question": about["question"],
-        "question_pieces": [{"text": about["question"]}],
+        "question": question,
+        "question_pieces": build_pieces(question),
         "gold": gold,
-        "gold_pieces": [{"text": gold}],
+        "gold_pieces": build_answer_pieces(gold),
         "training": [_describe_visit(visit) for visit in visits if visit.is_training],
         "evaluations": [_describe_visit(visit) for visit in visits if not visit.is_training],
         "first_right": _describe_visit(first) if first else None,
@@ -97,6 +102,25 @@ def describe_problem(library: Library, params: Params) -> dict[str, Any]:
         "demonstration": _find_demonstration(library, place, visits),
         "complete": history.complete,
     }
+
+
+def _read_problem(library: Library, place: RunPlace, visits: Sequence[Visit]) -> Row:
+    """Return the whole question and answer, which an index has only the beginning of; empty where they are gone."""
+    for row in _read_answers(library, place, visits[0]):
+        return {name: row[name] for name in ("question", "gold") if row.get(name) is not None}
+    return {}
+
+
+def _read_answers(library: Library, place: RunPlace, visit: Visit) -> list[Row]:
+    """Read the answers of a visit; none where they are damaged or gone."""
+    found = find_answers(place, visit.step) if visit.is_training else find_rows(place, visit.step, visit.task)
+    index = load_index(library, found[0]) if found else None
+    if found is None or index is None or visit.group >= len(index.groups):
+        return []
+    try:
+        return read_group(found[0], index, visit.group)
+    except (DataError, OSError):
+        return []
 
 
 def _describe_visit(visit: Visit) -> dict[str, Any]:
@@ -111,13 +135,12 @@ def _find_demonstration(library: Library, place: RunPlace, visits: Sequence[Visi
     for visit in [visit for visit in visits if visit.is_training][:MAX_DEMONSTRATION_STEPS]:
         found = find_answers(place, visit.step)
         index = load_index(library, found[0]) if found else None
-        if found is None or index is None:
-            continue
-        rows = zip(index.columns["group"], index.columns["source"], strict=True)
+        columns = index.columns if index else {}
+        rows = zip(columns.get("group", ()), columns.get("source", ()), strict=False)
         if any(group == visit.group and source in WRITTEN for group, source in rows):
-            for row in read_group(found[0], index, visit.group):
+            for row in _read_answers(library, place, visit):
                 if row.get("source") in WRITTEN:
-                    return str(row.get("text") or "")
+                    return cut_text(str(row.get("text") or ""))[0]
     return None
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from qed.errors import DataError
 from qed.models.token_text import NAME, TokenText, load_token_text
+from qed.report.numbers import read_number
 from qed.runs.run import Row
 from qed.viewer.library import RunPlace
 from qed.viewer.memo import FileMemo
@@ -114,24 +115,18 @@ def _read_advantage(row: Row, count: int) -> Values:
     value = row.get("advantage")
     if isinstance(value, list):
         return _read_column(row, "advantage", count)
-    return [_read_number(value)] * count
+    return [read_number(value)] * count
 
 
 def _read_column(row: Mapping[str, Any], name: str, count: int) -> Values:
     """Return a column of an answer with a value for each token; None where it has none."""
-    values = [_read_number(value) for value in _read_list(row, name)[:count]]
+    values = [read_number(value) for value in _read_list(row, name)[:count]]
     return values + [None] * (count - len(values))
 
 
 def _read_list(row: Mapping[str, Any], name: str) -> list[Any]:
     value = row.get(name)
     return value if isinstance(value, list) else []
-
-
-def _read_number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if math.isfinite(value) else None
 
 
 def _read_mask(row: Row, name: str, count: int) -> list[int]:
@@ -160,7 +155,7 @@ def _read_top(value: Any, text: TokenText | None) -> list[list[dict[str, Any]]] 
         return None
     return [
         [
-            {"id": pair[0], "text": text.name(pair[0]) if text else None, "logp": _read_number(pair[1])}
+            {"id": pair[0], "text": text.name(pair[0]) if text else None, "logp": read_number(pair[1])}
             for pair in (pairs if isinstance(pairs, list) else [])
             if isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], int)
         ]

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
-WAIT = 20_000  # milliseconds for a page to be there; nothing waits that long unless it is broken
+WAIT = 6_000  # milliseconds for a page to be there; nothing waits that long unless it is broken
 SERIOUS = {"serious", "critical"}
 # Counts what only hostile text could bring into a page.
 STRANGERS = """() => {
@@ -74,7 +74,7 @@ VIEWS: dict[str, tuple[tuple[object, ...], dict[str, object]]] = {
     "answer": ((*STEP, "group", 0, "answer", 0), {}),
     "tokens": ((*STEP, "group", 0, "answer", 0), {"tab": "tokens"}),
     "answers of an evaluation": (("run", "first", "eval", *EVALUATED), {}),
-    "answer of an evaluation": (("run", "first", "eval", *EVALUATED, "group", 1, "answer", 2), {}),
+    "answer of an evaluation": (("run", "first", "eval", *EVALUATED, "group", 13, "answer", 2), {}),
     "problems": (("run", "first", "problems"), {}),
     "problem": (("run", "first", "problem", "train-002"), {}),
     "compare": (("compare",), {"run": ["first", "faster"]}),

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import zstandard
+
 from qed.net.listening import format_url, open_socket
 from qed.net.web_server import build_server
 from qed.viewer.app import build_app
@@ -80,7 +82,7 @@ def serve_runs(
 
 
 def make_run(folder: Path, **files: str) -> Path:
-    """A small run that has ended; `files` are written over its own."""
+    """A small run that has ended; `files` are written over its own, compressed where their name says so."""
     rows = [{"step": step, "phase": "grpo", "reward/mean": step / 10, "time/step": 1.0} for step in range(1, 4)]
     settings = "method: grpo\nlearner: {steps: 3, epochs: 0.0}\nmodel: {name: tiny}\nrun: {seed: 7}\n"
     content = {
@@ -92,7 +94,8 @@ def make_run(folder: Path, **files: str) -> Path:
     }
     for name, text in {**content, **files}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
+        written = text.encode()
+        (folder / name).write_bytes(zstandard.compress(written) if name.endswith(".zst") else written)
     return folder
 
 

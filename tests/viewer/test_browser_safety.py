@@ -75,7 +75,7 @@ def test_hostile_addresses_are_harmless(open_tab: OpenTab, hostile_viewer: Viewe
     for place in (
         build_hash("run", short),
         build_hash("run", "hostile", "step", 5, q=short, subject=short, sort=short, verdict=short),
-        build_hash("run", "hostile", metrics=short, smoothing=short, tab=short),
+        build_hash("run", "hostile", m=short, smooth=short, tab=short),
         build_hash("compare", run=[short, "hostile"], tab=short),
         build_hash(short, short),
     ):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from making_views import Plan, make_view
-from run_folders import make_evaluation
+from run_folders import make_evaluation, make_run
 
 from qed.errors import QedError, UsageError
 from qed.viewer import assets, copying, export
@@ -27,15 +27,15 @@ from qed.viewer.export import export_site
 from qed.viewer.library import Library
 from qed.viewer.params import Params
 
-PLAN = Plan("first", steps=8)
+PLAN = Plan("first", steps=8, groups=3, answers=3, stats=False)
 HOSTILE = "</script><script>window.hacked = 1</script><!--\u2028 & ' \" \\"
 INDEX = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>qed</title>
 <link rel="stylesheet" href="/style.css">
 </head><body><main id="main"></main>
-<script type="module" src="/static/main.js"></script></body></html>
+<script type="module" src="/static/entry.js"></script></body></html>
 """
-MAIN = """import { get, isStatic, listNotes } from "./api.js";
+ENTRY = """import { get, isStatic, listNotes } from "./api.js";
 
 /** Show a reply. */
 export async function start() {
@@ -84,20 +84,23 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     static = tmp_path / "static"
     static.mkdir()
     (static / "index.html").write_text(INDEX)
-    (static / "main.js").write_text(MAIN)
+    (static / "entry.js").write_text(ENTRY)
     shutil.copy(assets.STATIC / "api.js", static)
     for module in (assets, export):
         monkeypatch.setattr(module, "STATIC", static)
+    for name in ("PAGE", "FOLDER"):
+        monkeypatch.setattr(export, name, copying.Bounds(steps=4, groups=2, answers=1, problems=3, size=10_000_000))
     return static
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Library:
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """A run with hostile texts, and an evaluation."""
-    folder = make_view(tmp_path / "runs", PLAN)
+    home = tmp_path_factory.mktemp("home")
+    folder = make_view(home / "runs", PLAN)
     (folder / "command.txt").write_text(HOSTILE)
-    make_evaluation(tmp_path / "runs", "alone", share=0.5)
-    return Library([tmp_path / "runs"], tmp_path / "cache")
+    make_evaluation(home / "runs", "alone", share=0.5)
+    return Library([home / "runs"], home / "cache")
 
 
 def read_data(page: Path) -> dict[str, Any]:
@@ -128,6 +131,18 @@ def read_folder(out: Path) -> dict[str, Any]:
             replies[key] = json.loads(json.loads(call[2]))
     assert set(replies) == set(files)
     return replies
+
+
+def test_what_a_list_names_first_can_be_opened(library: Library, tmp_path: Path, client: Path) -> None:
+    export_site(library, tmp_path / "copy.html", [6], say_nothing)
+    data = read_page(tmp_path / "copy.html")
+    for kind in data["suspects?run=first"]["kinds"]:
+        for item in [item for item in kind["items"][:2] if item["step"] == 6]:
+            assert canonical_key("group", {"run": "first", "step": 6, "group": item["group"]}) in data
+    (task, *_) = data["compare?a=first&b=first"]["tasks"]
+    for change in (*task["gained"][:2], *task["lost"][:2]):
+        where = {"run": "first", "step": task["step_b"], "task": task["task"], "decoding": task["decoding"]}
+        assert canonical_key("group", {**where, "group": change["group_b"]}) in data
 
 
 def say_nothing(line: str) -> None:
@@ -170,10 +185,14 @@ def test_a_copy_holds_what_the_server_replies(library: Library, tmp_path: Path) 
             ("evaluation", {"run": "alone", "step": 0, "task": "maths", "decoding": "sampled"}),
             ("log", {"run": "first", "attempt": 1, "name": "main.log"}),
             ("compare", {"a": "first", "b": "first"}),
-            ("problem", {"run": "first", "id": "train-002"}),
+            ("step", {"run": "first", "step": 6}),
+            ("group", {"run": "first", "step": 6, "group": 0}),
+            ("answer", {"run": "first", "step": 6, "group": 0, "answer": 0}),
+            ("answer", {"run": "alone", "step": 0, "task": "maths", "decoding": "sampled", "group": 1, "answer": 0}),
         ):
             expected = ENDPOINTS[endpoint](library, Params(params))
-            assert data[canonical_key(endpoint, params)] == json.loads(json.dumps(expected)), endpoint
+            found = data[canonical_key(endpoint, params)]
+            assert {**found, "seconds": 0} == {**json.loads(json.dumps(expected)), "seconds": 0}, endpoint
         assert data["run?run=first"]["steps"] == [5, 6, 7, 8]
         about = data["about?"]
         assert (about["static"], about["runs"]) == (True, 2)
@@ -187,9 +206,10 @@ def test_chosen_steps_alone_are_copied_and_lead_to_each_other(library: Library, 
     assert data["run?run=first"]["steps"] == [6, 8]
     assert "first: the answers of 2 of 4 steps are here." in said
     assert "first: the answers of 2 of 4 steps are here." in data["about?"]["notes"]
-    if steps := [key for key in data if key.startswith("step?run=first&step=")]:
-        assert steps == ["step?run=first&step=6", "step?run=first&step=8"]
-        assert (data[steps[0]]["previous"], data[steps[0]]["next"]) == (None, 8)
+    steps = [key for key in data if key.startswith("step?run=first")]
+    assert steps == ["step?run=first&step=6", "step?run=first&step=8"]
+    assert (data[steps[0]]["previous"], data[steps[0]]["next"]) == (None, 8)
+    assert data["group?group=1&run=first&step=6"]["next"] is None
 
 
 @pytest.mark.usefixtures("client")
@@ -206,7 +226,9 @@ def test_a_full_copy_says_what_it_leaves_out(library: Library, tmp_path: Path, m
 
 
 @pytest.mark.usefixtures("client")
-def test_only_an_earlier_copy_is_replaced(library: Library, tmp_path: Path) -> None:
+def test_only_an_earlier_copy_is_replaced(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs", "small")
+    library = Library([tmp_path / "runs"], tmp_path / "cache")
     report, folder = tmp_path / "report.html", tmp_path / "precious"
     report.write_text("<p>mine</p>")
     folder.mkdir()
@@ -217,9 +239,11 @@ def test_only_an_earlier_copy_is_replaced(library: Library, tmp_path: Path) -> N
     assert report.read_text() == "<p>mine</p>"
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
     for out in (tmp_path / "copy.html", tmp_path / "copy"):
-        export_site(library, out, [5], say_nothing)
-        export_site(library, out, [6], say_nothing)
-    assert read_folder(tmp_path / "copy")["run?run=first"]["steps"] == [6]
+        export_site(library, out, None, say_nothing)
+    make_evaluation(tmp_path / "runs", "alone", share=0.5, answers=1)
+    for out, read in ((tmp_path / "copy.html", read_page), (tmp_path / "copy", read_folder)):
+        export_site(Library([tmp_path / "runs"], tmp_path / "cache"), out, None, say_nothing)
+        assert len(read(out)["runs?"]["runs"]) == 2
     (tmp_path / "file").write_text("")
     (tmp_path / "folder.html").mkdir()
     for name, kind in (("file", "file"), ("folder.html", "folder")):
@@ -334,6 +358,7 @@ def test_a_copy_opens_from_the_file_system(
     tab = open_tab((out if out.is_file() else out / "index.html").as_uri())
     tab.page.goto(tab.home)
     tab.page.wait_for_function("document.getElementById('main').textContent !== ''")
-    assert tab.page.text_content("#main") == "true 2 0 </script>"
+    notes = len(read_data(out if out.is_file() else out / "index.html")["notes"])
+    assert tab.page.text_content("#main") == f"true 2 {notes} </script>"
     assert tab.page.evaluate("window.hacked") is None
     assert html.unescape(tab.page.title()) == "qed"

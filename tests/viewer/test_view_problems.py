@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from asking_views import Asked
-from making_views import Plan, make_view, open_run, write_step
+from making_views import Plan, build_group, make_view, open_run, write_step
 
 from qed.runs.run import Run, read_lines
 from qed.viewer import histories
@@ -82,6 +83,17 @@ def test_a_demonstration_is_shown_with_its_problem(ask: Asked, runs: Path) -> No
     for each in listed:
         assert ask("problem", run="first", id=each["id"])["demonstration"] == texts.get(each["id"])
     assert texts
+
+
+def test_a_long_question_is_whole(tmp_path: Path) -> None:
+    run = open_run(tmp_path, PLAN)
+    group = build_group(PLAN, 5, 0)
+    question = "Count them. " * 100 + "How many is $x^2$?"
+    asked = replace(group[0].problem, id="long", question=question)
+    run.rollouts(5, [[replace(each, problem=asked) for each in group]])
+    problem = Asked(tmp_path, cache=tmp_path / "cache")("problem", run="first", id="long")
+    assert problem["question"] == question
+    assert [sorted(piece) for piece in problem["question_pieces"]] == [["text"], ["block", "math", "source"], ["text"]]
 
 
 def test_an_unknown_problem_is_refused(ask: Asked) -> None:

@@ -147,19 +147,24 @@ function remove(view, key) {
 /** Show the paired tests in the words of the report; a row chooses what is shown below. */
 function showTests(view, broken) {
   const rows = view.pairs.flatMap(({ other, reply }) => (reply?.tasks ?? []).map((task) => showTest(view, other, task)));
-  const trouble = [...broken.map(({ key, error }) => [key, error]), ...view.pairs.filter(({ error }) => error).map(({ other, error }) => [other, error])];
+  const trouble = new Map([...view.pairs.map(({ other, error }) => [other, error]), ...broken.map(({ key, error }) => [key, error])].filter(([, error]) => error));
   const skipped = view.pairs.flatMap(({ other, reply }) => (reply?.skipped ?? []).map((each) => `${each.task}, ${each.decoding} of ${other}: ${each.reason}`));
   const isSame = view.a === view.b;
   const left = view.runs.length - 1 - MOST_OTHERS;
   redraw(view.places.tests, h("h2", {}, "Problem by problem"),
-    trouble.map(([key, error]) => h("p", { class: "trouble", role: "alert" }, `${key}: ${error.message}`)),
-    rows.length === 0 ? h("p", {}, isSame ? "This run has no two evaluations of the same problems with stored answers." : "These runs have no evaluation of the same problems with stored answers.")
-      : showFigures({
-        caption: `Problem by problem against ${view.a}${isSame ? ", an earlier step" : ", A"}`, rows, kind: "stack tests",
-        heads: ["", "A", "B", "difference in points", "better / worse", "p", "n"], foot: describeTests(rows.length, isSame),
-      }),
+    [...trouble].map(([key, error]) => h("p", { class: "trouble", role: "alert" }, `${key}: ${error.message}`)),
+    rows.length ? showTestTable(view, rows) : trouble.size ? null
+      : h("p", {}, `${isSame ? "This run has no two evaluations" : "These runs have no evaluation"} of the same problems with stored answers.`),
     skipped.length ? h("p", { class: "note" }, `Not compared: ${skipped.slice(0, 8).join("; ")}.`) : null,
     left > 0 ? h("p", { class: "note" }, `Tests of ${countWords(left, "further run")} are left out: choose a run as B to see its test.`) : null);
+}
+
+function showTestTable(view, rows) {
+  const isSame = view.a === view.b;
+  return showFigures({
+    caption: isSame ? `Step against step of ${view.a}` : `Problem by problem against ${view.a}, A`, rows, kind: "stack tests",
+    heads: ["", "A", "B", "difference in points", "better / worse", "p", "n"], foot: describeTests(rows.length, isSame),
+  });
 }
 
 function showTest(view, other, found) {

@@ -4,8 +4,8 @@ import { copyButtons } from "../copy.js";
 import { h } from "../dom.js";
 import { formatNumber, formatPercent } from "../format.js";
 import { go, link } from "../router.js";
-import { createTable } from "../table.js";
 import { countWords, showScale, showShare } from "./figures.js";
+import { createSortedTable } from "./sorted_table.js";
 import { makeSelect } from "./texts.js";
 
 const COLOURS = { greedy: 0, sampled: 1 };
@@ -19,7 +19,8 @@ export async function renderEvaluations(context) {
   const element = h("article", { class: "evaluations-view" },
     h("h1", {}, "Evaluations"),
     h("p", { class: "facts" }, describeAll(rows)),
-    rows.length ? [...drawCharts(context, run, rows, about.phases ?? []), table.tools, table.element, showNote(), showCopies(run, rows)]
+    rows.length ? [...drawCharts(run, rows, about.phases ?? []),
+      h("section", {}, h("h2", {}, "All evaluations"), table.tools, table.element, showNote(), showCopies(run, rows))]
       : h("p", {}, "This run has no evaluation yet."));
   return { title: `Evaluations of ${run}`, element, keys: table.keys };
 }
@@ -35,10 +36,10 @@ function describeAll(rows) {
   return `${countWords(rows.length, "evaluation")} · ${countWords(steps.size, "step")} · ${countWords(tasks.size, "task")}`;
 }
 
-function drawCharts(context, run, rows, phases) {
+function drawCharts(run, rows, phases) {
   const tasks = [...new Set(rows.map((row) => row.task))];
   const charts = tasks.map((task) => drawTask(run, rows.filter((row) => row.task === task), phases)).filter(Boolean);
-  return charts.length ? [h("div", { class: "charts" }, charts)] : [];
+  return charts.length ? [h("section", {}, h("h2", {}, "Accuracy by step"), h("div", { class: "charts" }, charts))] : [];
 }
 
 function drawTask(run, rows, phases) {
@@ -64,10 +65,9 @@ function buildTable(context, run, rows) {
   const names = [...new Set(rows.map((row) => row.key))];
   let chosen = context.query.series ?? "";
   const pick = () => rows.filter((row) => !chosen || row.key === chosen);
-  const table = createTable({
+  const table = createSortedTable(context, {
     caption: "Accuracy of each evaluation with its 95 % interval", columns: listColumns(), rows: pick(),
-    sort: context.query.sort ? { key: context.query.sort, down: context.query.down === "1" } : { key: "step", down: true },
-    onSort: ({ key, down }) => context.setQuery({ sort: key, down: down ? "1" : null }),
+    sort: { key: "step", down: true },
     link: (row) => linkEvaluation(run, row),
   });
   const change = (value) => {
@@ -93,7 +93,7 @@ function listColumns() {
     show: (row) => (row.figures[key] == null ? "–" : format(row.figures[key])),
   });
   return [
-    { key: "step", label: "step", numeric: true, value: (row) => row.step, show: (row) => `step ${row.step}` },
+    { key: "step", label: "step", value: (row) => row.step, show: (row) => h("span", { class: "nowrap" }, `step ${row.step}`) },
     { key: "task", label: "task", value: (row) => row.task },
     { key: "decoding", label: "decoding", value: (row) => row.decoding },
     {

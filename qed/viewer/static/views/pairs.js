@@ -39,10 +39,11 @@ function show(state, task) {
   const labels = isPlain ? ["A right, B wrong", "B right, A wrong"] : ["A right more often", "B right more often"];
   replace(places.lists,
     h("h2", {}, `${task.task}, ${task.decoding} answers`), showTest(task),
+    h("p", { class: "facts" }, h("b", {}, "A"), ` is ${state.view.a} at step ${task.step_a}, `, h("b", {}, "B"), ` is ${state.view.b} at step ${task.step_b}.`),
     h("div", { class: "panes changes" },
       showList(state, "lost", labels[0], task.n_lost ?? task.lost.length), showList(state, "gained", labels[1], task.n_gained ?? task.gained.length)));
   replace(places.by, showKinds(task));
-  const open = state.items.find(({ problem }) => problem === state.open);
+  const open = state.items.find(({ problem }) => problem === state.open) ?? state.items[0];
   if (open) openItem(state, open, false);
   else replace(places.answers);
 }

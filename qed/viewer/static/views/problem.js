@@ -94,11 +94,10 @@ function drawRates(view) {
   const events = reply.forgotten.map(({ step }) => ({ x: step, label: "forgotten" }));
   if (reply.first_right) events.unshift({ x: reply.first_right.step, label: "first right" });
   const onPick = (x) => view.timeline.reveal(x);
-  return [
-    lineChart({ title: "Share of right answers by step", series, percent: true, events, onPick }).element,
-    h("p", { class: "note" }, "A problem is forgotten where none of its answers is right after at least half of them were, in training or in one ",
-      "decoding of one task. Choose a point to go to its answers."),
-  ];
+  return h("section", {}, h("h2", {}, "Share right by step"),
+    lineChart({ title: "Right answers of all answers", series, percent: true, events, onPick }).element,
+    h("p", { class: "note" }, "Triangles mark where it was first right and where it was forgotten. A problem is forgotten where none of its answers is right after at least half of them were, in training or in one ",
+      "decoding of one task. Choose a point to go to its answers."));
 }
 
 /** Return a point for each step: a step may have several groups of one problem. */

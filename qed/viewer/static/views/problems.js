@@ -3,8 +3,8 @@ import { copyButtons } from "../copy.js";
 import { h, replace } from "../dom.js";
 import { formatPercent, formatPoints } from "../format.js";
 import { link } from "../router.js";
-import { createTable } from "../table.js";
 import { askOn, countWords, showShort } from "./figures.js";
+import { createSortedTable } from "./sorted_table.js";
 import { makeSelect } from "./texts.js";
 
 const KINDS = {
@@ -47,10 +47,9 @@ function createView(context, run) {
   replace(view.places.tools,
     h("label", { class: "choice search" }, h("span", {}, "Search"), view.search),
     makeSelect("Show", kinds, context.query.show ?? "all", (show) => change(view, { show: show === "all" ? null : show })));
-  view.table = createTable({
+  view.table = createSortedTable(context, {
     caption: "Problems and their share of right answers", columns: listColumns(), rows: [], height: 640,
-    sort: context.query.sort ? { key: context.query.sort, down: context.query.down === "1" } : { key: "seen", down: true },
-    onSort: ({ key, down }) => context.setQuery({ sort: key, down: down ? "1" : null }),
+    sort: { key: "seen", down: true },
     link: (row) => link(["run", run, "problem", row.id]),
   });
   return view;

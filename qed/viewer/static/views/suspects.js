@@ -2,8 +2,8 @@ import { get } from "../api.js";
 import { copyButtons } from "../copy.js";
 import { h, replace } from "../dom.js";
 import { formatNumber, formatPercent } from "../format.js";
-import { createTable } from "../table.js";
 import { countWords, showShort } from "./figures.js";
+import { createSortedTable } from "./sorted_table.js";
 import { makeButton } from "./texts.js";
 import { linkPlace } from "./where.js";
 
@@ -37,10 +37,10 @@ function readRange(query) {
 
 function showRange(view) {
   const [low, high] = [view.steps[0] ?? 0, view.steps.at(-1) ?? 0];
-  const field = (name, label) => h("input", {
-    type: "number", min: low, max: high, value: view.range[name] ?? view.reply[name], "aria-label": `${label} step`, required: "",
+  const field = (name) => h("input", {
+    type: "number", min: low, max: high, value: view.range[name] ?? view.reply[name], required: "",
   });
-  const inputs = { first: field("first", "First"), last: field("last", "Last") };
+  const inputs = { first: field("first"), last: field("last") };
   const use = (range) => {
     for (const name of ["first", "last"]) if (range[name] != null) inputs[name].value = range[name];
     load(view, range).then(() => ["first", "last"].forEach((name) => (inputs[name].value = range[name] ?? view.reply[name])));
@@ -102,7 +102,8 @@ function showKinds(view) {
   replace(view.places.kinds, view.reply.kinds.map(({ kind, label, count }) => {
     const choose = () => {
       view.kind = kind;
-      view.context.setQuery({ kind });
+      Object.assign(view.context.query, { sort: undefined, down: undefined });
+      view.context.setQuery({ kind, sort: null, down: null });
       for (const button of view.places.kinds.children) button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
       showItems(view);
     };
@@ -125,8 +126,8 @@ function showItems(view) {
     replace(copy);
     return void replace(shown, head, h("p", { class: "note" }, "None in these steps."));
   }
-  view.table = createTable({
-    caption: describeItems(found), columns: listColumns(found.kind), rows: found.items, sort: null, height: 560,
+  view.table = createSortedTable(view.context, {
+    caption: describeItems(found), columns: listColumns(found.kind), rows: found.items, height: 560,
     link: (item) => linkItem(view.run, item),
   });
   replace(shown, head, view.table.element);
@@ -145,7 +146,7 @@ function describeItems({ count, items, kind }) {
 function listColumns(kind) {
   const values = VALUES[kind];
   return [
-    { key: "place", label: "answer", value: (item) => item.step * 1e6 + item.group * 1e3 + (item.answer ?? 0), show: describePlace },
+    { key: "place", label: "answer", value: (item) => item.step * 1e9 + item.group * 1e4 + (item.answer ?? 0), show: (item) => h("span", { class: "nowrap" }, describePlace(item)) },
     { key: "question", label: "question", value: (item) => item.question, show: (item) => showShort(item.question) },
     values ? { key: "value", label: values[0], numeric: true, value: (item) => item.value, show: (item) => values[1](item.value) } : null,
     { key: "detail", label: "why", value: (item) => item.detail, show: (item) => h("span", { class: "why" }, item.detail) },
