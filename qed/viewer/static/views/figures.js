@@ -1,3 +1,4 @@
+import { isStatic } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatPercent, formatPoints } from "../format.js";
 
@@ -77,14 +78,15 @@ export function readMany(value) {
 /**
  * Ask again while a reply is not complete: the server goes on reading where it stopped.
  *
- * Stops when the page is left (`signal`), when an error comes, or when `use(reply)` has had a complete reply.
+ * Stops when the page is left (`signal`), when an error comes, or when `use(reply)` has had a complete reply; a static copy
+ * has only one.
  */
 export async function askOn(ask, use, signal) {
   for (let turn = 0; turn < 1000 && !signal?.aborted; turn += 1) {
     const reply = await ask();
     if (signal?.aborted) return;
     use(reply);
-    if (reply.complete !== false) return;
+    if (reply.complete !== false || isStatic()) return;
     await new Promise((resume) => setTimeout(resume, 150));
   }
 }
