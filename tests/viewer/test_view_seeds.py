@@ -23,7 +23,7 @@ def _settings(**values: object) -> list[dict[str, object]]:
     return [{"key": f"run.{name}", "value": value} for name, value in values.items()]
 
 
-RUNS = [
+RUNS: list[dict[str, Any]] = [
     {"key": "a", "settings": _settings(seed=0, save_every=5, out="a")},
     {"key": "slow", "settings": _settings(seed=0, save_every=50)},
     {"key": "b", "settings": _settings(save_every=5, seed=1, out="b")},
