@@ -1,5 +1,7 @@
 /* What the server replies, or what a static copy holds: the same replies by the same names. */
 
+import { encodePart } from "./router.js";
+
 /** A request that failed: the HTTP status and a sentence for people. */
 export class ApiError extends Error {
   constructor(status, message) {
@@ -26,7 +28,7 @@ export function canonical(name, params = {}) {
   const pairs = Object.keys(params)
     .filter((key) => params[key] !== null && params[key] !== undefined && params[key] !== "")
     .sort()
-    .map((key) => `${encodeURIComponent(key)}=${encodeURIComponent(params[key])}`);
+    .map((key) => `${encodePart(key)}=${encodePart(params[key])}`);
   return `${name}?${pairs.join("&")}`;
 }
 

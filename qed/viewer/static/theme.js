@@ -15,9 +15,11 @@ export function readTheme() {
   return THEMES.includes(chosen) ? chosen : "auto";
 }
 
-/** Return the theme that comes after one. */
+/** Return the theme that comes after one; from the system's own the next is the other of light and dark. */
 export function nextTheme(theme) {
-  return THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+  const isDark = window.matchMedia("(prefers-color-scheme: dark)").matches;
+  const order = isDark ? ["auto", "light", "dark"] : ["auto", "dark", "light"];
+  return order[(order.indexOf(theme) + 1) % order.length];
 }
 
 /** Show and remember a theme. */
