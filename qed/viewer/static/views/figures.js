@@ -65,7 +65,7 @@ export function showScale(value, lo, hi, colour = 0) {
 
 /** Cut a text for a cell; the whole text is its hint. */
 export function showShort(text, most = 140) {
-  const line = String(text ?? "").replaceAll(/\s+/g, " ");
+  const line = String(text ?? "").replaceAll(/\s+/g, " ").trim() || "(blank)";
   return h("span", { class: "question-cell wide", title: line.length > most ? line.slice(0, 1000) : null },
     line.length > most ? `${line.slice(0, most)}…` : line);
 }
