@@ -95,7 +95,7 @@ function noteHits(view, { hits, n, complete, local }) {
   }
   const note = [
     `${formatNumber(n ?? hits.length)} hits, in ${formatNumber(view.found.size)} answers.`,
-    complete ? null : `The search stopped early; what it had found by then is shown. Narrow it to see all.`,
+    complete ? null : `Not all is here: the search ended at its time limit or at ${formatNumber(hits.length)} hits. Narrow it to see all.`,
     local ? "This copy searches questions, gold and extracted answers; `qed view` also searches whole texts." : null,
   ].filter(Boolean);
   replace(view.places.trouble, note.map((text) => h("p", { class: "note" }, text)));
