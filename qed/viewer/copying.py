@@ -46,8 +46,13 @@ FOLDER = Bounds(steps=12, groups=64, answers=16, problems=1_000, size=1 << 30)
 
 def canonical_key(name: str, params: Values) -> str:
     """Return the key of a reply, the same as `canonical` of api.js: the parameters in order, each encoded."""
-    pairs = (f"{quote(key, UNRESERVED)}={quote(str(params[key]), UNRESERVED)}" for key in sorted(params))
+    pairs = (f"{quote(key, UNRESERVED)}={quote(_drop_lone(str(params[key])), UNRESERVED)}" for key in sorted(params))
     return f"{name}?{'&'.join(pairs)}"
+
+
+def _drop_lone(text: str) -> str:
+    """Replace lone surrogates, which no address can hold, as the page does."""
+    return "".join("\ufffd" if "\ud800" <= sign <= "\udfff" else sign for sign in text)
 
 
 def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int) -> list[int]:
