@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.errors import DataError
+from qed.guards.redaction import redact
 from qed.runs.run import Row
 from qed.runs.step_index import StepIndex, read_group
 from qed.viewer.child import call_in_child
@@ -85,8 +86,10 @@ def _search_rows(rows: Sequence[Row], expression: re.Pattern[str], fields: Seque
     for answer, row in enumerate(rows):
         for field in fields:
             text = row.get(field)
-            hit = expression.search(text) if isinstance(text, str) else None
-            if hit is not None and isinstance(text, str):
+            if not isinstance(text, str) or expression.search(text) is None:
+                continue
+            text = redact(text)  # a secret is neither shown nor found
+            if (hit := expression.search(text)) is not None:
                 end = min(hit.end(), hit.start() + MAX_MATCH)
                 yield {
                     "answer": answer,
