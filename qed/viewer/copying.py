@@ -17,6 +17,7 @@ from qed.viewer.replies import encode_reply
 
 UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is, beside letters and digits
 MAX_COMPARED = 6  # runs that are compared with each other
+MAX_NOTES = 20  # sentences on what is left out
 MAX_LOGS = 20  # of the last attempts of a run
 Values = Mapping[str, str | int]
 Reply = dict[str, Any]
@@ -104,7 +105,9 @@ class Copy:
 
     def list_notes(self) -> list[str]:
         """Return what the copy leaves out, in sentences; complete once all replies are collected."""
-        return list(dict.fromkeys(self.notes))
+        notes = list(dict.fromkeys(self.notes))
+        rest = len(notes) - MAX_NOTES
+        return [*notes[:MAX_NOTES], f"And {rest:,} more of this kind."] if rest > 0 else notes
 
     def describe(self) -> tuple[str, bytes]:
         """Return the reply of `about`, which says what the copy holds."""

@@ -20,25 +20,8 @@ from qed.viewer.replies import encode_reply
 ODD: tuple[Any, ...] = (10**400, {"a": {"b": []}})
 # The others take a quarter of a minute.
 ODDER: tuple[Any, ...] = (
-    *(
-        None,
-        [10**400, float("nan")],
-        5,
-        -1,
-        1.5,
-        "",
-        "x",
-        [],
-        [1],
-        ["a"],
-        {},
-        {"a": 1},
-        True,
-        float("nan"),
-        float("inf"),
-        -(10**30),
-    ),
-    *("9" * 50, [[1]], "\ud800", "../../x"),
+    *(None, [10**400, float("nan")], 5, -1, 1.5, "", "x", [], [1], ["a"], {}, {"a": 1}, True),
+    *(float("nan"), float("inf"), -(10**30), "9" * 50, [[1]], "\ud800", "../../x"),
 )
 TRAINING = {"run": "one", "step": 1}
 EVALUATION = {"run": "one", "step": 0, "task": "arithmetic", "decoding": "greedy"}

@@ -1,10 +1,9 @@
-"""The table of a step's answers: from the run's own files, from older ones, and from damaged ones."""
+"""The table of a step's answers against what the run has written, from older files, and from damaged ones."""
 
 from __future__ import annotations
 
 import io
 import json
-import tarfile
 import threading
 from pathlib import Path
 from statistics import fmean
@@ -25,7 +24,6 @@ from qed.viewer.params import Refused
 
 PLAN = Plan("first", steps=6)
 STEP = 6
-EARLIER = Path(__file__).parents[1] / "end_to_end" / "earlier_runs.tar.xz"
 
 
 @pytest.fixture(scope="module")
@@ -87,42 +85,6 @@ def test_answers_with_statistics_are_marked_and_steps_lead_on(ask: Asked) -> Non
         assert "entropy" in ask("answer", run="first", step=STEP, group=group, answer=answer)["signals"]
     assert (reply["previous"], reply["next"]) == (STEP - 1, None)
     assert ask("step", run="first", step=STEP - 1)["next"] == STEP
-
-
-def test_an_evaluation_is_a_table_of_one_decoding(ask: Asked) -> None:
-    where = {"run": "first", "step": 4, "task": "maths"}
-    greedy, sampled = (ask("step", **where, decoding=name) for name in ("greedy", "sampled"))
-    assert (len(greedy["rows"]["answer"]), len(sampled["rows"]["answer"])) == (12, 48)
-    assert {group["n"] for group in sampled["groups"]} == {4}
-    assert set(greedy["rows"]["group"]) == {group["group"] for group in greedy["groups"]}
-    assert "staleness" not in greedy["rows"]
-    assert set(greedy["rows"]["class"]) <= {"fmt1_ans0", "fmt1_ans1"}
-    assert greedy["where"] == {**where, "decoding": "greedy"}
-    assert greedy["previous"] == 0
-    with pytest.raises(Refused, match="no decoding 'none'"):
-        ask("step", **where, decoding="none")
-
-
-@pytest.mark.parametrize(("method", "source"), [("grpo", {"policy"}), ("luffy", {"policy", "expert"})])
-def test_older_runs_get_an_index_in_the_cache(tmp_path: Path, method: str, source: set[str]) -> None:
-    with tarfile.open(EARLIER) as archive:
-        members = [each for each in archive.getmembers() if each.name.startswith(f"runs/{method}/")]
-        archive.extractall(tmp_path, members, filter="data")
-    before = sorted((tmp_path / "runs").rglob("*"))
-    ask = Asked(tmp_path / "runs", cache=tmp_path / "cache")
-    key = next(each["key"] for each in ask("runs")["runs"] if each["name"] == method)
-    first = ask("step", run=key, step=2)
-    assert first["groups"]
-    assert set(first["rows"]["source"]) <= source
-    cached = list((tmp_path / "cache").rglob("*.index.zst"))
-    assert len(cached) == 1
-    assert sorted((tmp_path / "runs").rglob("*")) == before  # a run's folder is never written
-    for group in first["groups"]:
-        answers = ask("group", run=key, step=2, group=group["group"])["answers"]
-        assert len(answers) == group["n"]
-        reply = ask("answer", run=key, step=2, group=group["group"], answer=0)
-        assert "logp" in reply["signals"]
-        assert any("run.save_token_stats" in note for note in reply["notes"])
 
 
 def write_old(folder: Path, step: int = 1, tail: bytes = b"") -> Path:

@@ -79,8 +79,12 @@ async function search(view) {
     const reply = await get("search", { ...where, q, ...(regex ? { regex: 1 } : {}), fields: fields || "text" }, view.context.signal);
     if (view.filters.q === q && view.filters.regex === regex && view.filters.fields === fields) noteHits(view, reply);
   } catch (error) {
-    if (view.filters.q === q && error.name !== "AbortError") replace(places.trouble, h("p", { class: "trouble", role: "alert" }, `The search failed: ${error.message}`));
+    if (view.filters.q === q && error.name !== "AbortError") replace(places.trouble, showFailure(error));
   }
+}
+
+function showFailure(error) {
+  return h("p", { class: "trouble", role: "alert" }, `The search failed: ${error.message}`);
 }
 
 function noteHits(view, { hits, n, complete, local }) {
