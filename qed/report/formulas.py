@@ -23,6 +23,7 @@ FORMULA = re.compile(
 BOX = "\\boxed{"
 MAX_BOX_CHARS = 400
 MAX_FORMULAS = 60  # in one text; later ones stay text
+MAX_FAILURES = 200  # formulas of one text that are no formula; each costs time
 MAX_BRACES = 30
 NAMESPACE = "{http://www.w3.org/1998/Math/MathML}"
 ELEMENTS = (
@@ -73,14 +74,16 @@ def split_answer(content: str) -> list[str | Formula]:
 def split_formulas(content: str) -> list[str | Formula]:
     """Split a text into plain texts and formulas, in their order; what does not parse stays text."""
     pieces: list[str | Formula] = []
-    position, count = 0, 0
+    position, count, failures = 0, 0, 0
     for begin, end, formula, block in _find_formulas(content):
         if begin < position:
             continue
-        if count >= MAX_FORMULAS:
+        if count >= MAX_FORMULAS or failures >= MAX_FAILURES:
             break
         tree = _build_tree(formula, block)
-        if tree is not None:
+        if tree is None:
+            failures += 1
+        else:
             pieces += [content[position:begin], Formula(tree, content[begin:end], block)]
             # A block formula ends its own line, so the line break after it is dropped.
             position, count = end + (block and content[end : end + 1] == "\n"), count + 1

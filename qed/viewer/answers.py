@@ -11,7 +11,7 @@ from qed.viewer.cleaning import clean_value
 from qed.viewer.details import load_settings
 from qed.viewer.library import Library
 from qed.viewer.params import Params, Refused
-from qed.viewer.steps import describe_group, list_cells, load_stats
+from qed.viewer.steps import describe_group, find_stats, list_cells
 from qed.viewer.texts import build_answer_pieces, build_pieces, cut_text, read_tags
 from qed.viewer.tokens import describe_tokens
 from qed.viewer.where import Where, find_where
@@ -31,7 +31,7 @@ def read_group(library: Library, params: Params) -> dict[str, Any]:
         Refused: there is no such group.
     """
     where, number = find_where(library, params), params.number("group")
-    rows = where.read_rows(number)
+    rows = where.read_rows(number, texts_only=True)
     cells, tags = list_cells(where, number), read_tags(load_settings(where.place))
     first = rows[0] if rows else {}
     numbers = where.list_groups()
@@ -72,17 +72,17 @@ def read_answer(library: Library, params: Params) -> dict[str, Any]:
         "prompt": problem["prompt"],
         "prompt_pieces": build_pieces(problem["prompt"], tags),
         "gold_pieces": problem["gold_pieces"],
-        **describe_tokens(where.place, row, load_stats(where).get((number, at))),
+        **describe_tokens(where.place, row, find_stats(where, number, at)),
     }
 
 
-def select_row(where: Where, group: int, answer: int) -> tuple[Row, int]:
-    """Return one answer of a group, and how many the group has.
+def select_row(where: Where, group: int, answer: int, texts_only: bool = False) -> tuple[Row, int]:
+    """Return one answer of a group, `texts_only` without its tokens, and how many the group has.
 
     Raises:
         Refused: there is no such answer.
     """
-    rows = where.read_rows(group)
+    rows = where.read_rows(group, texts_only)
     if not 0 <= answer < len(rows):
         raise Refused(404, f"Group {group} of step {where.step} has {len(rows)} answers, and no number {answer}.")
     return rows[answer], len(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -13,6 +14,8 @@ from typing import Any
 from qed.errors import QedError
 from qed.guards.parents import die_with_parent
 from qed.viewer.params import Refused
+
+CHILDREN = threading.BoundedSemaphore(4)  # processes at the same time
 
 
 def call_in_child(function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float, message: str) -> Any:
@@ -28,6 +31,18 @@ def call_in_child(function: Callable[..., Any], arguments: tuple[Any, ...], seco
         Refused: the deadline has passed, or the function has refused the arguments.
         QedError: the process has died.
     """
+    if not CHILDREN.acquire(timeout=seconds):
+        raise Refused(503, "Too many searches run at the same time. Wait for them to end.")
+    try:
+        kind, value = _wait_for_child(function, arguments, seconds, message)
+    finally:
+        CHILDREN.release()
+    if kind == "refused":
+        raise Refused(*value)
+    return value
+
+
+def _wait_for_child(function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float, message: str) -> Any:
     context = multiprocessing.get_context("spawn")  # the server has threads, which a fork would cut off
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(os.getpid(), theirs, function, arguments), daemon=True)
@@ -43,16 +58,13 @@ def call_in_child(function: Callable[..., Any], arguments: tuple[Any, ...], seco
     try:
         if not ours.poll(seconds):
             raise Refused(400, message)
-        kind, value = ours.recv()
+        return ours.recv()
     except EOFError as error:
         raise QedError("The process that was to do this has died; it may have run out of memory.") from error
     finally:
         process.kill()
         process.join()
         ours.close()
-    if kind == "refused":
-        raise Refused(*value)
-    return value
 
 
 def _work(parent: int, sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:

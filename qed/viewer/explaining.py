@@ -14,6 +14,8 @@ from qed.viewer.where import find_where
 
 SECONDS = 20.0
 MAX_CHARACTERS = 4_000  # of a gold or an extracted answer
+# Graders that decide in their own way, by the tier that their verdicts have.
+OTHERS = {"http": "a server", "foreign": "a function of the caller"}
 STORED = ("correct", "tier", "reason", "extracted")
 
 
@@ -28,15 +30,23 @@ def explain_answer(library: Library, params: Params) -> dict[str, Any]:
         Refused: there is no such answer, or the grader takes too long.
     """
     where = find_where(library, params)
-    row, _ = select_row(where, params.number("group"), params.number("answer"))
+    row, _ = select_row(where, params.number("group"), params.number("answer"), texts_only=True)
     stored = {name: clean_value(row.get(name)) for name in STORED}
     gold, extracted = read_text(row, "gold"), row.get("extracted")
-    if not gold or extracted is None:
-        why = "The problem has no gold answer." if not gold else "No answer was found in the text."
+    if why := _explain_absence(gold, extracted, str(row.get("tier"))):
         return {"gold": None, "answer": None, "correct": None, "tier": "", "reason": why, "stored": stored}
     message = f"The grader has not compared these answers within {SECONDS:g} s."
     texts = gold[:MAX_CHARACTERS], read_text(row, "extracted")[:MAX_CHARACTERS]
     return {**call_in_child(_explain, texts, SECONDS, message), "stored": stored}
+
+
+def _explain_absence(gold: str, extracted: Any, tier: str) -> str:
+    """Return why the grader has no steps to show; empty where it has."""
+    if tier in OTHERS:
+        return f"This answer was graded by {OTHERS[tier]}, whose steps are not known here."
+    if not gold:
+        return "The problem has no gold answer."
+    return "No answer was found in the text." if extracted is None else ""
 
 
 def _explain(gold: str, answer: str) -> dict[str, Any]:

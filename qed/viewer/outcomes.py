@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ KINDS = {"subject": "subject", "level": "level", "data_source": "source"}
 NAMES = ("correct", "format_ok", "extracted", "reward", "n_tokens", "stop_reason", "tier", "class")
 PARTS = "parts/"
 MAX_COUNT = 1 << 40
+BUILDING = threading.Lock()  # reading all of a file takes seconds: one at a time, and each once
 INDEXES = FileMemo(24)  # an index of 4,096 answers takes several MB
 
 
@@ -39,16 +41,25 @@ def load_groups(library: Library, data: Path) -> list[Row]:
 
 def _read_index(library: Library, data: Path) -> StepIndex | None:
     cached = _name_cached(library, data)
+    if (index := _find_index(data, cached)) is not None:
+        return index
+    with BUILDING:
+        if (index := _find_index(data, cached)) is not None:  # another request has built it meanwhile
+            return index
+        try:
+            index = build_index(data)
+        except (DataError, OSError):
+            return None
+        with suppress(OSError):
+            write_index(cached, index)
+    return index
+
+
+def _find_index(data: Path, cached: Path) -> StepIndex | None:
     for path in (name_index(data), cached):
         if (index := read_index(path, data)) is not None and _is_sound(index):
             return index
-    try:
-        index = build_index(data)
-    except (DataError, OSError):
-        return None
-    with suppress(OSError):
-        write_index(cached, index)
-    return index
+    return None
 
 
 def _is_sound(index: StepIndex) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qed.errors import DataError
+from qed.guards.redaction import redact
 from qed.runs.run import Row
 from qed.runs.step_index import StepIndex, read_group
 from qed.viewer.child import call_in_child
@@ -18,6 +19,7 @@ from qed.viewer.where import find_where
 
 FIELDS = ("text", "prompt", "question", "gold", "extracted", "reason")
 SECONDS = 20.0
+MARGIN = 4.0  # before the deadline a search ends by itself, with what it has found
 MAX_HITS = 500
 AROUND = 60  # characters before and after a hit
 MAX_MATCH = 300
@@ -48,8 +50,7 @@ def search_answers(library: Library, params: Params) -> dict[str, Any]:
         raise Refused(400, f"'{query[:80]}' is no regular expression: {error}.") from error
     message = f"The search has not ended within {SECONDS:g} s. Use a simpler expression."
     place: Place = (where.data, where.index, where.list_groups())
-    # The child ends by itself before the deadline, with what it has found, unless the expression holds it.
-    arguments = (place, pattern, flags, fields, SECONDS - 4)
+    arguments = (place, pattern, flags, fields, SECONDS - MARGIN)
     found: dict[str, Any] = call_in_child(_search, arguments, SECONDS, message)
     return found
 
@@ -85,8 +86,10 @@ def _search_rows(rows: Sequence[Row], expression: re.Pattern[str], fields: Seque
     for answer, row in enumerate(rows):
         for field in fields:
             text = row.get(field)
-            hit = expression.search(text) if isinstance(text, str) else None
-            if hit is not None and isinstance(text, str):
+            if not isinstance(text, str) or expression.search(text) is None:
+                continue
+            text = redact(text)  # a secret is neither shown nor found
+            if (hit := expression.search(text)) is not None:
                 end = min(hit.end(), hit.start() + MAX_MATCH)
                 yield {
                     "answer": answer,

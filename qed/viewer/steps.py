@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from qed.errors import DataError
-from qed.runs.run import Row
-from qed.runs.token_stats import name_stats, read_stats
+from qed.runs.step_file import Row, iterate_lines, parse_row
+from qed.runs.token_stats import name_stats
 from qed.viewer.details import ROLLOUTS
 from qed.viewer.library import Library
+from qed.viewer.memo import FileMemo
 from qed.viewer.params import Params
 from qed.viewer.run_files import find_file
 from qed.viewer.where import Where, find_where
 
 PARTS = "parts/"
 HIDDEN = ("shingles",)  # for finding duplicates
+PLACE = re.compile(rb'\{"group": (\d{1,9}), "answer": (\d{1,9}),')  # how a line of statistics begins
+STATS = FileMemo(256)  # the answers of a step that have statistics
+Place = tuple[int, int]
 GROUP = (
     *("id", "question", "gold", "subject", "level", "data_source"),
     *("n", "n_right", "reward_mean", "reward_min", "reward_max"),
@@ -55,31 +61,51 @@ def describe_group(where: Where, number: int) -> dict[str, Any]:
 
 def list_cells(where: Where, group: int) -> list[Row]:
     """Return what the table has of each answer of a group; one of `parts` is a mapping."""
-    numbers = where.index.columns.get("group", [])
-    begin = numbers.index(group) if group in numbers else 0
+    begin = sum(each["n"] for each in where.index.groups[:group])
     rows = range(begin, begin + where.index.groups[group]["n"])
-    columns = _list_columns(where, load_stats(where))
+    columns = _list_columns(where)
     return [_nest_parts({name: column[row] for name, column in columns.items()}) for row in rows]
 
 
-def load_stats(where: Where) -> dict[tuple[int, int], Row]:
-    """Return the statistics of tokens of a step by group and answer; none of an evaluation, or where damaged."""
-    if not where.is_training or not ROLLOUTS.fullmatch(where.data.name):
-        return {}
-    found = find_file(where.place, "rollouts", name_stats(where.data).name)
+def find_stats(where: Where, group: int, answer: int) -> Row | None:
+    """Return the statistics of the tokens of an answer; None where they were not recorded, or are damaged."""
     try:
-        rows = read_stats(found[0]) if found else []
+        lines = (line for place, line in _iterate_stats(where) if place == (group, answer))
+        return next(map(parse_row, lines), None)
+    except (DataError, ValueError, OSError):
+        return None
+
+
+def _list_stats(where: Where) -> frozenset[Place]:
+    """Return which answers of a step have statistics of their tokens, as (group, answer)."""
+    found = _locate_stats(where)
+    return STATS.read(found, [found], lambda: _read_places(where)) if found else frozenset()
+
+
+def _read_places(where: Where) -> frozenset[Place]:
+    try:
+        return frozenset(place for place, _ in _iterate_stats(where))
     except (DataError, OSError):
-        return {}
-    return {(row["group"], row["answer"]): row for row in rows if _is_place(row.get("group"), row.get("answer"))}
+        return frozenset()
 
 
-def _is_place(*numbers: Any) -> bool:
-    return all(isinstance(number, int) for number in numbers)
+def _iterate_stats(where: Where) -> Iterator[tuple[Place, bytes]]:
+    """Yield the lines of a step's statistics, each with its group and answer; only the beginning of it is parsed."""
+    found = _locate_stats(where)
+    for line in iterate_lines(found) if found else ():
+        if (begin := PLACE.match(line)) is not None:
+            yield (int(begin[1]), int(begin[2])), line
+
+
+def _locate_stats(where: Where) -> Path | None:
+    if not where.is_training or not ROLLOUTS.fullmatch(where.data.name):
+        return None
+    found = find_file(where.place, "rollouts", name_stats(where.data).name)
+    return found[0] if found else None
 
 
 def _select_columns(where: Where, groups: set[int]) -> dict[str, Sequence[Any]]:
-    columns = _list_columns(where, load_stats(where))
+    columns = _list_columns(where)
     own = columns.get("group", ())
     if where.is_training:
         return columns
@@ -87,7 +113,7 @@ def _select_columns(where: Where, groups: set[int]) -> dict[str, Sequence[Any]]:
     return {name: [column[row] for row in rows] for name, column in columns.items()}
 
 
-def _list_columns(where: Where, stats: Mapping[tuple[int, int], Row]) -> dict[str, Sequence[Any]]:
+def _list_columns(where: Where) -> dict[str, Sequence[Any]]:
     """Return the columns of the index, and those that depend on the step: staleness and whether signals are there."""
     columns: dict[str, Sequence[Any]] = {
         name: column for name, column in where.index.columns.items() if name not in HIDDEN
@@ -99,7 +125,7 @@ def _list_columns(where: Where, stats: Mapping[tuple[int, int], Row]) -> dict[st
             where.step - 1 - version if isinstance(version, int) and source in ("policy", "greedy") else None
             for version, source in pairs
         ]
-    if stats:
+    if (stats := _list_stats(where)) and {"group", "answer"} <= columns.keys():
         places = zip(columns["group"], columns["answer"], strict=True)
         columns["has_stats"] = [place in stats for place in places]
     return columns
