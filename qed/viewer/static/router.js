@@ -1,13 +1,15 @@
 /* Addresses: every state of the viewer is the part of its URL after `#`, `#/run/NAME/step/10?sort=-reward`. */
 
+const LONELY = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+
 /** Build the address of a place; `query` has texts or lists of texts, and empty ones are left out. */
 export function link(parts, query = {}) {
-  const path = parts.map((part) => encodeURIComponent(part)).join("/");
+  const path = parts.map(encode).join("/");
   const pairs = [];
   for (const [name, value] of Object.entries(query)) {
     for (const one of Array.isArray(value) ? value : [value]) {
       if (one !== null && one !== undefined && one !== "" && one !== false) {
-        pairs.push(`${encodeURIComponent(name)}=${encodeURIComponent(one)}`);
+        pairs.push(`${encode(name)}=${encode(one)}`);
       }
     }
   }
@@ -35,6 +37,11 @@ export function go(parts, query = {}) {
 export function changeQuery(changes) {
   const { parts, query } = parse(window.location.hash);
   window.history.replaceState(null, "", link(parts, { ...query, ...changes }));
+}
+
+/** Encode a part of an address. Half a pair of UTF-16 has no encoding and becomes U+FFFD, as on the server. */
+export function encode(part) {
+  return encodeURIComponent(String(part).replace(LONELY, "\ufffd"));
 }
 
 function decode(part) {

@@ -15,9 +15,11 @@ export function readTheme() {
   return THEMES.includes(chosen) ? chosen : "auto";
 }
 
-/** Return the theme that comes after one. */
+/** Return the theme that comes after one, so that the page looks different: past `auto` if that is what it looks like. */
 export function nextTheme(theme) {
-  return THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length];
+  const system = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  const other = system === "dark" ? "light" : "dark";
+  return { auto: other, [other]: system, [system]: "auto" }[theme];
 }
 
 /** Show and remember a theme. */

@@ -42,7 +42,7 @@ async function draw(view) {
     { key: "origin", label: "set by", value: (one) => one.origin },
   ].filter(Boolean);
   const table = createTable({
-    caption: "Settings", columns, rows: listShown(view), sort: view.sort, height: 640,
+    caption: "Settings", columns, rows: sortByColumn(listShown(view), columns, view.sort), sort: view.sort, height: 640,
     onSort: (sort) => {
       view.sort = sort;
       table.setRows(sortByColumn(listShown(view), columns, sort));
