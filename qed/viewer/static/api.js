@@ -1,7 +1,5 @@
 /* What the server replies, or what a static copy holds: the same replies by the same names. */
 
-import { encode } from "./router.js";
-
 /** A request that failed: the HTTP status and a sentence for people. */
 export class ApiError extends Error {
   constructor(status, message) {
@@ -11,6 +9,7 @@ export class ApiError extends Error {
 }
 
 const DATA = "qed-data"; // the element of a static copy: {"replies": {key: reply}, "files": {key: path}, "notes": []}
+const LONELY = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 const state = { copy: undefined, loading: new Map() };
 
 /** Return whether this page is a static copy, which has no server. */
@@ -30,6 +29,11 @@ export function canonical(name, params = {}) {
     .sort()
     .map((key) => `${encode(key)}=${encode(params[key])}`);
   return `${name}?${pairs.join("&")}`;
+}
+
+/** Encode a part of an address. Half a pair of UTF-16 has no encoding and becomes U+FFFD, as on the server. */
+export function encode(part) {
+  return encodeURIComponent(String(part).replace(LONELY, "\ufffd"));
 }
 
 /** Ask for a reply. Throws ApiError. */

@@ -131,7 +131,11 @@ function drawAxes(options, x, y, left, width) {
       svg("text", { class: "end", x: left - 6, y: y.place(tick) + 4 }, writeValue(options, tick)),
     ]),
     svg("line", { class: "axis", x1: left, x2: width - EDGE.right, y1: base, y2: base }),
-    x.ticks.filter(Number.isInteger).map((tick) => svg("text", { class: "middle", x: x.place(tick), y: HEIGHT - 6 }, formatNumber(tick))),
+    x.ticks.filter(Number.isInteger).map((tick) => {
+      const text = formatNumber(tick);
+      const isLast = x.place(tick) + (CHARACTER * text.length) / 2 > width;
+      return svg("text", { class: isLast ? "end" : "middle", x: isLast ? width : x.place(tick), y: HEIGHT - 6 }, text);
+    }),
   ];
 }
 

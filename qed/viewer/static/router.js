@@ -1,6 +1,6 @@
 /* Addresses: every state of the viewer is the part of its URL after `#`, `#/run/NAME/step/10?sort=-reward`. */
 
-const LONELY = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
+import { encode } from "./api.js";
 
 /** Build the address of a place; `query` has texts or lists of texts, and empty ones are left out. */
 export function link(parts, query = {}) {
@@ -37,11 +37,6 @@ export function go(parts, query = {}) {
 export function changeQuery(changes) {
   const { parts, query } = parse(window.location.hash);
   window.history.replaceState(null, "", link(parts, { ...query, ...changes }));
-}
-
-/** Encode a part of an address. Half a pair of UTF-16 has no encoding and becomes U+FFFD, as on the server. */
-export function encode(part) {
-  return encodeURIComponent(String(part).replace(LONELY, "\ufffd"));
 }
 
 function decode(part) {

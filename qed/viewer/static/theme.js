@@ -15,11 +15,11 @@ export function readTheme() {
   return THEMES.includes(chosen) ? chosen : "auto";
 }
 
-/** Return the theme that comes after one, so that the page looks different: past `auto` if that is what it looks like. */
+/** Return the theme that comes after one; from the system's own the next is the other of light and dark. */
 export function nextTheme(theme) {
-  const system = window.matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-  const other = system === "dark" ? "light" : "dark";
-  return { auto: other, [other]: system, [system]: "auto" }[theme];
+  const isDark = window.matchMedia("(prefers-color-scheme: dark)").matches;
+  const order = isDark ? ["auto", "light", "dark"] : ["auto", "dark", "light"];
+  return order[(order.indexOf(theme) + 1) % order.length];
 }
 
 /** Show and remember a theme. */
