@@ -28,7 +28,7 @@ from qed.viewer import (
     steps,
     suspects,
 )
-from qed.viewer.assets import build_style, read_asset
+from qed.viewer.assets import build_page, build_style, read_asset
 from qed.viewer.guard import Access, Guard
 from qed.viewer.library import Library
 from qed.viewer.live import RunTail, stream_events
@@ -94,8 +94,7 @@ def build_app(library: Library, access: Access) -> Guard:
 
 async def show_page(request: Request) -> Response:
     """`GET /`: the page, which asks for everything else."""
-    content, kind = read_asset("index.html")
-    return Response(content, media_type=kind)
+    return Response(build_page(), media_type="text/html; charset=utf-8")
 
 
 async def show_style(request: Request) -> Response:

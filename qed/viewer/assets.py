@@ -42,6 +42,14 @@ def read_asset(name: str) -> tuple[bytes, str]:
     return path.read_bytes(), KINDS[path.suffix]
 
 
+def build_page() -> bytes:
+    """Return the page, which names all of its scripts: a browser loads them at once, and not one after the other."""
+    names = sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*.js"))
+    links = "".join(f'<link rel="modulepreload" href="/static/{name}">\n' for name in names)
+    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    return page.replace("</head>", f"{links}</head>").encode()
+
+
 def build_style() -> bytes:
     """Return the style of the report and, after it, the chosen theme and the style of the viewer."""
     own = [path.read_text(encoding="utf-8") for path in sorted((STATIC / "styles").glob("*.css"))]

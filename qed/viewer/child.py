@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import os
 import signal
 from collections.abc import Callable
@@ -30,7 +31,12 @@ def call_in_child(function: Callable[..., Any], arguments: tuple[Any, ...], seco
     context = multiprocessing.get_context("spawn")  # the server has threads, which a fork would cut off
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(os.getpid(), theirs, function, arguments), daemon=True)
-    process.start()
+    # Ctrl-C in a terminal reaches every process of it; this one ends with the server, and has nothing to say.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     try:
         if not ours.poll(seconds):

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
 from typing import Any
 from urllib.parse import quote
 
 import qed
+from qed.errors import QedError
 from qed.viewer.app import ENDPOINTS
 from qed.viewer.library import Library, RunPlace
-from qed.viewer.params import Params, Refused
+from qed.viewer.params import Params
 from qed.viewer.replies import encode_reply
 
 UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is, beside letters and digits
+HALVES = re.compile("[\ud800-\udfff]")
 MAX_COMPARED = 6  # runs that are compared with each other
+MAX_NOTES = 20  # sentences on what is left out
 MAX_LOGS = 20  # of the last attempts of a run
 Values = Mapping[str, str | int]
 Reply = dict[str, Any]
-Groups = list[tuple[int, int]]  # the number of each group, and of its answers
-Later = list[tuple[Values, Groups]]
+# What an endpoint raises for a folder that nobody would write.
+FAULTS = (QedError, OSError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -44,8 +48,13 @@ FOLDER = Bounds(steps=12, groups=64, answers=16, problems=1_000, size=1 << 30)
 
 def canonical_key(name: str, params: Values) -> str:
     """Return the key of a reply, the same as `canonical` of api.js: the parameters in order, each encoded."""
-    pairs = (f"{quote(key, UNRESERVED)}={quote(str(params[key]), UNRESERVED)}" for key in sorted(params))
+    pairs = (f"{encode_part(key)}={encode_part(params[key])}" for key in sorted(params) if params[key] != "")
     return f"{name}?{'&'.join(pairs)}"
+
+
+def encode_part(value: str | int) -> str:
+    """Encode a text for a key; half of a pair of surrogates has no encoding, and becomes the replacement character."""
+    return quote(HALVES.sub("\ufffd", str(value)), UNRESERVED)
 
 
 def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int) -> list[int]:
@@ -55,6 +64,14 @@ def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int)
     if len(found) <= limit:
         return list(found)
     return [found[round(number * (len(found) - 1) / (limit - 1))] for number in range(limit)]
+
+
+def find_neighbours(numbers: Sequence[int], at: int) -> Reply:
+    """Return the numbers before and after one of a copy, so that its pages lead to each other."""
+    return {
+        "previous": numbers[at - 1] if at else None,
+        "next": numbers[at + 1] if at + 1 < len(numbers) else None,
+    }
 
 
 @dataclass
@@ -74,43 +91,46 @@ class Copy:
     keys: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     is_full: bool = False
+    # The groups that can be opened, by the key of their step.
+    groups: dict[str, tuple[Values, set[int]]] = field(default_factory=dict)
 
     def collect(self) -> Iterator[tuple[str, bytes]]:
         """Yield each reply with its key: first what lists and figures need, then groups and answers."""
         places = self.library.runs()
         yield from self._take("runs", {})
-        later: Later = []
         for place in places:
-            yield from self._copy_run(place, later)
+            yield from self._copy_run(place)
         pairs = list(permutations(places[:MAX_COMPARED], 2)) + [(place, place) for place in places[:MAX_COMPARED]]
         for a, b in pairs:
-            yield from self._take("compare", {"a": a.key, "b": b.key})
+            yield from self._copy_pair(a, b)
         if len(places) > MAX_COMPARED:
             self.notes.append(f"Only the first {MAX_COMPARED} of {len(places)} runs are compared with each other.")
-        for where, sizes in later:
-            yield from self._copy_groups(where, sizes)
+        for where, groups in self.groups.values():
+            yield from self._copy_groups(where, sorted(groups))
         if self.is_full:
             self.notes.append(f"The copy is full at {self.bounds.size >> 20} MiB; what comes after is left out.")
 
     def list_notes(self) -> list[str]:
         """Return what the copy leaves out, in sentences; complete once all replies are collected."""
-        return list(dict.fromkeys(self.notes))
+        notes = list(dict.fromkeys(self.notes))
+        rest = len(notes) - MAX_NOTES
+        return [*notes[:MAX_NOTES], f"And {rest:,} more of this kind."] if rest > 0 else notes
 
     def describe(self) -> tuple[str, bytes]:
         """Return the reply of `about`, which says what the copy holds."""
         reply = {"version": qed.__version__, "static": True, "runs": len(self.library.runs())}
         return canonical_key("about", {}), encode_reply({**reply, "notes": self.list_notes()})
 
-    def _take(self, name: str, params: Values, changes: Mapping[str, Any] | None = None) -> Iterator[tuple[str, bytes]]:
+    def _take(self, name: str, params: Values) -> Iterator[tuple[str, bytes]]:
         """Yield the key and the reply of an endpoint; nothing where it refuses, or the copy is full."""
-        if reply := self._ask(name, params):
-            yield from self._add(name, params, {**reply, **(changes or {})})
+        yield from self._add(name, params, self._ask(name, params))
 
     def _ask(self, name: str, params: Values) -> Reply:
         """Return the reply of an endpoint; empty where it refuses."""
         try:
             return {} if self.is_full else ENDPOINTS[name](self.library, Params(params))
-        except Refused:
+        except FAULTS as error:
+            self.notes.append(f"{canonical_key(name, params)} is not here: {str(error)[:200]}")
             return {}
 
     def _add(self, name: str, params: Values, reply: Reply) -> Iterator[tuple[str, bytes]]:
@@ -124,8 +144,13 @@ class Copy:
             self.size += len(content)
             yield key, content
 
-    def _copy_run(self, place: RunPlace, later: Later) -> Iterator[tuple[str, bytes]]:
-        """Yield the pages of a run; `later` gets the steps whose groups are wanted."""
+    def _want(self, where: Values, groups: Iterable[int]) -> None:
+        """Note groups of a step that this copy lists."""
+        if canonical_key("step", where) in self.keys:
+            self.groups.setdefault(canonical_key("step", where), (where, set()))[1].update(groups)
+
+    def _copy_run(self, place: RunPlace) -> Iterator[tuple[str, bytes]]:
+        """Yield the pages of a run."""
         run = {"run": place.key}
         details = self._ask("run", run)
         found = details.get("steps", [])
@@ -133,13 +158,12 @@ class Copy:
         if len(steps) < len(found):
             self.notes.append(f"{place.key}: the answers of {len(steps)} of {len(found)} steps are here.")
         yield from self._add("run", run, details and {**details, "steps": steps})
-        for name in ("metrics", "suspects"):
-            yield from self._take(name, run)
+        yield from self._take("metrics", run)
         yield from self._copy_logs(place, details)
-        yield from self._copy_evaluations(place, later)
+        yield from self._copy_evaluations(place)
         for at, step in enumerate(steps):
-            near = {"previous": steps[at - 1] if at else None, "next": steps[at + 1] if at + 1 < len(steps) else None}
-            yield from self._copy_table({**run, "step": step}, near, later)
+            yield from self._copy_table({**run, "step": step}, find_neighbours(steps, at), self.bounds.groups)
+        yield from self._copy_suspects(run)
         yield from self._copy_problems(place)
 
     def _copy_logs(self, place: RunPlace, details: Reply) -> Iterator[tuple[str, bytes]]:
@@ -152,7 +176,7 @@ class Copy:
         for params in logs[:MAX_LOGS]:
             yield from self._take("log", params)
 
-    def _copy_evaluations(self, place: RunPlace, later: Later) -> Iterator[tuple[str, bytes]]:
+    def _copy_evaluations(self, place: RunPlace) -> Iterator[tuple[str, bytes]]:
         """Yield all evaluations with their tables of answers; groups of a few of each task and decoding."""
         reply = self._ask("evaluations", {"run": place.key})
         yield from self._add("evaluations", {"run": place.key}, reply)
@@ -165,26 +189,51 @@ class Copy:
             where = {"run": place.key, **{name: each[name] for name in ("step", "task", "decoding")}}
             yield from self._take("evaluation", where)
             wanted = each["step"] in chosen[each["task"], each["decoding"]]
-            yield from self._copy_table(where, {}, later if wanted else [])
+            yield from self._copy_table(where, {}, self.bounds.groups if wanted else 0)
 
-    def _copy_table(self, where: Values, changes: Reply, later: Later) -> Iterator[tuple[str, bytes]]:
-        """Yield the table of a step or an evaluation, and note the sizes of its first groups."""
+    def _copy_table(self, where: Values, changes: Reply, count: int) -> Iterator[tuple[str, bytes]]:
+        """Yield the table of a step or an evaluation, whose first `count` groups can be opened."""
         table = self._ask("step", where)
         groups = table.get("groups", [])
         yield from self._add("step", where, table and {**table, **changes})
-        later.append((where, [(group["group"], group["n"]) for group in groups[: self.bounds.groups]]))
-        if len(groups) > self.bounds.groups:
-            self.notes.append(f"Of each step the first {self.bounds.groups} groups can be opened.")
+        self._want(where, [group["group"] for group in groups[:count]])
+        if len(groups) > count:
+            self.notes.append(
+                f"Of a step's groups the first {self.bounds.groups} can be opened, and those that a list of suspects "
+                "or of changed problems names first."
+            )
 
-    def _copy_groups(self, where: Values, groups: Groups) -> Iterator[tuple[str, bytes]]:
-        """Yield the first groups of a step, and the first answers of each with their tokens."""
-        last = groups[-1][0] if groups else None
-        for group, count in groups:
-            at = {**where, "group": group}
-            yield from self._take("group", at, {"next": None} if group == last else {})
-            for answer in range(min(count, self.bounds.answers)):
-                yield from self._take("answer", {**at, "answer": answer})
-            if count > self.bounds.answers:
+    def _copy_suspects(self, run: Values) -> Iterator[tuple[str, bytes]]:
+        """Yield the suspects of a run; the groups of the first ones can be opened."""
+        reply = self._ask("suspects", run)
+        yield from self._add("suspects", run, reply)
+        for kind in reply.get("kinds", []):
+            for item in kind["items"][: self.bounds.groups]:
+                self._want({**run, "step": item["step"]}, [item["group"]])
+
+    def _copy_pair(self, a: RunPlace, b: RunPlace) -> Iterator[tuple[str, bytes]]:
+        """Yield the comparison of two runs; the groups of the first problems that changed can be opened."""
+        reply = self._ask("compare", {"a": a.key, "b": b.key})
+        yield from self._add("compare", {"a": a.key, "b": b.key}, reply)
+        for task in reply.get("tasks", []):
+            changes = [*task["gained"][: self.bounds.groups], *task["lost"][: self.bounds.groups]]
+            for side, place, decoding in (("a", a, "decoding"), ("b", b, "decoding_b")):
+                where = {"task": task["task"], "decoding": task[decoding], "step": task[f"step_{side}"]}
+                self._want({"run": place.key, **where}, [change[f"group_{side}"] for change in changes])
+
+    def _copy_groups(self, where: Values, groups: Sequence[int]) -> Iterator[tuple[str, bytes]]:
+        """Yield groups of a step that lead to each other, and the first answers of each with their tokens."""
+        for at, group in enumerate(groups):
+            near = {
+                "previous": groups[at - 1] if at else None,
+                "next": groups[at + 1] if at + 1 < len(groups) else None,
+            }
+            reply = self._ask("group", {**where, "group": group})
+            yield from self._add("group", {**where, "group": group}, reply and {**reply, **near})
+            answers = reply.get("answers", [])
+            for answer in answers[: self.bounds.answers]:
+                yield from self._take("answer", {**where, "group": group, "answer": answer["answer"]})
+            if len(answers) > self.bounds.answers:
                 self.notes.append(f"Of each group the first {self.bounds.answers} answers can be opened alone.")
 
     def _copy_problems(self, place: RunPlace) -> Iterator[tuple[str, bytes]]:

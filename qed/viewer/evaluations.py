@@ -126,19 +126,36 @@ def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
         raise Refused(404, f"The run {place.key} has no evaluation of {name[0]} ({name[1]}) at step {step}.")
     steps = [each.step for each in series]
     at = steps.index(step)
-    index = load_evaluation_index(library, place, step, name[0])
-    rows = build_rows(index, name[1]) if index else []
+    measured = _measure_rows(library, place, found)
+    votes = {kind: found.figures.get(kind) or {} for kind in ("pass", "maj")}
     return {
         "figures": {key: value for key, value in found.figures.items() if key != "by"},
-        "bounds": _list_bounds(rows),
         "classes": found.figures.get("classes") or {},
         "by": found.figures.get("by") or {},
-        "cross": _cross_kinds(rows),
-        "votes": _count_votes(rows, found.figures),
-        "rows": index is not None,
+        "votes": {"k": found.figures.get("k", 1), **votes, "problems": measured["problems"]},
+        **{name: measured[name] for name in ("bounds", "cross", "rows")},
         "previous": steps[at - 1] if at else None,
         "next": steps[at + 1] if at + 1 < len(steps) else None,
     }
+
+
+def _measure_rows(library: Library, place: RunPlace, evaluation: Evaluation) -> dict[str, Any]:
+    """Return what the stored answers say beyond the summary; computed once, because resampling takes a while."""
+    file = find_rows(place, evaluation.step, evaluation.task)
+    data = file[0] if file else place.folder
+
+    def compute() -> dict[str, Any]:
+        index = load_index(library, data) if file else None
+        rows = build_rows(index, evaluation.decoding) if index else []
+        return {
+            "bounds": _list_bounds(rows),
+            "cross": _cross_kinds(rows),
+            "problems": _count_problems(rows),
+            "rows": index is not None,
+        }
+
+    measured: dict[str, Any] = library.memo.read(("evaluation", data, evaluation.decoding), [data], compute)
+    return measured
 
 
 def _list_bounds(rows: Sequence[Row]) -> dict[str, list[float] | None]:
@@ -162,15 +179,10 @@ def _cross_kinds(rows: Sequence[Row]) -> list[dict[str, Any]]:
     return cells
 
 
-def _count_votes(rows: Sequence[Row], figures: Row) -> dict[str, Any]:
-    """Return pass@k and maj@k of the summary, and how many problems have how many right answers."""
+def _count_problems(rows: Sequence[Row]) -> list[dict[str, int]]:
+    """Return how many problems have how many right answers."""
     shares = Counter((sum(row["correct"] for row in own), len(own)) for own in group_by_problem(rows).values())
-    return {
-        "k": figures.get("k", 1),
-        "pass": figures.get("pass") or {},
-        "maj": figures.get("maj") or {},
-        "problems": [{"right": right, "n": n, "problems": count} for (right, n), count in sorted(shares.items())],
-    }
+    return [{"right": right, "n": n, "problems": count} for (right, n), count in sorted(shares.items())]
 
 
 def load_evaluation_index(library: Library, place: RunPlace, step: int, task: str) -> StepIndex | None:

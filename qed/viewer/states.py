@@ -98,7 +98,7 @@ def _judge_running(beat: Heartbeat) -> State:
         return State("hung", f"Its process is there, and has written no heartbeat for {_format_span(beat.age)}.")
     if beat.idle >= IDLE:
         return State("live", f"No progress for {_format_span(beat.idle)}{_place(beat)}.")
-    return State("live", _place(beat).removeprefix(", "))
+    return State("live")
 
 
 def _judge_silent(age: float, beat: Heartbeat, patience: float) -> State:

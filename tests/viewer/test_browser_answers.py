@@ -65,7 +65,7 @@ def test_columns_sort_and_the_address_keeps_it(tab: Tab) -> None:
         ({"level": "2"}, lambda row: row["about"]["level"] == 2),
         ({"signal": "none"}, lambda row: row["about"]["reward_max"] - row["about"]["reward_min"] < 1e-9),
     ],
-    ids=str,
+    ids=lambda value: "" if callable(value) else str(value),
 )
 def test_filters_keep_the_right_answers(tab: Tab, query: dict[str, str], keep: Any) -> None:
     """By the address alone, as a bookmark does."""

@@ -25,7 +25,7 @@ def live_viewer(live: LiveRun, tmp_path: Path) -> Iterator[Viewer]:
         yield running
 
 
-def test_a_live_run_streams_in(open_tab: OpenTab, live_viewer: Viewer, live: LiveRun) -> None:
+def test_a_live_run_streams_in(live_viewer: Viewer, live: LiveRun, open_tab: OpenTab) -> None:
     """New steps appear in the curves without loading anew; the step's answers are there at once."""
     tab = open_tab(live_viewer.url).open("run", "live", m="^reward/mean$")
     assert "live" in tab.text().lower()
@@ -39,21 +39,21 @@ def test_a_live_run_streams_in(open_tab: OpenTab, live_viewer: Viewer, live: Liv
     assert tab.rows().count() == 36
 
 
-def test_a_torn_line_is_no_error(open_tab: OpenTab, live_viewer: Viewer, live: LiveRun) -> None:
+def test_a_torn_line_is_no_error(live_viewer: Viewer, live: LiveRun, open_tab: OpenTab) -> None:
     live.tear()
     tab = open_tab(live_viewer.url).open("run", "live")
     assert tab.page.locator("main [role=alert]").count() == 0
     assert "99999" not in tab.text()
 
 
-def test_the_end_of_a_run_is_seen(open_tab: OpenTab, live_viewer: Viewer, live: LiveRun) -> None:
+def test_the_end_of_a_run_is_seen(live_viewer: Viewer, live: LiveRun, open_tab: OpenTab) -> None:
     """The status changes by itself."""
     tab = open_tab(live_viewer.url).open("run", "live")
     live.finish()
     tab.page.wait_for_function("() => /\\bdone\\b/i.test(document.querySelector('main').innerText)", timeout=15_000)
 
 
-def test_a_run_that_is_written_fast_stays_readable(open_tab: OpenTab, live_viewer: Viewer, live: LiveRun) -> None:
+def test_a_run_that_is_written_fast_stays_readable(live_viewer: Viewer, live: LiveRun, open_tab: OpenTab) -> None:
     """While a thread appends, pages open without an error."""
     live.seconds = 0.1
     tab = open_tab(live_viewer.url)

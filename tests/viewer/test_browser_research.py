@@ -73,8 +73,8 @@ def test_curves_of_runs_are_overlaid(tab: Tab) -> None:
 def test_answers_of_two_runs_are_diffed(tab: Tab) -> None:
     """From the list of problems that changed."""
     tab.open("compare", run=["first", "faster"])
-    opener = tab.page.locator("main").get_by_role("button", name="nswers").or_(tab.page.locator("main details summary"))
-    opener.first.click()
+    tab.page.locator("main button.item").first.click()
+    tab.leads("problem=")
     tab.page.locator("main ins, main del, main mark").first.wait_for()
 
 

@@ -17,16 +17,14 @@ from urllib.parse import urlencode
 
 import pytest
 from browsing import build_command, build_environment
-from serving_views import ask_view, build_figures, fetch, make_run, serve_runs
+from serving_views import ask_view, fetch, make_run
 
 from qed.cli.commands import view
 from qed.cli.main import main
 from qed.errors import UsageError
-from qed.runs.folder import lock_folder
-from qed.viewer import library as libraries
 from qed.viewer.cards import list_cards
 from qed.viewer.library import Library
-from qed.viewer.params import Params, Refused
+from qed.viewer.params import Params
 from qed.viewer.server import PORT, ViewerOptions, open_viewer_socket
 
 READY = 20.0  # seconds
@@ -237,127 +235,3 @@ def test_it_starts_without_heavy_libraries() -> None:
     code = "import sys, qed.viewer.app; print([n for n in ('torch', 'transformers', 'datasets') if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_keys(tmp_path: Path) -> None:
-    make_run(tmp_path / "runs" / "a")
-    make_run(tmp_path / "runs" / "sweep" / "b")
-    make_run(tmp_path / "runs" / "a" / "control")
-    make_run(tmp_path / "other" / "a")
-    make_run(tmp_path / "runs" / "a" / "checkpoints" / "step_1" / "no")
-    make_run(tmp_path / "runs" / ".replaced" / "no")
-    assert list(list_runs(tmp_path / "runs", tmp_path / "other" / "a", tmp_path / "runs" / "a")) == [
-        *("a", "a/control", "sweep/b", "a~2"),
-    ]
-    assert list(list_runs(tmp_path / "runs" / "a")) == ["a", "a/control"]
-
-
-def test_keys_stay_while_runs_come_and_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(libraries, "RESCAN_SECONDS", 0.0)
-    places = [make_run(tmp_path / name / "run") for name in ("x", "y")]
-    library = Library(places, tmp_path / "cache")
-    assert [run.key for run in library.runs()] == ["run", "run~2"]
-    places[0].rename(tmp_path / "moved")
-    assert [run.key for run in library.runs()] == ["run~2"]
-    assert library.find("run~2").folder == places[1].resolve()
-    with pytest.raises(Refused) as caught:
-        library.find("run")
-    assert caught.value.status == 410
-
-
-def test_a_card(tmp_path: Path) -> None:
-    rows = [{"step": n, "phase": "grpo", "reward/mean": n / 1000, "perf/tokens_per_s": 5.0} for n in range(1, 1001)]
-    metrics = "".join(json.dumps(row) + "\n" for row in rows)
-    alarm = {"event": "alarm", "time": 3.0, "name": "collapse", "step": 4, "told": "Entropy is low."}
-    finished = {"event": "finished", "time": 9.0, "step": 1000}
-    events = "".join(json.dumps(event) + "\n" for event in ({"event": "data", "time": 2.5}, alarm, alarm, finished))
-    summary = json.dumps({"arithmetic": {"sampled": build_figures(0.1), "greedy": build_figures(0.75)}})
-    make_run(tmp_path / "a", **{"metrics.jsonl": metrics + '{"torn', "events.jsonl": events})
-    (tmp_path / "a" / "eval" / "step_001000").mkdir()
-    (tmp_path / "a" / "eval" / "step_001000" / "summary.json").write_text(summary)
-    (tmp_path / "a" / "eval" / "step_001001").mkdir()  # a running evaluation
-    card = list_runs(tmp_path)["a"]
-    assert (card["status"], card["kind"], card["method"], card["model"]) == ("done", "run", "grpo", "tiny")
-    assert (card["task"], card["seed"], card["phases"], card["started"]) == ("arithmetic", 7, ["grpo"], 2.5)
-    assert (card["step"], card["planned"], card["reward"], card["tokens_per_s"]) == (1000, 3, 1.0, 5.0)
-    found = {"task": "arithmetic", "decoding": "greedy", "step": 1000, "value": 0.75, "lo": 0.05, "hi": 0.7, "n": 4}
-    assert card["accuracy"] == found
-    assert card["first_accuracy"]["value"] == 0.25
-    assert card["alarms"] == [{"step": 4, "name": "collapse", "message": "Entropy is low."}]
-    spark = card["sparks"]["reward/mean"]
-    assert 40 <= len(spark) <= 60
-    assert spark == sorted(spark)
-    assert spark[0] < 0.05
-    assert spark[-1] > 0.95
-
-
-def write_beat(folder: Path, ago: float, idle: float = 0.0) -> None:
-    said = {"process": 1, "step": 2, "stage": "sample", "idle_s": idle, "time": time.time() - ago}
-    (folder / "heartbeat.json").write_text(json.dumps(said))
-
-
-def test_states(tmp_path: Path) -> None:
-    """The lock is the truth on its own machine; elsewhere the heartbeat is."""
-    endings = {"interrupted": "stopped", "failed": "failed", "hung": "hung", "finished": "done"}
-    for event in endings:
-        line = json.dumps({"event": event, "time": 1.0, "reason": "because"}) + "\n"
-        make_run(tmp_path / event, **{"events.jsonl": line})
-        resumed = line + json.dumps({"event": "resumed", "time": 2.0}) + "\n"
-        os.utime(make_run(tmp_path / f"{event}-resumed", **{"events.jsonl": resumed}) / "metrics.jsonl", (1, 1))
-        write_beat(tmp_path / f"{event}-resumed", ago=5.0)
-    ages = {"beats": 5.0, "late": 300.0, "silent": 3_600.0, "ancient": 1e6}
-    for name, ago in ages.items():
-        make_run(tmp_path / name, **{"events.jsonl": ""})
-        write_beat(tmp_path / name, ago)
-    make_run(tmp_path / "killed", **{"events.jsonl": ""})
-    make_run(tmp_path / "locked", **{"events.jsonl": ""})
-    make_run(tmp_path / "frozen", **{"events.jsonl": ""})
-    with lock_folder(tmp_path / "killed"):
-        pass
-    write_beat(tmp_path / "killed", ago=5.0)
-    with lock_folder(tmp_path / "locked"), lock_folder(tmp_path / "frozen"):
-        os.utime(tmp_path / "frozen" / ".lock", (time.time() - 900, time.time() - 900))
-        write_beat(tmp_path / "frozen", ago=600.0)
-        cards = list_runs(tmp_path)
-    expected = {
-        **endings,
-        **{f"{event}-resumed": "live" for event in endings},
-        **{"beats": "live", "late": "unknown", "silent": "hung", "ancient": "unknown"},
-        **{"killed": "failed", "locked": "live", "frozen": "hung"},
-    }
-    assert {key: card["status"] for key, card in cards.items()} == expected
-    assert cards["failed"]["reason"] == "because"
-    assert "without a word" in cards["killed"]["reason"]
-
-
-def test_folders_of_evaluations_and_of_older_versions(tmp_path: Path) -> None:
-    figures = json.dumps({"maths": {"sampled": build_figures(0.5)}})
-    (tmp_path / "evaluated" / "eval" / "step_000000").mkdir(parents=True)
-    (tmp_path / "evaluated" / "eval" / "step_000000" / "summary.json").write_text(figures)
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "metrics.jsonl").write_text('{"step": 4, "train/loss": 2.0, "time/step_s": 3.0}\n')
-    cards = list_runs(tmp_path)
-    assert (cards["evaluated"]["kind"], cards["evaluated"]["status"]) == ("evaluation", "done")
-    assert cards["evaluated"]["accuracy"]["decoding"] == "sampled"
-    assert (cards["old"]["step"], cards["old"]["figures"]["time/step"]) == (4, 3.0)
-
-
-def test_two_hundred_runs(tmp_path: Path) -> None:
-    """Nothing is scanned before the server listens, and metrics are not read as a whole."""
-    row = {f"metric/{number}": number / 7 for number in range(60)}
-    text = "".join(json.dumps({"step": step, "reward/mean": 0.5, **row}) + "\n" for step in range(1_200))
-    for number in range(200):
-        folder = make_run(tmp_path / "runs" / f"run-{number}")
-        if number:
-            (folder / "metrics.jsonl").unlink()
-            os.link(tmp_path / "runs" / "run-0" / "metrics.jsonl", folder / "metrics.jsonl")
-        else:
-            (folder / "metrics.jsonl").write_text(text)
-    with serve_runs([tmp_path / "runs"], tmp_path / "cache") as url:
-        began = time.monotonic()
-        assert len(ask_view(url, "runs").json["runs"]) == 200
-        first = time.monotonic() - began
-        began = time.monotonic()
-        assert len(ask_view(url, "runs").json["runs"]) == 200
-        assert time.monotonic() - began < first
-    assert first < 5.0  # 0.5 s on a quiet machine

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from making_views import Plan, make_view
-from run_folders import make_evaluation
+from run_folders import make_evaluation, make_run
 
 from qed.errors import QedError, UsageError
 from qed.viewer import assets, copying, export
@@ -85,7 +85,8 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     static.mkdir()
     (static / "index.html").write_text(INDEX)
     (static / "entry.js").write_text(ENTRY)
-    shutil.copy(assets.STATIC / "api.js", static)
+    for module in assets.STATIC.glob("*.js"):  # what api.js imports among them
+        shutil.copy(module, static)
     for module in (assets, export):
         monkeypatch.setattr(module, "STATIC", static)
     for name in ("PAGE", "FOLDER"):
@@ -93,13 +94,14 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return static
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Library:
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """A run with hostile texts, and an evaluation."""
-    folder = make_view(tmp_path / "runs", PLAN)
+    home = tmp_path_factory.mktemp("home")
+    folder = make_view(home / "runs", PLAN)
     (folder / "command.txt").write_text(HOSTILE)
-    make_evaluation(tmp_path / "runs", "alone", share=0.5)
-    return Library([tmp_path / "runs"], tmp_path / "cache")
+    make_evaluation(home / "runs", "alone", share=0.5)
+    return Library([home / "runs"], home / "cache")
 
 
 def read_data(page: Path) -> dict[str, Any]:
@@ -130,6 +132,18 @@ def read_folder(out: Path) -> dict[str, Any]:
             replies[key] = json.loads(json.loads(call[2]))
     assert set(replies) == set(files)
     return replies
+
+
+def test_what_a_list_names_first_can_be_opened(library: Library, tmp_path: Path, client: Path) -> None:
+    export_site(library, tmp_path / "copy.html", [6], say_nothing)
+    data = read_page(tmp_path / "copy.html")
+    for kind in data["suspects?run=first"]["kinds"]:
+        for item in [item for item in kind["items"][:2] if item["step"] == 6]:
+            assert canonical_key("group", {"run": "first", "step": 6, "group": item["group"]}) in data
+    (task, *_) = data["compare?a=first&b=first"]["tasks"]
+    for change in (*task["gained"][:2], *task["lost"][:2]):
+        where = {"run": "first", "step": task["step_b"], "task": task["task"], "decoding": task["decoding"]}
+        assert canonical_key("group", {**where, "group": change["group_b"]}) in data
 
 
 def say_nothing(line: str) -> None:
@@ -213,7 +227,9 @@ def test_a_full_copy_says_what_it_leaves_out(library: Library, tmp_path: Path, m
 
 
 @pytest.mark.usefixtures("client")
-def test_only_an_earlier_copy_is_replaced(library: Library, tmp_path: Path) -> None:
+def test_only_an_earlier_copy_is_replaced(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs", "small")
+    library = Library([tmp_path / "runs"], tmp_path / "cache")
     report, folder = tmp_path / "report.html", tmp_path / "precious"
     report.write_text("<p>mine</p>")
     folder.mkdir()
@@ -224,9 +240,11 @@ def test_only_an_earlier_copy_is_replaced(library: Library, tmp_path: Path) -> N
     assert report.read_text() == "<p>mine</p>"
     assert [path.name for path in folder.iterdir()] == ["thesis.tex"]
     for out in (tmp_path / "copy.html", tmp_path / "copy"):
-        export_site(library, out, [], say_nothing)
-        export_site(library, out, [6], say_nothing)
-    assert read_folder(tmp_path / "copy")["run?run=first"]["steps"] == [6]
+        export_site(library, out, None, say_nothing)
+    make_evaluation(tmp_path / "runs", "alone", share=0.5, answers=1)
+    for out, read in ((tmp_path / "copy.html", read_page), (tmp_path / "copy", read_folder)):
+        export_site(Library([tmp_path / "runs"], tmp_path / "cache"), out, None, say_nothing)
+        assert len(read(out)["runs?"]["runs"]) == 2
     (tmp_path / "file").write_text("")
     (tmp_path / "folder.html").mkdir()
     for name, kind in (("file", "file"), ("folder.html", "folder")):
@@ -241,6 +259,7 @@ def test_only_an_earlier_copy_is_replaced(library: Library, tmp_path: Path) -> N
     [
         ({"run": "a/b c", "step": 3}, "group?run=a%2Fb%20c&step=3"),
         ({"step": 3, "decoding": "greedy", "run": "é"}, "group?decoding=greedy&run=%C3%A9&step=3"),
+        ({"id": "half a pair \ud800", "task": ""}, "group?id=half%20a%20pair%20%EF%BF%BD"),
         ({"id": "a&b=c?#%+!'()*~-_."}, "group?id=a%26b%3Dc%3F%23%25%2B!'()*~-_."),
     ],
 )

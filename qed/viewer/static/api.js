@@ -1,5 +1,7 @@
 /* What the server replies, or what a static copy holds: the same replies by the same names. */
 
+import { encodePart } from "./router.js";
+
 /** A request that failed: the HTTP status and a sentence for people. */
 export class ApiError extends Error {
   constructor(status, message) {
@@ -9,7 +11,6 @@ export class ApiError extends Error {
 }
 
 const DATA = "qed-data"; // the element of a static copy: {"replies": {key: reply}, "files": {key: path}, "notes": []}
-const LONELY = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;
 const state = { copy: undefined, loading: new Map() };
 
 /** Return whether this page is a static copy, which has no server. */
@@ -27,13 +28,8 @@ export function canonical(name, params = {}) {
   const pairs = Object.keys(params)
     .filter((key) => params[key] !== null && params[key] !== undefined && params[key] !== "")
     .sort()
-    .map((key) => `${encode(key)}=${encode(params[key])}`);
+    .map((key) => `${encodePart(key)}=${encodePart(params[key])}`);
   return `${name}?${pairs.join("&")}`;
-}
-
-/** Encode a part of an address. Half a pair of UTF-16 has no encoding and becomes U+FFFD, as on the server. */
-export function encode(part) {
-  return encodeURIComponent(String(part).replace(LONELY, "\ufffd"));
 }
 
 /** Ask for a reply. Throws ApiError. */

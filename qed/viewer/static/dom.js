@@ -3,9 +3,11 @@
 const SVG = "http://www.w3.org/2000/svg";
 const MATHML = "http://www.w3.org/1998/Math/MathML";
 // Control characters, bidirectional marks and other invisible characters can disguise a text; the two joiners stay.
-const HIDDEN = new RegExp(
-  String.raw`[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u{e0000}-\u{e007f}]`
-  + String.raw`|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]`, "gu");
+const HIDDEN = new RegExp([
+  "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u00ad\\u061c\\u180e\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb]",
+  "[\\u{e0000}-\\u{e007f}]",
+  "[\\ud800-\\udfff]", // with the flag u only those without their other half
+].join("|"), "gu");
 const MATH_ELEMENTS = new Set((
   "math mrow mi mn mo mtext mspace mfrac msqrt mroot msup msub msubsup munder mover munderover mtable mtr mtd mstyle "
   + "menclose mpadded mfenced").split(" "));

@@ -1,15 +1,18 @@
 /* Addresses: every state of the viewer is the part of its URL after `#`, `#/run/NAME/step/10?sort=-reward`. */
 
-import { encode } from "./api.js";
+/** Encode a text for a URL; half of a pair of surrogates, which has no encoding, becomes the replacement character. */
+export function encodePart(part) {
+  return encodeURIComponent(String(part).replace(/[\ud800-\udfff]/gu, "\ufffd"));
+}
 
 /** Build the address of a place; `query` has texts or lists of texts, and empty ones are left out. */
 export function link(parts, query = {}) {
-  const path = parts.map(encode).join("/");
+  const path = parts.map(encodePart).join("/");
   const pairs = [];
   for (const [name, value] of Object.entries(query)) {
     for (const one of Array.isArray(value) ? value : [value]) {
       if (one !== null && one !== undefined && one !== "" && one !== false) {
-        pairs.push(`${encode(name)}=${encode(one)}`);
+        pairs.push(`${encodePart(name)}=${encodePart(one)}`);
       }
     }
   }

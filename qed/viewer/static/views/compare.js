@@ -163,7 +163,7 @@ function showTestTable(view, rows) {
   const isSame = view.a === view.b;
   return showFigures({
     caption: isSame ? `Step against step of ${view.a}` : `Problem by problem against ${view.a}, A`, rows, kind: "stack tests",
-    heads: ["", "A", "B", "difference in points", "better / worse", "p", "n"], foot: describeTests(rows.length, isSame),
+    heads: ["", "A", "B", "difference in points", "better / worse", "p", "n"], foot: describeTests(rows.length, view.pairs.every(({ other }) => other === view.a)),
   });
 }
 
@@ -172,7 +172,8 @@ function showTest(view, other, found) {
   const name = nameTask(found);
   const isShown = other === view.b && nameTask(findPair(view)) === name;
   const label = `${view.a === other ? "" : `${other}: `}${found.task}, ${found.decoding} answers`;
-  const choose = () => change(view, { b: other, task: name, step_b: other === view.b ? view.step_b : "" });
+  const steps = other === view.b ? {} : { step_a: view.a === view.b ? "" : view.step_a, step_b: "" };
+  const choose = () => change(view, { b: other, task: name, ...steps });
   return {
     props: isShown ? { class: "shown" } : {},
     head: [makeButton(label, choose, { class: "as-link", "aria-pressed": String(isShown) }), h("small", {}, `A at step ${stepA}, B at step ${stepB}`)],

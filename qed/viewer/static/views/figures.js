@@ -1,3 +1,4 @@
+import { isStatic } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatPercent, formatPoints } from "../format.js";
 
@@ -64,7 +65,7 @@ export function showScale(value, lo, hi, colour = 0) {
 
 /** Cut a text for a cell; the whole text is its hint. */
 export function showShort(text, most = 140) {
-  const line = String(text ?? "").replaceAll(/\s+/g, " ");
+  const line = String(text ?? "").replaceAll(/\s+/g, " ").trim() || "(blank)";
   return h("span", { class: "question-cell wide", title: line.length > most ? line.slice(0, 1000) : null },
     line.length > most ? `${line.slice(0, most)}…` : line);
 }
@@ -77,14 +78,15 @@ export function readMany(value) {
 /**
  * Ask again while a reply is not complete: the server goes on reading where it stopped.
  *
- * Stops when the page is left (`signal`), when an error comes, or when `use(reply)` has had a complete reply.
+ * Stops when the page is left (`signal`), when an error comes, or when `use(reply)` has had a complete reply; a static copy
+ * has only one.
  */
 export async function askOn(ask, use, signal) {
   for (let turn = 0; turn < 1000 && !signal?.aborted; turn += 1) {
     const reply = await ask();
     if (signal?.aborted) return;
     use(reply);
-    if (reply.complete !== false) return;
+    if (reply.complete !== false || isStatic()) return;
     await new Promise((resume) => setTimeout(resume, 150));
   }
 }

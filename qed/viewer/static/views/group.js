@@ -67,7 +67,8 @@ function keepQuery(query) {
 }
 
 function showMoves({ where, data, context }) {
-  const side = (group) => (group == null ? null : { href: linkPlace(where, group, null, keepQuery(context.query)), label: `problem ${group + 1}` });
+  const side = (group) => (group == null ? null
+    : { href: linkPlace(where, group, null, keepQuery(context.query)), label: `problem ${group + 1}` });
   return showNeighbours("Problems of the step", side(data.previous), side(data.next));
 }
 

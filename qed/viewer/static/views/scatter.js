@@ -38,7 +38,8 @@ export function drawScatter({ rows, describe, onPick }) {
     if (point) onPick(point.row);
   });
   const legend = h("ul", { class: "legend" }, kinds.map((kind) => h("li", {},
-    svg("svg", { class: "swatch scatter", width: "14", height: "14", "aria-hidden": "true" }, svg("path", { class: `points ${kind.name}`, d: MARKS[kind.name]({ x: 7, y: 7 }) })),
+    svg("svg", { class: "swatch scatter", width: "14", height: "14", "aria-hidden": "true" },
+      svg("path", { class: `points ${kind.name}`, d: MARKS[kind.name]({ x: 7, y: 7 }) })),
     `${kind.label} (${kind.points.length})`)));
   return h("div", { class: "scatter-box" }, legend, drawing, readout);
 }

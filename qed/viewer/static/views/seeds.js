@@ -26,8 +26,7 @@ export function groupSeeds(runs, { alone = false } = {}) {
 /**
  * Merge curves into their mean with a band from the lowest to the highest.
  *
- * `curves` are lists of [x, y]; returns `{points, band, least}`. A point is the mean of the curves that have a value there;
- * `least` is the smallest number of curves that a point is the mean of.
+ * `curves` are lists of [x, y]; returns `{points, band}`. A point is the mean of the curves that have a value there.
  */
 export function mergeCurves(curves) {
   const values = new Map();
@@ -41,7 +40,7 @@ export function mergeCurves(curves) {
   const places = [...values.keys()].sort((a, b) => a - b);
   const points = places.map((x) => [x, values.get(x).reduce((sum, y) => sum + y, 0) / values.get(x).length]);
   const band = places.map((x) => [x, Math.min(...values.get(x)), Math.max(...values.get(x))]);
-  return { points, band, least: Math.min(...places.map((x) => values.get(x).length), curves.length) };
+  return { points, band };
 }
 
 /** Replace each value by the mean of the `window` values around it; at the ends the window is cut. */

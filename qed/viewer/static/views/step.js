@@ -79,8 +79,12 @@ async function search(view) {
     const reply = await get("search", { ...where, q, ...(regex ? { regex: 1 } : {}), fields: fields || "text" }, view.context.signal);
     if (view.filters.q === q && view.filters.regex === regex && view.filters.fields === fields) noteHits(view, reply);
   } catch (error) {
-    if (view.filters.q === q && error.name !== "AbortError") replace(places.trouble, h("p", { class: "trouble", role: "alert" }, `The search failed: ${error.message}`));
+    if (view.filters.q === q && error.name !== "AbortError") replace(places.trouble, showFailure(error));
   }
+}
+
+function showFailure(error) {
+  return h("p", { class: "trouble", role: "alert" }, `The search failed: ${error.message}`);
 }
 
 function noteHits(view, { hits, n, complete, local }) {
@@ -90,7 +94,8 @@ function noteHits(view, { hits, n, complete, local }) {
     for (const row of rows) if (!view.found.has(row.key)) view.found.set(row.key, hit);
   }
   const note = [
-    complete ? null : `The search stopped early: ${hits.length} of ${n ?? "more"} places found are shown. Narrow it to see all.`,
+    `${formatNumber(n ?? hits.length)} hits, in ${formatNumber(view.found.size)} answers.`,
+    complete ? null : `Not all is here: the search ended at its time limit or at ${formatNumber(hits.length)} hits. Narrow it to see all.`,
     local ? "This copy searches questions, gold and extracted answers; `qed view` also searches whole texts." : null,
   ].filter(Boolean);
   replace(view.places.trouble, note.map((text) => h("p", { class: "note" }, text)));
