@@ -13,8 +13,18 @@ const DRAG = 5; // pixels from which a drag is a zoom, not a click
 /** Build a cursor that several charts share: `set(x)` moves it in all of them, null hides it. */
 export function sharedCursor() {
   const listeners = new Set();
+  let next;
+  const flush = () => {
+    const x = next;
+    next = undefined;
+    listeners.forEach((listener) => listener(x));
+  };
   return {
-    set: (x) => listeners.forEach((listener) => listener(x)),
+    set: (x) => {
+      // A pointer moves more often than the page is drawn.
+      if (next === undefined) requestAnimationFrame(flush);
+      next = x;
+    },
     follow: (listener) => {
       listeners.add(listener);
       return () => listeners.delete(listener);
@@ -121,7 +131,11 @@ function drawAxes(options, x, y, left, width) {
       svg("text", { class: "end", x: left - 6, y: y.place(tick) + 4 }, writeValue(options, tick)),
     ]),
     svg("line", { class: "axis", x1: left, x2: width - EDGE.right, y1: base, y2: base }),
-    x.ticks.filter(Number.isInteger).map((tick) => svg("text", { class: "middle", x: x.place(tick), y: HEIGHT - 6 }, formatNumber(tick))),
+    x.ticks.filter(Number.isInteger).map((tick) => {
+      const text = formatNumber(tick);
+      const isLast = x.place(tick) + (CHARACTER * text.length) / 2 > width;
+      return svg("text", { class: isLast ? "end" : "middle", x: isLast ? width : x.place(tick), y: HEIGHT - 6 }, text);
+    }),
   ];
 }
 
@@ -147,7 +161,7 @@ function drawEvents(options, x) {
 }
 
 function drawBand(series, x, y) {
-  const band = (series.band ?? []).filter(([, low, high]) => Number.isFinite(low) && Number.isFinite(high));
+  const band = (series.band ?? []).filter(([, low, high]) => Number.isFinite(y.place(low)) && Number.isFinite(y.place(high)));
   if (band.length < 1) return null;
   const upper = band.map(([at, , high]) => `${round(x.place(at))} ${round(y.place(high))}`);
   const lower = band.map(([at, low]) => `${round(x.place(at))} ${round(y.place(low))}`).reverse();
@@ -178,7 +192,7 @@ function showCursor(chart, at) {
   if (x < chart.x.low || x > chart.x.high) return;
   const place = chart.x.place(x);
   const shown = chart.options.series.filter((one) => !one.faint).map((one) => [one, readValue(one.points, x)]).filter(([, value]) => Number.isFinite(value));
-  replace(chart.pointer, svg("line", { x1: place, x2: place, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }),
+  replace(chart.pointer, chart.drag ? buildDrag(chart.drag) : null, svg("line", { x1: place, x2: place, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }),
     shown.map(([one, value]) => svg("circle", { class: `mark c${one.colour}`, cx: place, cy: chart.y.place(value), r: 3.5 })));
   const many = shown.length > 1;
   replace(chart.readout, h("b", {}, `${chart.options.xLabel ?? "step"} ${formatNumber(x)}`),
@@ -186,8 +200,14 @@ function showCursor(chart, at) {
 }
 
 function readValue(points, x) {
-  const at = findNearest(points.map(([one]) => one), x);
-  return points[at]?.[0] === x ? points[at][1] : null;
+  let low = 0;
+  let high = points.length - 1;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (points[middle][0] < x) low = middle + 1;
+    else high = middle;
+  }
+  return points[low]?.[0] === x ? points[low][1] : null;
 }
 
 function bindPointer(chart) {
@@ -197,20 +217,24 @@ function bindPointer(chart) {
   const read = (pixel) => Math.max(chart.x.low, Math.min(chart.x.high, chart.x.invert(pixel)));
   canvas.addEventListener("pointermove", (event) => {
     if (!chart.x) return;
+    chart.drag = begin !== null && chart.options.onZoom ? [begin, locate(event)].sort((a, b) => a - b) : null;
     chart.cursor.set(read(locate(event)));
-    if (begin !== null && chart.options.onZoom) showDrag(chart, begin, locate(event));
   });
-  canvas.addEventListener("pointerleave", () => {
+  canvas.addEventListener("pointerleave", () => chart.cursor.set(null));
+  canvas.addEventListener("pointercancel", () => {
     begin = null;
-    chart.cursor.set(null);
+    chart.drag = null;
   });
   canvas.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
     begin = chart.x ? locate(event) : null;
+    canvas.setPointerCapture(event.pointerId); // a drag may end outside of the chart
   });
   canvas.addEventListener("pointerup", (event) => {
     if (begin === null) return;
     const [from, to] = [begin, locate(event)].sort((a, b) => a - b);
     begin = null;
+    chart.drag = null;
     if (to - from > DRAG && chart.options.onZoom) chart.options.onZoom([read(from), read(to)]);
     else chart.options.onPick?.(chart.xs[findNearest(chart.xs, read(to))]);
   });
@@ -218,9 +242,8 @@ function bindPointer(chart) {
   canvas.addEventListener("keydown", (event) => moveCursor(chart, event));
 }
 
-function showDrag(chart, from, to) {
-  const [left, right] = [from, to].sort((a, b) => a - b);
-  chart.pointer.append(svg("rect", { class: "drag", x: left, y: EDGE.top, width: right - left, height: HEIGHT - EDGE.bottom - EDGE.top }));
+function buildDrag([left, right]) {
+  return svg("rect", { class: "drag", x: left, y: EDGE.top, width: right - left, height: HEIGHT - EDGE.bottom - EDGE.top });
 }
 
 function moveCursor(chart, event) {
@@ -229,8 +252,10 @@ function moveCursor(chart, event) {
   event.preventDefault();
   event.stopPropagation();
   const at = chart.at === undefined ? 0 : findNearest(chart.xs, chart.at);
-  if (delta !== undefined) chart.cursor.set(chart.xs[Math.max(0, Math.min(chart.xs.length - 1, at + delta))]);
-  else chart.options.onPick?.(chart.xs[at]);
+  if (delta !== undefined) {
+    chart.at = chart.xs[Math.max(0, Math.min(chart.xs.length - 1, at + delta))];
+    chart.cursor.set(chart.at);
+  } else chart.options.onPick?.(chart.xs[at]);
 }
 
 function buildKey(series) {

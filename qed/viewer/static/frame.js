@@ -85,6 +85,7 @@ async function show(app) {
     document.title = "qed view";
     replace(main, h("h1", {}, "Nothing to show"), h("p", { class: "trouble", role: "alert" }, error.message),
       h("p", {}, h("a", { href: "#/" }, "All runs")));
+    focusHeading(main);
   } finally {
     clearTimeout(slow);
     if (turn === app.turn) {
@@ -102,11 +103,13 @@ function place(app, view, parts) {
   app.shown.stops.push(() => view.dispose?.());
   if (view.live && parts[0] === "run") app.shown.stops.push(listen(parts[1], view.live));
   window.scrollTo(0, 0);
+  focusHeading(main);
+}
+
+function focusHeading(main) {
   const heading = main.querySelector("h1");
-  if (heading) {
-    heading.setAttribute("tabindex", "-1");
-    heading.focus({ preventScroll: true });
-  }
+  heading?.setAttribute("tabindex", "-1");
+  heading?.focus({ preventScroll: true });
 }
 
 function leave(app) {

@@ -10,6 +10,7 @@ const NAMES = {
 export function bindKeys(always) {
   let own = {};
   document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && event.target.matches?.("input")) event.target.blur(); // the keys of the view work again
     if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event)) return;
     const bound = own[event.key] ?? always[event.key];
     if (!bound || (event.key === "Enter" && event.target.closest?.("a, button, summary, select"))) return;

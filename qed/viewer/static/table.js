@@ -28,7 +28,7 @@ export function createTable(options) {
   const setRows = (rows) => {
     const kept = table.rows[table.at];
     table.rows = rows;
-    table.at = rows.indexOf(kept);
+    table.at = kept?.key === undefined ? rows.indexOf(kept) : rows.findIndex((row) => row.key === kept.key);
     draw(table, true);
   };
   setRows(table.rows);
@@ -113,7 +113,8 @@ function buildRow(table, row, number) {
     const shown = column.show ? column.show(row) : column.value(row);
     const content = shown === null || shown === undefined || shown === "" ? "–" : shown;
     const kind = column.numeric ? "number" : "word";
-    if (at > 0) return h("td", { class: kind, "data-label": column.label }, content);
+    const title = typeof content === "string" && content.length > 40 ? content : null; // what does not fit is cut
+    if (at > 0) return h("td", { class: kind, title, "data-label": column.label }, content);
     const href = table.link?.(row);
     return h("th", { scope: "row", class: kind }, href ? h("a", { href }, content) : content);
   });

@@ -24,21 +24,33 @@ export async function renderCurves(context, run) {
     element,
     dispose: () => view.observer?.disconnect(),
     keys: { "0": { about: "Show the whole run in the charts", run: () => setZoom(view, null) } },
-    live: { metrics: ({ rows }) => append(view, rows) },
+    live: {
+      after: data.steps[data.steps.length - 1],
+      metrics: ({ rows }) => append(view, rows),
+      events: ({ events }) => {
+        run.events.push(...events);
+        updateCharts(view);
+      },
+    },
   };
 }
 
 function buildBar(view) {
   const search = h("input", {
-    type: "search", placeholder: "metrics by regular expression", "aria-label": "Metrics by regular expression", value: view.pattern,
+    type: "search", placeholder: "regular expression", "aria-label": "Metrics by regular expression", value: view.pattern,
     on: { input: (event) => change(view, { pattern: event.target.value }) },
   });
+  const showAll = () => {
+    search.value = ".";
+    change(view, { pattern: "." });
+  };
   const slider = h("input", {
     type: "range", min: "0", max: "0.99", step: "0.01", value: String(view.weight), "aria-label": "Smoothing",
     on: { input: (event) => change(view, { weight: Number(event.target.value) }) },
   });
   const log = h("input", { type: "checkbox", checked: view.log, on: { change: (event) => change(view, { log: event.target.checked }) } });
-  return h("div", { class: "bar" }, search, h("label", {}, "Smoothing ", slider), h("label", {}, log, " Log scale"), view.reset, view.count);
+  return h("div", { class: "bar" }, h("label", {}, "Metrics ", search),
+    h("button", { type: "button", on: { click: showAll } }, "All metrics"), h("label", {}, "Smoothing ", slider), h("label", {}, log, " Log scale"), view.reset, view.count);
 }
 
 function change(view, changes) {
@@ -59,11 +71,11 @@ function draw(view) {
   const panels = listPanels(view.data.values, view.pattern);
   const shown = [...(view.pattern ? [] : listEvaluationPanels(view)), ...panels].slice(0, MOST_CHARTS);
   view.charts = [];
-  // A chart is drawn once it comes near the part of the page that is seen.
-  view.observer = new IntersectionObserver((entries) => entries.filter((one) => one.isIntersecting).forEach((one) => fillPlace(view, one.target)), { rootMargin: "400px" });
+  // A chart is drawn once it comes near the part of the page that is seen, and drawn again only there.
+  view.observer = new IntersectionObserver((entries) => entries.forEach((one) => seePlace(view, one)), { rootMargin: "400px" });
   const places = shown.map((panel) => {
     const place = h("div", { class: "chart-place" });
-    view.charts.push({ panel, place, chart: null });
+    view.charts.push({ panel, place, chart: null, isSeen: false, isOld: false });
     view.observer.observe(place);
     return place;
   });
@@ -72,23 +84,36 @@ function draw(view) {
   view.reset.disabled = view.zoom === null;
 }
 
-function fillPlace(view, place) {
-  const entry = view.charts.find((one) => one.place === place);
-  view.observer.unobserve(place);
-  if (!entry || entry.chart) return;
+function seePlace(view, { target, isIntersecting }) {
+  const entry = view.charts.find((one) => one.place === target);
+  if (!entry) return;
+  entry.isSeen = isIntersecting;
+  if (!isIntersecting) return;
+  if (!entry.chart) fillPlace(view, entry);
+  else if (entry.isOld) updateChart(view, entry);
+}
+
+function fillPlace(view, entry) {
   entry.chart = lineChart({
     title: entry.panel.title, percent: entry.panel.percent, cursor: view.cursor, phases: listPhases(view), events: listMarks(view),
     zoom: view.zoom, log: view.log && !entry.panel.percent, series: buildSeries(view, entry.panel),
     onZoom: (zoom) => setZoom(view, zoom), onPick: (step) => openStep(view, step),
   });
-  replace(place, entry.chart.element);
+  replace(entry.place, entry.chart.element);
 }
 
 function updateCharts(view) {
   view.reset.disabled = view.zoom === null;
-  for (const { chart, panel } of view.charts) {
-    chart?.update({ zoom: view.zoom, log: view.log && !panel.percent, series: buildSeries(view, panel), events: listMarks(view) });
+  for (const entry of view.charts) {
+    entry.isOld = true;
+    if (entry.chart && entry.isSeen) updateChart(view, entry);
   }
+}
+
+function updateChart(view, entry) {
+  const { chart, panel } = entry;
+  entry.isOld = false;
+  chart.update({ zoom: view.zoom, log: view.log && !panel.percent, series: buildSeries(view, panel), phases: listPhases(view), events: listMarks(view) });
 }
 
 function buildSeries(view, panel) {
@@ -97,7 +122,7 @@ function buildSeries(view, panel) {
   return panel.names.flatMap((name, colour) => {
     const points = steps.map((step, at) => [step, values[name]?.[at] ?? null]);
     const label = panel.names.length > 1 ? name : panel.title;
-    const line = { label, points: smooth(points, view.weight), colour };
+    const line = { label, points: smooth(points, view.weight, view.data.phase), colour };
     return view.weight ? [{ label, points, colour, faint: true }, line] : [line];
   });
 }
@@ -132,23 +157,34 @@ function openStep(view, step) {
   go(["run", view.run.card.key, "step", String(nearest)]);
 }
 
+/** Append rows of a live run. An evaluation, a phase or a metric that is new asks for all of them again. */
 function append(view, rows) {
   const { data } = view;
-  const known = new Set(data.steps);
-  for (const row of rows) {
-    if (!Number.isInteger(row.step) || known.has(row.step)) continue;
-    const count = data.steps.length;
-    if (Object.keys(row).some((name) => name.startsWith("eval/"))) continue;
-    known.add(row.step);
+  const isNew = (row) => Object.keys(row).some((name) => name.startsWith("eval/") || (typeof row[name] === "number" && name !== "step" && !(name in data.values)))
+    || (row.phase !== undefined && row.phase !== data.phases[data.phase[data.phase.length - 1]]);
+  if (!rows.every((row) => Number.isInteger(row.step)) || rows.some(isNew)) {
+    reload(view).catch(() => {}); // the next rows try again
+    return;
+  }
+  const last = data.steps[data.steps.length - 1] ?? -1;
+  for (const row of rows.filter(({ step }) => step > last)) {
     data.steps.push(row.step);
-    for (const [name, value] of Object.entries(row)) {
-      if (name === "step" || name === "phase" || typeof value !== "number") continue;
-      data.values[name] ??= Array(count).fill(null);
-    }
+    data.phase.push(data.phase[data.phase.length - 1]);
     for (const [name, column] of Object.entries(data.values)) column.push(Number.isFinite(row[name]) ? row[name] : null);
   }
-  if (view.charts.length) updateCharts(view);
-  else draw(view);
+  updateCharts(view);
+}
+
+async function reload(view) {
+  const [data, run] = await Promise.all(["metrics", "run"].map((name) => get(name, { run: view.run.card.key }, view.context.signal)));
+  const count = Object.keys(view.data.values).length + Object.keys(view.data.evaluations).length;
+  view.data = data;
+  view.run.phases = run.phases;
+  if (Object.keys(data.values).length + Object.keys(data.evaluations).length !== count) draw(view);
+  for (const entry of view.charts.filter(({ panel }) => panel.evaluations)) {
+    entry.panel = listEvaluationPanels(view).find(({ title }) => title === entry.panel.title) ?? entry.panel;
+  }
+  updateCharts(view);
 }
 
 /** Show how the time of the steps is spent: a bar of the stages, and a table of their seconds. */

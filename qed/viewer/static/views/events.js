@@ -43,7 +43,9 @@ export async function renderEvents(context, run) {
   });
   draw();
   const element = h("section", { class: "events" }, h("div", { class: "bar" }, search), facts, table.element,
-    copyButtons({ name: "the events", json: list, rows: () => ({ columns: ["time", "event", "step", "what"], rows: list().map((one) => [formatTime(one.time), one.event, one.step, describe(one)]) }) }));
+    copyButtons({ name: "the events", json: list, rows: () => ({
+      columns: ["time", "event", "step", "what"], rows: list().map((one) => [formatTime(one.time), one.event, one.step, describe(one)]),
+    }) }));
   return {
     element,
     keys: { j: { about: "Next row", run: () => table.move(1) }, k: { about: "Previous row", run: () => table.move(-1) } },

@@ -42,12 +42,16 @@ export function buildMatcher(pattern) {
   }
 }
 
-/** Smooth a line: an exponential moving average without a bias at its beginning; `weight` 0 leaves it as it is. */
-export function smooth(points, weight) {
+/**
+ * Smooth a line: an exponential moving average without a bias at its beginning; `weight` 0 leaves it as it is. It begins
+ * anew where `phases`, the phase of each point, changes.
+ */
+export function smooth(points, weight, phases) {
   if (!weight) return points;
   let sum = 0;
   let norm = 0;
-  return points.map(([x, y]) => {
+  return points.map(([x, y], at) => {
+    if (at && phases[at] !== phases[at - 1]) sum = norm = 0;
     if (!Number.isFinite(y)) return [x, y];
     sum = weight * sum + (1 - weight) * y;
     norm = weight * norm + (1 - weight);

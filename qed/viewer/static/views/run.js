@@ -9,6 +9,7 @@ import { renderLogs } from "./logs.js";
 import { renderSettings } from "./settings.js";
 import { showStatus } from "./status.js";
 
+const MOST_ALARMS = 3;
 const TABS = { curves: renderCurves, settings: renderSettings, events: renderEvents, logs: renderLogs };
 
 /** Show a run: its state and key figures, and its curves, settings, events or logs. */
@@ -53,8 +54,18 @@ function buildHead(view) {
     h("p", { class: "facts" }, showStatus(card), card.reason ? `: ${card.reason}` : "", ` · ${[card.method, card.model, card.task].filter(Boolean).join(" · ")}`,
       card.seed === null || card.seed === undefined ? "" : ` · seed ${card.seed}`),
     h("dl", { class: "tiles" }, figures.map(([name, value, below]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value), h("small", {}, below))))),
-    card.alarms.map((alarm) => h("p", { class: "trouble" }, `▲ step ${formatNumber(alarm.step)}: ${alarm.message || alarm.name}`)),
+    buildAlarms(view),
     command ? h("div", { class: "command-line" }, h("code", {}, command), copyButton("Copy the command", () => command)) : null,
+  ];
+}
+
+/** Show the last alarms; a run with many of them has the rest in its list of events. */
+function buildAlarms({ key, run }) {
+  const { alarms } = run.card;
+  const rest = alarms.length - MOST_ALARMS;
+  return [
+    alarms.slice(-MOST_ALARMS).map((alarm) => h("p", { class: "trouble" }, `▲ step ${formatNumber(alarm.step)}: ${alarm.message || alarm.name}`)),
+    rest > 0 ? h("p", {}, h("a", { href: link(["run", key, "events"], { q: "alarm" }) }, `${formatNumber(rest)} earlier alarms`)) : null,
   ];
 }
 

@@ -28,7 +28,7 @@ export async function renderRuns(context) {
     onOpen: (card) => go(["run", card.key]), onSort: (sort) => change(view, { sort }), height: 720,
   });
   const trouble = reply.problems.length
-    ? h("details", { class: "trouble" }, h("summary", {}, `${reply.problems.length} folders are not shown`),
+    ? h("details", { class: "trouble" }, h("summary", {}, reply.problems.length === 1 ? "1 folder is not shown" : `${formatNumber(reply.problems.length)} folders are not shown`),
       h("ul", {}, reply.problems.map((one) => h("li", {}, `${one.folder}: ${one.reason}`))))
     : null;
   const element = h("article", { class: "runs-view" },

@@ -18,7 +18,9 @@ export async function renderSettings(context, run) {
     h("option", { value: "" }, "no other run"), others.map((card) => h("option", { value: card.key, selected: card.key === view.other }, card.key)));
   const element = h("section", { class: "settings" },
     h("div", { class: "bar" }, search, h("label", {}, "Difference to ", picker)), view.facts, view.place,
-    copyButtons({ name: "the settings", json: () => listShown(view), rows: () => ({ columns: ["setting", "value", "origin"], rows: listShown(view).map((one) => [one.key, show(one.value), one.origin]) }) }),
+    copyButtons({ name: "the settings", json: () => listShown(view), rows: () => ({
+      columns: ["setting", "value", "origin"], rows: listShown(view).map((one) => [one.key, show(one.value), one.origin]),
+    }) }),
     buildEnvironment(run));
   await draw(view);
   return { element };
@@ -42,7 +44,7 @@ async function draw(view) {
     { key: "origin", label: "set by", value: (one) => one.origin },
   ].filter(Boolean);
   const table = createTable({
-    caption: "Settings", columns, rows: listShown(view), sort: view.sort, height: 640,
+    caption: "Settings", columns, rows: sortByColumn(listShown(view), columns, view.sort), sort: view.sort, height: 640,
     onSort: (sort) => {
       view.sort = sort;
       table.setRows(sortByColumn(listShown(view), columns, sort));
