@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -30,7 +31,9 @@ def call_in_child(function: Callable[..., Any], arguments: tuple[Any, ...], seco
     context = multiprocessing.get_context("spawn")  # the server has threads, which a fork would cut off
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_work, args=(os.getpid(), theirs, function, arguments), daemon=True)
-    # Ctrl-C in a terminal reaches every process of it; this one ends with the server, and has nothing to say.
+    # Ctrl-C in a terminal reaches every process of it; this one ends with the server, and has nothing to say. The first
+    # start of the module's tracker would let the signal through again, so it comes before.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
@@ -53,8 +56,6 @@ def call_in_child(function: Callable[..., Any], arguments: tuple[Any, ...], seco
 
 
 def _work(parent: int, sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    # Ctrl-C reaches all processes of a terminal: the server ends, and this one with it, without a word.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(parent)()
     try:
         sender.send(("result", function(*arguments)))

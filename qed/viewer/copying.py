@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import permutations
@@ -16,6 +17,7 @@ from qed.viewer.params import Params
 from qed.viewer.replies import encode_reply
 
 UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is, beside letters and digits
+HALVES = re.compile("[\ud800-\udfff]")
 MAX_COMPARED = 6  # runs that are compared with each other
 MAX_NOTES = 20  # sentences on what is left out
 MAX_LOGS = 20  # of the last attempts of a run
@@ -46,13 +48,13 @@ FOLDER = Bounds(steps=12, groups=64, answers=16, problems=1_000, size=1 << 30)
 
 def canonical_key(name: str, params: Values) -> str:
     """Return the key of a reply, the same as `canonical` of api.js: the parameters in order, each encoded."""
-    pairs = (f"{quote(key, UNRESERVED)}={quote(_drop_lone(str(params[key])), UNRESERVED)}" for key in sorted(params))
+    pairs = (f"{encode_part(key)}={encode_part(params[key])}" for key in sorted(params) if params[key] != "")
     return f"{name}?{'&'.join(pairs)}"
 
 
-def _drop_lone(text: str) -> str:
-    """Replace lone surrogates, which no address can hold, as the page does."""
-    return "".join("\ufffd" if "\ud800" <= sign <= "\udfff" else sign for sign in text)
+def encode_part(value: str | int) -> str:
+    """Encode a text for a key; half of a pair of surrogates has no encoding, and becomes the replacement character."""
+    return quote(HALVES.sub("\ufffd", str(value)), UNRESERVED)
 
 
 def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int) -> list[int]:

@@ -83,8 +83,7 @@ def _write_page(copy: Copy, out: Path) -> int:
         raise UsageError("A style sheet of the viewer holds the end of a style element.")
     policy = POLICY.format(script=hash_source(script), style=hash_source(style))
     head = f'{_write_policy(policy)}<style data-qed="style">{style}</style>'
-    tail = f'{_write_data(data)}<script data-qed="app">{script}</script>'
-    return _write_text(out, build_page(head, tail))
+    return _write_text(out, build_page(head + _write_data(data), f'<script data-qed="app">{script}</script>'))
 
 
 def _write_folder(copy: Copy, out: Path) -> int:
@@ -105,15 +104,14 @@ def _write_folder(copy: Copy, out: Path) -> int:
     size += _write_text(out / APP, build_script())
     size += _write_text(out / "style.css", build_style().decode("utf-8"))
     policy = POLICY.format(script=OWN, style=OWN)
-    head = f'{_write_policy(policy)}<link rel="stylesheet" href="style.css">'
     data = _write_data(json.dumps({"replies": {}, "files": files, "notes": copy.list_notes()}))
-    return size + _write_text(
-        out / "index.html", build_page(head, f'{data}<script src="{APP}" data-qed="app"></script>')
-    )
+    head = f'{_write_policy(policy)}<link rel="stylesheet" href="style.css">{data}'
+    page = build_page(head, f'<script src="{APP}" data-qed="app"></script>')
+    return size + _write_text(out / "index.html", page)
 
 
 def _write_data(content: str) -> str:
-    """Return the element of the data, which api.js reads."""
+    """Return the element of the data, which api.js reads; it stands in the head, because frame.js fills the body."""
     return f'<script type="application/json" id="qed-data">{escape_json(content)}</script>'
 
 
@@ -155,7 +153,7 @@ def build_page(head: str, tail: str) -> str:
 
     Args:
         head: instead of the link to the style.
-        tail: instead of the script, at the end of the page, where the elements are there.
+        tail: instead of the script, at the end of the page, where its elements are there.
     """
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     for pattern, content in ((LINK, head), (SCRIPT, ""), (END, f"{tail}</body>")):

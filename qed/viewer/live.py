@@ -20,6 +20,7 @@ from qed.viewer.threads import call_in_thread
 SECONDS = 1.0  # between two looks
 QUIET_LOOKS = 10  # without news, after which a comment keeps the connection open
 MOST_BYTES = 4_000_000  # of a file that are read in a look
+LAST_BYTES = 65_536  # of the metrics, whose rows come first
 ROLLOUTS = re.compile(r"step_(\d{1,9})\.jsonl(\.zst)?")
 PLACES = re.compile(r"(\d{1,15})-(\d{1,15})")  # in the id of an event: of the metrics and of the events
 VOLATILE = ("updated",)  # fields of a card that change without news
@@ -74,7 +75,8 @@ class RunTail:
 
     Args:
         library: the runs.
-        params: `run`, and `after`, the last step that the listener knows (default: all that there are).
+        params: `run`, and `after`, the last step that the listener knows. Without it, the last rows come first, of
+            which the listener may know some: it has read the metrics before it began to listen.
         resume: the id of the last event that the listener has got, if it has been cut off.
 
     Raises:
@@ -88,9 +90,10 @@ class RunTail:
         places = (int(found[1]), int(found[2])) if found else (None, None)
         self.metrics, self.events = GrowingFile(metrics, places[0]), GrowingFile(events, places[1])
         self.missed: list[Row] = []
-        if "after" in params and found is None:
-            after = params.number("after")
-            self.missed = [row for row in read_last_rows(metrics, MOST_BYTES) if _read_step(row) > after]
+        if found is None and metrics.is_file():
+            after = params.number("after", 0)
+            last = read_last_rows(metrics, MOST_BYTES if "after" in params else LAST_BYTES)
+            self.missed = [row for row in last if _read_step(row) > after]
         self.steps = self._list_steps()
         self.card: dict[str, Any] = {}
         self.is_live = self._read_card()["status"] == "live"
@@ -109,8 +112,8 @@ class RunTail:
         if rows:
             messages.append(("metrics", {"rows": [rename_old_metrics(row) for row in rows]}))
         steps = self._list_steps()
-        if new := sorted(steps - self.steps):
-            messages.append(("steps", {"steps": new}))
+        if steps != self.steps:
+            messages.append(("steps", {"steps": sorted(steps)}))
         self.steps = steps
         if events := self.events.read():
             messages.append(("events", {"events": events}))

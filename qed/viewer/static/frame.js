@@ -31,7 +31,9 @@ export function startApp(body) {
     main: h("main", { tabindex: "-1" }),
     status: h("p", { class: "loading", role: "status" }),
   };
-  body.replaceChildren( // what the page shows until its scripts are here
+  // What the page shows until its scripts are here; the data of a static copy stay.
+  body.querySelectorAll(":scope > header, :scope > main").forEach((element) => element.remove());
+  body.append(
     h("a", { class: "skip", href: "#/", on: { click: (event) => skipTo(event, places.main) } }, "Skip to the content"),
     h("header", { class: "top" }, places.path, places.status, places.tools), places.main);
   const app = { places, keys: null, shown: null, turn: 0 };

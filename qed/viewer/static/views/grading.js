@@ -1,4 +1,4 @@
-import { get } from "../api.js";
+import { get, isStatic } from "../api.js";
 import { h, replace } from "../dom.js";
 import { makeButton, showFlag, showVerdict } from "./texts.js";
 
@@ -20,7 +20,7 @@ export function createGrading(where, data) {
   const steps = h("div", { class: "grading-steps", "aria-live": "polite" });
   const state = { asked: false };
   const open = async () => {
-    if (state.asked) return;
+    if (state.asked || isStatic()) return;
     state.asked = true;
     replace(steps, h("p", { class: "note" }, "The grader reads both answers again …"));
     try {
@@ -36,7 +36,9 @@ export function createGrading(where, data) {
       showRow("gold", group.gold), showRow("extracted", answer.extracted),
       showRow("decided by", answer.tier == null ? null : `${answer.tier}: ${TIERS[answer.tier] ?? "a tier of another version"}`),
       showRow("reason", answer.reason)));
-  const button = makeButton("Show the grader's steps", open, { class: "small" });
+  const button = isStatic()
+    ? h("p", { class: "note" }, "The grader's steps are not part of a copy; `qed view` shows them.")
+    : makeButton("Show the grader's steps", open, { class: "small" });
   const element = h("div", { class: "grading-box" }, table, button, steps);
   const reveal = () => open().then(() => element.scrollIntoView({ block: "nearest" }));
   return { element, reveal };

@@ -94,7 +94,8 @@ function noteHits(view, { hits, n, complete, local }) {
     for (const row of rows) if (!view.found.has(row.key)) view.found.set(row.key, hit);
   }
   const note = [
-    complete ? null : `The search stopped early: ${hits.length} of ${n ?? "more"} places found are shown. Narrow it to see all.`,
+    `${formatNumber(n ?? hits.length)} hits, in ${formatNumber(view.found.size)} answers.`,
+    complete ? null : `Not all is here: the search ended at its time limit or at ${formatNumber(hits.length)} hits. Narrow it to see all.`,
     local ? "This copy searches questions, gold and extracted answers; `qed view` also searches whole texts." : null,
   ].filter(Boolean);
   replace(view.places.trouble, note.map((text) => h("p", { class: "note" }, text)));
