@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -90,8 +91,18 @@ def test_nothing_sticks_out(
 
 
 def test_playwright_agrees(whole: Path) -> None:
-    """The same by way of Playwright, which also sees requests, dialogs and errors."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    """The same by way of Playwright, which also sees requests, dialogs and errors.
+
+    In a thread of its own: a thread has one Playwright, and that of this one may belong to tests of the viewer.
+    """
+    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(_look, whole).result()
+
+
+def _look(whole: Path) -> None:
+    from playwright import sync_api as playwright  # noqa: PLC0415 -- of the development group
+
     with playwright.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 375, "height": 800})
