@@ -97,7 +97,7 @@ def read_text(row: Row, name: str) -> str:
 def _describe_problem(where: Where, number: int, row: Row) -> dict[str, Any]:
     question, prompt, gold = (cut_text(read_text(row, name))[0] for name in ("question", "prompt", "gold"))
     return {
-        **describe_group(where, number),
+        **describe_group(where, number, where.list_groups().index(number)),
         "question": question,
         "question_pieces": build_pieces(question),
         "gold": gold,

@@ -28,6 +28,7 @@ FIGURES = (
 PLANNING = ("method", "learner", "sft", "rl", "skip_sft", "skip_rl")  # settings that say how many steps are planned
 LAST_BYTES = 24_576  # of metrics, a dozen rows
 SPARK_ROWS = 48
+SPARK_EVALUATIONS = 6  # of a run: each is a file to read, and a list has hundreds of runs
 TRIED = 3  # evaluations at each end, for one with figures
 MOST_ALARMS = 20
 MOST_SUMMARY = 8_000_000  # bytes of a summary.json
@@ -128,7 +129,7 @@ class _Reader:
             "first_accuracy": first_accuracy,
             "reward": metrics.figures.get("reward/mean"),
             "figures": dict(metrics.figures),
-            "sparks": dict(metrics.sparks),
+            "sparks": {**metrics.sparks, **self._read_trend(evaluations, accuracy, settings.tasks)},
             "alarms": _list_alarms(events),
         }
 
@@ -172,6 +173,16 @@ class _Reader:
             if accuracy is not None:
                 return accuracy
         return None
+
+    def _read_trend(
+        self, steps: Sequence[int], last: Mapping[str, Any] | None, tasks: Sequence[str]
+    ) -> dict[str, list[float]]:
+        """Return the accuracies at some steps, spread evenly, of the task and decoding of the last one."""
+        gaps = SPARK_EVALUATIONS - 1
+        spread = sorted({steps[at * (len(steps) - 1) // gaps] for at in range(SPARK_EVALUATIONS)}) if steps else []
+        found = [self._read_accuracy([step], tasks) for step in spread]
+        same = [one for one in found if one and last and all(one[name] == last[name] for name in ("task", "decoding"))]
+        return {"accuracy": [one["value"] for one in same]} if len(same) > 1 else {}
 
 
 def _leads_to_file(run: RunPlace, entry: os.DirEntry[str]) -> bool:

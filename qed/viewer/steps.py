@@ -45,7 +45,7 @@ def read_step(library: Library, params: Params) -> dict[str, Any]:
     columns = _select_columns(where, set(numbers))
     return {
         "where": where.describe(),
-        "groups": [describe_group(where, number) for number in numbers],
+        "groups": [describe_group(where, number, place) for place, number in enumerate(numbers)],
         "rows": {name: column for name, column in columns.items() if not name.startswith(PARTS)},
         "parts": {name.removeprefix(PARTS): column for name, column in columns.items() if name.startswith(PARTS)},
         **where.find_neighbours(),
@@ -53,10 +53,10 @@ def read_step(library: Library, params: Params) -> dict[str, Any]:
     }
 
 
-def describe_group(where: Where, number: int) -> dict[str, Any]:
-    """Return what tables show of a group."""
+def describe_group(where: Where, number: int, place: int) -> dict[str, Any]:
+    """Return what tables show of a group; `place` counts those of its decoding, `number` those of the whole file."""
     group = where.index.groups[number]
-    return {"group": number, **{name: group[name] for name in GROUP if group.get(name) is not None}}
+    return {"group": number, "place": place, **{name: group[name] for name in GROUP if group.get(name) is not None}}
 
 
 def list_cells(where: Where, group: int) -> list[Row]:

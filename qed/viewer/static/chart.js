@@ -36,7 +36,7 @@ export function sharedCursor() {
  * Build a line chart. Each of `series` has `label`, `points` of `[x, y]` sorted by x, `colour` 0 to 7, `band` of
  * `[x, low, high]`, `marks` to draw each point, `faint` for the raw values behind a smoothed line. `phases` of
  * `{begin, label}` and `events` of `{x, label}` are marked. `onPick(x)` is called with the x of a point that is clicked,
- * `onZoom([low, high] | null)` after a drag or a double click; `zoom` is the range to show.
+ * `onZoom([low, high])` after a drag; `zoom` is the range to show.
  *
  * Returns `{element, update(options)}`; `update` changes some of the options and draws again.
  */
@@ -238,7 +238,6 @@ function bindPointer(chart) {
     if (to - from > DRAG && chart.options.onZoom) chart.options.onZoom([read(from), read(to)]);
     else chart.options.onPick?.(chart.xs[findNearest(chart.xs, read(to))]);
   });
-  canvas.addEventListener("dblclick", () => chart.options.onZoom?.(null));
   canvas.addEventListener("keydown", (event) => moveCursor(chart, event));
 }
 

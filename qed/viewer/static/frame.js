@@ -98,6 +98,7 @@ async function show(app) {
 function place(app, view, parts) {
   const { main } = app.places;
   replace(main, buildNotes(), view.element);
+  if (view.problem !== undefined) replace(app.places.path, buildPath(parts, view.problem));
   document.title = parts.length ? `${view.title} – qed view` : "qed view";
   app.keys.setKeys(view.keys);
   app.shown.stops.push(() => view.dispose?.());
@@ -123,24 +124,25 @@ function buildNotes() {
   return notes.length ? h("aside", { class: "note copy-note" }, notes.map((note) => h("p", {}, note))) : null;
 }
 
-function buildPath(parts) {
+/** Build the path to a place; `problem` is the number of its problem among those of the step, once it is known. */
+function buildPath(parts, problem = "") {
   const steps = [["Runs", []]];
   if (parts[0] === "compare") steps.push(["Compare", ["compare"]]);
-  if (parts[0] === "run" && parts.length > 1) steps.push([parts[1], parts.slice(0, 2)], ...nameInside(parts));
+  if (parts[0] === "run" && parts.length > 1) steps.push([parts[1], parts.slice(0, 2)], ...nameInside(parts, problem));
   return h("ol", {}, steps.map(([label, to], at) => {
     const last = at === steps.length - 1;
     return h("li", {}, last ? h("span", { "aria-current": "page" }, label) : h("a", { href: link(to) }, label));
   }));
 }
 
-function nameInside(parts) {
+function nameInside(parts, problem) {
   const kind = parts[2];
   if (!kind) return [];
   const size = kind === "eval" ? 6 : 4;
   if (kind === "step" || kind === "eval") {
     const label = kind === "step" ? `Step ${parts[3]}` : `Step ${parts[3]}, ${parts[4]}, ${parts[5]}`;
     const steps = [[label, parts.slice(0, size)]];
-    if (parts.length > size + 1) steps.push([`Problem ${Number(parts[size + 1]) + 1}`, parts.slice(0, size + 2)]);
+    if (parts.length > size + 1) steps.push([`Problem ${problem}`, parts.slice(0, size + 2)]);
     if (parts.length > size + 3) steps.push([`Answer ${Number(parts[size + 3]) + 1}`, parts]);
     return steps;
   }

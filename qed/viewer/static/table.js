@@ -9,7 +9,7 @@ const LONG = 200; // rows from which only what is seen is drawn
 /**
  * Build a table.
  *
- * `columns` have `key`, `label`, `about?`, `value(row)` for sorting, `show?(row)` for the cell, `numeric?`. The caller sorts:
+ * `columns` have `key`, `label`, `about?`, `value(row)` for sorting, `show?(row)` for the cell, `numeric?`, `wide?` if a narrow window leaves it out. The caller sorts:
  * `onSort({key, down})`, then `setRows`. `link(row)` is the address of a row, on its first cell; `onOpen(row)` is called by
  * Enter and by a click. `height` is that of a long table in pixels.
  *
@@ -75,7 +75,7 @@ function drawHead(table) {
     const label = canSort(column)
       ? h("button", { type: "button", on: { click: choose } }, column.label, arrow)
       : column.label || h("span", { class: "unseen" }, column.key);
-    return h("th", { scope: "col", title: column.about, "aria-sort": sorted, class: column.numeric ? null : "word" }, label);
+    return h("th", { scope: "col", title: column.about, "aria-sort": sorted, class: [column.numeric ? "" : "word", column.wide ? "wide-only" : ""].filter(Boolean).join(" ") || null }, label);
   })));
 
   function canSort(column) {
@@ -112,7 +112,7 @@ function buildRow(table, row, number) {
   const cells = table.columns.map((column, at) => {
     const shown = column.show ? column.show(row) : column.value(row);
     const content = shown === null || shown === undefined || shown === "" ? "–" : shown;
-    const kind = column.numeric ? "number" : "word";
+    const kind = `${column.numeric ? "number" : "word"}${column.wide ? " wide-only" : ""}`;
     const title = typeof content === "string" && content.length > 40 ? content : null; // what does not fit is cut
     if (at > 0) return h("td", { class: kind, title, "data-label": column.label }, content);
     const href = table.link?.(row);

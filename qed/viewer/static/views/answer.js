@@ -27,13 +27,13 @@ export async function renderAnswer(given) {
   const element = h("article", { class: "answer-view" },
     h("h1", {}, name),
     h("p", { class: "facts" }, `${nameWhere(where)} · `,
-      h("a", { href: linkPlace(where, group) }, `problem ${group + 1}, all answers side by side`), ` · ${data.group.id ?? ""}`),
+      h("a", { href: linkPlace(where, group) }, `problem ${data.group.place + 1}, all answers side by side`), ` · ${data.group.id ?? ""}`),
     showMoves(view),
     showProblem({ ...data.group, gold_pieces: data.gold_pieces, question_pieces: data.group.question_pieces }),
     h("section", { class: "answer-facts" }, h("h2", {}, "Figures"), showFigures(data.answer), grading.element),
     h("section", { class: "answer-text" }, h("h2", {}, "Answer"), view.tabs.element));
   return {
-    title: `${name} · ${nameWhere(where)}`, element, keys: buildKeys(view, grading), dispose: () => view.tabs.dispose(),
+    title: `${name} · ${nameWhere(where)}`, problem: data.group.place + 1, element, keys: buildKeys(view, grading), dispose: () => view.tabs.dispose(),
   };
 }
 

@@ -117,7 +117,7 @@ export function listCopied(table, rows) {
 /** Describe an answer in a few words, for points of a drawing. */
 export function describeRow(row) {
   const facts = [
-    `problem ${row.group + 1}, answer ${row.answer + 1}`, row.correct == null ? null : row.correct ? "right" : "wrong",
+    `problem ${row.about.place + 1}, answer ${row.answer + 1}`, row.correct == null ? null : row.correct ? "right" : "wrong",
     row.reward == null ? null : `reward ${formatNumber(row.reward)}`, `${row.n_tokens ?? "?"} tokens`, isCut(row) ? "cut off" : null,
     isFlat(row.about) ? "no signal" : null,
   ];
@@ -134,7 +134,7 @@ function toNumber(flag) {
 
 function showQuestion(row) {
   return h("span", { class: "question-cell", title: row.about.question ?? "" },
-    h("span", { class: "group-number" }, String(row.group + 1)), ` ${row.about.question ?? row.about.id ?? ""}`);
+    h("span", { class: "group-number" }, String(row.about.place + 1)), ` ${row.about.question ?? row.about.id ?? ""}`);
 }
 
 function readRate(row) {
@@ -144,7 +144,7 @@ function readRate(row) {
 function showGroup(row, where) {
   const { n, n_right: right } = row.about;
   const label = n == null ? "all" : `${right} of ${n}`;
-  return h("a", { href: linkPlace(where, row.group), "aria-label": `${label} right, all answers of problem ${row.group + 1}` }, label);
+  return h("a", { href: linkPlace(where, row.group), "aria-label": `${label} right, all answers of problem ${row.about.place + 1}` }, label);
 }
 
 function showHit(hit) {

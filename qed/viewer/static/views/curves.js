@@ -18,7 +18,8 @@ export async function renderCurves(context, run) {
   view.place = h("div", { class: "charts" });
   view.reset = h("button", { type: "button", on: { click: () => setZoom(view, null) } }, "Whole run");
   view.count = h("span", { class: "facts", role: "status" });
-  const element = h("section", { class: "curves" }, buildBar(view), view.place, buildTimes(view));
+  view.times = h("div", {}, buildTimes(view));
+  const element = h("section", { class: "curves" }, buildBar(view), view.place, view.times);
   draw(view);
   return {
     element,
@@ -172,7 +173,7 @@ function append(view, rows) {
     data.phase.push(data.phase[data.phase.length - 1]);
     for (const [name, column] of Object.entries(data.values)) column.push(Number.isFinite(row[name]) ? row[name] : null);
   }
-  updateCharts(view);
+  followRun(view);
 }
 
 async function reload(view) {
@@ -184,7 +185,12 @@ async function reload(view) {
   for (const entry of view.charts.filter(({ panel }) => panel.evaluations)) {
     entry.panel = listEvaluationPanels(view).find(({ title }) => title === entry.panel.title) ?? entry.panel;
   }
+  followRun(view);
+}
+
+function followRun(view) {
   updateCharts(view);
+  replace(view.times, buildTimes(view));
 }
 
 /** Show how the time of the steps is spent: a bar of the stages, and a table of their seconds. */

@@ -50,7 +50,7 @@ export function buildRows(table) {
     const row = { index, parts: {} };
     for (const [name, values] of columns) row[name] = values[index];
     for (const [name, values] of parts) row.parts[name] = values[index];
-    row.about = groups.get(number) ?? { group: number };
+    row.about = groups.get(number) ?? { group: number, place: number };
     row.key = nameRow(row);
     return row;
   });

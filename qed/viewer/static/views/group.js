@@ -38,7 +38,7 @@ export async function renderGroup(given) {
     context.setQuery({ order: name === "answer" ? null : name });
     order(name);
   });
-  const name = `Problem ${number + 1}`;
+  const name = `Problem ${group.place + 1}`;
   const element = h("article", { class: "group-view" },
     h("h1", {}, name),
     h("p", { class: "facts" }, h("a", { href: linkPlace(where) }, nameWhere(where)), ` · ${group.id ?? ""}`, ...describeGroup(group)),
@@ -49,7 +49,7 @@ export async function renderGroup(given) {
     h("section", {}, h("h2", {}, `${answers.length} ${answers.length === 1 ? "answer" : "answers"}`),
       data.left_out ? h("p", { class: "note" }, `${formatNumber(data.left_out)} more answers of this problem are only in the table of the step.`) : null, columns),
     copyButtons({ name: "the group", json: () => data, rows: () => listRows(data) }));
-  return { title: `${name} · ${nameWhere(where)}`, element, keys: buildKeys(view, columns) };
+  return { title: `${name} · ${nameWhere(where)}`, problem: group.place + 1, element, keys: buildKeys(view, columns) };
 }
 
 function describeGroup(group) {
@@ -67,9 +67,9 @@ function keepQuery(query) {
 }
 
 function showMoves({ where, data, context }) {
-  const side = (group) => (group == null ? null
-    : { href: linkPlace(where, group, null, keepQuery(context.query)), label: `problem ${group + 1}` });
-  return showNeighbours("Problems of the step", side(data.previous), side(data.next));
+  const side = (group, way) => (group == null ? null
+    : { href: linkPlace(where, group, null, keepQuery(context.query)), label: `problem ${data.group.place + 1 + way}` });
+  return showNeighbours("Problems of the step", side(data.previous, -1), side(data.next, 1));
 }
 
 function showCard(view, answer, difference) {

@@ -52,21 +52,22 @@ export async function renderRuns(context) {
 
 function listColumns(view) {
   return [
-    { key: "name", label: "run", value: (card) => card.key, show: (card) => card.key },
+    { key: "name", label: "run", value: (card) => card.key, show: showName },
     { key: "choose", label: "", value: (card) => Number(view.chosen.has(card.key)), show: (card) => buildBox(view, card) },
     { key: "status", label: "status", value: (card) => STATUSES.indexOf(card.status), show: showStatus },
-    { key: "method", label: "method", value: (card) => card.method },
-    { key: "model", label: "model", value: (card) => card.model },
-    { key: "task", label: "task", value: (card) => card.task },
-    { key: "step", label: "steps", numeric: true, value: (card) => card.step, show: showSteps },
+    { key: "method", label: "method", wide: true, value: (card) => card.method },
+    { key: "model", label: "model", wide: true, value: (card) => card.model },
+    { key: "task", label: "task", wide: true, value: (card) => card.task },
+    { key: "step", label: "steps", numeric: true, wide: true, value: (card) => card.step, show: showSteps },
     {
       key: "accuracy", label: "accuracy [95 %]", about: "The last evaluation: the share of right answers with its interval over problems",
       numeric: true, value: (card) => card.accuracy?.value, show: showAccuracy,
     },
-    { key: "reward", label: "reward", numeric: true, value: (card) => card.reward, show: (card) => formatNumber(card.reward) },
-    { key: "spark", label: "", value: () => null, show: showSpark },
-    { key: "alarms", label: "alarms", numeric: true, value: (card) => card.alarms.length, show: showAlarms },
-    { key: "updated", label: "written", numeric: true, value: (card) => card.updated, show: (card) => formatAge(card.updated) },
+    { key: "accuracies", label: "", wide: true, value: () => null, show: (card) => showSpark(card, ["accuracy"]) },
+    { key: "reward", label: "reward", numeric: true, wide: true, value: (card) => card.reward, show: (card) => formatNumber(card.reward) },
+    { key: "spark", label: "", wide: true, value: () => null, show: (card) => showSpark(card, ["reward/mean", "train/loss"]) },
+    { key: "alarms", label: "alarms", numeric: true, wide: true, value: (card) => card.alarms.length, show: showAlarms },
+    { key: "updated", label: "written", numeric: true, wide: true, value: (card) => card.updated, show: (card) => formatAge(card.updated) },
   ];
 }
 
@@ -80,9 +81,16 @@ function showAccuracy(card) {
   return h("span", { title: `${task}, ${decoding}, step ${step}, n = ${n}` }, formatInterval(card.accuracy));
 }
 
-function showSpark(card) {
-  const name = ["reward/mean", "train/loss"].find((one) => (card.sparks[one] ?? []).length > 1);
-  return name ? h("span", { class: "spark-cell", title: name }, sparkline(card.sparks[name], name), h("small", {}, name)) : "–";
+/** Show the name; in a narrow window, which has no room for their columns, with the most telling of the other facts. */
+function showName(card) {
+  const alarms = card.alarms.length ? `▲ ${formatNumber(card.alarms.length)}` : "";
+  const facts = [card.method, card.task, `step ${showSteps(card)}`, alarms, formatAge(card.updated)];
+  return [card.key, h("small", { class: "narrow-only" }, facts.filter(Boolean).join(" · "))];
+}
+
+function showSpark(card, names) {
+  const name = names.find((one) => (card.sparks[one] ?? []).length > 1);
+  return name ? h("span", { class: "spark-cell", title: name }, sparkline(card.sparks[name], name)) : "–";
 }
 
 function showAlarms(card) {

@@ -35,7 +35,7 @@ export async function renderStep(given) {
     h("section", { "aria-label": "Answers" }, places.modes, h("p", { class: "shown", role: "status" }, places.shown), places.table), places.copy);
   refresh(view);
   if (view.filters.q) search(view).then(() => refresh(view));
-  return { title: name, element, keys: buildKeys(view) };
+  return { title: name, element, keys: buildKeys(view), live: followSteps(view) };
 }
 
 function createView(context, where, table) {
@@ -209,6 +209,17 @@ function keepQuery(view) {
 function showMoves(view) {
   const side = (step) => (step == null ? null : { href: linkPlace({ ...view.where, step }, null, null, keepQuery(view)), label: `step ${step}` });
   replace(view.places.moves, showNeighbours("Steps with answers", side(view.table.previous), side(view.table.next)));
+}
+
+/** Link the next step as soon as a live run has saved it; only the last step of a training has to wait for one. */
+function followSteps(view) {
+  if (view.where.task || view.table.next != null) return null;
+  return {
+    steps: ({ steps }) => {
+      view.table.next = steps.find((step) => step > view.where.step) ?? null;
+      showMoves(view);
+    },
+  };
 }
 
 function buildKeys(view) {

@@ -1,0 +1,85 @@
+"""Details that a reader meets: numbers of problems, zoom, narrow windows, and what a live run changes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browsing import EVALUATED, OpenTab, Tab, Viewer, start_viewer
+from making_views import LiveRun
+
+pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("viewer details")]
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveRun:
+    """A run with a few steps, which goes on when it is told to."""
+    return LiveRun(tmp_path / "runs")
+
+
+@pytest.fixture
+def live_viewer(live: LiveRun, tmp_path: Path) -> Iterator[Viewer]:
+    """A viewer of it."""
+    with start_viewer([live.folder.parent], tmp_path / "cache") as running:
+        yield running
+
+
+def test_problems_of_a_decoding_are_counted_from_one(tab: Tab) -> None:
+    """The groups of both decodings stand in one file, so their numbers in the address begin anywhere."""
+    tab.open("run", "first", "eval", *EVALUATED)
+    assert tab.rows().first.locator("th").inner_text().startswith("1 ")
+    tab.rows().first.locator("th a").click()
+    tab.leads("/answer/0").wait()
+    assert "problem 1," in tab.text()
+    assert "Problem 1" in tab.page.locator("nav.path").inner_text().split("\n")
+    tab.page.get_by_role("link", name="problem 1, all answers side by side").click()
+    tab.page.wait_for_function("() => document.querySelector('main h1').innerText === 'Problem 1'")
+    assert tab.page.locator("nav.neighbours").inner_text().split() == ["←", "none", "before", "problem", "2", "→"]
+
+
+def test_a_zoom_ends_with_its_button_or_a_key(tab: Tab) -> None:
+    """A double click opens a step at once, so it cannot be what ends the zoom."""
+    for way in ("key", "button"):
+        tab.open("run", "first", zoom="3-6")
+        button = tab.page.get_by_role("button", name="Whole run")
+        assert button.is_enabled()
+        if way == "key":
+            tab.press("0")
+        else:
+            button.click()
+        tab.page.wait_for_function("() => !location.hash.includes('zoom')")
+        assert button.is_disabled()
+
+
+def test_the_list_of_runs_fits_a_narrow_window(open_tab: OpenTab, viewer: Viewer) -> None:
+    tab = open_tab(viewer.url, width=390).open()
+    frame = "() => { const box = document.querySelector('.table-scroll'); return box.scrollWidth - box.clientWidth; }"
+    assert tab.page.evaluate(frame) <= 1
+    assert "grpo" in tab.text()
+
+
+def test_the_accuracy_has_a_spark_line(tab: Tab) -> None:
+    tab.open()
+    assert tab.rows().filter(has_text="first").first.locator("svg[aria-label=accuracy] path").count() == 1
+
+
+def test_the_last_step_of_a_live_run_learns_of_the_next(live_viewer: Viewer, live: LiveRun, open_tab: OpenTab) -> None:
+    last = live.advance()
+    with_next = f"step {last + 1} →"
+    tab = open_tab(live_viewer.url)
+    with tab.page.expect_response("**/api/live?**"):
+        tab.open("run", "live", "step", last)
+    assert with_next not in tab.text()
+    live.advance()
+    tab.page.get_by_role("link", name=with_next).click()
+    tab.leads(f"/step/{last + 1}").wait()
+
+
+def test_times_by_stage_follow_a_live_run(live_viewer: Viewer, live: LiveRun, open_tab: OpenTab) -> None:
+    tab = open_tab(live_viewer.url).open("run", "live")
+    read = "() => document.querySelector('.times')?.innerText ?? ''"
+    before = tab.page.evaluate(read)
+    for _ in range(3):
+        live.advance()
+    tab.page.wait_for_function(f"before => ({read})() !== before", arg=before)
