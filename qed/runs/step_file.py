@@ -20,9 +20,10 @@ Row = dict[str, Any]
 SUFFIX = ".zst"
 LEVEL = 3
 READ_BYTES = 1 << 20
-# A block of zeros takes 4 bytes and expands to 128 KiB, so a piece of this size expands to 128 MiB at most.
-PIECE_BYTES = 1 << 12
+# A block of zeros takes 4 bytes and expands to 128 KiB, so a piece of this size expands to 32 MiB at most.
+PIECE_BYTES = 1 << 10
 MAX_LINE = 1 << 28  # bytes; the row of an answer of a million tokens takes about 3 % of them
+MAX_VALUES = 1 << 24  # of a row, which take up to 60 bytes of memory each
 
 
 def name_step_file(step: int) -> str:
@@ -69,6 +70,8 @@ def parse_row(line: bytes) -> Row:
     Raises:
         ValueError: it is damaged, or no row with columns.
     """
+    if len(line) > MAX_VALUES and sum(map(line.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise ValueError(f"it has more than {MAX_VALUES:,} values")
     try:
         row = json.loads(line) if line.strip() else {}
     except RecursionError:
@@ -91,9 +94,10 @@ def read_span(file: BinaryIO, offset: int, skip: int, size: int, compressed: boo
     Returns:
         the part, shorter if the file ends before.
     """
-    file.seek(offset)
     if not compressed:
-        return file.read(skip + size)[skip:]
+        file.seek(offset + skip)
+        return file.read(size)
+    file.seek(offset)
     pieces: list[bytes] = []
     with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True, closefd=False) as reader:
         while skip and (piece := reader.read(min(skip, READ_BYTES))):

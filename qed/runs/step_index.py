@@ -38,8 +38,9 @@ from qed.runs.step_file import (
 )
 
 SCHEMA = 1
-MAX_INDEX = 1 << 28  # bytes of an index's frame; one of 4,096 answers takes about 1 MiB
 MAX_GROUP = 1 << 30  # bytes of a group's rows
+MAX_SKIP = 1 << 34  # bytes of a frame before a group, which are decompressed with it
+MAX_LINES = 1 << 20  # of a file; a small one may expand to lines without end
 MAX_COLUMNS = 100  # a damaged file may name countless parts of rewards
 TEXT = 300  # characters of a group's question and answer in the index
 LABELS = ("subject", "level", "data_source", "decoding")
@@ -187,8 +188,13 @@ def _read_groups(head: Row, path: Path, data: Path | None) -> list[Row] | None:
         return None
     if (data is not None or beside.exists()) and _find_size(beside) != size:
         return None
-    whole = all(isinstance(group, dict) and all(_is_count(group.get(name)) for name in PLACES) for group in groups)
-    return groups if whole else None
+    return groups if all(_is_placed(group, size) for group in groups) else None
+
+
+def _is_placed(group: Any, size: int) -> bool:
+    """Return whether a group of an index has a place within a file of so many bytes."""
+    known = isinstance(group, dict) and all(_is_count(group.get(name)) for name in PLACES)
+    return known and bool(group["offset"] + group["length"] <= size)
 
 
 def build_index(data: Path) -> StepIndex:
@@ -225,6 +231,8 @@ def _read_rows(reader: FrameReader, data: Path) -> Iterator[tuple[int, int, Row]
     try:
         for line in split_lines(reader):
             count += 1
+            if count > MAX_LINES:
+                raise ValueError(f"it has more than {MAX_LINES:,} lines")
             end = position + len(line) + 1
             if row := parse_row(line):
                 yield position, end, row
@@ -251,8 +259,11 @@ def read_group(data: Path, index: StepIndex, group: int, texts_only: bool = Fals
     """
     place = index.groups[group]
     skip, size = place["skip"], place["size"]
-    if size > MAX_GROUP:
-        raise DataError(f"{data}: group {group} takes {size >> 20} MiB, and at most {MAX_GROUP >> 20} are read.")
+    if size > MAX_GROUP or skip > MAX_SKIP:
+        raise DataError(
+            f"{data}: group {group} takes {size >> 20} MiB after {skip >> 20} MiB, and at most {MAX_GROUP >> 20} after "
+            f"{MAX_SKIP >> 20} are read."
+        )
     try:
         with data.open("rb") as file:
             content = read_span(file, place["offset"], skip, size, data.suffix == SUFFIX)

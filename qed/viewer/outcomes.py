@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import stat
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def load_index(library: Library, data: Path) -> StepIndex | None:
 
 def load_groups(library: Library, data: Path) -> list[Row]:
     """Return the groups of a file of answers; none where it is damaged or gone."""
-    for path in (name_index(data), _name_cached(library, data)):
+    for path in _list_indexes(library, data):
         if (groups := read_index_groups(path, data)) is not None:
             return groups
     index = load_index(library, data)
@@ -40,26 +41,34 @@ def load_groups(library: Library, data: Path) -> list[Row]:
 
 
 def _read_index(library: Library, data: Path) -> StepIndex | None:
-    cached = _name_cached(library, data)
-    if (index := _find_index(data, cached)) is not None:
+    if (index := _find_index(library, data)) is not None:
         return index
     with BUILDING:
-        if (index := _find_index(data, cached)) is not None:  # another request has built it meanwhile
+        if (index := _find_index(library, data)) is not None:  # another request has built it meanwhile
             return index
         try:
             index = build_index(data)
         except (DataError, OSError):
             return None
         with suppress(OSError):
-            write_index(cached, index)
+            write_index(_name_cached(library, data), index)
     return index
 
 
-def _find_index(data: Path, cached: Path) -> StepIndex | None:
-    for path in (name_index(data), cached):
+def _find_index(library: Library, data: Path) -> StepIndex | None:
+    for path in _list_indexes(library, data):
         if (index := read_index(path, data)) is not None and _is_sound(index):
             return index
     return None
+
+
+def _list_indexes(library: Library, data: Path) -> Iterator[Path]:
+    """Yield the index beside a file of answers and that of the cache, where they are files: a link of a stranger may
+    lead out of the run, and nothing may ever come out of a FIFO."""
+    for path in (name_index(data), _name_cached(library, data)):
+        with suppress(OSError):
+            if stat.S_ISREG(path.lstat().st_mode):
+                yield path
 
 
 def _is_sound(index: StepIndex) -> bool:

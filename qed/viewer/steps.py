@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from qed.errors import DataError
 from qed.runs.step_file import Row, iterate_lines, parse_row
+from qed.runs.step_index import MAX_LINES
 from qed.runs.token_stats import name_stats
 from qed.viewer.details import ROLLOUTS
 from qed.viewer.library import Library
@@ -92,7 +94,7 @@ def _read_places(where: Where) -> frozenset[Place]:
 def _iterate_stats(where: Where) -> Iterator[tuple[Place, bytes]]:
     """Yield the lines of a step's statistics, each with its group and answer; only the beginning of it is parsed."""
     found = _locate_stats(where)
-    for line in iterate_lines(found) if found else ():
+    for line in islice(iterate_lines(found), MAX_LINES) if found else ():
         if (begin := PLACE.match(line)) is not None:
             yield (int(begin[1]), int(begin[2])), line
 
