@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from torch import Tensor
+
 from qed.algorithms.base import Algorithm
 from qed.loops.phase import Phase
 from qed.models.families import split_head
@@ -19,11 +21,13 @@ from qed.rollout.stages import flatten
 from qed.runs.run import Row
 from qed.training.batch import Batch, split_rows
 from qed.training.learner import Learner
+from qed.training.logps import compute_scores
 from qed.training.top_logps import compute_top_logps
 from qed.types import Group, Groups, Rollout
 
 SOURCES = ("policy", "expert", "replay", "demonstration")
 DIGITS = 5
+POINT = "statistics"  # for `check_signals`
 Place = tuple[int, int]  # the numbers of a group in the step's file and of an answer in it
 
 
@@ -56,7 +60,7 @@ class TokenStats:
         rollouts = list(self._chosen.values())
         with _uncounted(learner):
             batch = learner.collate(rollouts)
-            logps, entropy = (split_rows(column, rollouts) for column in learner.forward_logps(learner.model, batch))
+            logps, entropy = (split_rows(column, rollouts) for column in self._score(batch))
             top = self._list_top(batch, rollouts) if self.top else []
         self._rows = []
         for number, ((group, answer), rollout) in enumerate(self._chosen.items()):
@@ -72,18 +76,23 @@ class TokenStats:
             return
         learner, rollouts = self.phase.learner, list(self._chosen.values())
         with _uncounted(learner):
-            logps, _ = learner.forward_logps(learner.model, learner.collate(rollouts))
+            logps, _ = self._score(learner.collate(rollouts))
         for row, rollout, values in zip(self._rows, rollouts, split_rows(logps, rollouts), strict=True):
             row["updated_logps"] = _mask(values, rollout)
         self.phase.setup.run.token_stats(step, self._rows)
         self._chosen, self._rows = {}, []
+
+    def _score(self, batch: Batch) -> Tensor:
+        """Compute the log-probs and entropies of answers under the policy, [2, B, T]."""
+        learner = self.phase.learner
+        return learner.forward_columns(learner.model, batch, compute_scores, 2, POINT)
 
     def _list_top(self, batch: Batch, rollouts: Sequence[Rollout]) -> list[list[Any]]:
         """List the likeliest tokens at each trained position of each answer, with their log-probs."""
         learner = self.phase.learner
         count = min(self.top, split_head(learner.model)[1].out_features)
         compute = partial(compute_top_logps, count=count)
-        found = learner.forward_columns(learner.model, batch, compute, 2 * count)
+        found = learner.forward_columns(learner.model, batch, compute, 2 * count, POINT)
         columns = [split_rows(column, rollouts) for column in found]
         return [
             [

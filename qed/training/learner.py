@@ -56,9 +56,9 @@ from qed.training.slices import Part, copy_sharded
 from qed.training.spreading import select_rows, spread_microbatches
 from qed.types import Rollout
 
-# The counts of a step: rollouts, those with a gradient, their trained tokens, and all tokens that were computed for a
-# gradient, prompts included. Several updates add them up; every other metric is averaged.
+# Rows, those with a gradient, trained tokens, and all that pass forward and back: updates add them up, and average others.
 COUNTS = ("train/rows", "train/live_rows", "train/tokens", "train/computed_tokens")
+Scores = Callable[..., Any]
 
 
 class Learner:
@@ -319,9 +319,8 @@ class Learner:
         if isinstance(model, AdapterDisabled):
             with disable_adapters(model.model):
                 return self._score_outputs(model.model, rollouts)
-        batch = self.collate(rollouts)
         with lend_device(model, self.device):
-            logps, _ = self.forward_logps(model, batch)
+            logps, _ = self.forward_logps(model, self.collate(rollouts))
         return split_rows(logps, rollouts)
 
     def forward_logps(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -329,17 +328,18 @@ class Learner:
         return self.forward_columns(model, batch, compute_scores, 2)
 
     @torch.no_grad()
-    def forward_columns(self, model: nn.Module, batch: Batch, scores: Callable[..., Any], count: int) -> Tensor:
+    def forward_columns(self, model: nn.Module, batch: Batch, scores: Scores, count: int, at: str = "") -> Tensor:
         """Compute the first columns of `scores(model, part, temperature, layout=…)` for all rows, [count, B, T]."""
-        check_signals("score")  # here, because a rank may have no micro-batch
+        check_signals(at or "score")  # here, because a rank may have no micro-batch
         self.flops.add(model, batch)
-        return self.parallel.sum_in_place(self.budget.repeat(lambda: self._forward_parts(model, batch, scores, count)))
+        parts = self.budget.repeat(lambda: self._forward_parts(model, batch, scores, count, at))
+        return self.parallel.sum_in_place(parts)
 
-    def _forward_parts(self, model: nn.Module, batch: Batch, scores: Callable[..., Any], count: int) -> Tensor:
+    def _forward_parts(self, model: nn.Module, batch: Batch, scores: Scores, count: int, at: str) -> Tensor:
         """Compute the columns of this rank's micro-batches, [count, B, T]; 0 elsewhere."""
         columns = torch.zeros(count, *batch.mask.shape, dtype=batch.mask.dtype, device=batch.mask.device)
         for rows in self.budget.watch(self._cut(batch), batch, self.algorithm.together):
-            check_signals("update")
+            check_signals(at or "update")
             part = select_rows(batch, rows, self.algorithm.together)
             with self._autocast():
                 layout = pack_batch(part) if self.packing else None

@@ -222,7 +222,7 @@ def test_a_micro_batch_is_computed_beside_the_live_rows_alone(monkeypatch: pytes
     """The batch of all rows is gone by then, and no copy holds more places than it shows."""
     rollouts = [make_rollout(random.Random(seed), advantage=float(seed < 4), longest=3 + 5 * seed) for seed in range(6)]
     learner = Learner(MODEL, load_algorithm("grpo")(), LearnerSettings(tokens_per_microbatch=20, packing=False))
-    collated, backward, seen = Learner._collate, Learner._backward, []
+    collated, backward, seen = Learner.collate, Learner._backward, []
     whole: list[weakref.ref[torch.Tensor]] = []
 
     def collating(self: Learner, rows: Sequence[Rollout]) -> Batch:
@@ -236,7 +236,7 @@ def test_a_micro_batch_is_computed_beside_the_live_rows_alone(monkeypatch: pytes
         seen.append(all(one() is None for one in whole))
         return backward(self, part)
 
-    monkeypatch.setattr(Learner, "_collate", collating)
+    monkeypatch.setattr(Learner, "collate", collating)
     monkeypatch.setattr(Learner, "_backward", computing)
     learner.optimizer.zero_grad()
     assert learner.accumulate(rollouts)["train/live_rows"] == 4
