@@ -114,3 +114,15 @@ def test_tables_of_settings_and_events_keep_their_order_in_the_address(tab: Tab)
         before = tab.rows().first.inner_text()
         tab.page.reload()
         assert tab.wait().rows().first.inner_text() == before
+
+
+def test_paper_shows_every_chart(open_tab: OpenTab, viewer: Viewer) -> None:
+    """On the screen a chart is drawn once it comes near."""
+    tab = open_tab(viewer.url, height=400).open("run", "first")
+    count = "() => document.querySelectorAll('.chart-place svg').length"
+    places = tab.page.locator(".chart-place").count()
+    assert tab.page.evaluate(count) < places
+    tab.page.pdf()
+    assert tab.page.evaluate(
+        "() => [...document.querySelectorAll('.chart-place')].every(one => one.querySelector('svg'))"
+    )

@@ -57,7 +57,7 @@ export function lineChart(options) {
     element: chart.element,
     update(changes) {
       chart.options = { ...chart.options, ...changes };
-      if (chart.width) draw(chart);
+      if (chart.canvas.clientWidth) draw(chart);
     },
   };
 }
