@@ -83,3 +83,46 @@ def test_times_by_stage_follow_a_live_run(live_viewer: Viewer, live: LiveRun, op
     for _ in range(3):
         live.advance()
     tab.page.wait_for_function(f"before => ({read})() !== before", arg=before)
+
+
+def test_an_answer_marks_what_a_search_has_found(tab: Tab) -> None:
+    """The thinking that folds it is opened; the next answer marks it too."""
+    tab.open("run", "first", "step", 8, q="cross-multiply", fields="text")
+    tab.page.locator("mark").first.wait_for()
+    tab.rows().first.locator("th a").click()
+    tab.leads("found=Cross").wait()
+    tab.page.get_by_role("button", name="Next place").click()
+    assert tab.page.locator("details[open] mark").first.inner_text() == "Cross-multiply"
+    tab.press("ArrowRight").leads("answer/1").wait()
+    assert tab.page.locator(".found").is_visible()
+
+
+def test_a_problem_leads_to_its_way_through_training(tab: Tab) -> None:
+    tab.open("run", "first", "step", 8, "group", 0).page.get_by_role("link", name="train-006").click()
+    tab.leads("/problem/train-006").wait()
+
+
+def test_a_log_begins_with_its_end(open_tab: OpenTab, viewer: Viewer) -> None:
+    tab = open_tab(viewer.url, height=300).open("run", "first", "logs")
+    log = "document.querySelector('pre.log')"
+    tab.page.wait_for_function(f"() => {log}.scrollHeight - {log}.scrollTop - {log}.clientHeight <= 1")
+
+
+def test_tables_of_settings_and_events_keep_their_order_in_the_address(tab: Tab) -> None:
+    for name, label in (("settings", "setting"), ("events", "event")):
+        tab.open("run", "first", name).sort(label).leads("sort=")
+        before = tab.rows().first.inner_text()
+        tab.page.reload()
+        assert tab.wait().rows().first.inner_text() == before
+
+
+def test_paper_shows_every_chart(open_tab: OpenTab, viewer: Viewer) -> None:
+    """On the screen a chart is drawn once it comes near."""
+    tab = open_tab(viewer.url, height=400).open("run", "first")
+    count = "() => document.querySelectorAll('.chart-place svg').length"
+    places = tab.page.locator(".chart-place").count()
+    assert tab.page.evaluate(count) < places
+    tab.page.pdf()
+    assert tab.page.evaluate(
+        "() => [...document.querySelectorAll('.chart-place')].every(one => one.querySelector('svg'))"
+    )

@@ -32,6 +32,13 @@ export function canonical(name, params = {}) {
   return `${name}?${pairs.join("&")}`;
 }
 
+/** Return whether a reply can be asked for: a static copy holds some of them only. */
+export function isHeld(name, params) {
+  const copy = readCopy();
+  const key = canonical(name, params);
+  return !copy || key in copy.replies || key in (copy.files ?? {});
+}
+
 /** Ask for a reply. Throws ApiError. */
 export async function get(name, params = {}, signal = undefined) {
   const key = canonical(name, params);

@@ -57,7 +57,7 @@ export function lineChart(options) {
     element: chart.element,
     update(changes) {
       chart.options = { ...chart.options, ...changes };
-      if (chart.width) draw(chart);
+      if (chart.canvas.clientWidth) draw(chart);
     },
   };
 }
@@ -142,11 +142,14 @@ function drawAxes(options, x, y, left, width) {
 function drawPhases(options, x, left, width) {
   const phases = options.phases ?? [];
   const isSeen = ({ begin }, at) => begin < x.high && (phases[at + 1]?.begin ?? Infinity) > x.low;
-  return phases.filter(isSeen).map(({ begin, label }) => {
+  const seen = phases.filter(isSeen);
+  return seen.map(({ begin, label }, place) => {
     const at = Math.max(left, x.place(begin));
     return [
       begin > x.low ? svg("line", { class: "boundary", x1: at, x2: at, y1: EDGE.top, y2: HEIGHT - EDGE.bottom }) : null,
-      at < width - 60 ? svg("text", { class: "phase", x: at + 4, y: EDGE.top - 3 }, label) : null,
+      // The last name stands at the edge if there is no room on its right.
+      at < width - 60 ? svg("text", { class: "phase", x: at + 4, y: EDGE.top - 3 }, label)
+        : place === seen.length - 1 ? svg("text", { class: "phase end", x: width - 2, y: EDGE.top - 3 }, label) : null,
     ];
   });
 }

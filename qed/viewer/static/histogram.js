@@ -6,6 +6,7 @@ const WIDTH = 360;
 const HEIGHT = 120;
 const BOTTOM = 20;
 const TOP = 6;
+const made = { count: 0 }; // patterns, for their ids
 
 /**
  * Draw a histogram of values; those that are not numbers are left out.
@@ -18,7 +19,8 @@ export function histogram({ title, values, bins = 24, selected = null, onPick, f
   const bars = countBars(values, bins, marked);
   const most = Math.max(1, ...bars.map((bar) => bar.count));
   const width = WIDTH / Math.max(1, bars.length);
-  const drawn = bars.map((bar, at) => drawBar(bar, at * width, width, most));
+  const hatch = `hatch-${(made.count += 1)}`;
+  const drawn = bars.map((bar, at) => drawBar(bar, at * width, width, most, hatch));
   const buttons = bars.map((bar, at) => {
     const isChosen = selected !== null && selected[0] <= bar.lo && bar.hi <= selected[1];
     const range = bar.lo === bar.hi ? format(bar.lo) : `${format(bar.lo)} to ${format(bar.hi)}`;
@@ -34,7 +36,7 @@ export function histogram({ title, values, bins = 24, selected = null, onPick, f
   const element = h("figure", { class: "histogram" },
     h("figcaption", {}, h("b", {}, title), bars.some((bar) => bar.marked) ? h("span", { class: "marked-note" }, `hatched: ${markLabel}`) : null),
     h("div", { class: "bars" },
-      svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT - BOTTOM + 2}`, preserveAspectRatio: "none", "aria-hidden": "true" }, drawn),
+      svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT - BOTTOM + 2}`, preserveAspectRatio: "none", "aria-hidden": "true" }, drawHatch(hatch), drawn),
       buttons),
     h("div", { class: "ends" }, h("span", {}, format(ends[0])), h("span", {}, format(ends[1]))));
   return { element };
@@ -61,7 +63,12 @@ export function countBars(values, bins, marked = null) {
   return bars;
 }
 
-function drawBar(bar, x, width, most) {
+function drawHatch(id) {
+  return svg("pattern", { id, class: "hatch", width: 5, height: 5, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+    svg("rect", { class: "ground", width: 5, height: 5 }), svg("rect", { class: "stripe", width: 2.5, height: 5 }));
+}
+
+function drawBar(bar, x, width, most, hatch) {
   const room = HEIGHT - BOTTOM - TOP;
   const base = HEIGHT - BOTTOM;
   const height = (count) => (count ? Math.max(2, (room * count) / most) : 0);
@@ -70,7 +77,7 @@ function drawBar(bar, x, width, most) {
   return [
     svg("rect", { class: "count", x: left, y: base - height(bar.count), width: thin, height: height(bar.count) }),
     bar.marked
-      ? svg("rect", { class: "count marked", x: left, y: base - height(bar.marked), width: thin, height: height(bar.marked) })
+      ? svg("rect", { fill: `url(#${hatch})`, x: left, y: base - height(bar.marked), width: thin, height: height(bar.marked) })
       : null,
   ];
 }

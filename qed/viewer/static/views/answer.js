@@ -2,17 +2,18 @@ import { get } from "../api.js";
 import { copyButtons } from "../copy.js";
 import { h, renderPieces, replace } from "../dom.js";
 import { formatNumber, formatPercent } from "../format.js";
+import { markText, revealMark } from "../marks.js";
 import { go } from "../router.js";
 import { renderTokens } from "./answer_tokens.js";
 import { createGrading } from "./grading.js";
 import {
-  describeSource, formatSigned, readAdvantage, showAnswer, showFlag, showNeighbours, showProblem, showRaw, showStop, showVerdict,
+  describeSource, formatSigned, makeButton, nameProblem, readAdvantage, showAnswer, showFlag, showNeighbours, showProblem, showRaw, showStop, showVerdict,
   toggleThoughts,
 } from "./texts.js";
 import { buildParts, followQuery, linkPlace, nameWhere, readPlace, readWhere } from "./where.js";
 
 const TABS = { rendered: "Rendered", tokens: "Tokens", raw: "Raw" };
-const KEPT = ["tab", "signal", "ids"];
+const KEPT = ["tab", "signal", "ids", "found"];
 
 /** Show one answer: its figures, how it was graded, and its text as rendered, as tokens, or raw. */
 export async function renderAnswer(given) {
@@ -27,7 +28,7 @@ export async function renderAnswer(given) {
   const element = h("article", { class: "answer-view" },
     h("h1", {}, name),
     h("p", { class: "facts" }, `${nameWhere(where)} · `,
-      h("a", { href: linkPlace(where, group) }, `problem ${data.group.place + 1}, all answers side by side`), ` · ${data.group.id ?? ""}`),
+      h("a", { href: linkPlace(where, group) }, `problem ${data.group.place + 1}, all answers side by side`), " · ", nameProblem(where, data.group)),
     showMoves(view),
     showProblem({ ...data.group, gold_pieces: data.gold_pieces, question_pieces: data.group.question_pieces }),
     h("section", { class: "answer-facts" }, h("h2", {}, "Figures"), showFigures(data.answer), grading.element),
@@ -102,11 +103,13 @@ function createTabs(view) {
   const panel = h("div", { role: "tabpanel", id: "answer-panel", "aria-labelledby": "answer-tab", tabindex: "-1" });
   const bar = h("div", { role: "tablist", class: "tabs", "aria-label": "How to show the answer" });
   const shown = { tab: null, tokens: null };
+  const found = h("div", { class: "found" });
   const show = (tab, focus = false) => {
     shown.tokens?.stop();
     shown.tab = tab;
     shown.tokens = tab === "tokens" ? renderTokens(view.data, context) : null;
     replace(panel, shown.tokens ? shown.tokens.element : SHOWN[tab](view.data));
+    if (context.query.found) replace(found, shown.tokens ? null : showFound(panel, context.query.found));
     replace(bar, Object.entries(TABS).map(([name, label]) => makeTab(name, label, tab, show)));
     panel.setAttribute("aria-labelledby", `answer-tab-${tab}`);
     if (focus) bar.querySelector("[aria-selected=true]").focus();
@@ -126,10 +129,22 @@ function createTabs(view) {
     act(shown.tokens);
   };
   return {
-    element: h("div", {}, bar, panel), show,
+    element: h("div", {}, bar, found, panel), show,
     jump: (way) => withTokens((tokens) => tokens.jump(way)), cycle: () => withTokens((tokens) => tokens.cycle()),
     dispose: () => shown.tokens?.stop(),
   };
+}
+
+/** Mark what a search has found, and lead from one place to the next. */
+function showFound(panel, text) {
+  const marks = markText(panel, text);
+  let at = -1;
+  const next = () => {
+    at = (at + 1) % marks.length;
+    revealMark(marks[at]);
+  };
+  const count = marks.length ? `Found in ${formatNumber(marks.length)} ${marks.length === 1 ? "place" : "places"}: ` : "Not in what is shown here; Raw has each character: ";
+  return h("p", { class: "note" }, count, h("mark", {}, text), " ", marks.length ? makeButton("Next place", next, { class: "small" }) : null);
 }
 
 function makeTab(name, label, current, show) {

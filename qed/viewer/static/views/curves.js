@@ -21,9 +21,14 @@ export async function renderCurves(context, run) {
   view.times = h("div", {}, buildTimes(view));
   const element = h("section", { class: "curves" }, buildBar(view), view.place, view.times);
   draw(view);
+  const drawAll = () => view.charts.forEach((entry) => printChart(view, entry));
+  window.addEventListener("beforeprint", drawAll);
   return {
     element,
-    dispose: () => view.observer?.disconnect(),
+    dispose: () => {
+      window.removeEventListener("beforeprint", drawAll);
+      view.observer?.disconnect();
+    },
     keys: { "0": { about: "Show the whole run in the charts", run: () => setZoom(view, null) } },
     live: {
       after: data.steps[data.steps.length - 1],
@@ -101,6 +106,12 @@ function fillPlace(view, entry) {
     onZoom: (zoom) => setZoom(view, zoom), onPick: (step) => openStep(view, step),
   });
   replace(entry.place, entry.chart.element);
+}
+
+/** Draw a chart at once, whether it was seen or not: paper shows all of them. */
+function printChart(view, entry) {
+  if (!entry.chart) fillPlace(view, entry);
+  updateChart(view, entry);
 }
 
 function updateCharts(view) {

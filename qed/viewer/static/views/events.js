@@ -7,7 +7,7 @@ const KNOWN = new Set(["time", "event", "step"]);
 
 /** Show what happened in a run: its events with their time and step. */
 export async function renderEvents(context, run) {
-  const view = { events: [...run.events].reverse(), text: context.query.q ?? "", sort: { key: "time", down: true } };
+  const view = { events: [...run.events].reverse(), text: context.query.q ?? "", sort: { key: context.query.sort ?? "time", down: context.query.sort ? context.query.down === "1" : true } };
   const columns = [
     { key: "time", label: "time", value: (one) => one.time, show: (one) => formatTime(one.time) },
     { key: "event", label: "event", value: (one) => one.event },
@@ -19,6 +19,7 @@ export async function renderEvents(context, run) {
     caption: "Events", columns, rows: [], sort: view.sort, height: 640,
     onSort: (sort) => {
       view.sort = sort;
+      context.setQuery({ sort: sort.key, down: sort.down ? "1" : null });
       draw();
     },
   });

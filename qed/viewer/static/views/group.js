@@ -6,7 +6,7 @@ import { go } from "../router.js";
 import { createDifference } from "./difference.js";
 import { isFlat, sortRows } from "./filters.js";
 import {
-  describeSource, isWritten, makeButton, makeSelect, readAdvantage, showAnswer, showBar, showNeighbours, showProblem, showStop, showVerdict,
+  describeSource, isWritten, makeButton, makeSelect, nameProblem, readAdvantage, showAnswer, showBar, showNeighbours, showProblem, showStop, showVerdict,
   toggleThoughts,
 } from "./texts.js";
 import { buildParts, followQuery, linkPlace, nameWhere, readPlace, readWhere } from "./where.js";
@@ -41,7 +41,7 @@ export async function renderGroup(given) {
   const name = `Problem ${group.place + 1}`;
   const element = h("article", { class: "group-view" },
     h("h1", {}, name),
-    h("p", { class: "facts" }, h("a", { href: linkPlace(where) }, nameWhere(where)), ` · ${group.id ?? ""}`, ...describeGroup(group)),
+    h("p", { class: "facts" }, h("a", { href: linkPlace(where) }, nameWhere(where)), " · ", nameProblem(where, group), ...describeGroup(group)),
     showMoves(view),
     showProblem(group, { prompt: group.prompt, demonstration: answers.find(isWritten)?.pieces }),
     h("div", { class: "group-tools" }, picker, makeButton("Open or close all thinking", () => toggleThoughts(columns), { class: "small" })),

@@ -37,7 +37,8 @@ function buildPicker(view, attempts) {
 
 async function load(view) {
   await show(view, await ask(view));
-  view.text.scrollTop = view.text.scrollHeight;
+  // At first the log is not in the page, and has no height.
+  requestAnimationFrame(() => { view.text.scrollTop = view.text.scrollHeight; });
 }
 
 function ask(view, end) {

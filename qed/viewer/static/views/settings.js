@@ -6,7 +6,7 @@ import { createTable, sortByColumn } from "../table.js";
 /** Show the settings of a run: where each comes from, and how they differ from those of another run. */
 export async function renderSettings(context, run) {
   const { runs } = await get("runs", {}, context.signal);
-  const view = { context, run, text: context.query.q ?? "", other: context.query.other ?? "", theirs: null, sort: { key: "", down: false } };
+  const view = { context, run, text: context.query.q ?? "", other: context.query.other ?? "", theirs: null, sort: { key: context.query.sort ?? "", down: context.query.down === "1" }, table: null };
   view.place = h("div", {});
   view.facts = h("p", { class: "facts", role: "status" });
   const search = h("input", {
@@ -23,7 +23,10 @@ export async function renderSettings(context, run) {
     }) }),
     buildEnvironment(run));
   await draw(view);
-  return { element };
+  return {
+    element,
+    keys: { j: { about: "Next row", run: () => view.table.move(1) }, k: { about: "Previous row", run: () => view.table.move(-1) } },
+  };
 }
 
 async function change(view, changes) {
@@ -47,9 +50,11 @@ async function draw(view) {
     caption: "Settings", columns, rows: sortByColumn(listShown(view), columns, view.sort), sort: view.sort, height: 640,
     onSort: (sort) => {
       view.sort = sort;
+      view.context.setQuery({ sort: sort.key, down: sort.down ? "1" : null });
       table.setRows(sortByColumn(listShown(view), columns, sort));
     },
   });
+  view.table = table;
   const count = listShown(view).length;
   replace(view.facts, view.other ? `${count} settings differ.` : `${count} settings.`);
   replace(view.place, table.element);

@@ -3,7 +3,7 @@ import { copyButtons } from "../copy.js";
 import { h, replace } from "../dom.js";
 import { formatNumber, formatPercent } from "../format.js";
 import { histogram } from "../histogram.js";
-import { go } from "../router.js";
+import { go, link } from "../router.js";
 import { createTable } from "../table.js";
 import { describeRow, listAnswerColumns, listCopied, listGroupColumns } from "./answer_rows.js";
 import { createFilterBar } from "./filter_bar.js";
@@ -171,10 +171,12 @@ function showTable(view) {
   const { context, where, places } = view;
   const rows = view.mode === "groups" ? groupRows(view.shown) : view.shown;
   const address = (row) => (view.mode === "groups" ? [where, row.group] : [where, row.group, row.answer]);
+  // An answer that a search has found shows where.
+  const query = (row) => (view.mode === "answers" && view.found?.get(row.key)?.match ? { found: view.found.get(row.key).match } : {});
   view.list = createTable({
     caption: view.mode === "groups" ? "Problems of the step" : "Answers of the step",
     columns: listColumns(view), rows: sortShown(view, rows), sort: view.sort ?? { key: "", down: false }, height: TABLE_HEIGHT,
-    link: (row) => linkPlace(...address(row)), onOpen: (row) => go(buildParts(...address(row))),
+    link: (row) => link(buildParts(...address(row)), query(row)), onOpen: (row) => go(buildParts(...address(row)), query(row)),
     onSort: (sort) => {
       view.sort = sort;
       context.setQuery({ sort: sort.key || null, down: sort.down ? "1" : null });

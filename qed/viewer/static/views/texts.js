@@ -1,5 +1,7 @@
+import { isHeld } from "../api.js";
 import { h, renderPieces } from "../dom.js";
 import { formatNumber } from "../format.js";
+import { link } from "../router.js";
 import { isCut } from "./filters.js";
 
 const SOURCES = {
@@ -86,6 +88,14 @@ export function showAnswer(answer) {
   const body = answer.text === "" ? h("p", { class: "note" }, "The answer is empty.") : showText(answer.pieces);
   const cut = answer.cut ? h("p", { class: "note" }, "The text is longer than what a page shows; it is cut here.") : null;
   return [body, cut];
+}
+
+/** Name a problem by its id, which leads to the problem through training. */
+export function nameProblem(where, group) {
+  if (group.id == null) return "";
+  return isHeld("problem", { run: where.run, id: group.id })
+    ? h("a", { href: link(["run", where.run, "problem", String(group.id)]), title: "This problem through training" }, String(group.id))
+    : String(group.id);
 }
 
 /** Show the problem above its answers: question, gold answer and, folded, the prompt as the model reads it. */
