@@ -16,12 +16,17 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from qed.errors import DataError
+from qed.runs.step_file import parse_row
 
 NAME = "tokenizer.json"
 MAX_FILE = 1 << 27  # bytes; the largest public ones take about 35 MB
 CONTEXT = 8  # tokens that are decoded before one, where tokens are not bytes
 SEARCHED = 32  # characters in which a token's text is searched
 MAX_ID = 1 << 32
+MAX_TOKEN = 512  # characters; the longest of public tokenizers are 128 spaces
+MAX_PARTS = 16  # of a decoder
+# Parts of decoders whose result is hardly longer than the tokens, and that cannot fail.
+PLAIN_PARTS = ("ByteLevel", "ByteFallback", "Fuse", "Metaspace", "WordPiece")
 BROKEN = "\ufffd"
 BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -49,8 +54,8 @@ def load_token_text(file: Path) -> TokenText:
     try:
         if file.stat().st_size > MAX_FILE:
             raise DataError(f"{file} is larger than {MAX_FILE >> 20} MiB, which is no tokenizer.")
-        content = file.read_text(encoding="utf-8")
-        return TokenText(Tokenizer.from_str(content), _is_byte_level(json.loads(content)))
+        description = _reduce(parse_row(file.read_bytes()))
+        return TokenText(Tokenizer.from_str(json.dumps(description)), _is_byte_level(description))
     except DataError:
         raise
     # The library raises a bare Exception, and where it panics one that is not even that.
@@ -134,11 +139,51 @@ class TokenText:
         return str(self._tokenizer.decode(known, skip_special_tokens=False))
 
 
-def _is_byte_level(description: Any) -> bool:
-    """Return whether a tokenizer's decoder is that of byte-level BPE, alone or in a sequence with no other."""
+def _reduce(description: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a tokenizer is needed to decode.
+
+    A run's folder may be a stranger's, and the library ends the process where it gets no more memory: a few tokens of a
+    million characters, or a decoder that doubles a text a few dozen times, would be enough.
+
+    Raises:
+        ValueError: a token is too long, or a decoder has a part that is not known to be harmless.
+    """
+    model, added = dict(description["model"]), description.get("added_tokens") or []
+    names = (entry if isinstance(entry, str) else entry[0] for entry in model["vocab"])
+    if any(len(name) > MAX_TOKEN for name in (*names, *(token["content"] for token in added))):
+        raise ValueError(f"it has a token of more than {MAX_TOKEN} characters")
+    parts = _list_parts(description)
+    if len(parts) > MAX_PARTS or not all(map(_is_harmless, parts)):
+        raise ValueError("its decoder has an unknown part")
+    if "merges" in model:
+        model["merges"] = []  # they are needed to encode alone
+    plain = [{**token, "normalized": False} for token in added]
+    return {"version": "1.0", "added_tokens": plain, "decoder": description.get("decoder"), "model": model}
+
+
+def _list_parts(description: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the parts of a tokenizer's decoder."""
     decoder = description.get("decoder") or {}
-    parts = decoder.get("decoders", [decoder]) if decoder.get("type") == "Sequence" else [decoder]
-    return [part.get("type") for part in parts] == ["ByteLevel"]
+    if decoder.get("type") == "Sequence":
+        return list(decoder["decoders"])
+    return [decoder] if decoder else []
+
+
+def _is_harmless(part: dict[str, Any]) -> bool:
+    kind = part["type"]
+    if kind == "Replace":  # a regular expression may take for ever, and a longer text would add up
+        pattern = part["pattern"].get("String")
+        return bool(pattern) and len(part["content"]) <= len(pattern)
+    if kind == "Strip":  # the library fails where it strips the end of a text that is too short
+        return bool(part["stop"] == 0)
+    if kind in ("BPEDecoder", "CTC"):  # an empty text would be replaced between all characters
+        return bool(part["suffix"] if kind == "BPEDecoder" else part["word_delimiter_token"])
+    return kind in PLAIN_PARTS
+
+
+def _is_byte_level(description: dict[str, Any]) -> bool:
+    """Return whether a tokenizer's decoder is that of byte-level BPE, alone or in a sequence with no other."""
+    return [part.get("type") for part in _list_parts(description)] == ["ByteLevel"]
 
 
 def _read_bytes(token: str) -> bytes:

@@ -32,7 +32,10 @@ def read_host(header: str) -> str:
 def is_foreign_page(headers: Headers) -> bool:
     """Return whether a page of another site sends the request: its Origin is not the host that is asked."""
     origin = headers.get("origin")
-    return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
+    try:
+        return origin is not None and urlsplit(origin).netloc != headers.get("host", "")
+    except ValueError:
+        return True
 
 
 def has_bearer(headers: Headers, token: bytes) -> bool:

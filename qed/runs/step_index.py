@@ -183,7 +183,7 @@ def _read_parts(path: Path, count: int) -> list[Row]:
 def _read_groups(head: Row, path: Path, data: Path | None) -> list[Row] | None:
     """Return the groups of an index if it is complete, and of a file of answers of the present size."""
     beside = data or path.with_name(path.name.removesuffix(".index.zst") + ".jsonl.zst")
-    groups, size = head.get("groups"), head.get("bytes")
+    groups, size = head.get("groups"), head.get("bytes", -1)
     if head.get("schema") != SCHEMA or not isinstance(groups, list) or not _is_count(size):
         return None
     if (data is not None or beside.exists()) and _find_size(beside) != size:

@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from qed.guards.redaction import redact
 from qed.report.numbers import read_number
 from qed.report.record import VALIDATION, read_planned_steps
 from qed.report.settings_file import read_settings
 from qed.runs.folder import LOCK
 from qed.runs.metric_names import rename_old_metrics
+from qed.viewer.cleaning import clean_value
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.line_file import Row, parse_line, read_first_rows, read_last_rows, sample_rows
 from qed.viewer.params import Params, Refused
@@ -219,7 +221,7 @@ def _dig(tree: Any, *names: str) -> Any:
 
 def _read_text(tree: Any, *names: str) -> str:
     value = _dig(tree, *names)
-    return value[:LONGEST] if isinstance(value, str) else ""
+    return redact(value)[:LONGEST] if isinstance(value, str) else ""
 
 
 def _read_list(tree: Any, *names: str) -> list[Any]:
@@ -247,7 +249,7 @@ def _read_events(path: Path) -> tuple[float | None, list[Row]]:
     first, last = read_first_rows(path), read_last_rows(path)
     needed = [row for row in first if row.get("event") == "epochs"]
     needed += [row for row in last if row.get("event") in ("alarm", "resumed", *ENDINGS)]
-    return (read_number(first[0].get("time")) if first else None), needed
+    return (read_number(first[0].get("time")) if first else None), list(map(clean_value, needed))
 
 
 def _list_alarms(events: Sequence[Row]) -> list[dict[str, Any]]:

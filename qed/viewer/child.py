@@ -75,3 +75,5 @@ def _work(parent: int, sender: Connection, function: Callable[..., Any], argumen
         sender.send(("refused", (error.status, str(error))))
     except QedError as error:
         sender.send(("refused", (422, str(error))))
+    except Exception as error:  # noqa: BLE001 -- Python would print its text, which a stranger may have written
+        sender.send(("refused", (422, f"This could not be done: {type(error).__name__}.")))

@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+from qed.report.numbers import read_number
 from qed.runs.metric_names import rename_old_metrics
-from qed.viewer.cards import build_card
+from qed.viewer.cards import LONGEST, build_card
+from qed.viewer.cleaning import clean_value
+from qed.viewer.curves import NAMES
 from qed.viewer.library import Library
 from qed.viewer.line_file import Row, parse_line, read_last_rows
 from qed.viewer.params import Params, Refused
@@ -108,20 +111,29 @@ class RunTail:
     def look(self) -> list[Message]:
         """Return what is new since the last look."""
         messages: list[Message] = []
-        rows, self.missed = [*self.missed, *self.metrics.read()], []
+        rows, self.missed = [*self.missed, *self._read_new(self.metrics)], []
         if rows:
-            messages.append(("metrics", {"rows": [rename_old_metrics(row) for row in rows]}))
+            messages.append(("metrics", {"rows": [_describe_row(rename_old_metrics(row)) for row in rows]}))
         steps = self._list_steps()
         if steps != self.steps:
             messages.append(("steps", {"steps": sorted(steps)}))
         self.steps = steps
-        if events := self.events.read():
-            messages.append(("events", {"events": events}))
+        if events := self._read_new(self.events):
+            messages.append(("events", {"events": [clean_value(event) for event in events]}))
         before, card = self.card, self._read_card()
         if _drop_volatile(card) != _drop_volatile(before):
             messages.append(("status", {"card": card}))
         self.is_live = card["status"] == "live"
         return messages
+
+    def _read_new(self, file: GrowingFile) -> list[Row]:
+        """Return the new rows of a file; none once it is a link.
+
+        Raises:
+            Refused: it has become a link that leads out of the run, or something that is no file.
+        """
+        path = self.run.locate(*file.path.relative_to(self.run.folder).parts)
+        return file.read() if path == file.path else []
 
     def _read_card(self) -> dict[str, Any]:
         self.card = build_card(self.library, self.run)
@@ -160,6 +172,13 @@ def _format_event(name: str, content: bytes, place: str) -> bytes:
 
 def _drop_volatile(card: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in card.items() if name not in VOLATILE}
+
+
+def _describe_row(row: Row) -> Row:
+    """Return the step, the phase and the numbers of a row of metrics."""
+    numbers = {name: read_number(value) for name, value in row.items() if name not in NAMES}
+    known = {name: number for name, number in numbers.items() if number is not None}
+    return {"step": _read_step(row), "phase": str(row.get("phase", ""))[:LONGEST], **known}
 
 
 def _read_step(row: Row) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from qed.errors import DataError
 from qed.models.load import build_tokenizer
 from qed.models.token_text import MAX_FILE, TokenText, encode_tokenizer, load_token_text
 
+ADDED = {"id": 3, "content": "xxx", "single_word": False, "lstrip": False, "rstrip": False, "special": False}
+GROWING = {"type": "Replace", "pattern": {"String": "x"}, "content": "xx"}
 WORDS = ("\u2581", "\u2581a", "b", "\u2581the", "日", "x")
 
 
@@ -79,6 +82,43 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
         load_token_text(file)
     with pytest.raises(DataError, match="cannot be read"):
         load_token_text(tmp_path / "missing.json")
+
+
+HARMFUL = {
+    "a long token": {"model": {"type": "WordLevel", "vocab": {"x" * 513: 0}, "unk_token": "x"}},
+    "a long added token": {"added_tokens": [{**ADDED, "content": "x" * 513}]},
+    "a regular expression": {"decoder": {"type": "Replace", "pattern": {"Regex": "(x+x+)+y"}, "content": ""}},
+    "growth": {"decoder": {"type": "Sequence", "decoders": [GROWING] * 40}},
+    "growth between characters": {"decoder": {"type": "Sequence", "decoders": [{"type": "BPEDecoder", "suffix": ""}]}},
+    "a failure": {"decoder": {"type": "Strip", "content": "x", "start": 0, "stop": 5}},
+    "many parts": {"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}] * 17}},
+    "a sequence in it": {"decoder": {"type": "Sequence", "decoders": [{"type": "Sequence", "decoders": []}]}},
+}
+
+
+@pytest.mark.parametrize("name", HARMFUL)
+def test_a_tokenizer_that_would_end_the_process_is_refused(tmp_path: Path, name: str) -> None:
+    """Where the library gets no more memory, no error is raised: the process ends."""
+    file = tmp_path / "tokenizer.json"
+    model = {"type": "WordLevel", "vocab": {"x": 0}, "unk_token": "x"}
+    usual = {"version": "1.0", "added_tokens": [], "decoder": {"type": "Fuse"}, "model": model}
+    file.write_text(json.dumps(usual))
+    assert load_token_text(file).split([0, 0]) == ["x", "x"]
+    file.write_text(json.dumps({**usual, **HARMFUL[name]}))
+    with pytest.raises(DataError, match=r"a token of more than|an unknown part"):
+        load_token_text(file)
+
+
+def test_what_only_encodes_is_not_read(tmp_path: Path) -> None:
+    """A normalizer works on the added tokens while a tokenizer is loaded."""
+    double = {"type": "Replace", "pattern": {"String": "x"}, "content": "xx"}
+    parts = {"type": "Sequence", "normalizers": [double] * 64}
+    model = {"type": "BPE", "vocab": {"x": 0, "y": 1, "xy": 2}, "merges": [["x", "y"]]}
+    added = [{**ADDED, "normalized": True}]
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps({"version": "1.0", "added_tokens": added, "normalizer": parts, "model": model}))
+    text = load_token_text(file)
+    assert [text.name(one) for one in range(4)] == ["x", "y", "xy", "xxx"]
 
 
 def test_a_slow_tokenizer_has_no_file() -> None:

@@ -146,6 +146,17 @@ def test_an_endless_call_is_killed() -> None:
         call_in_child(_match_forever, ("a" * 40 + "!",), 1.0, "too long")
 
 
+def test_an_error_of_a_child_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its text may be a stranger's, and move the cursor of the terminal."""
+    with pytest.raises(Refused, match="could not be done: KeyError"):
+        call_in_child(_fail, ("\x1b[2J",), 20.0, "too long")
+    assert capfd.readouterr().err == ""
+
+
+def _fail(text: str) -> None:
+    raise KeyError(text)
+
+
 def _match_forever(text: str) -> None:
     import re  # noqa: PLC0415 -- in the child
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -159,6 +161,36 @@ def test_many_rows_at_once_and_a_file_that_shrinks(tmp_path: Path) -> None:
     assert growing.read() == []
     append(tmp_path, "".join(map(write_row, range(3, 3_000))) + "not json\n[1]\n" + "[" * 5_000 + "\n" + write_row(1))
     assert [row["step"] for row in growing.read()] == [*range(3, 3_000), 1]
+
+
+def test_a_file_that_becomes_a_link(folder: Path, tmp_path: Path) -> None:
+    """After the stream has begun: what it leads to is not read, and a FIFO does not keep the reader."""
+    (tmp_path / "outside.jsonl").write_text(write_row(1) * 9)
+    for name in ("metrics.jsonl", "events.jsonl"):
+        tail = RunTail(Library([folder.parent], tmp_path / "cache"), Params({"run": "one", "after": 99}))
+        (folder / name).rename(folder / "kept.jsonl")
+        (folder / name).symlink_to("kept.jsonl")
+        append(folder, write_row(10), "kept.jsonl")
+        assert not {"metrics", "events"} & {kind for kind, _ in tail.look()}
+        (folder / name).unlink()
+        (folder / name).symlink_to(tmp_path / "outside.jsonl")
+        with pytest.raises(Refused, match="leads out"):
+            tail.look()
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        with pytest.raises(Refused, match="neither a file nor a folder"):
+            tail.look()
+        (folder / name).unlink()
+        (folder / "kept.jsonl").rename(folder / name)
+
+
+def test_what_streams_in_is_clean(folder: Path, tmp_path: Path) -> None:
+    tail = RunTail(Library([folder.parent], tmp_path / "cache"), Params({"run": "one", "after": 9}))
+    append(folder, json.dumps({"step": 10, "phase": "x" * 999, "a": [[1]], "b": math.nan, "c": 10**400, "d": 1}) + "\n")
+    append(folder, json.dumps({"event": "x", "deep": {"api_key": "secret-of-mine"}}) + "\n", "events.jsonl")
+    found = dict(tail.look())
+    assert found["metrics"]["rows"] == [{"step": 10, "phase": "x" * 200, "d": 1.0}]
+    assert found["events"]["events"] == [{"event": "x", "deep": {"api_key": "REDACTED"}}]
 
 
 def test_two_readers_do_not_share_a_place(folder: Path, tmp_path: Path) -> None:

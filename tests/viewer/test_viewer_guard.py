@@ -103,7 +103,14 @@ def test_two_hosts(url: str) -> None:
 
 def test_pages_of_other_sites(url: str) -> None:
     own = url.removesuffix("/")
-    for origin, status in {own: 200, "http://evil.example": 403, "null": 403, "": 403, own + "0": 403}.items():
+    for origin, status in {
+        own: 200,
+        "http://evil.example": 403,
+        "null": 403,
+        "": 403,
+        own + "0": 403,
+        "http://[": 403,
+    }.items():
         assert fetch(url, "/api/about", origin=origin).status == status, origin
     for site, status in {"same-origin": 200, "none": 200, "same-site": 403, "cross-site": 403, "x": 403}.items():
         for mode in ("cors", "no-cors", "navigate"):
