@@ -56,7 +56,7 @@ from qed.training.slices import Part, copy_sharded
 from qed.training.spreading import select_rows, spread_microbatches
 from qed.types import Rollout
 
-# Rows, those with a gradient, trained tokens, and all that pass forward and back: updates add them up, and average others.
+# Rows, those with a gradient, trained tokens, all computed ones: several updates add them up, and average the others.
 COUNTS = ("train/rows", "train/live_rows", "train/tokens", "train/computed_tokens")
 Scores = Callable[..., Any]
 
