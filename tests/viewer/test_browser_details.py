@@ -126,3 +126,27 @@ def test_paper_shows_every_chart(open_tab: OpenTab, viewer: Viewer) -> None:
     assert tab.page.evaluate(
         "() => [...document.querySelectorAll('.chart-place')].every(one => one.querySelector('svg'))"
     )
+
+
+def test_the_point_of_an_evaluation_alone_opens_it(tab: Tab) -> None:
+    """It has no training step to lead to; its interval is drawn beside it."""
+    tab.open("run", "evaluated")
+    chart = tab.page.locator("main figure svg").first
+    assert chart.locator("path.line[d*=L]").count() == 1
+    chart.click()
+    tab.leads("/evaluation/0/maths/greedy").wait()
+
+
+def test_keys_of_a_problem_and_of_a_comparison(tab: Tab) -> None:
+    tab.open("run", "first", "problem", "train-002").press("j", "Enter")
+    tab.leads("/run/first/eval/0/").wait()
+    tab.open("compare", run=["first", "faster"]).press("/")
+    assert tab.page.evaluate("document.activeElement.matches('input')")
+
+
+def test_metrics_are_copied(tab: Tab) -> None:
+    tab.open("run", "first", m="^reward/mean$").page.get_by_role("button", name="Copy the metrics as CSV").click()
+    tab.page.get_by_text("Copied").first.wait_for()
+    lines = tab.page.evaluate("() => navigator.clipboard.readText()").split("\r\n")
+    assert lines[0] == "step,phase,reward/mean"
+    assert lines[-2].startswith("12,")

@@ -8,6 +8,7 @@ const HEIGHT = 190;
 const EDGE = { top: 14, right: 10, bottom: 24 };
 const CHARACTER = 6.6; // pixels of a digit of a tick's label
 const DASHES = ["", "7 3", "2 3", "10 3 2 3", "5 2", "1 2", "12 4", "8 2 2 2"];
+const MARK = 4; // pixels that the mark of a point at the edge needs
 const DRAG = 5; // pixels from which a drag is a zoom, not a click
 
 /** Build a cursor that several charts share: `set(x)` moves it in all of them, null hides it. */
@@ -101,7 +102,7 @@ function draw(chart) {
   chart.pointer = svg("g", { class: "pointer" });
   const clip = `clip-${Math.random().toString(36).slice(2)}`;
   replace(canvas, svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, "aria-hidden": "true" },
-    svg("clipPath", { id: clip }, svg("rect", { x: left, y: 0, width: Math.max(0, width - left - EDGE.right), height: HEIGHT })),
+    svg("clipPath", { id: clip }, svg("rect", { x: left - MARK, y: 0, width: Math.max(0, width - left - EDGE.right + 2 * MARK), height: HEIGHT })),
     drawAxes(options, x, y, left, width), drawPhases(options, x, left, width),
     svg("g", { "clip-path": `url(#${clip})` }, series.map((one) => drawBand(one, x, y)), series.map((one) => drawLine(one, x, y))),
     drawEvents(options, x), chart.pointer));
@@ -168,6 +169,8 @@ function drawBand(series, x, y) {
   if (band.length < 1) return null;
   const upper = band.map(([at, , high]) => `${round(x.place(at))} ${round(y.place(high))}`);
   const lower = band.map(([at, low]) => `${round(x.place(at))} ${round(y.place(low))}`).reverse();
+  // The band around a point that stands alone is a line.
+  if (band.length === 1) return svg("path", { class: `line c${series.colour}`, d: `M${upper[0]}L${lower[0]}` });
   return svg("path", { class: `band c${series.colour}`, d: `M${upper.join("L")}L${lower.join("L")}Z` });
 }
 

@@ -155,6 +155,7 @@ function buildKeys(app) {
   return {
     "?": { about: "Show the keys", run: () => showKeys(app.keys.listKeys()) },
     t: { about: "Change the theme", run: () => changeTheme(app) },
+    "/": { about: "Search", run: () => document.querySelector("main :is(input[type=search], input[type=text])")?.focus() },
     u: { about: "Go up", run: goUp },
     Backspace: { about: "Go up", run: goUp },
   };

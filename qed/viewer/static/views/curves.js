@@ -1,5 +1,6 @@
 import { get } from "../api.js";
 import { lineChart, sharedCursor } from "../chart.js";
+import { copyButtons } from "../copy.js";
 import { h, replace } from "../dom.js";
 import { formatDuration, formatNumber, formatPercent } from "../format.js";
 import { go } from "../router.js";
@@ -19,7 +20,8 @@ export async function renderCurves(context, run) {
   view.reset = h("button", { type: "button", on: { click: () => setZoom(view, null) } }, "Whole run");
   view.count = h("span", { class: "facts", role: "status" });
   view.times = h("div", {}, buildTimes(view));
-  const element = h("section", { class: "curves" }, buildBar(view), view.place, view.times);
+  const element = h("section", { class: "curves" }, buildBar(view), view.place,
+    copyButtons({ name: "the metrics", json: () => view.data, rows: () => listRows(view) }), view.times);
   draw(view);
   const drawAll = () => view.charts.forEach((entry) => printChart(view, entry));
   window.addEventListener("beforeprint", drawAll);
@@ -103,7 +105,7 @@ function fillPlace(view, entry) {
   entry.chart = lineChart({
     title: entry.panel.title, percent: entry.panel.percent, cursor: view.cursor, phases: listPhases(view), events: listMarks(view),
     zoom: view.zoom, log: view.log && !entry.panel.percent, series: buildSeries(view, entry.panel),
-    onZoom: (zoom) => setZoom(view, zoom), onPick: (step) => openStep(view, step),
+    onZoom: (zoom) => setZoom(view, zoom), onPick: (step) => openStep(view, step, entry.panel),
   });
   replace(entry.place, entry.chart.element);
 }
@@ -146,7 +148,7 @@ function listEvaluationPanels(view) {
     tasks.set(task, [...(tasks.get(task) ?? []), { decoding, rows }]);
   }
   return [...tasks].map(([task, decodings]) => ({
-    title: `Accuracy on ${task}, 95 % intervals`, names: [], percent: true,
+    title: `Accuracy on ${task}, 95 % intervals`, task, names: [], percent: true,
     evaluations: decodings.map(({ decoding, rows }, colour) => ({
       label: decoding, colour, marks: true, points: rows.map(([step, value]) => [step, value]), band: rows.map(([step, , low, high]) => [step, low, high]),
     })),
@@ -162,11 +164,20 @@ function listMarks(view) {
     .map((event) => ({ x: event.step, label: `step ${event.step}: ${event.message ?? event.name ?? event.event}` }));
 }
 
-function openStep(view, step) {
+/** Open the answers of a step; where training has saved none, an evaluation opens. */
+function openStep(view, step, { task, evaluations }) {
   const { steps } = view.run;
+  if (!steps.length && evaluations) go(["run", view.run.card.key, "evaluation", String(step), task, evaluations[0].label]);
   if (!steps.length) return;
   const nearest = steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best), steps[0]);
   go(["run", view.run.card.key, "step", String(nearest)]);
+}
+
+/** List the metrics that the charts show, a row for each step. */
+function listRows({ data, charts }) {
+  const names = [...new Set(charts.flatMap(({ panel }) => panel.names))];
+  const rows = data.steps.map((step, at) => [step, data.phases[data.phase[at]], ...names.map((name) => data.values[name][at])]);
+  return { columns: ["step", "phase", ...names], rows };
 }
 
 /** Append rows of a live run. An evaluation, a phase or a metric that is new asks for all of them again. */

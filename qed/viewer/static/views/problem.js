@@ -135,6 +135,7 @@ function buildKeys(view) {
   return {
     j: { about: "next step with answers", run: () => view.timeline.move(1) },
     k: { about: "previous step with answers", run: () => view.timeline.move(-1) },
+    Enter: { about: "open the answers of the step", run: () => document.activeElement.closest(".visit")?.querySelector("a")?.click() },
     f: { about: "texts before and after the first right answer", run: () => view.choice.preset("right") },
   };
 }

@@ -102,7 +102,7 @@ function listColumns() {
   const change = (row) => (row.first_rate == null || row.last_rate == null ? null : row.last_rate - row.first_rate);
   return [
     { key: "question", label: "question", value: (row) => row.question, show: (row) => showShort(row.question || row.id) },
-    { key: "id", label: "id", value: (row) => row.id, show: (row) => h("span", { class: "short", title: row.id }, row.id) },
+    { key: "id", label: "id", wide: true, value: (row) => row.id, show: (row) => h("span", { class: "short", title: row.id }, row.id) },
     {
       key: "seen", label: "seen", about: "How often its answers were saved: training steps and evaluations", numeric: true,
       value: (row) => row.n_training + row.n_evaluations,

@@ -47,7 +47,7 @@ function buildHead(view) {
       ? ["at first", formatInterval(card.first_accuracy), `step ${formatNumber(card.first_accuracy.step)}`] : null,
     card.reward === null || card.reward === undefined ? null : ["mean reward", formatNumber(card.reward), "of the last step"],
     ["steps", card.planned ? `${formatNumber(card.step)} of ${formatNumber(card.planned)}` : formatNumber(card.step), phases.map((phase) => phase.label).join(", then ")],
-    ["time", formatDuration(card.updated - card.started), `until ${formatTime(card.updated)}`],
+    card.updated && card.started ? ["time", formatDuration(card.updated - card.started), `until ${formatTime(card.updated)}`] : null,
     card.tokens_per_s ? ["speed", `${formatNumber(Math.round(card.tokens_per_s))} tokens/s`, "of the last step"] : null,
   ].filter(Boolean);
   return [
@@ -110,7 +110,6 @@ function buildKeys(view) {
     p: { about: "Problems", run: () => go(["run", key, "problems"]) },
     s: { about: "Suspects", run: () => go(["run", key, "suspects"]) },
     c: { about: "Compare with another run", run: () => go(["compare"], { run: [run.card.key] }) },
-    "/": { about: "Search", run: () => document.querySelector("main input[type=search]")?.focus() },
   };
 }
 

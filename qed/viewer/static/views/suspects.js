@@ -147,7 +147,7 @@ function listColumns(kind) {
   const values = VALUES[kind];
   return [
     { key: "place", label: "answer", value: (item) => item.step * 1e9 + item.group * 1e4 + (item.answer ?? 0), show: (item) => h("span", { class: "nowrap" }, describePlace(item)) },
-    { key: "question", label: "question", value: (item) => item.question, show: (item) => showShort(item.question) },
+    { key: "question", label: "question", wide: true, value: (item) => item.question, show: (item) => showShort(item.question) },
     values ? { key: "value", label: values[0], numeric: true, value: (item) => item.value, show: (item) => values[1](item.value) } : null,
     { key: "detail", label: "why", value: (item) => item.detail, show: (item) => h("span", { class: "why" }, item.detail) },
   ].filter(Boolean);
