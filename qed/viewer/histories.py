@@ -71,7 +71,12 @@ class History:
     complete: bool = False
 
     def add(self, step: int, task: str, groups: Sequence[Row]) -> None:
-        """Add the groups of a step, or of the evaluation of a task."""
+        """Add the groups of a step, or of the evaluation of a task.
+
+        The answers of an evaluation may be scattered over its file, such as one answer to each problem after the other:
+        they are one visit, at the first of their groups.
+        """
+        known: dict[tuple[float, float], int] = {}  # the rows of this evaluation by problem and series
         for number, group in enumerate(groups):
             name = str(group.get("id"))
             if name not in self.problems:
@@ -88,8 +93,21 @@ class History:
                 "n_right": read_count(group.get("n_right")),
                 "reward": np.nan if reward is None else reward,
             }
-            for column, value in values.items():
-                self.columns[column].append(value)
+            row = known.setdefault((values["problem"], values["series"]), len(self.columns["n"])) if task else None
+            if row is None or row == len(self.columns["n"]):
+                for column, value in values.items():
+                    self.columns[column].append(value)
+            else:
+                self._merge(row, values)
+
+    def _merge(self, row: int, values: Row) -> None:
+        """Add further answers to a visit."""
+        columns, n = self.columns, values["n"]
+        total = columns["n"][row] + n
+        if total:
+            columns["reward"][row] += (values["reward"] - columns["reward"][row]) * n / total
+        columns["n"][row] = total
+        columns["n_right"][row] += values["n_right"]
 
     def read(self, name: str) -> Any:
         """Return a column as an array of its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -152,16 +153,18 @@ def find_first_right(visits: Sequence[Visit]) -> Visit | None:
 def find_forgotten(visits: Sequence[Visit]) -> list[Visit]:
     """Return the visits at which a learned problem was forgotten.
 
-    A problem is learned at a visit where at least half of its answers are right. It is forgotten at the first later
-    visit of the same series (training, or one decoding of one task) where none is right, and may be learned and
-    forgotten again.
+    A problem is learned at a step where at least half of its answers are right. It is forgotten at the first later step
+    of the same series (training, or one decoding of one task) where none is right, and may be learned and forgotten
+    again.
     """
     learned: set[tuple[str, str]] = set()
     forgotten: list[Visit] = []
-    for visit in visits:
-        if visit.n and visit.n_right >= LEARNED * visit.n:
-            learned.add(visit.series)
-        elif visit.n and not visit.n_right and visit.series in learned:
-            learned.remove(visit.series)
-            forgotten.append(visit)
+    for (_, series), same in groupby(visits, lambda visit: (visit.step, visit.series)):
+        first, *others = same
+        n, right = (sum(getattr(visit, name) for visit in (first, *others)) for name in ("n", "n_right"))
+        if n and right >= LEARNED * n:
+            learned.add(series)
+        elif n and not right and series in learned:
+            learned.remove(series)
+            forgotten.append(first)
     return forgotten

@@ -6,7 +6,7 @@ ratio      probability after the step's updates over that before them
 kl_ref     estimate of the KL divergence from the reference: r - log r - 1, r = reference over learner
            (k3 of Schulman 2020, "Approximating KL divergence")
 mismatch   log-prob under the learner, before the updates, minus the sampler's
-advantage  of the token
+advantage  of the token, where it is trained
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def describe_tokens(place: RunPlace, row: Row, stats: Row | None) -> dict[str, A
     """
     ids = [token for token in _read_list(row, "tokens") if isinstance(token, int)][:MAX_TOKENS]
     masks = {name: _read_mask(row, f"{name}_mask", len(ids)) for name in ("sampled", "loss")}
-    signals, notes = _build_signals(row, stats or {}, len(ids), masks["sampled"])
+    signals, notes = _build_signals(row, stats or {}, len(ids), masks)
     text, trouble = _load_tokenizer(place) if ids else (None, [])
     if len(_read_list(row, "tokens")) > MAX_TOKENS:
         notes.append(f"The answer has more than {MAX_TOKENS:,} tokens; the others are left out.")
@@ -63,9 +63,11 @@ def describe_tokens(place: RunPlace, row: Row, stats: Row | None) -> dict[str, A
     }
 
 
-def _build_signals(row: Row, stats: Row, count: int, sampled: Sequence[int]) -> tuple[dict[str, Values], list[str]]:
+def _build_signals(
+    row: Row, stats: Row, count: int, masks: Mapping[str, Sequence[int]]
+) -> tuple[dict[str, Values], list[str]]:
     columns = {name: _read_column(stats, name, count) for name in _STATS}
-    own = _mask(_read_column(row, "logps", count), sampled)
+    own = _mask(_read_column(row, "logps", count), masks["sampled"])
     learner, updated, reference = (columns[name] for name in ("learner_logps", "updated_logps", "ref_logps"))
     found: dict[str, Values] = {
         "logp": own if _has(own) else learner,
@@ -73,7 +75,7 @@ def _build_signals(row: Row, stats: Row, count: int, sampled: Sequence[int]) -> 
         "ratio": _combine(updated, learner, lambda new, old: math.exp(max(-MAX_LOG, min(MAX_LOG, new - old)))),
         "kl_ref": _combine(reference, learner, _estimate_kl),
         "mismatch": _combine(learner, own, lambda ours, theirs: ours - theirs),
-        "advantage": _read_advantage(row, count),
+        "advantage": _mask(_read_advantage(row, count), masks["loss"]),
     }
     signals = {name: values for name, values in found.items() if _has(values)}
     notes = []
@@ -106,9 +108,9 @@ def _has(values: Values) -> bool:
     return any(value is not None for value in values)
 
 
-def _mask(values: Values, sampled: Sequence[int]) -> Values:
-    """Clear the placeholders of tokens that were not sampled, which would flatten the scale."""
-    return [value if mark else None for value, mark in zip(values, sampled, strict=True)]
+def _mask(values: Values, marks: Sequence[int]) -> Values:
+    """Clear the values of tokens that were not sampled, or not trained: placeholders would flatten the scale."""
+    return [value if mark else None for value, mark in zip(values, marks, strict=True)]
 
 
 def _read_advantage(row: Row, count: int) -> Values:

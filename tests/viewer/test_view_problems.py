@@ -10,6 +10,7 @@ from asking_views import Asked
 from making_views import Plan, build_group, make_view, open_run, write_step
 
 from qed.runs.run import Run, read_lines
+from qed.runs.step_file import encode_line
 from qed.viewer import histories
 from qed.viewer.histories import Visit
 from qed.viewer.params import Refused
@@ -164,3 +165,27 @@ def test_decodings_are_forgotten_each_on_its_own() -> None:
     first = find_first_right(mixed)
     assert first is not None
     assert (first.step, first.decoding) == (0, "greedy")
+
+
+def test_scattered_answers_of_an_evaluation_are_one_visit(tmp_path: Path) -> None:
+    """The first answer to each problem, then the second: a right and a wrong one at once are nothing forgotten."""
+    rows = [
+        {"group_id": name, "decoding": "answers", "gold": "2", "correct": sample == 0, "reward": float(sample == 0)}
+        for sample in range(4)
+        for name in ("p", "q")
+    ]
+    run = open_run(tmp_path, PLAN)
+    (run.folder / "eval/step_000003").mkdir(parents=True)
+    (run.folder / "eval/step_000003/own.jsonl").write_text("".join(map(encode_line, rows)))
+    ask = Asked(run.folder, cache=tmp_path / "cache")
+    problem = ask("problem", run="first", id="q")
+    where = {"step": 3, "task": "own", "decoding": "answers"}
+    assert problem["evaluations"] == [{**where, "group": 1, "n": 4, "n_right": 1, "reward_mean": 0.25}]
+    assert problem["forgotten"] == []
+    listed = {each["id"]: each for each in ask("problems", run="first")["problems"]}
+    assert (listed["p"]["n_evaluations"], listed["p"]["last_rate"]) == (1, 0.25)
+
+
+def test_two_groups_of_a_step_are_no_later_ones() -> None:
+    visits = [Visit(step, "", "", group, 2, right, None) for step, group, right in ((1, 0, 2), (1, 5, 0), (2, 0, 0))]
+    assert [(visit.step, visit.group) for visit in find_forgotten(visits)] == [(2, 0)]

@@ -104,8 +104,12 @@ def test_signals_are_computed_from_the_statistics(tmp_path: Path) -> None:
 
 def test_a_placeholder_does_not_flatten_the_scale(tmp_path: Path) -> None:
     masks: dict[str, Any] = {"sampled_mask": [False] * 3 + [True] * 97, "output": list(range(100))}
-    ask = write_answers(tmp_path / "run", build_answer("x", logps=[-900.0] * 3 + [-1.0] * 97, **masks))
-    assert ask("answer", run="run", step=1, group=0, answer=0)["scales"]["logp"]["low"] == -1.0
+    masks["loss_mask"] = [False] * 5 + [True] * 95
+    ask = write_answers(tmp_path / "run", build_answer("x", logps=[-900.0] * 3 + [-1.0] * 97, advantage=0.5, **masks))
+    reply = ask("answer", run="run", step=1, group=0, answer=0)
+    assert reply["scales"]["logp"]["low"] == -1.0
+    assert reply["signals"]["logp"] == [None] * 3 + [-1.0] * 97
+    assert reply["signals"]["advantage"] == [None] * 5 + [0.5] * 95
 
 
 def test_a_run_without_a_tokenizer_shows_ids(tmp_path: Path) -> None:
