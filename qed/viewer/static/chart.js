@@ -119,17 +119,18 @@ function buildScales(chart, series, width) {
   const log = Boolean(options.log);
   const limits = findRange(log ? seen.filter((value) => value > 0) : seen) ?? [0, 1];
   const y = buildScale(log ? limits : padRange(limits), [HEIGHT - EDGE.bottom, EDGE.top], { log });
-  const left = Math.max(28, 10 + CHARACTER * Math.max(...y.ticks.map((tick) => writeValue(options, tick).length)));
+  const left = Math.max(28, 10 + CHARACTER * Math.max(...labelTicks(options, y.ticks).map((label) => label.length)));
   const x = buildScale(range, [left, width - EDGE.right], { count: Math.max(2, Math.floor(width / 90)) });
   return [x, y, left];
 }
 
 function drawAxes(options, x, y, left, width) {
   const base = HEIGHT - EDGE.bottom;
+  const labels = labelTicks(options, y.ticks);
   return [
-    y.ticks.map((tick) => [
+    y.ticks.map((tick, at) => [
       svg("line", { class: "grid", x1: left, x2: width - EDGE.right, y1: y.place(tick), y2: y.place(tick) }),
-      svg("text", { class: "end", x: left - 6, y: y.place(tick) + 4 }, writeValue(options, tick)),
+      svg("text", { class: "end", x: left - 6, y: y.place(tick) + 4 }, labels[at]),
     ]),
     svg("line", { class: "axis", x1: left, x2: width - EDGE.right, y1: base, y2: base }),
     x.ticks.filter(Number.isInteger).map((tick) => {
@@ -268,6 +269,13 @@ function buildKey(series) {
     svg("svg", { class: `swatch c${series.colour}`, width: 22, height: 8, viewBox: "0 0 22 8", "aria-hidden": "true" },
       svg("line", { class: "line", x1: 0, x2: 22, y1: 4, y2: 4, "stroke-dasharray": DASHES[series.colour % 8] || null })),
     h("span", { title: series.label }, series.label));
+}
+
+/** Write ticks with as many digits as tell them apart: 1.005 and 1.01, not 1.01 twice. */
+function labelTicks(options, ticks) {
+  const labels = ticks.map((tick) => writeValue(options, tick));
+  if (new Set(labels).size === labels.length) return labels;
+  return ticks.map((tick) => (options.percent ? `${Number((100 * tick).toPrecision(6))}\u00a0%` : String(Number(tick.toPrecision(6)))));
 }
 
 function writeValue(options, value) {
