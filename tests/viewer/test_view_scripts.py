@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
-import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from node_scripts import Script, needs_node, prepare_modules
 
-from qed.viewer.assets import STATIC
-
-NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(NODE is None, reason="node is not on this machine")
+pytestmark = needs_node
 MODULES = {"filters": "views/filters.js", "signals": "views/signals.js", "diff": "diff.js"}
 ROWS: dict[str, Any] = {
     "groups": [
@@ -36,26 +30,11 @@ ROWS: dict[str, Any] = {
 }
 
 
-Script = Callable[..., Any]
-
-
 @pytest.fixture(scope="module")
 def run_script(tmp_path_factory: pytest.TempPathFactory) -> Script:
     """Returns what a body, the inside of a function of `given`, returns; the modules that only compute are at hand."""
-    place = tmp_path_factory.mktemp("scripts") / "static"
-    shutil.copytree(STATIC, place)
-    (place / "package.json").write_text('{"type": "module"}')
-    imports = "".join(f'import * as {name} from "./{path}";\n' for name, path in MODULES.items())
-
-    def run(body: str, given: object = None) -> Any:
-        script = f"{imports}const given = {json.dumps(given)};\nconsole.log(JSON.stringify((() => {{ {body} }})()));"
-        (place / "script.js").write_text(script)
-        command = [str(NODE), str(place / "script.js")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return run
+    compute = prepare_modules(tmp_path_factory.mktemp("scripts"), MODULES)
+    return lambda body, given=None: compute(f"(() => {{ {body} }})()", given)
 
 
 def test_filters_keep_what_they_say(run_script: Script) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from node_scripts import Script, needs_node, prepare_modules
 
 from qed.report.numbers import format_p_value
-from qed.viewer.assets import STATIC
 
-NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(NODE is None, reason="node is not on this machine")
+pytestmark = needs_node
 MODULES = {"seeds": "views/seeds.js", "visits": "views/visits.js", "figures": "views/figures.js"}
-Script = Callable[..., Any]
 
 
 def _settings(**values: object) -> list[dict[str, object]]:
@@ -35,20 +29,7 @@ RUNS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def compute(tmp_path_factory: pytest.TempPathFactory) -> Script:
     """Returns the value of an expression over `given` and the modules."""
-    place = tmp_path_factory.mktemp("research") / "static"
-    shutil.copytree(STATIC, place)
-    (place / "package.json").write_text('{"type": "module"}')
-    imports = "".join(f'import * as {name} from "./{path}";\n' for name, path in MODULES.items())
-
-    def compute(expression: str, given: object = None) -> Any:
-        script = f"{imports}const given = {json.dumps(given)};\nconsole.log(JSON.stringify({expression}));"
-        (place / "script.js").write_text(script)
-        command = [str(NODE), str(place / "script.js")]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    return compute
+    return prepare_modules(tmp_path_factory.mktemp("research"), MODULES)
 
 
 def test_runs_that_differ_in_their_seed_alone_are_one_group(compute: Script) -> None:
