@@ -150,3 +150,15 @@ def test_metrics_are_copied(tab: Tab) -> None:
     lines = tab.page.evaluate("() => navigator.clipboard.readText()").split("\r\n")
     assert lines[0] == "step,phase,reward/mean"
     assert lines[-2].startswith("12,")
+
+
+def test_the_open_problem_of_a_comparison_stays_in_the_address(tab: Tab) -> None:
+    """Another task keeps it open, and so does loading anew."""
+    tab.open("compare", run=["first", "faster"])
+    shown = tab.page.locator(".pair-answers h3")
+    shown.wait_for()
+    problem = shown.inner_text()
+    tab.page.get_by_role("button", name="faster: maths, sampled answers").click()
+    tab.page.wait_for_function("() => document.querySelector('.pair-view h2').innerText.includes('sampled')")
+    tab.leads("problem=maths").page.reload()
+    tab.wait().page.locator(".pair-answers h3").get_by_text(problem).wait_for()

@@ -44,6 +44,8 @@ function show(state, task) {
       showList(state, "lost", labels[0], task.n_lost ?? task.lost.length), showList(state, "gained", labels[1], task.n_gained ?? task.gained.length)));
   replace(places.by, showKinds(task));
   const open = state.items.find(({ problem }) => problem === state.open) ?? state.items[0];
+  // A problem that stays open while A, B or the task change is in the address as if it were chosen again.
+  if (open && open !== state.items[0]) state.view.context.setQuery({ problem: open.problem });
   if (open) openItem(state, open, false);
   else replace(places.answers);
 }

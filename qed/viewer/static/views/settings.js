@@ -10,7 +10,7 @@ export async function renderSettings(context, run) {
   view.place = h("div", {});
   view.facts = h("p", { class: "facts", role: "status" });
   const search = h("input", {
-    type: "search", placeholder: "name or value", "aria-label": "Filter the settings", value: view.text,
+    type: "search", placeholder: "name, value or origin", "aria-label": "Filter the settings", value: view.text,
     on: { input: (event) => change(view, { text: event.target.value }) },
   });
   const others = runs.filter((card) => card.key !== run.card.key);
@@ -62,7 +62,7 @@ async function draw(view) {
 
 function listShown(view) {
   const words = view.text.toLowerCase().split(/\s+/).filter(Boolean);
-  const matches = (one) => words.every((word) => `${one.key} ${show(one.value)}`.toLowerCase().includes(word));
+  const matches = (one) => words.every((word) => `${one.key} ${show(one.value)} ${one.origin}`.toLowerCase().includes(word));
   if (!view.other) return view.run.settings.filter(matches);
   const { values, all } = view.theirs;
   const own = new Set(view.run.settings.map((one) => one.key));
