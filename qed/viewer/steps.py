@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from qed.errors import DataError
+from qed.guards.redaction import redact
+from qed.runs.answer_cells import TEXTS as CELLS
 from qed.runs.step_file import Row, iterate_lines, parse_row
 from qed.runs.step_index import MAX_LINES
 from qed.runs.token_stats import name_stats
+from qed.viewer.cleaning import redact_texts
 from qed.viewer.details import ROLLOUTS
 from qed.viewer.library import Library
 from qed.viewer.memo import FileMemo
@@ -22,6 +25,7 @@ from qed.viewer.where import Where, find_where
 
 PARTS = "parts/"
 HIDDEN = ("shingles",)  # for finding duplicates
+TEXTS = ("question", "gold")  # of a group, in which a secret may stand
 PLACE = re.compile(rb'\{"group": (\d{1,9}), "answer": (\d{1,9}),')  # how a line of statistics begins
 STATS = FileMemo(256)  # the answers of a step that have statistics
 Place = tuple[int, int]
@@ -58,7 +62,9 @@ def read_step(library: Library, params: Params) -> dict[str, Any]:
 def describe_group(where: Where, number: int) -> dict[str, Any]:
     """Return what tables show of a group."""
     group = where.index.groups[number]
-    return {"group": number, **{name: group[name] for name in GROUP if group.get(name) is not None}}
+    shown = {name: group[name] for name in GROUP if group.get(name) is not None}
+    texts = {name: redact(value) for name in TEXTS if isinstance(value := shown.get(name), str)}
+    return {"group": number, **shown, **texts}
 
 
 def list_cells(where: Where, group: int) -> list[Row]:
@@ -118,7 +124,9 @@ def _select_columns(where: Where, groups: set[int]) -> dict[str, Sequence[Any]]:
 def _list_columns(where: Where) -> dict[str, Sequence[Any]]:
     """Return the columns of the index, and those that depend on the step: staleness and whether signals are there."""
     columns: dict[str, Sequence[Any]] = {
-        name: column for name, column in where.index.columns.items() if name not in HIDDEN
+        name: redact_texts(column) if name in CELLS else column
+        for name, column in where.index.columns.items()
+        if name not in HIDDEN
     }
     if where.is_training and "version" in columns:
         # An answer to step N is on-policy if the weights after step N - 1 wrote it.
