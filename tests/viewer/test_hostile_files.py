@@ -15,6 +15,7 @@ from serving_views import build_figures, make_run
 from qed.errors import DataError
 from qed.runs import step_file, step_index
 from qed.runs.step_index import build_index, name_index, read_index, write_index
+from qed.viewer import details
 from qed.viewer.app import ENDPOINTS
 from qed.viewer.params import Refused
 
@@ -71,6 +72,14 @@ def test_small_files_that_expand_without_end_are_refused(tmp_path: Path, monkeyp
     data.write_bytes(zstandard.compress(b'{"tokens": [' + b"[]," * 999 + b"[]]}\n"))
     with pytest.raises(DataError, match="more than 1,000 values"):
         build_index(data)
+
+
+def test_the_last_events_alone_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the file and its lines are."""
+    monkeypatch.setattr(details, "LAST_BYTES", 1_000)
+    events = [{"event": "x", "step": step, "text": "y" * 300} for step in range(9)]
+    ask, _ = make_step(tmp_path, **{"events.jsonl": "".join(json.dumps(event) + "\n" for event in events)})
+    assert [event["step"] for event in ask("run", run="one")["events"]] == [7, 8]
 
 
 def test_a_secret_in_any_text_is_shown_nowhere(tmp_path: Path) -> None:
