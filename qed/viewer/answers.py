@@ -11,6 +11,7 @@ from qed.viewer.cleaning import clean_value
 from qed.viewer.details import load_settings
 from qed.viewer.library import Library
 from qed.viewer.params import Params, Refused
+from qed.viewer.replies import find_neighbours
 from qed.viewer.steps import describe_group, find_stats, list_cells
 from qed.viewer.texts import build_answer_pieces, build_pieces, cut_text, read_tags
 from qed.viewer.tokens import describe_tokens
@@ -35,7 +36,6 @@ def read_group(library: Library, params: Params) -> dict[str, Any]:
     cells, tags = list_cells(where, number), read_tags(load_settings(where.place))
     first = rows[0] if rows else {}
     numbers = where.list_groups()
-    at = numbers.index(number)
     shown, left = [], MAX_CHARACTERS
     for place, row in enumerate(rows[:MAX_SHOWN]):
         shown.append(_describe_answer(row, cells[place], tags, left))
@@ -45,8 +45,7 @@ def read_group(library: Library, params: Params) -> dict[str, Any]:
         "group": _describe_problem(where, number, first),
         "answers": shown,
         "left_out": max(0, len(rows) - MAX_SHOWN),
-        "previous": numbers[at - 1] if at else None,
-        "next": numbers[at + 1] if at + 1 < len(numbers) else None,
+        **find_neighbours(numbers, numbers.index(number)),
     }
 
 

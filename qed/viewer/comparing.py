@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qed.evaluation.paired import Change, PairedTest, compare_paired
+from qed.guards.redaction import redact
 from qed.report.pairs import format_note
 from qed.runs.run import Row
 from qed.viewer.cards import build_card
@@ -153,8 +154,8 @@ def _describe_change(
     group = groups[numbers[0][change.problem]]
     return {
         "problem": change.problem,
-        "question": str(group.get("question") or "")[:MAX_QUESTION],
-        "gold": group.get("gold"),
+        "question": redact(str(group.get("question") or ""))[:MAX_QUESTION],
+        "gold": None if group.get("gold") is None else redact(str(group["gold"])),
         "before": change.before,
         "after": change.after,
         "group_a": numbers[0][change.problem],

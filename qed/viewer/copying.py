@@ -14,7 +14,7 @@ from qed.errors import QedError
 from qed.viewer.app import ENDPOINTS
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.params import Params
-from qed.viewer.replies import encode_reply
+from qed.viewer.replies import encode_reply, find_neighbours
 
 UNRESERVED = "!'()*~-_."  # what encodeURIComponent leaves as it is, beside letters and digits
 HALVES = re.compile("[\ud800-\udfff]")
@@ -64,14 +64,6 @@ def choose_steps(found: Sequence[int], wanted: Sequence[int] | None, limit: int)
     if len(found) <= limit:
         return list(found)
     return [found[round(number * (len(found) - 1) / (limit - 1))] for number in range(limit)]
-
-
-def find_neighbours(numbers: Sequence[int], at: int) -> Reply:
-    """Return the numbers before and after one of a copy, so that its pages lead to each other."""
-    return {
-        "previous": numbers[at - 1] if at else None,
-        "next": numbers[at + 1] if at + 1 < len(numbers) else None,
-    }
 
 
 @dataclass
@@ -224,12 +216,8 @@ class Copy:
     def _copy_groups(self, where: Values, groups: Sequence[int]) -> Iterator[tuple[str, bytes]]:
         """Yield groups of a step that lead to each other, and the first answers of each with their tokens."""
         for at, group in enumerate(groups):
-            near = {
-                "previous": groups[at - 1] if at else None,
-                "next": groups[at + 1] if at + 1 < len(groups) else None,
-            }
             reply = self._ask("group", {**where, "group": group})
-            yield from self._add("group", {**where, "group": group}, reply and {**reply, **near})
+            yield from self._add("group", {**where, "group": group}, reply and {**reply, **find_neighbours(groups, at)})
             answers = reply.get("answers", [])
             for answer in answers[: self.bounds.answers]:
                 yield from self._take("answer", {**where, "group": group, "answer": answer["answer"]})

@@ -17,12 +17,13 @@ from qed.viewer.cleaning import clean_value, redact_named
 from qed.viewer.curves import load_curves
 from qed.viewer.evaluations import list_accuracies
 from qed.viewer.library import Library, RunPlace
-from qed.viewer.line_file import parse_line
+from qed.viewer.line_file import read_last_rows
 from qed.viewer.logs import list_attempts
 from qed.viewer.params import Params
-from qed.viewer.run_files import Stamp, find_file, iterate_whole_lines, list_folder, read_object, read_text
+from qed.viewer.run_files import Stamp, find_file, list_folder, read_object, read_text
 
 MAX_EVENTS = 2_000
+LAST_BYTES = 8 << 20  # of the events; each takes some hundred bytes
 MAX_SETTINGS = 2_000
 ROLLOUTS = re.compile(r"step_([0-9]{1,12})\.jsonl\.zst")
 ALARM = "alarm"
@@ -132,10 +133,10 @@ def _read_events(path: Path, stamp: Stamp) -> list[Row]:
     """Read the events; `stamp` is part of the cache's key."""
     del stamp
     try:
-        lines = list(iterate_whole_lines(path))[-MAX_EVENTS:]
+        rows = read_last_rows(path, LAST_BYTES)[-MAX_EVENTS:]
     except OSError:
         return []
-    return [clean_value(row) for line in lines if (row := parse_line(line))]
+    return [clean_value(row) for row in rows if row]
 
 
 def list_alarms(place: RunPlace) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from qed.viewer.cleaning import clean_value
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.outcomes import build_rows, load_index, split_rows
 from qed.viewer.params import Params, Refused
+from qed.viewer.replies import find_neighbours
 from qed.viewer.run_files import Stamp, find_file, list_folder, read_object
 
 FOLDER = re.compile(r"step_([0-9]{1,12})")
@@ -125,7 +126,6 @@ def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
     if found is None:
         raise Refused(404, f"The run {place.key} has no evaluation of {name[0]} ({name[1]}) at step {step}.")
     steps = [each.step for each in series]
-    at = steps.index(step)
     measured = _measure_rows(library, place, found)
     votes = {kind: found.figures.get(kind) or {} for kind in ("pass", "maj")}
     return {
@@ -134,8 +134,7 @@ def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
         "by": found.figures.get("by") or {},
         "votes": {"k": found.figures.get("k", 1), **votes, "problems": measured["problems"]},
         **{name: measured[name] for name in ("bounds", "cross", "rows")},
-        "previous": steps[at - 1] if at else None,
-        "next": steps[at + 1] if at + 1 < len(steps) else None,
+        **find_neighbours(steps, steps.index(step)),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qed.guards.redaction import redact
 from qed.report.numbers import read_number
 from qed.runs.step_index import StepIndex
 from qed.types import UNGRADED
@@ -39,8 +40,8 @@ class Answer:
     detail: str
 
     def describe(self) -> dict[str, Any]:
-        """Return the fields as JSON."""
-        return dict(self.__dict__)
+        """Return the fields as JSON, without secrets."""
+        return {**self.__dict__, "question": redact(self.question), "detail": redact(self.detail)}
 
 
 @dataclass

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from qed.errors import DataError
+from qed.guards.redaction import redact
 from qed.runs.run import Row
 from qed.runs.step_index import read_group
+from qed.viewer.cleaning import redact_texts
 from qed.viewer.details import find_answers
 from qed.viewer.evaluations import find_rows
 from qed.viewer.histories import History, Visit, load_history
@@ -56,18 +58,19 @@ def _summarize(history: History) -> list[dict[str, Any]]:
     first_right = np.minimum.reduceat(np.where(right > 0, step, never), begins)
     rate = right / np.maximum(n, 1)
     names = list(history.problems)
-    chosen = np.argsort(-visits, kind="stable")[:MAX_PROBLEMS]
+    chosen = np.argsort(-visits, kind="stable")[:MAX_PROBLEMS].tolist()
+    questions = redact_texts([history.about[number[begins[at]]]["question"] for at in chosen])
     return [
         {
             "id": names[number[begins[at]]],
-            "question": history.about[number[begins[at]]]["question"][:MAX_QUESTION],
+            "question": question[:MAX_QUESTION],
             "n_training": int(trained[at]),
             "n_evaluations": int(visits[at] - trained[at]),
             "first_rate": float(rate[begins[at]]),
             "last_rate": float(rate[ends[at]]),
             "first_right": None if first_right[at] == never else int(first_right[at]),
         }
-        for at in chosen.tolist()
+        for at, question in zip(chosen, questions, strict=True)
     ]
 
 
@@ -88,7 +91,10 @@ def describe_problem(library: Library, params: Params) -> dict[str, Any]:
         raise Refused(404, f"The run {place.key} has no saved answer to the problem {name}.{more}")
     visits = history.list_visits(name)
     about = {**history.about[history.problems[name]], **_read_problem(library, place, visits)}
-    question, gold = cut_text(str(about["question"]))[0], "" if about["gold"] is None else str(about["gold"])
+    question, gold = (
+        cut_text(redact(str(about["question"])))[0],
+        "" if about["gold"] is None else redact(str(about["gold"])),
+    )
     first = find_first_right(visits)
     return {
         "id": name,
@@ -141,7 +147,7 @@ def _find_demonstration(library: Library, place: RunPlace, visits: Sequence[Visi
         if any(group == visit.group and source in WRITTEN for group, source in rows):
             for row in _read_answers(library, place, visit):
                 if row.get("source") in WRITTEN:
-                    return cut_text(str(row.get("text") or ""))[0]
+                    return cut_text(redact(str(row.get("text") or "")))[0]
     return None
 
 

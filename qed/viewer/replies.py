@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from qed.guards.redaction import redact, strip_control
@@ -27,6 +28,14 @@ def encode_reply(reply: dict[str, Any]) -> bytes:
     except ValueError:
         text = json.dumps(_drop_non_finite(reply), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "backslashreplace")
+
+
+def find_neighbours(numbers: Sequence[int], at: int) -> dict[str, int | None]:
+    """Return the numbers before and after that at a place of a list, to which its page leads."""
+    return {
+        "previous": numbers[at - 1] if at else None,
+        "next": numbers[at + 1] if at + 1 < len(numbers) else None,
+    }
 
 
 def _drop_non_finite(value: Any) -> Any:

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from qed.errors import DataError
+from qed.runs.answer_cells import TEXTS as CELLS
 from qed.runs.step_file import Row, iterate_lines, parse_row
-from qed.runs.step_index import MAX_LINES
+from qed.runs.step_index import MAX_LINES, StepIndex
 from qed.runs.token_stats import name_stats
+from qed.viewer.cleaning import redact_texts
 from qed.viewer.details import ROLLOUTS
 from qed.viewer.library import Library
 from qed.viewer.memo import FileMemo
@@ -22,6 +24,8 @@ from qed.viewer.where import Where, find_where
 
 PARTS = "parts/"
 HIDDEN = ("shingles",)  # for finding duplicates
+TEXTS = ("question", "gold")  # of a group
+SHOWN = FileMemo(24)  # the indexes of the steps that were shown last, without secrets
 PLACE = re.compile(rb'\{"group": (\d{1,9}), "answer": (\d{1,9}),')  # how a line of statistics begins
 STATS = FileMemo(256)  # the answers of a step that have statistics
 Place = tuple[int, int]
@@ -57,7 +61,7 @@ def read_step(library: Library, params: Params) -> dict[str, Any]:
 
 def describe_group(where: Where, number: int, place: int) -> dict[str, Any]:
     """Return what tables show of a group; `place` counts those of its decoding, `number` those of the whole file."""
-    group = where.index.groups[number]
+    group = _load_shown(where).groups[number]
     return {"group": number, "place": place, **{name: group[name] for name in GROUP if group.get(name) is not None}}
 
 
@@ -117,9 +121,7 @@ def _select_columns(where: Where, groups: set[int]) -> dict[str, Sequence[Any]]:
 
 def _list_columns(where: Where) -> dict[str, Sequence[Any]]:
     """Return the columns of the index, and those that depend on the step: staleness and whether signals are there."""
-    columns: dict[str, Sequence[Any]] = {
-        name: column for name, column in where.index.columns.items() if name not in HIDDEN
-    }
+    columns: dict[str, Sequence[Any]] = dict(_load_shown(where).columns)
     if where.is_training and "version" in columns:
         # An answer to step N is on-policy if the weights after step N - 1 wrote it.
         pairs = zip(columns["version"], columns.get("source", ()), strict=False)
@@ -131,6 +133,24 @@ def _list_columns(where: Where) -> dict[str, Sequence[Any]]:
         places = zip(columns["group"], columns["answer"], strict=True)
         columns["has_stats"] = [place in stats for place in places]
     return columns
+
+
+def _load_shown(where: Where) -> StepIndex:
+    """Return what the page may see of the index; remembered, because looking for secrets takes a while."""
+    key = where.data, where.index.bytes, len(where.index.groups)
+    shown: StepIndex = SHOWN.read(key, [where.data], lambda: _redact_index(where.index))
+    return shown
+
+
+def _redact_index(index: StepIndex) -> StepIndex:
+    texts = {name: redact_texts([group.get(name) for group in index.groups]) for name in TEXTS}
+    groups = [group | {name: texts[name][number] for name in TEXTS} for number, group in enumerate(index.groups)]
+    columns = {
+        name: redact_texts(column) if name in CELLS else column
+        for name, column in index.columns.items()
+        if name not in HIDDEN
+    }
+    return StepIndex(index.bytes, groups, columns)
 
 
 def _nest_parts(cells: Row) -> Row:

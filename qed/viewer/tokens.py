@@ -29,6 +29,7 @@ from qed.viewer.run_files import find_file, list_folder
 
 MAX_TOKENS = 65_536  # of an answer; further ones are left out
 MAX_LOG = 80.0  # of a ratio, so that its exponential is a number
+STATS = ("learner_logps", "entropy", "updated_logps", "ref_logps")
 SIGNED = ("mismatch", "advantage")
 QUANTILES = (0.01, 0.99)
 TOKENIZERS = FileMemo(4)
@@ -66,7 +67,7 @@ def describe_tokens(place: RunPlace, row: Row, stats: Row | None) -> dict[str, A
 def _build_signals(
     row: Row, stats: Row, count: int, masks: Mapping[str, Sequence[int]]
 ) -> tuple[dict[str, Values], list[str]]:
-    columns = {name: _read_column(stats, name, count) for name in _STATS}
+    columns = {name: _read_column(stats, name, count) for name in STATS}
     own = _mask(_read_column(row, "logps", count), masks["sampled"])
     learner, updated, reference = (columns[name] for name in ("learner_logps", "updated_logps", "ref_logps"))
     found: dict[str, Values] = {
@@ -89,9 +90,6 @@ def _build_signals(
     if stats and "top" not in stats:
         notes.append("The likeliest other tokens were not recorded: run.save_top_logps says how many are.")
     return signals, notes
-
-
-_STATS = ("learner_logps", "entropy", "updated_logps", "ref_logps")
 
 
 def _estimate_kl(reference: float, learner: float) -> float:

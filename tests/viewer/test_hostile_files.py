@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import zstandard
 from asking_views import Asked
-from serving_views import make_run
+from serving_views import build_figures, make_run
 
 from qed.errors import DataError
 from qed.runs import step_file, step_index
 from qed.runs.step_index import build_index, name_index, read_index, write_index
+from qed.viewer import details
+from qed.viewer.app import ENDPOINTS
 from qed.viewer.params import Refused
 
 ROW = {"step": 1, "group_id": "p", "question": "1+1?", "gold": "2", "prompt": "1+1?", "text": "2", "tokens": [0, 0]}
@@ -70,3 +72,64 @@ def test_small_files_that_expand_without_end_are_refused(tmp_path: Path, monkeyp
     data.write_bytes(zstandard.compress(b'{"tokens": [' + b"[]," * 999 + b"[]]}\n"))
     with pytest.raises(DataError, match="more than 1,000 values"):
         build_index(data)
+
+
+def test_the_last_events_alone_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the file and its lines are."""
+    monkeypatch.setattr(details, "LAST_BYTES", 1_000)
+    events = [{"event": "x", "step": step, "text": "y" * 300} for step in range(9)]
+    ask, _ = make_step(tmp_path, **{"events.jsonl": "".join(json.dumps(event) + "\n" for event in events)})
+    assert [event["step"] for event in ask("run", run="one")["events"]] == [7, 8]
+
+
+def test_a_secret_in_any_text_is_shown_nowhere(tmp_path: Path) -> None:
+    """Somebody's prompt, or the failure of a run, may have held a key."""
+    key = "hf_" + "a" * 30
+    texts = dict.fromkeys(("question", "gold", "prompt", "text", "extracted", "reason", "tier"), f"my key {key}")
+    rows = [
+        {
+            **texts,
+            "group_id": "p",
+            "tokens": [0],
+            "decoding": "greedy",
+            "source": source,
+            "correct": right,
+            "reward": 1.0,
+            "format_ok": True,
+        }
+        for source, right in (("policy", False), ("demonstration", True))
+    ]
+    content = "".join(json.dumps(row) + "\n" for row in rows)
+    later = content.replace("false", "true")
+    events = [{"event": "alarm", "step": 1, "name": key, "told": key}, {"event": "failed", "reason": key, "time": 1.0}]
+    files = {
+        "settings.yaml": f"method: {key}\nmodel: {{name: https://user:{key}@host/x}}\n",
+        "events.jsonl": "".join(json.dumps(event) + "\n" for event in events),
+        "logs/attempt_1/main.log": f"token {key}\n",
+        "eval/step_000000/own.jsonl": content,
+        "eval/step_000003/own.jsonl": later,
+        **{
+            f"eval/step_00000{step}/summary.json": json.dumps({"own": {"greedy": build_figures(0.5)}})
+            for step in (0, 3)
+        },
+    }
+    ask, _ = make_step(tmp_path, **{DATA: content, **files})
+    own = {
+        "step": 1,
+        "group": 0,
+        "answer": 0,
+        "attempt": 1,
+        "name": "main.log",
+        "id": "p",
+        "q": "my",
+        "a": "one",
+        "b": "one",
+    }
+    asked = {name: {"run": "one", **own} for name in ENDPOINTS}
+    asked["evaluation"] |= {"step": 0, "task": "own", "decoding": "greedy"}
+    replies = {name: json.dumps(ask(name, **params)) for name, params in asked.items()}
+    assert not [name for name, reply in replies.items() if key in reply]
+    assert [name for name, reply in replies.items() if "REDACTED" in reply] == [
+        *("runs", "run", "log", "step", "group", "answer", "explain", "search", "problems", "problem", "compare"),
+        "suspects",
+    ]
