@@ -35,7 +35,7 @@ def main() -> None:
         file = Path(out) / "rollouts.json"
         told = {**options.plain(asked), "folder": str(options.folder_of(asked)), "rollouts": str(file), "out": out}
         rollouts = _rollouts(told)
-        file.write_text(json.dumps(rollouts), encoding="utf-8")
+        file.write_text(json.dumps(rollouts, default=list), encoding="utf-8")  # columns of numbers
         workers = {
             side: stack.enter_context(Worker(module, {**told, "extra": {**told["extra"], **extra}}, asked.threads))
             for side, (module, extra) in _sides(asked.against).items()

@@ -29,7 +29,7 @@ def test_each_claim_of_the_table_names_a_test() -> None:
 
 
 def test_pictures_are_there_and_small() -> None:
-    pictures = re.findall(r"!\[([^\]]+)\]\(([\w.-]+\.png)\)", PAGE.read_text(encoding="utf-8"))
+    pictures = re.findall(r"!\[([^\]]+)\]\(([\w./-]+\.png)\)", PAGE.read_text(encoding="utf-8"))
     assert len(pictures) >= 5
     for about, name in pictures:
         assert len(about) > 15, f"{name} needs a description"
