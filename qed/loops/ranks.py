@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from qed.errors import UsageError
+from qed.errors import RankLost, UsageError
 from qed.guards.ranks import RankMonitor, watch_ranks
 from qed.guards.signals import Stop
 from qed.loops.resume import hash_problems
@@ -64,8 +64,15 @@ def watch_other_ranks(parallel: Parallel, stop: Stop, seconds: float, run: Run) 
     if parallel.world == 1:
         yield
         return
+    try:
+        store = parallel.open_store()
+    except RuntimeError as error:  # nobody can say which one: they do not watch each other yet
+        raise RankLost(
+            f"Rank {parallel.rank} cannot reach another rank, which has ended while the run was opened. Start the same "
+            "command again; a run that has a checkpoint goes on with --resume."
+        ) from error
     # The lowest rank that is left writes the event, even if it is not rank 0.
-    monitor = RankMonitor(parallel.open_store(), parallel.rank, parallel.world, stop, seconds, partial(Run.event, run))
+    monitor = RankMonitor(store, parallel.rank, parallel.world, stop, seconds, partial(Run.event, run))
     with watch_ranks(monitor):
         try:
             yield

@@ -10,6 +10,8 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,9 @@ from qed.errors import Interrupted, ModelError, RankLost
 from qed.guards import ranks, watchdog
 from qed.guards.ranks import RankMonitor, claim_failure, watch_ranks
 from qed.guards.signals import Stop
+from qed.loops.ranks import watch_other_ranks
+from qed.runs.run import Run
+from qed.training.parallel import Parallel
 
 
 class FakeStore:
@@ -260,3 +265,18 @@ def test_monitors_run_in_the_background_and_part_in_peace() -> None:
     assert json.loads(store.values["beat/0"])["left"] == ranks.GONE
     assert not watchdog.explanations
     assert all(not thread.is_alive() for monitor in monitors for thread in monitor._threads)
+
+
+def test_a_rank_that_ends_before_they_watch_each_other_is_lost(tmp_path: Path) -> None:
+    """Its exit code says that the run may start again, although nobody can say which rank it was."""
+
+    class Unreachable(Parallel):
+        def open_store(self) -> Any:
+            raise RuntimeError("Connection closed by peer")
+
+    parallel = Unreachable(rank=1, world=2)
+    with (
+        pytest.raises(RankLost, match="Rank 1 cannot reach another rank"),
+        watch_other_ranks(parallel, Stop(), 60.0, Run(tmp_path)),
+    ):
+        pass
