@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,14 @@ from torch import nn
 from qed.training.learner import Learner
 
 CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    """The kit ends its parts at SIGTERM; later tests of this process must not."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture
