@@ -5,6 +5,7 @@ It works with the settings of any pipeline, not only those of the default task.
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -136,6 +137,7 @@ def _print_result(setup: Setup, settings: PipelineSettings, result: dict[str, An
             console.say(f"  {name} {'right' if row['correct'] else 'wrong'}: {row['text'].strip()[:MAX_CHARACTERS]}")
     console.say(f"\nReport: {report}")
     console.say(f"All of it took {result['seconds']:.0f} s. What to do next:")
+    console.say(f"  every answer     qed view {shlex.quote(str(report.parent))}")
     console.say("  your own data    qed pipeline small --tasks your.jsonl --out runs/mine")
     console.say("  a real model     qed grpo --model Qwen/Qwen2.5-0.5B --tasks your.jsonl --prompt r1_zero")
     console.say("  every setting    qed config show quickstart")
