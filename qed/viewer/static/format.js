@@ -35,12 +35,6 @@ export function formatInterval(figures) {
   return formatPercent(figures.value) + bounds;
 }
 
-/** Format a p-value. */
-export function formatChance(value) {
-  if (!isNumber(value)) return NONE;
-  return value < 0.001 ? `p${SPACE}<${SPACE}0.001` : `p${SPACE}=${SPACE}${value.toPrecision(2)}`;
-}
-
 /** Format seconds: 0.8 s · 45 s · 3 min 20 s · 2 h 5 min. */
 export function formatDuration(seconds) {
   if (!isNumber(seconds)) return NONE;
