@@ -168,9 +168,14 @@ function listMarks(view) {
 function openStep(view, step, { task, evaluations }) {
   const { steps } = view.run;
   if (!steps.length && evaluations) go(["run", view.run.card.key, "evaluation", String(step), task, evaluations[0].label]);
-  if (!steps.length) return;
-  const nearest = steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best), steps[0]);
-  go(["run", view.run.card.key, "step", String(nearest)]);
+  else openNearest(view.run, step);
+}
+
+/** Open the step with saved answers that is nearest to a number. */
+export function openNearest(run, step) {
+  if (!run.steps.length || Number.isNaN(step)) return;
+  const sorted = [...run.steps].sort((a, b) => Math.abs(a - step) - Math.abs(b - step));
+  go(["run", run.card.key, "step", String(sorted[0])]);
 }
 
 /** List the metrics that the charts show, a row for each step. */

@@ -3,7 +3,7 @@ import { copyButton } from "../copy.js";
 import { h, replace } from "../dom.js";
 import { formatDuration, formatInterval, formatNumber, formatTime } from "../format.js";
 import { go, link } from "../router.js";
-import { renderCurves } from "./curves.js";
+import { openNearest, renderCurves } from "./curves.js";
 import { renderEvents } from "./events.js";
 import { renderLogs } from "./logs.js";
 import { renderSettings } from "./settings.js";
@@ -87,7 +87,7 @@ function buildStepLinks(view) {
   const pick = h("input", {
     type: "number", min: String(steps[0]), max: String(steps[steps.length - 1]), "aria-label": "Answers of step", placeholder: "step",
     on: {
-      change: (event) => openNearest(view, Number(event.target.value)),
+      change: (event) => openNearest(view.run, Number(event.target.value)),
     },
   });
   return [places.map(([label, step]) => h("li", {}, h("a", { href: open(step) }, `${label} (${formatNumber(step)})`))),
@@ -104,19 +104,11 @@ function buildTabs(key, tab) {
 function buildKeys(view) {
   const { key, run } = view;
   return {
-    ArrowRight: { about: "Open the first step with answers", run: () => openNearest(view, -1) },
-    ArrowLeft: { about: "Open the last step with answers", run: () => openNearest(view, Infinity) },
+    ArrowRight: { about: "Open the first step with answers", run: () => openNearest(run, -1) },
+    ArrowLeft: { about: "Open the last step with answers", run: () => openNearest(run, run.steps[run.steps.length - 1]) },
     e: { about: "Evaluations", run: () => go(["run", key, "evaluations"]) },
     p: { about: "Problems", run: () => go(["run", key, "problems"]) },
     s: { about: "Suspects", run: () => go(["run", key, "suspects"]) },
     c: { about: "Compare with another run", run: () => go(["compare"], { run: [run.card.key] }) },
   };
-}
-
-/** Open the saved step nearest to a number. */
-export function openNearest(view, step) {
-  const { steps } = view.run;
-  if (!steps.length || Number.isNaN(step)) return;
-  const nearest = steps.reduce((best, one) => (Math.abs(one - step) < Math.abs(best - step) ? one : best), step === Infinity ? steps[steps.length - 1] : steps[0]);
-  go(["run", view.key, "step", String(nearest)]);
 }
