@@ -64,7 +64,7 @@ def redact_texts(values: Sequence[Any]) -> list[Any]:
 
 
 def redact_named(name: str, text: str) -> str:
-    """Redact a text, also where only the key beside it tells that it is a secret."""
+    """Redact a text; its key may show that it is a secret, as in `api_key: abc`."""
     beside = f"{name}: "
     shown = redact(beside + text) if name else redact(text)
     return shown.removeprefix(beside) if shown.startswith(beside) else redact(text)

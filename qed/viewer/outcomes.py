@@ -88,7 +88,7 @@ def read_count(value: Any) -> int:
 
 
 def _name_cached(library: Library, data: Path) -> Path:
-    """Return where the index of a file is cached that has none beside it."""
+    """Return the path of a file's index in the cache, for files without one beside them."""
     with suppress(OSError):
         changed = data.stat().st_mtime_ns
         name = hashlib.sha256(f"{data}\0{changed}".encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -18,11 +18,11 @@ from qed.viewer.cleaning import redact_texts
 from qed.viewer.details import ROLLOUTS
 from qed.viewer.library import Library
 from qed.viewer.memo import FileMemo
+from qed.viewer.outcomes import PARTS
 from qed.viewer.params import Params
 from qed.viewer.run_files import find_file
 from qed.viewer.where import Where, find_where
 
-PARTS = "parts/"
 HIDDEN = ("shingles",)  # for finding duplicates
 TEXTS = ("question", "gold")  # of a group
 SHOWN = FileMemo(24)  # the indexes of the steps that were shown last, without secrets

@@ -11,8 +11,8 @@ import { linkPlace } from "./where.js";
 const MOST_AT_ONCE = 50;
 
 /**
- * Show what changed between A and B for one task and decoding: both lists with the test beside them, the answers
- * diffed, and the tables by subject and level.
+ * Show what changed between A and B for one task and decoding: the paired test, the problems that only one of them
+ * solves, the difference of their answers, and tables by subject and level.
  *
  * Returns {element, show(task), keys}; the open problem (`problem`, `side`) is kept in the URL.
  */
