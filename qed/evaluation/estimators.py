@@ -25,42 +25,50 @@ def compute_pass_at_k(count: int, right: int, k: int) -> float:
     return 1.0 - comb(count - right, k) / comb(count, k)
 
 
-def compute_maj_at_k(clusters: Sequence[int], right: Sequence[bool], silent: int, k: int) -> float:
-    """Compute the chance that a vote of k answers is right, averaged over all subsets of k answers; ties split evenly.
+def compute_maj_at_k(clusters: Sequence[int], right: Sequence[bool], silent: int, k: int, split: bool = True) -> float:
+    """Compute the chance that a vote of k answers is right, averaged over all subsets of k answers.
 
     Args:
         clusters: number of answers in each cluster of equal answers.
         right: whether each cluster is right.
         silent: number of answers without a final answer; they do not vote. A vote without voters is wrong.
         k: number of answers in a vote, at most all of them.
+        split: a tie is split evenly; otherwise the leading cluster that comes first wins it.
     """
     total = 0.0
     for index, correct in enumerate(right):
         if correct:
-            others = sorted(size for other, size in enumerate(clusters) if other != index)
-            total += _compute_win_share(clusters[index], tuple(others), silent, k)
+            before, after = tuple(sorted(clusters[:index])), tuple(sorted(clusters[index + 1 :]))
+            rivals = ((), tuple(sorted(before + after))) if split else (before, after)
+            total += _compute_win_share(clusters[index], *rivals, silent, k, split)
     return total
 
 
 @lru_cache(maxsize=4096)
-def _compute_win_share(own: int, others: Counts, silent: int, k: int) -> float:
-    """Compute the expected share of votes that a cluster of size `own` wins, summed over its number of votes."""
-    ways = sum(comb(own, votes) * _count_tie_shares(votes, others, silent, k) for votes in range(1, min(own, k) + 1))
-    return ways / comb(own + sum(others) + silent, k)
+def _compute_win_share(own: int, stronger: Counts, others: Counts, silent: int, k: int, split: bool) -> float:
+    """Compute the expected share of votes that a cluster of size `own` wins, summed over its number of votes.
+
+    It loses a tie to a `stronger` cluster.
+    """
+    ways = sum(
+        comb(own, votes) * _count_tie_shares(votes, stronger, others, silent, k, split)
+        for votes in range(1, min(own, k) + 1)
+    )
+    return ways / comb(own + sum(stronger) + sum(others) + silent, k)
 
 
-def _count_tie_shares(votes: int, others: Counts, silent: int, k: int) -> float:
+def _count_tie_shares(votes: int, stronger: Counts, others: Counts, silent: int, k: int, split: bool) -> float:
     """Count the ways to draw the other answers with no cluster above `votes`, each divided by the number of leaders.
 
     A dynamic program over the clusters with states (answers drawn, clusters that tie).
     """
     rest = k - votes
     ways = {(drawn, 0): comb(silent, drawn) for drawn in range(min(silent, rest) + 1)}
-    for size in others:
+    for size, most in (*((size, votes - 1) for size in stronger), *((size, votes) for size in others)):
         grown: dict[tuple[int, int], int] = {}
         for (drawn, ties), count in ways.items():
-            for more in range(min(size, votes, rest - drawn) + 1):
-                state = drawn + more, ties + (more == votes)
+            for more in range(min(size, most, rest - drawn) + 1):
+                state = drawn + more, ties + (more == votes and split)
                 grown[state] = grown.get(state, 0) + count * comb(size, more)
         ways = grown
     return sum(count / (1 + ties) for (drawn, ties), count in ways.items() if drawn == rest)

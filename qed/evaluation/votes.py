@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,6 +12,7 @@ from qed.grading.policy import MATH
 
 # Votes are compared without the symbolic tier, because its processes are too slow for many comparisons.
 CHEAP = replace(MATH, symbolic=False)
+TIES = ("split", "first", "lowest")
 
 
 @dataclass(frozen=True)
@@ -21,37 +23,80 @@ class Vote:
     correct: bool
 
 
-@dataclass
+@dataclass(frozen=True)
 class Cluster:
-    """Answers with the same meaning; the cluster is correct if one of them is."""
+    """Answers that equal the most frequent one among them; the cluster is correct if that one is.
+
+    `first` is the number of the sample that gave one of its answers first.
+    """
 
     answer: str
-    size: int = 0
-    correct: bool = False
+    size: int
+    correct: bool
+    first: int
 
 
 def cluster_votes(votes: Sequence[Vote]) -> list[Cluster]:
-    """Cluster answers by meaning: equal strings first, then strings that the grader considers equal."""
-    by_text: dict[str, Cluster] = {}
-    clusters: list[Cluster] = []
-    for vote in votes:
-        if vote.answer is None or not vote.answer.strip():
-            continue
-        text = vote.answer.strip()
-        if text not in by_text:
-            same = next((cluster for cluster in clusters if equal(cluster.answer, text, CHEAP)), None)
-            if same is None:
-                same = Cluster(text)
-                clusters.append(same)
-            by_text[text] = same
-        by_text[text].size += 1
-        by_text[text].correct |= vote.correct
-    return clusters
+    """Cluster answers by meaning, in an order that does not depend on the order of the votes.
+
+    Equality of answers is not transitive: 5 equals 5 m and 5 cm, which differ. So an answer is compared with one
+    representative of each cluster, which is its most frequent answer, and belongs to the first that it equals.
+    """
+    numbers: dict[str, list[int]] = {}
+    for number, vote in enumerate(votes):
+        if vote.answer is not None and vote.answer.strip():
+            numbers.setdefault(vote.answer.strip(), []).append(number)
+    members: dict[str, list[int]] = {}
+    for text in sorted(numbers, key=lambda text: (-len(numbers[text]), text)):
+        same = next((answer for answer in members if equal(answer, text, CHEAP)), text)
+        members.setdefault(same, []).extend(numbers[text])
+    return [
+        Cluster(
+            answer,
+            len(own),
+            2 * sum(votes[number].correct for number in numbers[answer]) > len(numbers[answer]),
+            min(own),
+        )
+        for answer, own in members.items()
+    ]
 
 
-def vote_majority(votes: Sequence[Vote], k: int) -> float:
-    """Compute maj@k of a problem over all subsets of k answers, or over the first k if there are very many answers."""
-    considered = votes if len(votes) <= MAX_EXACT else votes[:k]
+def vote_majority(votes: Sequence[Vote], k: int, ties: str = "split") -> float:
+    """Compute maj@k of a problem over all subsets of k answers, or over the first k if there are very many answers.
+
+    Args:
+        votes: the answers to the problem.
+        k: number of answers in a vote.
+        ties: `split` gives each of the leading answers the same share, `lowest` takes the lowest number (then the
+            first text of the alphabet), `first` the one that was given first; with `first` the first k answers vote.
+
+    Raises:
+        ValueError: there is no such rule.
+    """
+    if ties not in TIES:
+        raise ValueError(f"{ties!r} is no rule for ties: {', '.join(TIES)}")
+    considered = votes if len(votes) <= MAX_EXACT and ties != "first" else votes[:k]
     clusters = cluster_votes(considered)
+    if ties == "first":
+        leading = max((each.size for each in clusters), default=0)
+        return (
+            float(min((each for each in clusters if each.size == leading), key=_get_first).correct) if clusters else 0.0
+        )
+    if ties == "lowest":
+        clusters.sort(key=_rank)
     silent = len(considered) - sum(each.size for each in clusters)
-    return compute_maj_at_k([each.size for each in clusters], [each.correct for each in clusters], silent, k)
+    sizes, right = [each.size for each in clusters], [each.correct for each in clusters]
+    return compute_maj_at_k(sizes, right, silent, k, split=ties == "split")
+
+
+def _get_first(cluster: Cluster) -> int:
+    return cluster.first
+
+
+def _rank(cluster: Cluster) -> tuple[float, str]:
+    """Return a key by which numbers come first, the lowest before the others."""
+    try:
+        value = float(cluster.answer)
+    except ValueError:
+        value = math.inf
+    return (math.inf if math.isnan(value) else value), cluster.answer

@@ -57,10 +57,59 @@ def test_a_vote_by_hand() -> None:
     assert compute_maj_at_k([3, 2], [False, True], 0, 5) == 0.0
 
 
+def test_a_tie_goes_to_the_first_cluster_where_it_is_not_split() -> None:
+    assert compute_maj_at_k([2, 2], [True, False], 0, 4, split=False) == 1.0
+    assert compute_maj_at_k([2, 2], [False, True], 0, 4, split=False) == 0.0
+    assert compute_maj_at_k([1, 1], [False, True], 0, 1, split=False) == 0.5, "alone, nothing ties"
+
+
+@settings(deadline=None)
+@given(SAID, st.data())
+def test_the_lowest_of_tied_answers_wins_where_asked(said: list[str | None], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(said)))
+    expected = []
+    for drawn in combinations(said, k):
+        votes = {each: drawn.count(each) for each in drawn if each is not None}
+        leading = [each for each, count in votes.items() if count == max(votes.values())]
+        expected.append(min(leading, default="") == "2")
+    assert vote_majority([Vote(each, each == "2") for each in said], k, "lowest") == pytest.approx(fmean(expected))
+
+
+@given(SAID, st.data())
+def test_the_first_of_tied_answers_wins_where_asked(said: list[str | None], data: st.DataObject) -> None:
+    k = data.draw(st.integers(1, len(said)))
+    drawn = [each for each in said[:k] if each is not None]
+    winner = max(drawn, key=drawn.count, default="")
+    assert vote_majority([Vote(each, each == "2") for each in said], k, "first") == float(winner == "2")
+
+
+def test_an_unknown_rule_for_ties_is_refused() -> None:
+    with pytest.raises(ValueError, match="split, first, lowest"):
+        vote_majority([Vote("1", True)], 1, "highest")
+
+
 def test_votes_that_mean_the_same_are_one() -> None:
     said = ["0.5", "\\frac12", "1/2", "2", " 0.5 ", None, ""]
     clusters = cluster_votes([Vote(each, each != "2") for each in said])
     assert [(each.size, each.correct) for each in clusters] == [(4, True), (1, False)]
+
+
+@pytest.mark.parametrize("said", [["5 cm", "5 cm", "5 cm", "5"], ["5", "5 cm", "5 cm", "5 cm"]])
+def test_a_cluster_is_judged_by_its_most_frequent_answer(said: list[str]) -> None:
+    # The gold is 5 m: the answer 5 is right, and equals 5 cm, which is wrong.
+    votes = [Vote(each, each == "5") for each in said]
+    assert vote_majority(votes, 4) == 0.0
+    assert vote_majority(votes, 1) == 0.0
+
+
+@given(st.permutations(["5 cm", "5 m", "5", "5", "5 m", "7", "0.5", "1/2"]))
+def test_clusters_do_not_depend_on_the_order_of_votes(said: list[str]) -> None:
+    clusters = cluster_votes([Vote(each, each == "5 m") for each in said])
+    assert [(each.answer, each.size, each.correct) for each in clusters] == [
+        ("5", 5, False),
+        ("0.5", 2, False),
+        ("7", 1, False),
+    ]
 
 
 def test_many_answers_vote_by_the_first_ones() -> None:
