@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 
 from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError, Work
+from qed.grading.closeness import are_near
 from qed.grading.equivalent_forms import (
     convert_to_matrix,
     is_named_beside_bare,
@@ -13,7 +13,7 @@ from qed.grading.equivalent_forms import (
     strip_words,
     unify_imaginary_unit,
 )
-from qed.grading.exact import UndefinedError, compute_rational
+from qed.grading.exact import compute_rational
 from qed.grading.inequalities import solves
 from qed.grading.matrices import simplify
 from qed.grading.policy import Policy
@@ -32,6 +32,7 @@ class Comparison:
     def __init__(self, policy: Policy, work: Work) -> None:
         self.policy = policy
         self.work = work
+        self.near = False  # whether some value was accepted without being equal
         self.structures: dict[str, Callable[[Node, Node], bool]] = {
             "sequence": self.are_same_cells,
             "matrix": self.are_same_cells,
@@ -152,7 +153,7 @@ class Comparison:
         if kinds & {"relation", "union"}:
             return self.are_same_relations(gold, answer)
         if kinds & {"based", "unit", "ratio"}:
-            return self.are_same_quantities(gold, answer)
+            return self.are_same_quantities(gold, answer) or self.is_near(gold, answer)
         if len(kinds) == 1 and gold.kind in self.structures:
             return self.structures[gold.kind](gold, answer)
         return self.are_same_expressions(gold, answer)
@@ -161,7 +162,7 @@ class Comparison:
         """Compare expressions, and the few kinds that can equal another kind."""
         if is_scalar(gold) and is_scalar(answer):
             gold, answer = unify_imaginary_unit(gold, answer), unify_imaginary_unit(answer, gold)
-            return are_same_scalar(gold, answer, self.work) or self.rounds_to(gold, answer)
+            return are_same_scalar(gold, answer, self.work) or self.is_near(gold, answer)
         if {gold.kind, answer.kind} <= {"sequence", "symbol"}:
             return bool(self.are_same_regions(gold, answer))
         if any(node.kind in COMPUTED and not is_scalar(node) for node in (gold, answer)):
@@ -194,16 +195,11 @@ class Comparison:
             return ((one - other) / modulus).denominator == 1
         return self.are_same(gold.parts[0], answer.parts[0])
 
-    def rounds_to(self, gold: Node, answer: Node) -> bool:
-        """Return whether the exact answer rounds to the decimals of the gold answer."""
-        if not self.policy.rounded_gold or gold.kind != "number" or list_names(answer):
-            return False
-        places = next((count for count in range(1, 20) if (gold.number * 10**count).denominator == 1), 0)
-        try:
-            value = compute_rational(answer, self.work)
-        except UndefinedError:
-            return False
-        return value is not None and places > 0 and abs(value - gold.number) <= Fraction(1, 2 * 10**places)
+    def is_near(self, gold: Node, answer: Node) -> bool:
+        """Return whether the policy accepts the value of an answer that is not equal to that of the gold."""
+        near = self.policy.approximate and are_near(gold, answer, self.policy, self.work)
+        self.near = self.near or near
+        return near
 
     def are_same_regions(self, gold: Node, answer: Node) -> bool | None:
         """Return whether two values are the same set of reals; None if one of them does not describe a set."""
