@@ -17,6 +17,7 @@ from typing import Any
 from qed.data.sources.rows import Place, Row, Rows
 from qed.errors import DataError, suggest_nearest
 from qed.evaluation.answer_lists import convert_gold, convert_to_text, is_list, require_answers, split_answers
+from qed.grading import symbolic
 from qed.grading.equal import equal
 from qed.grading.extract import extract_final_answer
 from qed.rewards.grader import Grader, join
@@ -97,9 +98,9 @@ def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | No
 def _build_timed_grader(mode: str, grader: Grader | None) -> Callable[[tuple[Row, Rollout, str]], Graded]:
     def grade(case: tuple[Row, Rollout, str]) -> Graded:
         row, rollout, kind = case
-        start = time.perf_counter()
+        start, waited = time.perf_counter(), symbolic.count_loading_seconds()
         verdict = grade_answer(rollout, grader, kind, mode)
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start - (symbolic.count_loading_seconds() - waited)
         kind = classify(verdict, rollout) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
         return Graded(row, verdict, seconds, kind)
 
