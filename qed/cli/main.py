@@ -62,9 +62,10 @@ def main(argv: list[str] | None = None) -> None:
 
 def _report_error(error: Exception, debug: bool) -> int:
     """Print an error message, and return the exit code."""
-    # The broken pipe may be another one than that of our output.
-    if isinstance(error, BrokenPipeError) and any([drop_unread(stream) for stream in (sys.stdout, sys.stderr)]):
-        return BROKEN_PIPE
+    if isinstance(error, BrokenPipeError):
+        gone = [drop_unread(stream) for stream in (sys.stdout, sys.stderr)]
+        if any(gone):  # else it is another pipe than that of our output
+            return BROKEN_PIPE
     if debug:
         traceback.print_exception(error)
     if not claim_failure():
