@@ -19,6 +19,7 @@ from qed.errors import DataError, suggest_nearest
 from qed.evaluation.answer_lists import convert_gold, convert_to_text, is_list, require_answers, split_answers
 from qed.evaluation.summary import compute_accuracy, group_by_problem
 from qed.evaluation.verdicts import SecondGrader, judge_again, summarize_verdicts
+from qed.grading import symbolic
 from qed.grading.equal import equal
 from qed.grading.extract import extract_final_answer
 from qed.grading.policy import MATH, Policy
@@ -110,9 +111,9 @@ def _build_timed_grader(mode: str, graders: Graders, policy: Policy) -> Callable
 
     def grade(case: tuple[Row, Rollout, str]) -> Graded:
         row, rollout, kind = case
-        start = time.perf_counter()
+        start, waited = time.perf_counter(), symbolic.count_loading_seconds()
         verdict = grade_answer(rollout, grader, kind, mode, policy)
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start - (symbolic.count_loading_seconds() - waited)
         kind = classify(verdict, rollout, policy) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
         return Graded(row, verdict, seconds, kind, judge_again(rollout, second))
 

@@ -6,16 +6,17 @@ from collections.abc import Callable
 
 from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError, Work
 from qed.grading.closeness import are_near
+from qed.grading.constants import are_same_with_constants
 from qed.grading.equivalent_forms import (
     convert_to_matrix,
     is_named_beside_bare,
     strip_point_name,
-    strip_words,
     unify_imaginary_unit,
 )
 from qed.grading.exact import compute_rational
 from qed.grading.inequalities import solves
 from qed.grading.matrices import simplify
+from qed.grading.meanings import mean_the_same, read_set_in_words
 from qed.grading.policy import Policy
 from qed.grading.quantities import are_same_in_base, are_same_quantity, are_same_ratio
 from qed.grading.regions import FLIPPED, are_same_region, build_region
@@ -38,12 +39,14 @@ class Comparison:
             "matrix": self.are_same_cells,
             "row": self.are_same_cells,
             "congruence": self.are_congruent,
-            "text": lambda gold, answer: strip_words(gold.name) == strip_words(answer.name),
+            "text": lambda gold, answer: mean_the_same(gold.name, answer.name),
         }
 
     def are_same(self, gold: Node, answer: Node) -> bool:
         """Return whether two values are the same answer."""
         self.work.spend()
+        if (gold.kind == "text") != (answer.kind == "text"):
+            gold, answer = read_set_in_words(gold), read_set_in_words(answer)
         gold, answer = self.drop_name(gold, answer), self.drop_name(answer, gold)
         left, right = self.list_items(gold), self.list_items(answer)
         if len(left) > 1 or len(right) > 1 or "set" in (gold.kind, answer.kind):
@@ -162,7 +165,11 @@ class Comparison:
         """Compare expressions, and the few kinds that can equal another kind."""
         if is_scalar(gold) and is_scalar(answer):
             gold, answer = unify_imaginary_unit(gold, answer), unify_imaginary_unit(answer, gold)
-            return are_same_scalar(gold, answer, self.work) or self.is_near(gold, answer)
+            return (
+                are_same_scalar(gold, answer, self.work)
+                or are_same_with_constants(gold, answer, self.work)
+                or self.is_near(gold, answer)
+            )
         if {gold.kind, answer.kind} <= {"sequence", "symbol"}:
             return bool(self.are_same_regions(gold, answer))
         if any(node.kind in COMPUTED and not is_scalar(node) for node in (gold, answer)):

@@ -52,10 +52,3 @@ def unify_imaginary_unit(node: Node, other: Node) -> Node:
 def _replace_name(node: Node, old: Node, new: Node) -> Node:
     return new if node == old else node._replace(parts=tuple(_replace_name(part, old, new) for part in node.parts))
 
-
-def strip_words(words: str) -> str:
-    """Return words without their article and plural ending."""
-    for article in ("a ", "an ", "the "):
-        words = words.removeprefix(article)
-    words = "does not exist" if words == "dne" else words
-    return words[:-1] if len(words) > 4 and words.endswith("s") and not words.endswith("ss") else words
