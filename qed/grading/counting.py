@@ -10,7 +10,9 @@ import re
 
 from qed.grading.tokens import Token
 
-COUNTED = re.compile(r"(?<![A-Za-z\\])(?:[CPA]\}?[ _^(]|\d ?\}? ?(?:\\\w+ ?\{)?[CP](?![A-Za-z])|[nmN] ?\}?[CP][_r-v k\d])")
+COUNTED = re.compile(
+    r"(?<![A-Za-z\\])(?:[CPA]\}?[ _^(]|\d ?\}? ?(?:\\\w+ ?\{)?[CP](?![A-Za-z])|[nmN] ?\}?[CP][_r-v k\d])"
+)
 COMBINATIONS, PERMUTATIONS = {"C"}, {"P", "A"}
 MAX_INDEX = 9  # tokens of n or of k
 

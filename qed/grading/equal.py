@@ -94,12 +94,22 @@ def _compare_choices(left: Reading, right: Reading) -> Verdict | None:
 
 
 def _compare_values(gold: str, answer: str, left: Reading, right: Reading, policy: Policy) -> Verdict:
+    if policy.base_optional and _has_digits_of(left, right):
+        return SAME_VALUE
     for side, reading in (("gold", left), ("answer", right)):
         if reading.over:
             return Verdict(False, "bound", f"{side}: {reading.trouble}")
         if not reading.values:
             return Verdict(False, "unknown", f"{side}: {reading.trouble or 'nothing to read'}")
     return _compare_readings(*_reread_units(gold, answer, left, right), policy)
+
+
+def _has_digits_of(left: Reading, right: Reading) -> bool:
+    """Return whether one side has a base and the other only its digits, which may be letters: 2A7_{16} and 2A7."""
+    for one, other in ((left, right), (right, left)):
+        if one.values and not other.values and one.values[0].kind == "based" and not one.values[0].parts:
+            return one.values[0].name.partition("_")[0] == other.key.replace(" ", "").upper()
+    return False
 
 
 def _reread_units(gold: str, answer: str, left: Reading, right: Reading) -> tuple[Reading, Reading]:
