@@ -15,6 +15,7 @@ TRIGGER = re.compile(
     re.IGNORECASE,
 )
 TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|textit|textnormal|rm) ?\{([^{}]*)\}")
+MAX_CHARS = 300  # of a text whose phrases are rewritten
 OPERAND = r"(?:\d[\d.,/]{0,30}|[A-Za-z](?![A-Za-z])|\\(?:d?frac|sqrt)[^ ]{1,40}|\\?pi)"
 SIGNED = rf"-?{OPERAND}"
 END = r"(?=-?[\d.\\(]|-?[A-Za-z](?![A-Za-z])|infinity|infty|pi(?![A-Za-z]))"
@@ -110,7 +111,7 @@ RULES: tuple[Rule, ...] = (
 
 def rewrite_phrases(text: str) -> str:
     """Rewrite the phrases of a cleaned text; return the text itself if it has none."""
-    if TRIGGER.search(text) is None:
+    if len(text) > MAX_CHARS or TRIGGER.search(text) is None:
         return text
     plain = " ".join(TEXT.sub(r" \1 ", text).replace("\\ ", " ").split()).rstrip(".")
     rewritten = plain
