@@ -120,7 +120,13 @@ def _add_model_options(add: Any) -> None:
         metavar="N",
         help="maximum answer length (default: the run's, or up to 2048)",
     )
-    add("--limit", type=int, default=0, metavar="N", help="only the first N problems of each task")
+    add(
+        "--limit",
+        type=int,
+        default=0,
+        metavar="N",
+        help="only N problems of each task, drawn by the seed and stratified by subject and level",
+    )
     add("--seed", metavar="N", help="random seed (default: 0, or the run's)")
     add("--map", metavar="OURS=THEIRS,…", help="columns of data files to rename, for example question=problem")
     add("--revision", metavar="REV", help="the hub revision of the model")
