@@ -36,9 +36,9 @@ def read_based(tokens: list[Token]) -> Node | None:
 
 def _split_base(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     """Split the digits from the base, which follows an underscore or the word base, or is a word itself."""
-    if len(tokens) > 1 and tokens[0].kind == "number" and tokens[-1].text.lower() in NAMED_BASES:
-        if not any(token.text in {"_", "base"} for token in tokens):
-            return [token for token in tokens[:-1] if token.text not in {"in", "("}], tokens[-1:]
+    named = len(tokens) > 1 and tokens[0].kind == "number" and tokens[-1].text.lower() in NAMED_BASES
+    if named and not any(token.text in {"_", "base"} for token in tokens):
+        return [token for token in tokens[:-1] if token.text not in {"in", "("}], tokens[-1:]
     index = next((index for index, token in enumerate(tokens) if token.text in {"_", "base"}), 0)
     digits, base = tokens[:index], [token for token in tokens[index + 1 :] if token.text not in BASE_BRACKETS]
     base = base[1:] if len(base) > 1 and base[0].text == "base" else base

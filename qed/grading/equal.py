@@ -97,6 +97,8 @@ def _compare_choices(left: Reading, right: Reading) -> Verdict | None:
 
 
 def _compare_values(gold: str, answer: str, left: Reading, right: Reading, policy: Policy) -> Verdict:
+    if policy.base_optional and _has_digits_of(left, right):
+        return SAME_VALUE
     for side, reading in (("gold", left), ("answer", right)):
         if reading.over:
             return Verdict(False, "bound", f"{side}: {reading.trouble}")
@@ -108,6 +110,14 @@ def _compare_values(gold: str, answer: str, left: Reading, right: Reading, polic
         if verdicts[-1].correct:
             return verdicts[-1]
     return verdicts[0]
+
+
+def _has_digits_of(left: Reading, right: Reading) -> bool:
+    """Return whether one side has a base and the other only its digits, which may be letters: 2A7_{16} and 2A7."""
+    for one, other in ((left, right), (right, left)):
+        if one.values and not other.values and one.values[0].kind == "based" and not one.values[0].parts:
+            return one.values[0].name.partition("_")[0] == other.key.replace(" ", "").upper()
+    return False
 
 
 def _list_readings(gold: str, answer: str, left: Reading, right: Reading) -> list[tuple[Reading, Reading]]:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 TRIGGER = re.compile(
     r"(?<![A-Za-z\\])(?:minus|negative|plus|positive|nonnegative|nonpositive|least|most|than|between|to|of|in|over"
-    r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|n't)"
+    r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant)"
     r"(?![A-Za-z])|n't |\\in\b.*\)$|\+-",
     re.IGNORECASE,
 )
 TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|textit|textnormal|rm) ?\{([^{}]*)\}")
+MAX_CHARS = 300  # of a text whose phrases are rewritten
 OPERAND = r"(?:\d[\d.,/]{0,30}|[A-Za-z](?![A-Za-z])|\\(?:d?frac|sqrt)[^ ]{1,40}|\\?pi)"
 SIGNED = rf"-?{OPERAND}"
 END = r"(?=-?[\d.\\(]|-?[A-Za-z](?![A-Za-z])|infinity|infty|pi(?![A-Za-z]))"
@@ -47,8 +48,13 @@ SUBJECT = re.compile(
 INTEGER = r"(\\mathbb ?\{? ?[ZN] ?\}?|Z(?![a-z]))"
 MEMBER = re.compile(rf"[,;]? ?(?:where |for |with )?(?:any |all |every )?\(? ?([a-z]) ?\\in ?{INTEGER} ?\)?$")
 INTEGER_WORDS = re.compile(
-    r"[,;]? ?\(?(?:where |with |for |and )?([a-z]) (?:is |being |be |are )?(?:an? |any |some )?(?:arbitrary )?integers?\)?$"
+    r"[,;]? ?\(?(?:where |with |for |and )?([a-z]) (?:is |being |be |are )?(?:an? |any |some )?"
+    r"(?:arbitrary )?integers?\)?$"
     r"|[,;]? ?\(?(?:where |with |for )(?:an? |any |all |every |each |some )?(?:arbitrary )?integers? ([a-z])\)?$"
+)
+CONSTANT_WORDS = re.compile(
+    r"[,;]? ?\(?(?:where |with |for )(?:any )?[A-Za-z](?:_\d)?(?:(?: and |, ?)[A-Za-z](?:_\d)?){0,2} (?:is |are |be )?"
+    r"(?:an? |any |the |some )?(?:arbitrary |real |integration )?constants?(?: of integration)?\)?$"
 )
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
@@ -76,6 +82,8 @@ RULES: tuple[Rule, ...] = (
     (_compile(r"n't(?= )"), " not"),
     (MEMBER, r", \1 \\in \2"),
     (INTEGER_WORDS, lambda match: f", {match.group(1) or match.group(2)} \\in \\mathbb{{Z}}"),
+    (CONSTANT_WORDS, ""),
+    (_compile(r"\+ ?(?:an? )?(?:arbitrary )?const(?:ant)?(?: of integration)?$"), "+ C"),
     (SUBJECT, lambda match: match.group(1) or match.group(2)),
     (BETWEEN, _write_between),
     (SIGN_WORD, _write_sign_word),
@@ -103,7 +111,7 @@ RULES: tuple[Rule, ...] = (
 
 def rewrite_phrases(text: str) -> str:
     """Rewrite the phrases of a cleaned text; return the text itself if it has none."""
-    if TRIGGER.search(text) is None:
+    if len(text) > MAX_CHARS or TRIGGER.search(text) is None:
         return text
     plain = " ".join(TEXT.sub(r" \1 ", text).replace("\\ ", " ").split()).rstrip(".")
     rewritten = plain
