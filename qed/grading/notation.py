@@ -6,7 +6,20 @@ import re
 from collections.abc import Callable
 
 QUOTES = frozenset("\"'`*")  # with those of Markdown
-COLOUR = re.compile(r"\\(?:text)?color ?\{[^{}]{0,30}\}")
+# Commands whose arguments are lengths, colours or labels and no part of the answer.
+LENGTH = r"-?[\d.]{1,8} ?(?:pt|em|ex|[cm]m|in|mu|pc|bp|sp)"
+DRESSING = re.compile(
+    r"\\(?:"
+    r"[hvm]space\*? ?\{[^{}]{0,40}\}"
+    r"|[hv]?phantom ?\{[^{}]{0,80}\}"
+    rf"|(?:[hvm]skip|m?kern) ?{LENGTH}(?: plus {LENGTH})?"
+    r"|(?:rule|fontsize) ?\{[^{}]{0,30}\} ?\{[^{}]{0,30}\}"
+    r"|(?:tag\*?|label) ?\{[^{}]{0,40}\}"
+    r"|(?:text|page)?color(?:box)? ?(?:\[[A-Za-z]{1,8}\])? ?\{[^{}]{0,30}\}"
+    r"|fcolorbox ?\{[^{}]{0,30}\} ?\{[^{}]{0,30}\}"
+    r"|(?:scalebox|raisebox|makebox) ?[\[{][^][{}]{0,20}[]}]"
+    r")"
+)
 US_PREFIX = re.compile(r"\bU\.?S\.? ?(?=\\?\$)")
 # An open interval in the notation ]0, 1[.
 OUTWARD_BRACKETS = re.compile(r"([\[\]])([^\[\](){}]{1,200}[,;][^\[\](){}]{1,200})([\[\]])")
@@ -18,6 +31,8 @@ WORDS = rf"(?:{SYMBOLS})(?=\\|\))|[A-Za-z][A-Za-z '-]{{2,60}}"
 BEFORE = r"(?:\\boxed ?\{|\\?\$| ){0,4}[-\d.,/]{0,29}\d"
 COUNTED = re.compile(rf"^({BEFORE}) {{0,4}}(?:\\left)?\(({WORDS})(?:\\right)?\)([.}}$ ]{{0,5}})$")
 ELLIPSIS = re.compile(r"(\d\.\d{3,40}) ?(?:\.\.\.|\\[lc]?dots)(?![A-Za-z\d])")
+# A vector in signs of comparison, which have no side before them.
+ANGLE_BRACKETS = re.compile(r"(?:(?<=^)|(?<=[=,] )|(?<=[=,;(])|\\left ?)<([^<>=]{1,200},[^<>=]{1,200}?)(?:\\right ?)?>")
 COMMAND_SPELLINGS = (
     ("\\text{,}", "{,}"),
     ("\\left.", ""),
@@ -50,6 +65,11 @@ def _replace_commands(text: str) -> str:
     if text.startswith("\\(") and text.endswith("\\)"):
         text = text[2:-2].strip()
     return text.rstrip("\\ ") if text.endswith("\\") else text
+
+
+def _strip_dressing(text: str) -> str:
+    """Remove space, colour, size and labels with their arguments: \\hspace{1cm} is no number."""
+    return DRESSING.sub(" ", text)
 
 
 def _strip_counted_noun(text: str) -> str:
@@ -93,7 +113,8 @@ def _rewrite_period(match: re.Match[str]) -> str:
 # Each rewrite runs only if its mark is in the text.
 REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("\\", _replace_commands),
-    ("color", lambda text: COLOUR.sub("", text)),
+    *((mark, _strip_dressing) for mark in ("space", "color", "phantom", "kern", "skip", "box", "tag", "label", "rule")),
+    ("fontsize", _strip_dressing),
     (")", _strip_counted_noun),
     ("...", _rewrite_ellipses),
     ("dots", _rewrite_ellipses),
@@ -104,6 +125,7 @@ REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("+/-", lambda text: text.replace("+/-", "\\pm ")),
     ("S", lambda text: US_PREFIX.sub("", text)),
     ("U", lambda text: UNION.sub(r"\1\\cup \2", text)),
+    ("<", lambda text: ANGLE_BRACKETS.sub(r"\\langle \1\\rangle ", text)),
     ("[", _rewrite_outward_brackets),
     ("]", _rewrite_outward_brackets),
 )
