@@ -16,6 +16,8 @@ from qed.data import tasks
 from qed.data.splits import choose_columns, load_problems, parse_pairs, resolve_prompt_name, resolve_reward_names
 from qed.errors import DataError, UsageError
 from qed.grading.equal import read_gold
+from qed.grading.policy import PolicyName
+from qed.rewards.policies import DEFAULT, add_policy
 from qed.sampling.base import Sampling
 from qed.types import Problem
 
@@ -46,6 +48,14 @@ class Benchmark:
     def samples_of(self, problem: Problem) -> int:
         """Return the number of samples of a problem."""
         return self.counts[problem.id]
+
+    def with_policy(self, policy: PolicyName) -> Benchmark:
+        """Return the benchmark with the conventions of a policy for its reward; see `add_policy` for the errors."""
+        if policy == DEFAULT or not self.judged:
+            return self
+        names = resolve_reward_names(self.data)
+        options = add_policy(names, self.data.reward_options, policy)
+        return replace(self, data=replace(self.data, reward=names, reward_options=options))
 
     def report_problems(self, console: Console) -> None:
         """Print what is left out, and the problems whose gold cannot be parsed."""

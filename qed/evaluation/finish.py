@@ -15,6 +15,7 @@ from qed.evaluation.outputs import write_outputs
 from qed.evaluation.store import Store
 from qed.evaluation.summary import average_tasks, summarize
 from qed.evaluation.table import show_summary
+from qed.evaluation.verdicts import show_verdicts, summarize_verdicts
 from qed.runs.run import Row, name_step_folder
 
 ENVIRONMENT = "env.json"
@@ -48,7 +49,9 @@ def finish_task(store: Store, record: TaskRecord, model: str, console: Console) 
     rows = store.order(record.order)
     if not record.judged:
         return write_outputs(store, record.references, model, console)
-    figures = store.finish({**record.figures, **summarize(rows), "left_out": record.left_out})
+    figures = store.finish(
+        {**record.figures, **summarize(rows), **summarize_verdicts(rows), "left_out": record.left_out}
+    )
     for line in describe_usage(record.label, figures) if "usage" in figures else ():
         console.say(line)
     return figures
@@ -69,6 +72,7 @@ def build_result(
     result["sampler_check"] = checks
     if summaries:
         show_summary(console, summaries)
+        show_verdicts(console, summaries)
         result["overall"] = average_tasks(list(summaries.values()))
     console.say(f"Every answer is in {folder / name_step_folder(step)}.")
     return result

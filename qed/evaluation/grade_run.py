@@ -18,14 +18,17 @@ from qed.data.sources import local
 from qed.data.sources.rows import Place, Rows
 from qed.data.sources.writing import Writer
 from qed.errors import DataError
-from qed.evaluation.grade_files import Graded, Summary, grade_rows
+from qed.evaluation.grade_files import Graded, Summary, expand_lists, grade_rows
 from qed.evaluation.row_shards import Items, hash_file, require_unchanged
 from qed.evaluation.shards import Joined
 from qed.evaluation.table import show_grades
+from qed.evaluation.verdicts import load_second_graders, show_verdicts
 from qed.grading import symbolic
+from qed.grading.policy import PolicyName, find_policy
 from qed.grading.session import Limits
 from qed.rewards import grader
 from qed.rewards.grader import Grader
+from qed.rewards.policies import add_policy
 from qed.runs.run import Row
 from qed.types import Grade
 
@@ -36,8 +39,9 @@ MAX_WORKERS = 8
 class GradeJob:
     """What `qed grade` grades: files, the columns of gold and answer, the mode of extraction, and a reward if any.
 
-    `seconds` of processor time are for one answer, where the reward is a file of the user's; its `workers` are as many
-    as the machine has cores, up to 8, if they are 0.
+    `lists` says what a list of answers is, see `split_answers`. `seconds` of processor time are for one answer, where
+    the reward is a file of the user's; its `workers` are as many as the machine has cores, up to 8, if they are 0.
+    `policy` names the conventions of the comparison, `also` other graders of the same answers.
     """
 
     files: tuple[str, ...]
@@ -47,6 +51,9 @@ class GradeJob:
     options: tuple[str, ...] = ()
     seconds: float = 10.0
     workers: int = 0
+    lists: str = ""
+    policy: PolicyName = "math"
+    also: tuple[str, ...] = ()
 
     def describe(self, block: int) -> Row:
         """Describe the whole for its shards, with units of `block` rows."""
@@ -62,13 +69,17 @@ class GradeJob:
         """List the files with the rows."""
         return list(self.files)
 
+    def read_rows(self) -> Rows:
+        """Yield a row for each answer, with its place; see `expand_lists` for the errors."""
+        return expand_lists(read_files(self.files), self.keys, self.lists)
+
     def read_items(self) -> list[Any]:
         """Read all rows with their places.
 
         Raises:
             DataError: there is none, or a file is broken.
         """
-        rows = list(read_files(self.files))
+        rows = list(self.read_rows())
         if not rows:
             raise DataError(f"{self.files[0]} has no row to grade.")
         return rows
@@ -76,13 +87,14 @@ class GradeJob:
     def grade_items(self, items: Items) -> Iterator[list[Row]]:
         """Yield the verdict of each row, in order, in a form for JSON."""
         for graded in self.grade(iter(items)):
-            yield [{"grade": asdict(graded.grade), "seconds": graded.seconds, "kind": graded.kind}]
+            yield [{"grade": asdict(graded.grade), "seconds": graded.seconds, "kind": graded.kind, "also": graded.also}]
 
     def grade(self, rows: Rows) -> Iterator[Graded]:
         """Yield the rows with their verdicts, in order."""
         judge, workers = self.grader
         symbolic.CHILD.start()  # the process loads while the first rows are read
-        return grade_rows(rows, self.keys, self.mode, judge, workers)
+        graders = (judge, load_second_graders(self.also))
+        return grade_rows(rows, self.keys, self.mode, graders, workers, find_policy(self.policy))
 
     def write(
         self, graded: Iterable[Graded], out: Path | None, console: Console, together: bool = False
@@ -113,6 +125,7 @@ class GradeJob:
         if not summary.n:
             raise DataError(f"{self.files[0]} has no row to grade.")
         show_grades(console, figures, rewarded)
+        show_verdicts(console, {"all": figures})
         if out and summary.replaced:
             console.say(f"Columns of the input replaced by new ones: {', '.join(summary.replaced)}.")
         if out:
@@ -127,7 +140,7 @@ class GradeJob:
         user_code = any(plugins.is_users_own(parse_reward(name).source) for name in self.reward)
         workers = (self.workers or min(MAX_WORKERS, os.cpu_count() or 1)) if user_code else 1
         pool = grader.Pool(workers, Limits(self.seconds, 6 * self.seconds))
-        return grader.make_grader(self.reward, self.options, pool=pool), workers
+        return grader.make_grader(self.reward, add_policy(self.reward, self.options, self.policy), pool=pool), workers
 
 
 def read_files(files: Iterable[str]) -> Iterator[tuple[Place, Row]]:
@@ -145,10 +158,11 @@ def merge_grades(out: Path, joined: Joined, overwrite: bool, console: Console) -
     whole, named = joined.whole, [info["files"] for info in joined.infos]
     files = next((names for names in named if all(Path(name).is_file() for name in names)), named[0])
     require_unchanged(files, whole["data"])
-    job = GradeJob(tuple(files), reward=tuple(whole["reward"]))
+    gold_key, response_key = whole["keys"]
+    job = GradeJob(tuple(files), (gold_key, response_key), reward=tuple(whole["reward"]), lists=whole["lists"])
     verdicts = chain.from_iterable(joined.units)
     graded = (
-        Graded(row, Grade(**verdict["grade"]), verdict["seconds"], verdict["kind"])
-        for (_, row), verdict in zip(read_files(job.files), verdicts, strict=True)
+        Graded(row, Grade(**verdict["grade"]), verdict["seconds"], verdict["kind"], verdict["also"])
+        for (_, row), verdict in zip(job.read_rows(), verdicts, strict=True)
     )
     return job.write(graded, out, console, together=True)

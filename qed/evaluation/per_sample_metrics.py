@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qed.grading.extract import extract_final_answer
+from qed.grading.policy import MATH, Policy
 from qed.rewards.verdicts import classify, judge_answer
 from qed.types import Rollout
 
@@ -18,7 +19,7 @@ THOUGHTS: tuple[Tags, ...] = (
 )
 
 
-def compute_sample_metrics(rollout: Rollout, tags: Tags | None = None) -> dict[str, Any]:
+def compute_sample_metrics(rollout: Rollout, tags: Tags | None = None, policy: Policy = MATH) -> dict[str, Any]:
     """Compute the columns that an evaluation adds to the row of a graded answer; `tags` are the prompt's own.
 
     `strict` and `flexible`: whether the answer by this mode of extraction is right; `string`: whether the flexible
@@ -26,14 +27,14 @@ def compute_sample_metrics(rollout: Rollout, tags: Tags | None = None) -> dict[s
     """
     gold, text = rollout.problem.answer, rollout.text
     strict, flexible = (extract_final_answer(text, mode) for mode in ("strict", "flexible"))
-    loose = judge_answer(gold, flexible.answer if flexible else None)
+    loose = judge_answer(gold, flexible.answer if flexible else None, policy)
     # If strict extraction finds an answer, flexible extraction finds the same.
-    exact = loose if strict == flexible else judge_answer(gold, strict.answer if strict else None)
+    exact = loose if strict == flexible else judge_answer(gold, strict.answer if strict else None, policy)
     return {
         "strict": exact.correct,
         "flexible": loose.correct,
         "string": loose.correct and loose.tier == "string",
-        "class": classify(rollout.grade, rollout) if rollout.grade else None,
+        "class": classify(rollout.grade, rollout, policy) if rollout.grade else None,
         "reasoning_chars": len(extract_thought(text, tags)),
     }
 

@@ -29,6 +29,8 @@ from qed.evaluation.endpoint.prompts import EndpointTemplate
 from qed.evaluation.finish import TaskRecord
 from qed.evaluation.outputs import list_references
 from qed.evaluation.served import describe_servers, is_served, list_urls, read_precision, require_one_version
+from qed.evaluation.verdicts import SecondGrader, load_second_graders
+from qed.grading.policy import PolicyName
 from qed.guards.redaction import redact
 from qed.guards.watchdog import enter_stage
 from qed.models import threads
@@ -65,6 +67,8 @@ class EvaluationRequest:
         command: the command line.
         json: keep stdout for the result.
         endpoint: where the model is, if it is neither loaded nor sampled by token ids.
+        policy: the conventions of the comparison: math, qwen or strict.
+        also: other graders of the same answers, see `qed.evaluation.verdicts`.
     """
 
     settings: Settings
@@ -79,6 +83,8 @@ class EvaluationRequest:
     command: tuple[str, ...] = ()
     json: bool = False
     endpoint: EndpointSettings | None = None
+    policy: PolicyName = "math"
+    also: tuple[str, ...] = ()
 
     @property
     def decoding(self) -> str:
@@ -88,7 +94,7 @@ class EvaluationRequest:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task that is ready to be sampled; `policy` has the task's prompt."""
+    """A task that is ready to be sampled; `policy` has the task's prompt, `also` are other graders of its answers."""
 
     record: TaskRecord
     bench: Benchmark
@@ -97,6 +103,7 @@ class TaskPlan:
     sampling: Sampling
     policy: Policy | EndpointPolicy
     grader: Grader
+    also: tuple[SecondGrader, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,7 @@ def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
     settings = request.settings
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     loaded = benchmarks.load_benchmarks(settings, request.tasks, request.samples, request.limit)
+    loaded = [bench.with_policy(request.policy) for bench in loaded]
     for bench in loaded:
         bench.report_problems(console)
     if request.endpoint is not None:
@@ -206,7 +214,7 @@ def _plan_task(
     # Batches of similar prompt length waste the least; the order does not depend on what is finished.
     by_length = sorted(kept, key=lambda problem: lengths[problem.id])
     chunks = _split_chunks(by_length, bench, BATCHES_PER_CHUNK * settings.sampling.rows_per_batch)
-    return TaskPlan(record, bench, kept, chunks, sampling, policy, grader)
+    return TaskPlan(record, bench, kept, chunks, sampling, policy, grader, _load_also(bench, request, sampling))
 
 
 def _plan_endpoint_task(bench: Benchmark, request: EvaluationRequest, endpoint: EndpointSettings) -> TaskPlan:
@@ -216,7 +224,14 @@ def _plan_endpoint_task(bench: Benchmark, request: EvaluationRequest, endpoint: 
     sampling = replace(request.sampling, max_tokens=max_tokens, stop=template.stop)
     grader, record = _describe_task(bench, bench.problems, request, sampling, None)
     chunks = _split_chunks(bench.problems, bench, 1)
-    return TaskPlan(record, bench, bench.problems, chunks, sampling, EndpointPolicy(endpoint, template), grader)
+    policy, also = EndpointPolicy(endpoint, template), _load_also(bench, request, sampling)
+    return TaskPlan(record, bench, bench.problems, chunks, sampling, policy, grader, also)
+
+
+def _load_also(bench: Benchmark, request: EvaluationRequest, sampling: Sampling) -> tuple[SecondGrader, ...]:
+    """Load the other graders of a task, which has none if it has no correct answers."""
+    names = request.also if bench.judged else ()
+    return load_second_graders(names, sampling.max_tokens, load_prompt(bench.data).CHAT)
 
 
 def _describe_task(
@@ -296,6 +311,8 @@ def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evalua
         "sampler": settings.sampling.sampler if request.endpoint is None else "endpoint",
         "seed": settings.run.seed,
         **({} if request.endpoint is None else {"endpoint": request.endpoint.describe()}),
+        **({"policy": request.policy} if request.policy != "math" else {}),
+        **({"also": list(request.also)} if request.also else {}),
     }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from qed.evaluation.endpoint.ask import EndpointRollout
 from qed.evaluation.per_sample_metrics import Tags, compute_sample_metrics
+from qed.grading.policy import MATH, Policy
 from qed.rollout.stages import flatten
 from qed.runs.run import Row, build_row
 from qed.types import Groups
@@ -25,14 +26,17 @@ METRICS = {
 }
 
 
-def build_rows(groups: Groups, decoding: str, step: int, tags: Tags | None = None) -> list[Row]:
-    """Build the rows of an evaluation from graded answers; `tags` are those that the prompt puts around a thought."""
+def build_rows(groups: Groups, decoding: str, step: int, tags: Tags | None = None, policy: Policy = MATH) -> list[Row]:
+    """Build the rows of an evaluation from graded answers.
+
+    `tags` are those that the prompt puts around a thought; `policy` is for the columns of the final answer.
+    """
     return [
         {
             "decoding": decoding,
             **build_row(rollout, step),
             **(rollout.describe() if isinstance(rollout, EndpointRollout) else {}),
-            **compute_sample_metrics(rollout, tags),
+            **compute_sample_metrics(rollout, tags, policy),
         }
         for rollout in flatten(groups)
     ]

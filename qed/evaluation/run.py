@@ -31,6 +31,8 @@ from qed.evaluation.plan import (
 from qed.evaluation.rows import build_rows
 from qed.evaluation.shards import Shard, ShardFile, find_shard_folder
 from qed.evaluation.store import Store, find_stored
+from qed.evaluation.verdicts import add_verdicts
+from qed.grading.policy import find_policy
 from qed.guards.signals import EXIT_CODES, watch_signals
 from qed.guards.watchdog import HangReport, enter_stage, watch
 from qed.models import threads
@@ -176,7 +178,9 @@ def _sample(
     with closing(_answer_chunks(task, request, {number: chunks[number] for number in sorted(missing)})) as answered:
         for number, groups in answered:
             _grade(groups, task)
-            own = build_rows(groups, request.decoding, request.step, task.policy.template.thought_tags)
+            policy = find_policy(request.policy)
+            own = build_rows(groups, request.decoding, request.step, task.policy.template.thought_tags, policy)
+            add_verdicts(own, groups, task.also)
             add(number, own)
             rows += own
             finished += len(groups)

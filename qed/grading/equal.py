@@ -52,6 +52,7 @@ NOTHING = Verdict(False, "string", "one of them is empty")
 NO_TEXT = Verdict(False, "string", "one of them is no text")
 TOO_LONG = Verdict(False, "bound", "longer than an answer may be")
 SAME_VALUE = Verdict(True, "typed", "the same value")
+NEAR_VALUE = Verdict(True, "typed", "a value that the policy accepts for it")
 OTHER_VALUE = Verdict(False, "typed", "another value")
 UNDECIDED = Verdict(False, "unknown", "a sum, a product, an integral or a limit is not evaluated here")
 BIG_OPERATORS = tuple(BIG)
@@ -70,7 +71,7 @@ def equal(gold: str, answer: str, policy: Policy = MATH) -> Verdict:
         return SAME_STRING
     if max(len(gold), len(answer)) > MAX_ANSWER_CHARS:
         return TOO_LONG
-    if PLAIN.fullmatch(gold) and PLAIN.fullmatch(answer):
+    if PLAIN.fullmatch(gold) and PLAIN.fullmatch(answer) and not policy.approximate:
         return SAME_VALUE if Fraction(gold) == Fraction(answer) else OTHER_VALUE
     left, right = read_gold(gold), read_answer(answer)
     if left.key and left.key == right.key:
@@ -96,6 +97,8 @@ def _compare_choices(left: Reading, right: Reading) -> Verdict | None:
 
 
 def _compare_values(gold: str, answer: str, left: Reading, right: Reading, policy: Policy) -> Verdict:
+    if policy.base_optional and _has_digits_of(left, right):
+        return SAME_VALUE
     for side, reading in (("gold", left), ("answer", right)):
         if reading.over:
             return Verdict(False, "bound", f"{side}: {reading.trouble}")
@@ -107,6 +110,14 @@ def _compare_values(gold: str, answer: str, left: Reading, right: Reading, polic
         if verdicts[-1].correct:
             return verdicts[-1]
     return verdicts[0]
+
+
+def _has_digits_of(left: Reading, right: Reading) -> bool:
+    """Return whether one side has a base and the other only its digits, which may be letters: 2A7_{16} and 2A7."""
+    for one, other in ((left, right), (right, left)):
+        if one.values and not other.values and one.values[0].kind == "based" and not one.values[0].parts:
+            return one.values[0].name.partition("_")[0] == other.key.replace(" ", "").upper()
+    return False
 
 
 def _list_readings(gold: str, answer: str, left: Reading, right: Reading) -> list[tuple[Reading, Reading]]:
@@ -158,7 +169,7 @@ def _compare_readings(left: Reading, right: Reading, policy: Policy) -> Verdict:
         for gold in left.values:
             for answer in right.values:
                 if comparison.are_same(*_read_number_words(gold, answer, policy)):
-                    return SAME_VALUE
+                    return NEAR_VALUE if comparison.near else SAME_VALUE
     except UnreadableError as error:
         return Verdict(False, "unknown", str(error))
     except (OverBoundError, RecursionError) as error:

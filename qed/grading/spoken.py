@@ -25,6 +25,9 @@ MAX_WORDS = 20
 def read_number(words: list[str]) -> Fraction | None:
     """Read a number in words; None if the words are not a number."""
     words = [word for word in words if word != "-"]
+    if words and words[0] in {"minus", "negative"}:
+        positive = read_number(words[1:]) if words[1:2] not in (["minus"], ["negative"]) else None
+        return None if positive is None else -positive
     if not words or len(words) > MAX_WORDS or not set(words) <= VOCABULARY:
         return None
     *before, last = words

@@ -8,11 +8,13 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qed.cli.commands.base import Parser
+from qed.cli.commands.base import LISTS, Parser
 from qed.cli.commands.endpoint_options import add_endpoint_options, find_served, is_endpoint, read_endpoint
+from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
 from qed.cli.evaluation_file import read_options
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
@@ -84,6 +86,8 @@ def _build_parser() -> Parser:
     add = parser.add_argument_group("both").add_argument
     add("--reward", metavar="NAME,…", help="grade by this reward (default: the run's, or the prompt's default)")
     add("--reward-options", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
+    add_policy_option(add)
+    add_also_option(add)
     add("--out", type=Path, metavar="DIR", help="folder of the answers (default: the run's folder, or a new one)")
     add_sharing_options(parser)
     add("--json", action="store_true", help="print the metrics as one line of JSON, as the last line of stdout")
@@ -137,6 +141,12 @@ def _add_stored_options(add: Any) -> None:
     add("--gold-key", default="", metavar="COLUMN", help="the correct answer (default: the first known column)")
     add("--response-key", default="", metavar="COLUMN,…", help="the columns of the answers, each scored separately")
     add("--id-key", default="", metavar="COLUMN", help="identifies a problem (default: id, or else the question)")
+    add(
+        "--lists",
+        choices=LISTS,
+        default="",
+        help="what a list is: k answers, or the parts of one (default: k answers, where no doubt)",
+    )
     add("--extract", choices=MODES, default="flexible", help="how the final answer is extracted (default: flexible)")
 
 
@@ -175,6 +185,8 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
         command,
         args.json,
         endpoint,
+        policy=args.policy,
+        also=read_also(args.also_grade),
     )
     if args.cluster:
         from qed.cluster.evaluation import evaluate_on_cluster
@@ -246,7 +258,8 @@ def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
     if args.out:
         _choose_folder(args, None)
     keys = tuple(key.strip() for key in args.response_key.split(","))
-    scoring = Scoring(args.gold_key, keys, args.id_key, args.extract)
+    scoring = Scoring(args.gold_key, keys, args.id_key, args.extract, lists=args.lists, policy=args.policy)
+    scoring = replace(scoring, also=read_also(args.also_grade))
     names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
     options = tuple(option.strip() for option in (args.reward_options or "").split(",") if option.strip())
     job = ScoreJob(str(args.responses), scoring, names, options)

@@ -1,0 +1,77 @@
+"""Answers in words that mean the same: no solutions, infinitely many, does not exist, odd (function)."""
+
+from __future__ import annotations
+
+import re
+
+from qed.grading.tree import Node
+
+ARTICLES = ("a ", "an ", "the ")
+COUNTED = r"(?:solution|root|answer|value|zero)"
+NO_SOLUTION = re.compile(
+    rf"(?:there (?:is|are|exist|exists) )?no(?: real| such| valid| possible)?(?: {COUNTED}s?)(?: exists?| of x)?"
+    r"|none|null set|empty set|no such (?:x|number|value)s?(?: exists?)?|has no(?: real)? solutions?"
+)
+INFINITE = re.compile(
+    rf"(?:there (?:is|are|exist|exists) )?(?:an )?infinite(?:ly)?(?: many)?(?: number of)?(?: {COUNTED}s?)?(?: exist)?"
+)
+MISSING = re.compile(
+    r"(?:the |this )?(?:limit |value |derivative |integral )?"
+    r"(?:dne|(?:does|do) not exist|(?:is )?(?:not defined|undefined))"
+)
+NEITHER = {"neither even nor odd", "neither odd nor even", "neither function"}
+SYNONYMS = {
+    "convergent": "converges", "diverges": "diverges", "divergent": "diverges", "converge": "converges",
+    "diverge": "diverges", "absolutely convergent": "converges absolutely",
+    "conditionally convergent": "converges conditionally", "right-angled": "right", "right angled": "right",
+    "both even and odd": "both", "both odd and even": "both",
+}  # fmt: skip
+SUBJECT = re.compile(
+    r"^(?:(?:it|they|(?:the|this) (?:series|sequence|function|integral|sum|graph|curve|lines|number)) )?(?:is |are )?"
+)
+# What an adjective alone stands for: `odd` is an odd function.
+NOUNS = re.compile(
+    r"function|triangle|number|integer|series?|sequence|line|angle|quadrilateral|polygon|colou?r|matrix|event"
+)
+NO_SOLUTIONS, INFINITELY_MANY, NONEXISTENT = "no solution", "infinitely many", "does not exist"
+INFINITY = Node("constant", "infinity")
+
+
+def read_meaning(words: str) -> str:
+    """Return one wording for words of the same meaning, without article and plural ending."""
+    for pattern, meaning in ((NO_SOLUTION, NO_SOLUTIONS), (INFINITE, INFINITELY_MANY), (MISSING, NONEXISTENT)):
+        if pattern.fullmatch(_strip_article(words)):
+            return meaning
+    words = _strip_article(SUBJECT.sub("", words))
+    return _strip_plural("neither" if words in NEITHER else SYNONYMS.get(words, words))
+
+
+def _strip_article(words: str) -> str:
+    for article in ARTICLES:
+        words = words.removeprefix(article)
+    return words
+
+
+def _strip_plural(words: str) -> str:
+    return words[:-1] if len(words) > 4 and words.endswith("s") and not words.endswith("ss") else words
+
+
+def mean_the_same(gold: str, answer: str) -> bool:
+    """Return whether two answers in words are the same; one of them may leave out the noun of its adjective."""
+    left, right = read_meaning(gold), read_meaning(answer)
+    if left == right:
+        return True
+    short, long = sorted((left, right), key=len)
+    adjective, _, noun = long.rpartition(" ")
+    return (
+        NOUNS.fullmatch(noun.removesuffix("s")) is not None
+        and _strip_plural(SYNONYMS.get(adjective, adjective)) == short
+        and NOUNS.fullmatch(short) is None
+    )
+
+
+def read_set_in_words(node: Node) -> Node:
+    """Return the empty set for `no solution`, and infinity for `infinitely many`; any other node unchanged."""
+    if node.kind != "text":
+        return node
+    return {NO_SOLUTIONS: Node("set"), INFINITELY_MANY: INFINITY}.get(read_meaning(node.name), node)

@@ -1,0 +1,120 @@
+r"""Phrases of an answer in the notation of mathematics: minus 7, x is at least 2, 3 to 5, the square root of 2.
+
+A text without such a phrase stays as it is, with its \text{…}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+TRIGGER = re.compile(
+    r"(?<![A-Za-z\\])(?:minus|negative|plus|positive|nonnegative|nonpositive|least|most|than|between|to|of|in|over"
+    r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant)"
+    r"(?![A-Za-z])|n't |\\in\b.*\)$|\+-",
+    re.IGNORECASE,
+)
+TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|textit|textnormal|rm) ?\{([^{}]*)\}")
+MAX_CHARS = 300  # of a text whose phrases are rewritten
+OPERAND = r"(?:\d[\d.,/]{0,30}|[A-Za-z](?![A-Za-z])|\\(?:d?frac|sqrt)[^ ]{1,40}|\\?pi)"
+SIGNED = rf"-?{OPERAND}"
+END = r"(?=-?[\d.\\(]|-?[A-Za-z](?![A-Za-z])|infinity|infty|pi(?![A-Za-z]))"
+
+SIGNS = {
+    "greater than or equal to": "\\geq", "more than or equal to": "\\geq", "larger than or equal to": "\\geq",
+    "at least": "\\geq", "no less than": "\\geq", "not less than": "\\geq",
+    "less than or equal to": "\\leq", "smaller than or equal to": "\\leq", "at most": "\\leq",
+    "no more than": "\\leq", "not more than": "\\leq", "no greater than": "\\leq", "not greater than": "\\leq",
+    "strictly greater than": ">", "greater than": ">", "more than": ">", "larger than": ">", "bigger than": ">",
+    "strictly less than": "<", "less than": "<", "fewer than": "<", "smaller than": "<",
+    "not equal to": "\\neq", "equal to": "=", "equals": "=",
+}  # fmt: skip
+COMPARED = re.compile(rf"(?:\b(?:is|are|must be|should be|be) )?\b({'|'.join(SIGNS)}) {END}", re.IGNORECASE)
+HALF_LINES = {"\\geq": r"[\2,\\infty)", ">": r"(\2,\\infty)", "\\leq": r"(-\\infty,\2]", "<": r"(-\\infty,\2)"}
+HALF_LINE = re.compile(rf"^(\\geq|\\leq|>|<) ({SIGNED})$")
+SIGN_WORDS = {"positive": "> 0", "negative": "< 0", "nonnegative": "\\geq 0", "nonpositive": "\\leq 0"}
+SIGN_WORD = re.compile(r"^([a-z]) is (non-?)?(positive|negative)$", re.IGNORECASE)
+BETWEEN = re.compile(
+    rf"^(?:([A-Za-z]) (?:is |lies |must be )?)?(?:strictly )?between ({SIGNED}) and ({SIGNED})(,? ?\(?inclusive\)?)?$",
+    re.IGNORECASE,
+)
+# The subject of a sentence: `the ratio is 3 to 5`. What follows may not be a negation.
+SUBJECT = re.compile(
+    r"^(?:the|this|that|it|they|these|those|there)\b[A-Za-z' ]{0,60}? (?:is|are|was|were|equals?) "
+    r"(?!not |never |n't |given |as |in |at |such |of )(.+)$"
+    r"|^(?:it|they) (?:is|are) (?!not |never )(.+)$",
+    re.IGNORECASE,
+)
+INTEGER = r"(\\mathbb ?\{? ?[ZN] ?\}?|Z(?![a-z]))"
+MEMBER = re.compile(rf"[,;]? ?(?:where |for |with )?(?:any |all |every )?\(? ?([a-z]) ?\\in ?{INTEGER} ?\)?$")
+INTEGER_WORDS = re.compile(
+    r"[,;]? ?\(?(?:where |with |for |and )?([a-z]) (?:is |being |be |are )?(?:an? |any |some )?"
+    r"(?:arbitrary )?integers?\)?$"
+    r"|[,;]? ?\(?(?:where |with |for )(?:an? |any |all |every |each |some )?(?:arbitrary )?integers? ([a-z])\)?$"
+)
+CONSTANT_WORDS = re.compile(
+    r"[,;]? ?\(?(?:where |with |for )(?:any )?[A-Za-z](?:_\d)?(?:(?: and |, ?)[A-Za-z](?:_\d)?){0,2} (?:is |are |be )?"
+    r"(?:an? |any |the |some )?(?:arbitrary |real |integration )?constants?(?: of integration)?\)?$"
+)
+
+Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
+
+
+def _write_between(match: re.Match[str]) -> str:
+    name, low, high, inclusive = match.groups()
+    interval = f"[{low},{high}]" if inclusive else f"({low},{high})"
+    return f"{name} \\in {interval}" if name else interval
+
+
+def _write_half_line(match: re.Match[str]) -> str:
+    return match.expand(HALF_LINES[match.group(1)])
+
+
+def _write_sign_word(match: re.Match[str]) -> str:
+    return f"{match.group(1)} {SIGN_WORDS[('non' if match.group(2) else '') + match.group(3).lower()]}"
+
+
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
+
+
+RULES: tuple[Rule, ...] = (
+    (_compile(r"n't(?= )"), " not"),
+    (MEMBER, r", \1 \\in \2"),
+    (INTEGER_WORDS, lambda match: f", {match.group(1) or match.group(2)} \\in \\mathbb{{Z}}"),
+    (CONSTANT_WORDS, ""),
+    (_compile(r"\+ ?(?:an? )?(?:arbitrary )?const(?:ant)?(?: of integration)?$"), "+ C"),
+    (SUBJECT, lambda match: match.group(1) or match.group(2)),
+    (BETWEEN, _write_between),
+    (SIGN_WORD, _write_sign_word),
+    (COMPARED, lambda match: f"{SIGNS[match.group(1).lower()]} "),
+    (HALF_LINE, _write_half_line),
+    (_compile(r"\bplus or minus (?=[\d.\\(])|^\+-(?=\d)"), r"\\pm "),
+    (_compile(rf"\b(?:minus|negative) {END}"), "-"),
+    (_compile(rf"(?<=[\w)}}]) plus {END}"), "+ "),
+    (_compile(r"^(?:plus|positive) (?=\d)"), ""),
+    (_compile(rf"^({SIGNED}) to ({OPERAND}) to ({OPERAND})$"), r"\1:\2:\3"),
+    (_compile(rf"^({OPERAND}) to ({OPERAND})$"), r"\1:\2"),
+    (_compile(r"^(\d{1,30}) (?:out of(?: every)?|in) (\d{1,30})$"), r"\\frac{\1}{\2}"),
+    (_compile(rf"^({SIGNED}) (?:over|divided by) ({OPERAND})$"), r"\\frac{\1}{\2}"),
+    (_compile(r"(?<=[\d)}]) (?:times|multiplied by) (?=[\d(\\])"), r" \\cdot "),
+    (_compile(rf"\b({OPERAND}) choose ({OPERAND})"), r"\\binom{\1}{\2}"),
+    (_compile(rf"\b(?:the )?(?:square root|sqrt) of ({OPERAND}|\([^()]{{1,40}}\))"), r"\\sqrt{\1}"),
+    (_compile(rf"\b(?:the )?cube root of ({OPERAND}|\([^()]{{1,40}}\))"), r"\\sqrt[3]{\1}"),
+    (_compile(rf"({OPERAND}|\)) (?:raised )?to the power (?:of )?({SIGNED})"), r"\1^{\2}"),
+    (_compile(rf"({OPERAND}|\)) (?:raised )?to the (\d{{1,9}})(?:st|nd|rd|th)(?: power)?"), r"\1^{\2}"),
+    (_compile(r"(?<![A-Za-z])([a-z\d)]) squared(?! ?[a-z])"), r"\1^2"),
+    (_compile(r"(?<![A-Za-z])([a-z\d)]) cubed(?! ?[a-z])"), r"\1^3"),
+    (_compile(r"(?<![A-Za-z])([n\d]{1,5}) factorial\b"), r"\1!"),
+)  # fmt: skip
+
+
+def rewrite_phrases(text: str) -> str:
+    """Rewrite the phrases of a cleaned text; return the text itself if it has none."""
+    if len(text) > MAX_CHARS or TRIGGER.search(text) is None:
+        return text
+    plain = " ".join(TEXT.sub(r" \1 ", text).replace("\\ ", " ").split()).rstrip(".")
+    rewritten = plain
+    for pattern, replacement in RULES:
+        rewritten = pattern.sub(replacement, rewritten)
+    return text if rewritten == plain else rewritten
