@@ -27,6 +27,12 @@ def broken() -> None:
     raise ValueError("no such model")
 
 
+def slow_to_load() -> tuple[None, Callable[[str], Any]]:
+    """A target whose libraries take a while."""
+    time.sleep(0.5)
+    return None, str
+
+
 def sealed() -> tuple[None, Callable[[str], Any]]:
     """Runs what it is told, to see what a sealed child refuses."""
     return None, lambda code: str(eval(code, {"os": os, "subprocess": subprocess, "sys": sys}))

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from qed.errors import UsageError, suggest_nearest
-from qed.evaluation.grade_files import convert_gold, extract_gold
+from qed.evaluation.answer_lists import convert_gold
+from qed.evaluation.grade_files import extract_gold
 from qed.grading.equal import equal
 from qed.grading.extract import extract_final_answer
 from qed.rewards.verdicts import judge_answer

@@ -10,7 +10,6 @@ import importlib
 import io
 import json
 import os
-import select
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from qed.config.help import format_command_help, format_overview
 from qed.config.keys import list_origins
 from qed.config.phases import PipelineSettings
 from qed.config.resolve import Resolved, read_sources, resolve_settings
+from qed.console.unread import drop_unread
 from qed.errors import DataError, QedError, UsageError
 from qed.guards.parents import build_child_command, die_with_launcher
 from qed.guards.ranks import claim_failure
@@ -62,8 +62,10 @@ def main(argv: list[str] | None = None) -> None:
 
 def _report_error(error: Exception, debug: bool) -> int:
     """Print an error message, and return the exit code."""
-    if isinstance(error, BrokenPipeError) and _is_reader_gone():
-        return BROKEN_PIPE
+    if isinstance(error, BrokenPipeError):
+        gone = [drop_unread(stream) for stream in (sys.stdout, sys.stderr)]
+        if any(gone):  # else it is another pipe than that of our output
+            return BROKEN_PIPE
     if debug:
         traceback.print_exception(error)
     if not claim_failure():
@@ -83,20 +85,6 @@ def _report_error(error: Exception, debug: bool) -> int:
     message = f"error: {type(error).__name__}: {text} (a bug in qed, or an unusual environment; {where})"
     print(strip_control(redact(message)), file=sys.stderr)
     return 1
-
-
-def _is_reader_gone() -> bool:
-    """Return whether the broken pipe is our stdout, as in `qed … | head`, and not another pipe."""
-    poll = select.poll()
-    try:
-        poll.register(sys.stdout.fileno(), 0)
-    except OSError:
-        return False
-    if not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
-        return False
-    # Flushing the rest of the buffer at exit would raise again.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return True
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -92,6 +92,8 @@ class DataSettings:
     """SFT only: concatenate all demonstrations and train on windows of this many tokens; 0 keeps them separate."""
     validation_split: float = 0.0
     """Fraction of the training problems to hold out as a validation split, which selects the best checkpoint."""
+    held_out_words: int = 0
+    """Also drop training problems that share N consecutive words with a held-out question, usually 13; 0 is off."""
     prompt: str = shelf_field("prompts", "auto")
     """Prompt by name; auto uses the task's default."""
     prompt_options: tuple[str, ...] = ()
@@ -118,6 +120,7 @@ class DataSettings:
         require(cut, "data.truncation needs data.max_prompt_tokens, the number of tokens that are kept.")
         require(self.window >= 0, "data.window must not be negative.")
         require(0 <= self.validation_split < 1, "data.validation_split must lie in [0, 1).")
+        require(self.held_out_words >= 0, "data.held_out_words must not be negative.")
         require(bool(self.tasks), "data.tasks must name a task or a data file.")
         require(bool(self.reward), "data.reward must name a reward.")
         require(self.reward_workers >= 0, "data.reward_workers must not be negative.")

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from qed.console.unread import drop_unread
 from qed.guards.redaction import redact, strip_control
 
 LINES_A_PHASE = 20
@@ -43,6 +44,15 @@ class NotebookLine:
         self._handle.update({"text/plain": self._text.plain}, raw=True)
 
 
+class LastingConsole(RichConsole):
+    """Goes on when the reader of its output has gone, where rich ends the process in the middle of its work."""
+
+    def on_broken_pipe(self) -> None:
+        """Print nothing more."""
+        self.quiet = True
+        drop_unread(self.file)
+
+
 class Console:
     """Prints to stdout, or to stderr if stdout is for JSON.
 
@@ -56,7 +66,7 @@ class Console:
         file = sys.stderr if json else sys.stdout
         # A file or a pipe has no width, and its tables should not be cut to rich's default.
         width = None if file.isatty() else PIPE_WIDTH
-        self.rich = RichConsole(file=file, highlight=False, soft_wrap=True, emoji=False, width=width, quiet=quiet)
+        self.rich = LastingConsole(file=file, highlight=False, soft_wrap=True, emoji=False, width=width, quiet=quiet)
         self.log_every = log_every
         self.log: Callable[[str], None] | None = None  # receives every line that is printed, and every step's
         self.live: Live | NotebookLine | None = None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from qed.config.settings import DataSettings
 from qed.data.prompts.demonstrations import has_markers
+from qed.data.questions import normalize_question
 from qed.errors import DataError
 from qed.grading.equal import equal
 from qed.grading.extract import extract_final_answer
@@ -60,16 +61,18 @@ def split_validation(
     """Split problems into a training and a validation part, drawn by the seed.
 
     Only problems with an answer or a preference are drawn for validation, or any problem if none has one and the run
-    only imitates. All rows with the same question go into the same part, so that no validation question is trained on.
+    only imitates. All rows with the same question, ignoring case, spaces and punctuation, go into the same part, so
+    that no validation question is trained on.
     """
     if not share:
         return list(problems), []
     measured = [problem for problem in problems if problem.answer or problem.is_preference]
-    answered = list({each.question: each for each in measured or (problems if imitates else ())}.values())
+    drawn = measured or (problems if imitates else ())
+    answered = list({normalize_question(each.question): each for each in drawn}.values())
     count = min(limit, math.ceil(share * len(answered)))
     validation = [answered[index] for index in shuffle_indices(len(answered), seed, "validation")[:count]]
-    questions = {problem.question for problem in validation}
-    return [problem for problem in problems if problem.question not in questions], validation
+    questions = {normalize_question(problem.question) for problem in validation}
+    return [problem for problem in problems if normalize_question(problem.question) not in questions], validation
 
 
 def compute_percentile_length(lengths: Sequence[int], percentile: float) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from qed.config.settings import DataSettings
 from qed.config.task_names import parse_task
 from qed.console.live import Console
 from qed.data import tasks
+from qed.data.held_out import HeldOut
 from qed.data.prompts.base import PromptTemplate, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
 from qed.data.prompts.demonstrations import find_demonstration
@@ -74,25 +75,27 @@ def load_problems(
             unanswered += _spread(held_out, evaluation.problems)
         else:
             _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
-    questions = {problem.question for problems in (*benches.values(), unanswered) for problem in problems}
-    kept = _drop_held_out(training, questions, left_out)
+    measured = [problem for problems in (*benches.values(), unanswered) for problem in problems]
+    kept = _drop_held_out(training, HeldOut(measured, data.held_out_words), left_out)
     share = data.validation_split
     if imitates and not benches and not unanswered and len(kept) >= HELD_OUT_SHARE:
         share = share or 1 / HELD_OUT_SHARE
     kept, validation = split_validation(kept, share, evaluation.problems, seed, imitates)
+    if validation and data.held_out_words:
+        kept = _drop_held_out(kept, HeldOut(validation, data.held_out_words), left_out)
     kept = select_problems(kept, data, seed, left_out)
     return LoadedProblems(kept, benches, unanswered + validation, +left_out)
 
 
 def load_training_problems(
-    data: DataSettings, seed: int, held_out: Collection[str]
+    data: DataSettings, seed: int, held_out: Iterable[Problem]
 ) -> tuple[list[Problem], Counter[str]]:
     """Load the training problems of a phase that has its own data.
 
     Args:
         data: of the phase.
         seed: of the run.
-        held_out: the questions that no phase trains on.
+        held_out: the problems whose questions no phase trains on.
 
     Returns:
         the problems, and the counts of those left out, by reason.
@@ -100,7 +103,8 @@ def load_training_problems(
     left_out: Counter[str] = Counter()
     load = _build_loader(data, left_out)
     training = [problem for name in data.tasks for problem in _drop_duplicates(load(name, "train"), left_out)]
-    return select_problems(_drop_held_out(training, held_out, left_out), data, seed, left_out), +left_out
+    kept = _drop_held_out(training, HeldOut(held_out, data.held_out_words), left_out)
+    return select_problems(kept, data, seed, left_out), +left_out
 
 
 def _build_loader(data: DataSettings, left_out: Counter[str]) -> Callable[..., list[Problem]]:
@@ -122,10 +126,9 @@ def _needs_benchmark(problems: Sequence[Problem], imitates: bool) -> bool:
     return answered or not (imitates or all(problem.is_preference for problem in problems))
 
 
-def _drop_held_out(problems: Sequence[Problem], held_out: Collection[str], left_out: Counter[str]) -> list[Problem]:
+def _drop_held_out(problems: Sequence[Problem], held_out: HeldOut, left_out: Counter[str]) -> list[Problem]:
     """Return the problems whose question is not held out; the others are counted."""
-    kept = [problem for problem in problems if problem.question not in held_out]
-    left_out["training problems that are held out"] = len(problems) - len(kept)
+    kept = held_out.drop(problems, left_out)
     if not kept:
         raise DataError("No training problem is left: all of them are held-out problems.")
     return kept

@@ -11,10 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 from qed.data.sources.rows import Place, Row, Rows
 from qed.errors import DataError, suggest_nearest
+from qed.evaluation.answer_lists import convert_gold, convert_to_text, is_list, require_answers, split_answers
+from qed.grading import symbolic
 from qed.grading.equal import equal
 from qed.grading.extract import extract_final_answer
 from qed.rewards.grader import Grader, join
@@ -23,6 +26,7 @@ from qed.types import Grade, Problem, Rollout
 
 GOLD = ("gold", "answer", "ground_truth", "expected_answer", "reward_model.ground_truth", "gts", "target", "solution")
 RESPONSE = ("prediction", "response", "text", "completion", "output", "generated_text", "generation", "model_output")
+CHECKED = 1_000  # rows whose lists are looked at before the first answer is graded
 ADDED = ("correct", "extracted", "reason", "tier", "format_ok", "seconds")
 
 
@@ -94,9 +98,9 @@ def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | No
 def _build_timed_grader(mode: str, grader: Grader | None) -> Callable[[tuple[Row, Rollout, str]], Graded]:
     def grade(case: tuple[Row, Rollout, str]) -> Graded:
         row, rollout, kind = case
-        start = time.perf_counter()
+        start, waited = time.perf_counter(), symbolic.count_loading_seconds()
         verdict = grade_answer(rollout, grader, kind, mode)
-        seconds = time.perf_counter() - start
+        seconds = time.perf_counter() - start - (symbolic.count_loading_seconds() - waited)
         kind = classify(verdict, rollout) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
         return Graded(row, verdict, seconds, kind)
 
@@ -118,8 +122,38 @@ def extract_gold(gold: str) -> str:
     return gold.strip() if "\n" in behind.strip() else behind.strip()
 
 
+def expand_lists(rows: Rows, keys: tuple[str, str], lists: str = "") -> Rows:
+    """Yield a row for each answer: one with a list of k answers becomes k rows with a `sample_id`.
+
+    Args:
+        rows: rows with their places.
+        keys: columns of the gold and of the answer, see `grade_rows`.
+        lists: what a list is, see `split_answers`.
+
+    Raises:
+        DataError: a column does not exist, or what a list is cannot be told.
+    """
+    rows = iter(rows)
+    first = list(islice(rows, CHECKED))
+    if not lists:
+        require_answers((place, read_value(place, row, keys[1], RESPONSE, "--response-key")) for place, row in first)
+    for place, row in chain(first, rows):
+        name, value = locate_value(place, row, keys[1], RESPONSE, "--response-key")
+        if not is_list(value):
+            yield place, row
+            continue
+        answers = split_answers(place, value, read_value(place, row, keys[0], GOLD, "--gold-key"), lists)
+        for number, answer in enumerate(answers):
+            yield place, {**row, name: answer, "sample_id": number}
+
+
 def read_value(place: Place, row: Row, key: str, known: Sequence[str], option: str) -> Any:
-    """Read a column of a row, or the first known one; a dot accesses a nested column.
+    """Read a column of a row, or the first known one; a dot accesses a nested column. See `locate_value`."""
+    return locate_value(place, row, key, known, option)[1]
+
+
+def locate_value(place: Place, row: Row, key: str, known: Sequence[str], option: str) -> tuple[str, Any]:
+    """Return the name and the value of a column of a row, or of the first known one.
 
     Raises:
         DataError: the column does not exist.
@@ -129,26 +163,12 @@ def read_value(place: Place, row: Row, key: str, known: Sequence[str], option: s
         for part in [name] if name in row else name.split("."):
             value = value.get(part, KeyError) if isinstance(value, dict) else KeyError
         if value is not KeyError:
-            return value
+            return name, value
     wanted = key or known[0]
     raise DataError(
         f"{place}: there is no column {wanted}; the columns are {', '.join(map(str, row))}. Name yours with {option}."
         + suggest_nearest(wanted, map(str, row))
     )
-
-
-def convert_gold(value: Any) -> str:
-    """Convert a gold to text; several plain values are joined, because all of them are required."""
-    if isinstance(value, list) and not any(isinstance(one, dict | list) for one in value):
-        return ", ".join(map(convert_to_text, value))
-    return convert_to_text(value)
-
-
-def convert_to_text(value: Any) -> str:
-    """Convert an answer to text: of messages the last, of a choice its text; None and NaN become empty."""
-    while isinstance(value, dict | list):
-        value = value.get("content", value.get("text")) if isinstance(value, dict) else next(reversed(value), None)
-    return "" if value is None or value != value else str(value)
 
 
 class Summary:

@@ -18,7 +18,7 @@ from qed.data.sources import local
 from qed.data.sources.rows import Place, Rows
 from qed.data.sources.writing import Writer
 from qed.errors import DataError
-from qed.evaluation.grade_files import Graded, Summary, grade_rows
+from qed.evaluation.grade_files import Graded, Summary, expand_lists, grade_rows
 from qed.evaluation.row_shards import Items, hash_file, require_unchanged
 from qed.evaluation.shards import Joined
 from qed.evaluation.table import show_grades
@@ -36,8 +36,8 @@ MAX_WORKERS = 8
 class GradeJob:
     """What `qed grade` grades: files, the columns of gold and answer, the mode of extraction, and a reward if any.
 
-    `seconds` of processor time are for one answer, where the reward is a file of the user's; its `workers` are as many
-    as the machine has cores, up to 8, if they are 0.
+    `lists` says what a list of answers is, see `split_answers`. `seconds` of processor time are for one answer, where
+    the reward is a file of the user's; its `workers` are as many as the machine has cores, up to 8, if they are 0.
     """
 
     files: tuple[str, ...]
@@ -47,6 +47,7 @@ class GradeJob:
     options: tuple[str, ...] = ()
     seconds: float = 10.0
     workers: int = 0
+    lists: str = ""
 
     def describe(self, block: int) -> Row:
         """Describe the whole for its shards, with units of `block` rows."""
@@ -62,13 +63,17 @@ class GradeJob:
         """List the files with the rows."""
         return list(self.files)
 
+    def read_rows(self) -> Rows:
+        """Yield a row for each answer, with its place; see `expand_lists` for the errors."""
+        return expand_lists(read_files(self.files), self.keys, self.lists)
+
     def read_items(self) -> list[Any]:
         """Read all rows with their places.
 
         Raises:
             DataError: there is none, or a file is broken.
         """
-        rows = list(read_files(self.files))
+        rows = list(self.read_rows())
         if not rows:
             raise DataError(f"{self.files[0]} has no row to grade.")
         return rows
@@ -145,10 +150,11 @@ def merge_grades(out: Path, joined: Joined, overwrite: bool, console: Console) -
     whole, named = joined.whole, [info["files"] for info in joined.infos]
     files = next((names for names in named if all(Path(name).is_file() for name in names)), named[0])
     require_unchanged(files, whole["data"])
-    job = GradeJob(tuple(files), reward=tuple(whole["reward"]))
+    gold_key, response_key = whole["keys"]
+    job = GradeJob(tuple(files), (gold_key, response_key), reward=tuple(whole["reward"]), lists=whole["lists"])
     verdicts = chain.from_iterable(joined.units)
     graded = (
         Graded(row, Grade(**verdict["grade"]), verdict["seconds"], verdict["kind"])
-        for (_, row), verdict in zip(read_files(job.files), verdicts, strict=True)
+        for (_, row), verdict in zip(job.read_rows(), verdicts, strict=True)
     )
     return job.write(graded, out, console, together=True)

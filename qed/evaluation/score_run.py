@@ -13,16 +13,20 @@ from qed.console.live import Console
 from qed.evaluation.row_shards import Items, hash_file
 from qed.evaluation.shards import Joined
 from qed.evaluation.stored import (
+    AnswerTable,
     Scoring,
     finish_scores,
     name_columns,
     read_answers,
     score_answer,
-    score_responses,
+    score_table,
+    summarize_columns,
 )
 from qed.grading import symbolic
 from qed.rewards import grader
 from qed.runs.run import Row
+
+COLUMN = "column"  # of a shard's row: the number of its column of answers
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,13 @@ class ScoreJob:
     def describe(self, block: int) -> Row:
         """Describe the whole for its shards, with units of `block` rows."""
         about = {**asdict(self.scoring), "reward": self.reward, "options": self.options, "judge": self.judge}
-        names = name_columns(Path(self.file), self.scoring)
-        return {"kind": "responses", "block": block, "data": hash_file(Path(self.file)), "columns": names, **about}
+        about |= {"columns": name_columns(Path(self.file), self.scoring), "notes": self.table.notes}
+        return {"kind": "responses", "block": block, "data": hash_file(Path(self.file)), **about}
+
+    @cached_property
+    def table(self) -> AnswerTable:
+        """The answers of the file; see `score_responses` for the errors."""
+        return read_answers(Path(self.file), self.scoring)
 
     def for_task(self) -> ScoreJob:
         """Return the same job for one of many processes, without a loaded grader."""
@@ -60,23 +69,43 @@ class ScoreJob:
 
     def read_items(self) -> list[Any]:
         """Read the answers of all rows; see `score_responses` for the errors."""
-        return list(read_answers(Path(self.file), self.scoring))
+        return list(self.table.rows)
 
     def grade_items(self, items: Items) -> Iterator[list[Row]]:
-        """Yield for each row those of an evaluation, one for each column of answers."""
+        """Yield for each row those of an evaluation, with the number of their column of answers."""
         symbolic.CHILD.start()
-        for answers in items:
-            yield [score_answer(answer, self.graded) for answer in answers]
+        for columns in items:
+            yield [
+                {COLUMN: number, **score_answer(answer, self.graded)}
+                for number, answers in enumerate(columns)
+                for answer in answers
+            ]
 
     def score(self, out: Path | None, console: Console) -> dict[str, Any]:
         """Score the whole file in this process; see `finish_scores`."""
-        scored = score_responses(Path(self.file), self.graded)
-        return finish_scores(scored, self.judge, ",".join(self.reward), out, console)
+        symbolic.CHILD.start()  # the process loads while the first rows are read
+        table, names = self.table, name_columns(Path(self.file), self.scoring)
+        scored = score_table(table, names, self.graded)
+        return _finish(scored, (self.judge, self.reward, table.notes), out, console)
 
 
 def merge_scores(out: Path, joined: Joined, overwrite: bool, console: Console) -> dict[str, Any]:
     """Write the verdicts of shards, and return the figures."""
-    whole, rows = joined.whole, list(chain.from_iterable(joined.units))
-    columns = whole["columns"]
-    scored = {name: rows[number :: len(columns)] for number, name in enumerate(columns)}
-    return finish_scores(scored, whole["judge"], ",".join(whole["reward"]), out, console)
+    whole = joined.whole
+    scored: dict[str, list[Row]] = {name: [] for name in whole["columns"]}
+    for row in chain.from_iterable(joined.units):
+        scored[whole["columns"][row.pop(COLUMN)]].append(row)
+    return _finish(scored, (whole["judge"], tuple(whole["reward"]), whole["notes"]), out, console)
+
+
+def _finish(
+    scored: dict[str, list[Row]],
+    about: tuple[str | None, tuple[str, ...], list[str]],
+    out: Path | None,
+    console: Console,
+) -> dict[str, Any]:
+    """Summarize and write scored answers; `about` has the judge, the reward and the notes on the file."""
+    judge, reward, notes = about
+    if reward and judge is None:
+        console.say(f"{','.join(reward)} does not judge correctness: an answer is correct by its final answer.")
+    return finish_scores(scored, summarize_columns(scored, judge, notes), out, console)

@@ -27,6 +27,8 @@ CACHED_GOLDS = 512
 PLAIN = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30})?")
 SPACED_UNIT = re.compile(r"[^A-Za-z\\]{1,30}(?:\\(?:times|cdot)[^A-Za-z\\]{1,20})? [mgshLJNVWC]")
 
+ORDINAL = re.compile(r"\d(?:st|nd|rd|th)(?![A-Za-z])")
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -82,7 +84,7 @@ def equal(gold: str, answer: str, policy: Policy = MATH) -> Verdict:
 
 def read_both(gold: str, answer: str) -> tuple[Reading, Reading]:
     """Read a gold answer and an answer as they are read before their values are compared."""
-    return _reread_units(gold, answer, read_gold(gold), read_answer(answer))
+    return _list_readings(gold, answer, read_gold(gold), read_answer(answer))[0]
 
 
 def _compare_choices(left: Reading, right: Reading) -> Verdict | None:
@@ -101,7 +103,12 @@ def _compare_values(gold: str, answer: str, left: Reading, right: Reading, polic
             return Verdict(False, "bound", f"{side}: {reading.trouble}")
         if not reading.values:
             return Verdict(False, "unknown", f"{side}: {reading.trouble or 'nothing to read'}")
-    return _compare_readings(*_reread_units(gold, answer, left, right), policy)
+    verdicts = []
+    for one, other in _list_readings(gold, answer, left, right):
+        verdicts.append(_compare_readings(one, other, policy))
+        if verdicts[-1].correct:
+            return verdicts[-1]
+    return verdicts[0]
 
 
 def _has_digits_of(left: Reading, right: Reading) -> bool:
@@ -112,19 +119,37 @@ def _has_digits_of(left: Reading, right: Reading) -> bool:
     return False
 
 
-def _reread_units(gold: str, answer: str, left: Reading, right: Reading) -> tuple[Reading, Reading]:
-    r"""Read letters after a number as a unit where the other side is unambiguous: 5 m against 5\text{ m}."""
+def _list_readings(gold: str, answer: str, left: Reading, right: Reading) -> list[tuple[Reading, Reading]]:
+    r"""Return the ways to read both sides together: letters after a number are a unit where the other side has one, as
+    5 m against 5\text{ m}, and variables where the other side has names: 2 kg against 2gk."""
     if _has_unit(left) != _has_unit(right):
-        return (
-            (read_answer(gold, letter_units=True), right)
-            if _has_unit(right)
-            else (left, read_answer(answer, letter_units=True))
-        )
+        if _has_unit(left):
+            return _reread_beside_unit(gold, answer, left, right)
+        return [(one, other) for other, one in _reread_beside_unit(answer, gold, right, left)]
     if SPACED_UNIT.fullmatch(answer) and not list_names(*left.values):
-        return left, read_answer(answer, letter_units=True)
+        return [(left, read_answer(answer, "units"))]
     if SPACED_UNIT.fullmatch(gold) and not list_names(*right.values):
-        return read_answer(gold, letter_units=True), right
-    return left, right
+        return [(read_answer(gold, "units"), right)]
+    if _is_short_word(gold, left) and list_names(*right.values):
+        return [(read_answer(gold, "variables"), right)]
+    if _is_short_word(answer, right) and list_names(*left.values):
+        return [(left, read_answer(answer, "variables"))]
+    return [(left, right)]
+
+
+def _reread_beside_unit(one: str, other: str, left: Reading, right: Reading) -> list[tuple[Reading, Reading]]:
+    """Return the ways to read a side with a unit and a side without one."""
+    units = read_answer(other, "units")
+    pairs = [(left, units if _has_unit(units) else right)]
+    if list_names(*right.values):
+        pairs.append((read_answer(one, "variables"), right))
+    return pairs
+
+
+def _is_short_word(text: str, reading: Reading) -> bool:
+    """Return whether two or three letters may be meant as a product beside names: am beside ma, 3rd beside 3dr."""
+    word = len(reading.values) == 1 and reading.values[0].kind == "text" and len(reading.values[0].name) <= 3
+    return word or ORDINAL.search(text) is not None
 
 
 def _has_unit(reading: Reading) -> bool:
@@ -138,18 +163,21 @@ def _has_big_operator(reading: Reading) -> bool:
 
 
 def _compare_readings(left: Reading, right: Reading, policy: Policy) -> Verdict:
-    comparison = Comparison(policy, Work())
+    comparison, unreadable = Comparison(policy, Work()), ""
     try:
         for gold in left.values:
             for answer in right.values:
-                if comparison.are_same(*_read_number_words(gold, answer, policy)):
-                    return SAME_VALUE
-    except UnreadableError as error:
-        return Verdict(False, "unknown", str(error))
+                try:
+                    if comparison.are_same(*_read_number_words(gold, answer, policy)):
+                        return SAME_VALUE
+                except UnreadableError as error:  # another reading may do
+                    unreadable = unreadable or str(error)
     except (OverBoundError, RecursionError) as error:
         return Verdict(False, "bound", str(error))
     except (UndefinedError, ArithmeticError, ValueError) as error:
         return Verdict(False, "typed", f"no value: {error}")
+    if unreadable:
+        return Verdict(False, "unknown", unreadable)
     return UNDECIDED if _has_big_operator(left) or _has_big_operator(right) else OTHER_VALUE
 
 

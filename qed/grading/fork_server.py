@@ -14,9 +14,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,8 @@ class ForkServer:
         # Children that share a core would reach the wall-clock limit before the CPU limit.
         self.slots = threading.BoundedSemaphore(host.count_usable_cores())
         self._control: socket.socket | None = None
+        self._loading = threading.Lock()
+        self._loaded: socket.socket | None = None  # the control of the server process that is known to be loaded
         self._finalizer: weakref.finalize[Any, ForkServer] | None = None
 
     def start(self) -> None:
@@ -93,6 +96,20 @@ class ForkServer:
             self._control = ours
             self._finalizer = weakref.finalize(self, _stop_process, ours, process, os.getpid())
         return self._control
+
+    def wait_until_loaded(self) -> float:
+        """Wait until the target is loaded, once for each server process, and return the seconds that this took.
+
+        What cannot be loaded is left to the first session to say.
+        """
+        if self._loaded is not None and self._loaded is self._control:
+            return 0.0
+        start = time.monotonic()
+        with self._loading, suppress(NotLoadedError):
+            if self._loaded is None or self._loaded is not self._control:
+                self.open_session().close()
+                self._loaded = self._control
+        return time.monotonic() - start
 
     def open_session(self) -> Session:
         """Fork a new child and return its session.

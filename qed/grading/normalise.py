@@ -25,6 +25,7 @@ SIGNS = {
     "、": ",", "。": ".", "∶": ":", "‖": r"\|", "∣": "|", "∖": r"\setminus ", "％": "%", "﹪": "%",
     "【": "(", "】": ")", "“": '"', "”": '"',
     "≧": r"\geq ", "≦": r"\leq ",
+    "،": ",", "٫": ".", "٬": ",", "٪": "%",
     "Å": r"\text{ angstrom}", "≡": r"\equiv ", "∧": r"\land ", "∨": r"\lor ", "∂": r"\partial ", "¢": r"\text{ cents}",
 }  # fmt: skip
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u200e\u200f\u2061\u2062\u2063\ufe0f"
@@ -46,6 +47,7 @@ def _build_table() -> dict[int, str]:
 
 TABLE = _build_table()
 RAISED = re.compile(f"[{''.join(SUPERSCRIPTS)}]+")
+FOREIGN_DIGIT = re.compile(r"(?![0-9])\d")  # of any script: ٢ and २ are 2
 BRACED_COMMA = re.compile(r" ?\{, ?\}")
 # `The answer is 5`, in \\text or not, becomes 5.
 INTRODUCTION = re.compile(
@@ -60,6 +62,7 @@ def clean_text(text: str) -> str:
         text = RAISED.sub(lambda run: "^{" + "".join(SUPERSCRIPTS[sign] for sign in run.group()) + "}", text)
         text = LOWERED.sub(lambda run: "_{" + "".join(SUBSCRIPTS[sign] for sign in run.group()) + "}", text)
         text = unicodedata.normalize("NFKC", text.translate(TABLE)).translate(TABLE)
+        text = FOREIGN_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit.group())), text)
     text = unwrap_text(text.strip())
     return INTRODUCTION.sub("", _strip_dollars(BRACED_COMMA.sub(r",\\!", text)), count=1)
 

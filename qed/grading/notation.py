@@ -6,7 +6,20 @@ import re
 from collections.abc import Callable
 
 QUOTES = frozenset("\"'`*")  # with those of Markdown
-COLOUR = re.compile(r"\\(?:text)?color ?\{[^{}]{0,30}\}")
+# Commands whose arguments are lengths, colours or labels and no part of the answer.
+LENGTH = r"-?[\d.]{1,8} ?(?:pt|em|ex|[cm]m|in|mu|pc|bp|sp)"
+DRESSING = re.compile(
+    r"\\(?:"
+    r"[hvm]space\*? ?\{[^{}]{0,40}\}"
+    r"|[hv]?phantom ?\{[^{}]{0,80}\}"
+    rf"|(?:[hvm]skip|m?kern) ?{LENGTH}(?: plus {LENGTH})?"
+    r"|(?:rule|fontsize) ?\{[^{}]{0,30}\} ?\{[^{}]{0,30}\}"
+    r"|(?:tag\*?|label) ?\{[^{}]{0,40}\}"
+    r"|(?:text|page)?color(?:box)? ?(?:\[[A-Za-z]{1,8}\])? ?\{[^{}]{0,30}\}"
+    r"|fcolorbox ?\{[^{}]{0,30}\} ?\{[^{}]{0,30}\}"
+    r"|(?:scalebox|raisebox|makebox) ?[\[{][^][{}]{0,20}[]}]"
+    r")"
+)
 US_PREFIX = re.compile(r"\bU\.?S\.? ?(?=\\?\$)")
 # An open interval in the notation ]0, 1[.
 OUTWARD_BRACKETS = re.compile(r"([\[\]])([^\[\](){}]{1,200}[,;][^\[\](){}]{1,200})([\[\]])")
@@ -54,6 +67,11 @@ def _replace_commands(text: str) -> str:
     return text.rstrip("\\ ") if text.endswith("\\") else text
 
 
+def _strip_dressing(text: str) -> str:
+    """Remove space, colour, size and labels with their arguments: \\hspace{1cm} is no number."""
+    return DRESSING.sub(" ", text)
+
+
 def _strip_counted_noun(text: str) -> str:
     """Rewrite 8 (packs of gum) as 8 packs of gum."""
     match = COUNTED.match(text)
@@ -95,7 +113,8 @@ def _rewrite_period(match: re.Match[str]) -> str:
 # Each rewrite runs only if its mark is in the text.
 REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("\\", _replace_commands),
-    ("color", lambda text: COLOUR.sub("", text)),
+    *((mark, _strip_dressing) for mark in ("space", "color", "phantom", "kern", "skip", "box", "tag", "label", "rule")),
+    ("fontsize", _strip_dressing),
     (")", _strip_counted_noun),
     ("...", _rewrite_ellipses),
     ("dots", _rewrite_ellipses),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from qed.grading.based import read_based
@@ -13,7 +14,7 @@ from qed.grading.normalise import clean_text
 from qed.grading.phrases import rewrite_phrases
 from qed.grading.spoken import read_number
 from qed.grading.structure import parse
-from qed.grading.tokens import Token, build_key, tokenize
+from qed.grading.tokens import Letters, Token, build_key, tokenize
 from qed.grading.tree import Node, make_number
 
 MAX_CLEANED_CHARS = 12_000
@@ -23,6 +24,7 @@ THOUSANDS_END = re.compile(r",0\d{2}(?!\d)")  # no item of a list begins with a 
 AMBIGUOUS_PERIOD = re.compile(r"(\d\.\d{0,20})\((\d{1,20})\)(?![\d(.])")
 # The second number of a list would not begin with a zero like this, so the comma is a decimal point.
 DECIMAL_COMMA = re.compile(r"-?(?:\d{1,15},0(?:\d|\d{3,15})|0,\d{3,15})")
+VOWELS = set("aeiou")  # without one, two or three letters are a product: mgh
 SHORT_WORDS = frozenset(
     "no on of go am is it in to do up so or at as if we he me us an by my be ok ha hi oh".split()  # noqa: SIM905
 )
@@ -41,56 +43,60 @@ class Reading(NamedTuple):
     """Whether a limit of `bounds` was reached."""
 
 
-def read_answer(text: str, letter_units: bool = False) -> Reading:
+def read_answer(text: str, letters: Letters = "plain") -> Reading:
     """Read a text. Never raises; `trouble` says why it cannot be read."""
     try:
         text = rewrite_phrases(clean_text(text))
         if len(text) > MAX_CLEANED_CHARS:
             raise OverBoundError("too long")
-        tokens = tokenize(text)
+        tokens = tokenize(text, letters=letters)
     except OverBoundError as error:
         return Reading("", trouble=str(error), over=True)
     choice, bare = read_choice(tokens)
     shared = Reading(build_key(tokens), choice, bare)
     values, trouble = list[Node](), ""
     try:
-        values.append(_parse_value(tokens, letter_units))
+        values.append(_parse_value(tokens, letters))
     except UnreadableError as error:
         trouble = str(error)
     except (OverBoundError, RecursionError) as error:
         return shared._replace(trouble=str(error) or "nested too deeply", over=True)
-    values += _read_other_ways(text, tokens, letter_units)
+    values += _read_other_ways(text, tokens, letters)
+    if not values and letters == "plain" and any(token.kind == "word" and len(token.text) <= 3 for token in tokens):
+        return read_answer(text, "variables")._replace(key=shared.key)  # 2\pi ft^2y
     return shared._replace(values=tuple(values), trouble="" if values else trouble)
 
 
-def _read_other_ways(text: str, tokens: list[Token], letter_units: bool) -> list[Node]:
+def _read_other_ways(text: str, tokens: list[Token], letters: Letters) -> list[Node]:
     """Return further readings: 2e-3 with Euler's number, 100,200 as two numbers, 0.1(6) with a period, 20C10."""
-    readings = []
+    readings: list[Callable[[], list[Token]]] = []
     if AMBIGUOUS_EXPONENT.search(text):
-        readings.append(tokenize(text, False, True))
+        readings.append(lambda: tokenize(text, False, True, letters))
     if AMBIGUOUS_COMMA.search(text) and not THOUSANDS_END.search(text):
-        readings.append(tokenize(text, True, False))
+        readings.append(lambda: tokenize(text, True, False, letters))
     if AMBIGUOUS_PERIOD.search(text):
-        readings.append(tokenize(AMBIGUOUS_PERIOD.sub(r"\1\\overline{\2}", text)))
+        readings.append(lambda: tokenize(AMBIGUOUS_PERIOD.sub(r"\1\\overline{\2}", text), letters=letters))
     if DECIMAL_COMMA.fullmatch(text):
-        readings.append(tokenize(text.replace(",", ".")))
+        readings.append(lambda: tokenize(text.replace(",", "."), letters=letters))
     if COUNTED.search(text) and (counted := write_as_binomials(tokens)) is not None:
-        readings.append(counted)
+        readings.append(lambda: counted)
     values = []
-    for reading in readings:
+    for read in readings:
         try:
-            values.append(_parse_value(reading, letter_units))
+            values.append(_parse_value(read(), letters))
         except (UnreadableError, OverBoundError, RecursionError):
             continue
     return values
 
 
-def _parse_value(tokens: list[Token], letter_units: bool) -> Node:
+def _parse_value(tokens: list[Token], letters: Letters) -> Node:
     if (based := read_based(tokens)) is not None:
         return based
-    if (word := _read_word(tokens) or _read_phrase(tokens)) is not None:
+    if letters != "variables" and (word := _read_word(tokens)) is not None:
         return word
-    return parse(tokens, letter_units)
+    if (phrase := _read_phrase(tokens)) is not None:
+        return phrase
+    return parse(tokens, letters == "units")
 
 
 def _read_word(tokens: list[Token]) -> Node | None:
@@ -98,7 +104,7 @@ def _read_word(tokens: list[Token]) -> Node | None:
     if len(tokens) < 2 or any(token.kind != "letter" for token in tokens) or any(token.spaced for token in tokens[1:]):
         return None
     word = "".join(token.text for token in tokens).casefold()
-    if set(word) <= set("xyz"):
+    if len(word) <= 3 and not set(word) & VOWELS:
         return None
     return Node("text", word) if len(word) > 2 or word in SHORT_WORDS else None
 

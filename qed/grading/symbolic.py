@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable
 
@@ -38,6 +39,7 @@ COMPUTED = {
 COMMANDS = frozenset(" ".join(COMPUTED.values()).split())
 Result = tuple[bool, str, str]
 _cache: dict[tuple[str, str], Result] = {}
+_waits = threading.local()
 CHILD = ForkServer("qed.grading.symbolic:prepare", limits=LIMITS, sealed=True)
 
 
@@ -89,6 +91,8 @@ def are_equal(gold: str, answer: str) -> Result:
     result = _cache.get((gold, answer))
     if result is not None:
         return result
+    # Loading takes seconds: it is no part of this answer's time, nor of the others' that wait for a child.
+    _waits.seconds = count_loading_seconds() + CHILD.wait_until_loaded()
     start = time.monotonic()
     if not CHILD.slots.acquire(timeout=LIMITS.wall):
         return False, "timeout", f"more than {LIMITS.wall:g} s by the clock"
@@ -101,6 +105,11 @@ def are_equal(gold: str, answer: str) -> Result:
         _cache.clear()
     _cache[gold, answer] = result
     return result
+
+
+def count_loading_seconds() -> float:
+    """Return the seconds that this thread has waited for math-verify to load, for those who time answers."""
+    return float(getattr(_waits, "seconds", 0.0))
 
 
 def _ask_child(gold: str, answer: str, waited: float) -> Result:

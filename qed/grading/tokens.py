@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from qed.grading.bounds import MAX_TOKENS, OverBoundError
 from qed.grading.vocabulary import (
     COMMANDS,
     FUNCTION_WORDS,
+    FUNCTIONS,
+    GLUED_UNITS,
     IGNORED,
     JOINERS,
     ORDINALS,
+    RELATIONS,
+    SPACED_UNITS,
+    SYMBOLS,
     TEXT_COMMANDS,
     UNIT_WORDS,
     WRAPPERS,
@@ -51,6 +56,10 @@ OPENING, CLOSING = {"(", "[", "\\{"}, {")", "]", "\\}"}
 ENDS = {")", "}", "]", "%", "\\}", "\\circ", "\\pi", "|"}
 
 
+# How italic letters behind a number are read: as units where they are plainly units, wherever they can be, or never.
+Letters = Literal["plain", "units", "variables"]
+
+
 class Token(NamedTuple):
     """A token: its kind, its normalised text, and whether a space precedes it."""
 
@@ -62,7 +71,8 @@ class Token(NamedTuple):
 class Reader:
     """The state of one pass: the open braces, whether they contain text, and the depth of brackets."""
 
-    def __init__(self, text: str, scientific: bool, commas: bool) -> None:
+    def __init__(self, text: str, scientific: bool, commas: bool, letters: Letters) -> None:
+        self.letters = letters
         self.tokens: list[Token] = []
         self.braces: list[str] = []  # "text" for the brace of a text command, else "brace"
         self.pending = ""
@@ -143,7 +153,7 @@ class Reader:
     def add_rate(self, text: str) -> None:
         """Add m/s: a unit after a number and a space, else a quotient of letters."""
         above, _, below = text.partition("/")
-        unit = self.spaced and self.follows_value()
+        unit = self.spaced and self.follows_value() and self.may_be_unit("km/h")
         for part in (above, "/", below):
             if part == "/":
                 self.add("sign", part)
@@ -163,10 +173,33 @@ class Reader:
         if text in {"am", "pm"} and not self.spaced and self.tokens[-2:-1] and self.tokens[-2].text != ":":
             return False
         if len(text) > 1 and (text in UNIT_WORDS or text.lower() in UNIT_WORDS) and self.follows_value():
-            return True
+            return len(text) > 3 or self.may_be_unit(text)
         if text.lower() in ORDINALS and self.get_last() in {"^", "{"}:
             return True
         return len(text) > (4 if text.isupper() else 2 if text[1:].islower() and text[0].isupper() else 3)
+
+    def may_be_unit(self, text: str) -> bool:
+        """Return whether italic letters behind a value are a unit: a common symbol after a number without names."""
+        if self.letters != "plain":
+            return self.letters == "units"
+        if text in ORDINALS:
+            return not self.spaced and self.tokens[-1].kind == "number" and text == find_ordinal(self.get_last())
+        if text in {"am", "pm"} and self.tokens[-2:-1] and self.tokens[-2].text == ":":
+            return True
+        apart = self.spaced and (len(text) > 2 or all(token.kind != "command" for token in self.tokens))
+        return text in (SPACED_UNITS if apart else GLUED_UNITS) and not self.follows_name()
+
+    def follows_name(self) -> bool:
+        """Return whether the value before the position contains a name or a function."""
+        for index in reversed(range(len(self.tokens))):
+            token = self.tokens[index]
+            if token.text == "x" and index and self.tokens[index - 1].kind == self.tokens[index + 1].kind == "number":
+                continue  # 3 x 10^8
+            if token.kind == "letter" or token.text in SYMBOLS or token.text in FUNCTIONS:
+                return True
+            if token.kind == "joiner" or token.text in RELATIONS or token.text in {",", ";"}:
+                return False
+        return False
 
     def follows_value(self) -> bool:
         """Return whether the last token can end a value, so that a unit may follow."""
@@ -219,13 +252,20 @@ class Reader:
         self.add("sign", text)
 
 
-def tokenize(text: str, scientific: bool = True, commas: bool = True) -> list[Token]:
+def find_ordinal(digits: str) -> str:
+    """Return the ending of an ordinal: st after 21, th after 11."""
+    if digits[-2:-1] == "1":
+        return "th"
+    return {"1": "st", "2": "nd", "3": "rd"}.get(digits[-1:], "th")
+
+
+def tokenize(text: str, scientific: bool = True, commas: bool = True, letters: Letters = "plain") -> list[Token]:
     """Split a cleaned text into tokens, without a final full stop.
 
     Raises:
         OverBoundError: there are too many.
     """
-    reader, index = Reader(text, scientific, commas), 0
+    reader, index = Reader(text, scientific, commas, letters), 0
     while index < len(text):
         match = reader.choose_scanner().match(text, index)
         if match is None or match.lastgroup is None:

@@ -30,15 +30,20 @@ COMMANDS = _parse_pairs(
 )
 IGNORED = _parse_set(
     r"\left \right \big \Big \bigg \Bigg \bigl \bigr \Bigl \Bigr \biggl \biggr \Biggl \Biggr \displaystyle \textstyle "
-    r"\scriptstyle \limits \nolimits \, \; \: \! \> \quad \qquad \hspace \enspace \thinspace \( \) \[ \] \/ \unit "
+    r"\scriptstyle \limits \nolimits \, \; \: \! \> \quad \qquad \enspace \thinspace \( \) \[ \] \/ \unit "
     r"\large \Large \LARGE \huge \Huge \small \normalsize \blacksquare \square \qed \Box \checkmark "
     r"\middle \mathopen \mathclose \mathrel \mathord \centering \noindent \strut \hfill \ "
+    r"\tiny \scriptsize \footnotesize \scriptscriptstyle \mathstrut \null \par \newline \allowbreak \nobreak \notag "
+    r"\nonumber \selectfont \negthinspace \medspace \thickspace \enskip "
 ) | {"\\ ", "\\\n", "\\\t"}
 TEXT_COMMANDS = _parse_set(
     r"\text \textbf \textit \textrm \textnormal \mbox \mathrm \rm \textsf \texttt \hbox \operatorname \mathsf \emph "
     r"\textsuperscript \mathtt \textup \textmd \textsc"
 )
-WRAPPERS = _parse_set(r"\boxed \fbox \mathbf \boldsymbol \bm \bold \mathit \ensuremath \underline \bf \it")
+WRAPPERS = _parse_set(
+    r"\boxed \fbox \mathbf \boldsymbol \bm \bold \mathit \ensuremath \underline \bf \it \smash \rlap \llap "
+    r"\mathnormal"
+)
 JOINERS = {"and", "or"}
 FUNCTION_WORDS = {
     word: "\\" + word
@@ -162,3 +167,10 @@ LETTER_UNITS = set("mgshlLJNVWKAdDC")
 POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 UNIT_WORDS = {name + plural for name in UNITS if name.isalpha() for plural in ("", "s")} | set(RATES) | set(POWERS)
 UNIT_WORDS |= {"per", "inches", "centuries", "pennies"} | ORDINALS | set(MULTIPLES)
+# Symbols that are units behind a plain number even in italics, directly behind it or after a space. Others of two or
+# three letters are products of variables there, unless the other answer has a unit: 2nm, 3rs.
+GLUED_UNITS = _parse_set("cm mm km kg ft lb oz lbs min mins hrs mph kph mL kJ kW kV Hz kHz MHz GHz kPa km/h")
+SPACED_UNITS = GLUED_UNITS | _parse_set(
+    "mg ml hr yd mi in am pm yr yrs kgs cms kms eV day cup ton yen amp ohm rad deg per sec secs mol gal cal usd USD "
+    "eur EUR gbp GBP rmb RMB cny jpy atm kmh fps pct sq cu"
+)

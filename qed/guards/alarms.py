@@ -28,6 +28,8 @@ MISMATCH_LOGP, MISMATCH_KL = 0.2, 0.05
 GAP_NOW, GAP_FACTOR = 0.02, 3.0
 # A rise of the mean reward between two windows of WINDOW steps, while held-out accuracy does not rise.
 REWARD_RISE, HELD_OUT_RISE, SOLVED = 0.1, 0.01, 0.95
+# A format that is being learned inverts some pairs of answers; a fifth of them teaches to answer wrong.
+INVERTED = 0.2
 # Answers without a verdict get reward 0, so the policy learns to avoid them: a few are noise, a tenth is a bias.
 UNGRADED_NOW, UNGRADED_LATELY = 0.1, 0.02
 FORMAT_BEFORE, FORMAT_AFTER, ANSWERS_RISE, ANSWERS_GOOD = 0.5, 0.9, 0.05, 0.5
@@ -230,6 +232,19 @@ def reward_hacking(history: History) -> str | None:
     )
 
 
+def wrong_earns_more(history: History) -> str | None:
+    """Check whether wrong answers earn more than right ones to the same problem."""
+    shares = history.recent("reward/inverted", WINDOW)
+    if not shares or fmean(shares) < INVERTED:
+        return None
+    return (
+        f"In {fmean(shares):.0%} of the pairs of a right and a wrong answer to the same problem, over the last "
+        f"{WINDOW} steps, the wrong one earned more: the policy is taught to answer wrong. Compare such pairs in "
+        "rollouts/; the option robust of a reward closes its known holes, and a smaller weight of what is not "
+        "correctness (data.reward) helps."
+    )
+
+
 def ungraded(history: History) -> str | None:
     """Check whether many answers cannot be graded."""
     share = _compute_share(history, "grading/timeouts", "grading/errors")
@@ -288,6 +303,7 @@ CONDITIONS: tuple[Condition, ...] = (
     mismatch,
     growing_gap,
     reward_hacking,
+    wrong_earns_more,
     ungraded,
     without_reward,
     format_only,

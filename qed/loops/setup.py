@@ -16,6 +16,7 @@ import torch
 from qed.config.callables import require_functions
 from qed.config.phases import PipelineSettings, Settings
 from qed.console.live import Console
+from qed.data.held_out import describe_check
 from qed.data.prompts.base import PromptTemplate
 from qed.data.splits import LoadedProblems, resolve_prompt_name
 from qed.errors import QedError
@@ -303,6 +304,7 @@ def _describe_data(phases: Sequence[Settings], loaded: LoadedProblems, materials
         "held_out": {name: len(benchmark) for name, benchmark in loaded.benchmarks.items()},
         "validation": len(loaded.validation),
         "left_out": loaded.left_out,
+        "held_out_check": describe_check(data.held_out_words),
         **({"first_phase": own} if has_own_data(phases) else {}),
     }
 

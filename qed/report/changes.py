@@ -29,7 +29,7 @@ def render_section(comparison: Comparison, task: str) -> Html:
     return build_element(
         "section",
         build_element("h2", f"How the policy changed{f' on {task}' if task else ''}"),
-        build_element("p", describe_change(comparison.counts)),
+        build_element("p", describe_change(comparison.tests)),
         render_moves(comparison),
         *render_breakdowns(comparison),
         build_element("p", "The first problems of each kind, with their greedy answers:", class_="lead"),

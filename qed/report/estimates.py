@@ -24,6 +24,7 @@ CLASSES = {
     "fmt0_ans1": "format broken, right",
     "fmt0_ans0": "format broken, wrong",
 }
+ROUNDING = 1e-9  # difference of means that is none
 Values = Sequence[Sequence[float]]  # one sequence for each problem, one value for each answer
 Measure = Callable[[Row], float | None]  # None where the measure does not apply to the answer
 
@@ -71,7 +72,7 @@ def compute_bounds(rows: Sequence[Row]) -> dict[str, Bounds]:
         partial = None if count == len(rows) else count
         if count and (name in SHARES or _is_share(values)) and all(len(own) <= 1 for own in values):
             bounds[name] = Bounds(compute_wilson_interval(round(sum(map(sum, values))), count), partial)
-        elif count == len(rows) and (name in SHARES or _can_resample(values)):
+        elif count == len(rows) and (name in SHARES or _is_spread(values)):
             means[name] = [fmean(own) for own in values]
         elif _can_resample(values):
             ratios[name] = values
@@ -87,6 +88,11 @@ def _read_part(name: str) -> Measure:
 def _can_resample(values: Values) -> bool:
     """Return whether several problems have values and the values differ; equal values give no spread to resample."""
     return sum(map(bool, values)) > 1 and len({value for own in values for value in own}) > 1
+
+
+def _is_spread(values: Values) -> bool:
+    """Return whether the means of the problems differ. Lengths may differ within each problem alone."""
+    return _can_resample(values) and np.ptp([fmean(own) for own in values]) > ROUNDING
 
 
 def _is_share(values: Values) -> bool:

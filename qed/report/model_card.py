@@ -191,11 +191,13 @@ def _describe_data(data: Row | None) -> str:
         return "Not recorded."
     held_out = [f"{count} of {name}" for name, count in data["held_out"].items()]
     held_out += [f"{data['validation']} for validation"] if data.get("validation") else []
+    check = data.get("held_out_check")
+    checked = f" Compared with the training data by {check}." if check and held_out else ""
     first = data.get("first_phase")
     before = f"{_describe_problems(first)} in the first phase, then " if first else ""
     return (
         f"{before}{_describe_problems(data)} (fingerprint `{data['fingerprint']}`). Held out and never trained on: "
-        f"{', '.join(held_out) or 'nothing'}."
+        f"{', '.join(held_out) or 'nothing'}.{checked}"
     )
 
 

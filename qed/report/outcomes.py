@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from qed.evaluation.intervals import compute_mcnemar_p
+from qed.evaluation.paired import PairedTest
 from qed.report.markup import Html, build_element, build_table, join_html
 from qed.report.numbers import (
     SPACE,
@@ -18,7 +18,7 @@ from qed.report.numbers import (
 )
 from qed.report.panels import label_runs
 from qed.report.record import DECODINGS, Record
-from qed.report.stages import Comparison, ControlComparison, Stage, find_control_stage, find_stages, intervals_overlap
+from qed.report.stages import Comparison, ControlComparison, Stage, find_control_stage, find_stages
 from qed.runs.run import Row
 
 GLYPH_WIDTH, GLYPH_HEIGHT, EDGE = 200, 28, 5
@@ -129,13 +129,15 @@ def _build_accuracy_tiles(stages: Sequence[Stage], comparison: Comparison | None
         yield f"greedy {stage.label}", value, bracket
     if len(stages) == 2:
         first, last = (stage.greedy for stage in stages)
-        p_value = (
-            format_p_value(compute_mcnemar_p(comparison.counts[False, True], comparison.counts[True, False]))
-            if comparison
-            else ""
-        )
-        paired = f"points; exact McNemar {p_value}" if comparison else "points; answers not stored"
-        yield "change, greedy", format_points(last["accuracy"] - first["accuracy"]), paired
+        paired = _name_test(comparison.tests.get("greedy") if comparison else None)
+        yield "change, greedy", format_points(last["accuracy"] - first["accuracy"]), f"points; {paired}"
+
+
+def _name_test(test: PairedTest | None) -> str:
+    """Return the name of a paired test with its p-value."""
+    if test is None:
+        return "no paired test: no answers to the same problems"
+    return f"{test.test} {format_p_value(test.p_value)}" if test.p_value is not None else "too few problems for a test"
 
 
 def _build_length_tiles(stages: Sequence[Stage]) -> Iterator[Tile]:
@@ -150,11 +152,7 @@ def _build_control_tiles(control: ControlComparison | None) -> Iterator[Tile]:
     if control:
         ours, theirs = control.run.greedy, control.control.greedy
         gap = f"{control.phase.label} {format_points(ours['accuracy'] - theirs['accuracy'])} points"
-        yield (
-            "control, greedy",
-            format_percent(theirs["accuracy"]),
-            gap + (", intervals overlap" if intervals_overlap(ours, theirs) else ""),
-        )
+        yield "control, greedy", format_percent(theirs["accuracy"]), f"{gap}; {_name_test(control.tests.get('greedy'))}"
 
 
 def _build_time_tiles(record: Record) -> Iterator[Tile]:

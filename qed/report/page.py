@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from qed.report import changes, details, outcomes, pairs, story, tables
@@ -52,14 +52,14 @@ def _name_kind(records: Sequence[Record]) -> str:
 
 def _render_run(record: Record, title: str) -> Iterator[Html]:
     yield build_element("header", build_element("h1", title), build_element("p", _format_facts(record), class_="facts"))
-    yield from _render_results(record)
+    comparisons = {task: comparison for task in record.tasks if (comparison := compare_stages(record, task))}
+    yield from _render_results(record, comparisons)
     if alarms := story.list_alarms(record):
         items = build_element("ul", *(build_element("li", alarm) for alarm in alarms), class_="alarms")
         yield build_element("section", build_element("h2", "Alarms"), items)
     yield from _render_curves([record])
-    for task in record.tasks:
-        if comparison := compare_stages(record, task):
-            yield changes.render_section(comparison, task if len(record.tasks) > 1 else "")
+    for task, comparison in comparisons.items():
+        yield changes.render_section(comparison, task if len(record.tasks) > 1 else "")
     for task in record.extra_tasks:
         yield from _render_examples(record, task)
     for task in record.tasks:
@@ -68,7 +68,7 @@ def _render_run(record: Record, title: str) -> Iterator[Html]:
     yield _render_origin(record)
 
 
-def _render_results(record: Record) -> Iterator[Html]:
+def _render_results(record: Record, comparisons: Mapping[str, Comparison]) -> Iterator[Html]:
     """Render the results: sentences, tiles and tables."""
     trouble = story.describe_trouble(record) if record.phases else None
     if trouble:
@@ -78,7 +78,7 @@ def _render_results(record: Record) -> Iterator[Html]:
     if record.phases and not record.tasks:
         yield build_element("p", _describe_unmeasured(record), class_="headline")
     for index, task in enumerate(record.tasks):
-        comparison, control = compare_stages(record, task), compare_control(record, task)
+        comparison, control = comparisons.get(task), compare_control(record, task)
         if index == 0:
             yield outcomes.render_tiles(record, task, comparison, control)
         yield _render_outcomes(record, task, comparison, control)
@@ -162,6 +162,8 @@ def _render_outcomes(
     record: Record, task: str, comparison: Comparison | None, control: ControlComparison | None
 ) -> Html:
     sentences = story.describe_control(control) if control else []
+    if comparison is None and len(find_stages(record, task)) > 1:
+        sentences.append(f"Before and after: {story.UNPAIRED}")
     steps = story.describe_worked_steps(comparison) if comparison else None
     return build_element(
         "section",

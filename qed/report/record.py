@@ -150,10 +150,6 @@ class Record:
         stamp = path.stat().st_mtime_ns if path.is_file() else 0
         return [row for row in _read_answers(path, stamp) if row.get("decoding") == decoding]
 
-    def read_answers(self, step: int, task: str) -> dict[tuple[str, int], Row]:
-        """Return the greedy answers of an evaluation by (problem id, sample id)."""
-        return {(str(row["group_id"]), row.get("sample_id", 0)): row for row in self.read_rows(step, task, "greedy")}
-
 
 def read_record(folder: Path) -> Record:
     """Read a run folder, or a folder that `qed evaluate` wrote.

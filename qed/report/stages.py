@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from qed.evaluation.paired import PairedTest, compare_paired
 from qed.report.numbers import read_number
 from qed.report.record import Phase, Record
 from qed.runs.run import Row
@@ -35,28 +36,33 @@ class Stage:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Last two stages of a run, with their greedy answers to the same problems."""
+    """Last two stages of a run: their greedy answers to the same problems, and the paired test of each decoding."""
 
     before: Stage
     after: Stage
     pairs: Pairs
+    tests: dict[str, PairedTest]
 
     @property
     def counts(self) -> Counter[tuple[bool, bool]]:
         """Count the problems by (right before, right after)."""
-        return count_transitions(self.pairs)
+        return Counter((bool(before["correct"]), bool(after["correct"])) for before, after in self.pairs)
 
 
 @dataclass(frozen=True)
 class ControlComparison:
-    """Last stages of an RL run and of its control; the control got the training time of the RL phase `phase`."""
+    """Last stages of an RL run and of its control; the control got the training time of the RL phase `phase`.
+
+    `tests` has the paired test of each decoding, the control before and the run after, where both answered the same
+    problems.
+    """
 
     control: Stage
     run: Stage
     phase: Phase
     finished: bool
     seconds: float
-    pairs: Pairs
+    tests: dict[str, PairedTest]
 
 
 def find_stages(record: Record, task: str) -> list[Stage]:
@@ -76,13 +82,25 @@ def find_stages(record: Record, task: str) -> list[Stage]:
 
 
 def compare_stages(record: Record, task: str) -> Comparison | None:
-    """Pair the answers of the last two stages; None with fewer than two stages or without stored answers."""
+    """Compare the last two stages; None with fewer than two stages or without stored answers to the same problems."""
     stages = find_stages(record, task)
     if len(stages) < 2:
         return None
     before, after = stages[-2:]
-    pairs = pair_answers(record.read_answers(before.step, task), record.read_answers(after.step, task))
-    return Comparison(before, after, pairs) if pairs else None
+    tests = compare_decodings((record, before), (record, after), task)
+    pairs = _pair_answers(record.read_rows(before.step, task, "greedy"), record.read_rows(after.step, task, "greedy"))
+    return Comparison(before, after, pairs, tests) if pairs else None
+
+
+def compare_decodings(one: tuple[Record, Stage], other: tuple[Record, Stage], task: str) -> dict[str, PairedTest]:
+    """Compute the paired test of each decoding of two stages, where both have stored answers to the same problems."""
+    (before, old), (after, new) = one, other
+    tests = {
+        decoding: compare_paired(before.read_rows(old.step, task, decoding), after.read_rows(new.step, task, decoding))
+        for decoding in old.figures
+        if decoding in new.figures
+    }
+    return {decoding: test for decoding, test in tests.items() if test}
 
 
 def find_control_stage(record: Record, task: str) -> Stage | None:
@@ -101,20 +119,15 @@ def compare_control(record: Record, task: str) -> ControlComparison | None:
     rows = [row for part in control.phases for row in part.rows if row["step"] <= control_stage.step]
     seconds = sum(read_number(row.get("time/step")) or 0.0 for row in rows)
     is_finished = all(part.is_complete for part in (*control.phases, phase))
-    pairs = pair_answers(control.read_answers(control_stage.step, task), record.read_answers(end.step, task))
-    return ControlComparison(control_stage, end, phase, is_finished, seconds, pairs)
+    tests = compare_decodings((control, control_stage), (record, end), task)
+    return ControlComparison(control_stage, end, phase, is_finished, seconds, tests)
 
 
-def intervals_overlap(ours: Row, theirs: Row) -> bool:
-    """Return whether two intervals overlap."""
-    return bool(ours["ci_lo"] <= theirs["ci_hi"] and theirs["ci_lo"] <= ours["ci_hi"])
+def _pair_answers(before: Sequence[Row], after: Sequence[Row]) -> Pairs:
+    """Pair the answers with the same problem, gold and sample number in both evaluations."""
+    answers = {_name_answer(row): row for row in after}
+    return [(row, answers[name]) for row in before if (name := _name_answer(row)) in answers]
 
 
-def count_transitions(pairs: Pairs) -> Counter[tuple[bool, bool]]:
-    """Count answer pairs by (right before, right after)."""
-    return Counter((bool(before["correct"]), bool(after["correct"])) for before, after in pairs)
-
-
-def pair_answers(before: Mapping[tuple[str, int], Row], after: Mapping[tuple[str, int], Row]) -> Pairs:
-    """Pair the answers with the same problem and sample number in both evaluations."""
-    return [(row, after[key]) for key, row in before.items() if key in after]
+def _name_answer(row: Row) -> tuple[str, str, int]:
+    return str(row["group_id"]), str(row.get("gold")), row.get("sample_id", 0)

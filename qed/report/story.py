@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from qed.evaluation.intervals import compute_mcnemar_p
+from qed.evaluation.paired import PairedTest
 from qed.report.numbers import (
+    SPACE,
     format_decimal,
     format_duration,
     format_interval,
@@ -16,13 +17,14 @@ from qed.report.numbers import (
     read_number,
 )
 from qed.report.record import Record
-from qed.report.stages import Comparison, ControlComparison, count_transitions, find_stages, intervals_overlap
+from qed.report.stages import Comparison, ControlComparison, find_stages
 from qed.runs.run import Row
 
 THOUGHT = re.compile(r"<think>(.*?)(?:</think>|$)", re.DOTALL)
 LONGER, MORE_THOUGHT, NEARLY = 1.2, 0.1, 0.05
 SAME_TIME = 0.1
 SIGNIFICANT = 0.05
+UNPAIRED = "Both have no stored answers to the same problems, so no paired test is possible."
 
 
 def write_title(record: Record) -> str:
@@ -59,19 +61,32 @@ def write_headline(record: Record, task: str) -> str:
     )
 
 
-def describe_change(counts: Mapping[tuple[bool, bool], int]) -> str:
-    """Describe how many answers changed, with a paired test.
+def describe_change(tests: Mapping[str, PairedTest]) -> str:
+    """Describe how many answers changed, with the paired test of each decoding."""
+    sentences = []
+    for decoding, test in tests.items():
+        if decoding == "greedy":
+            moves = f"{len(test.gained):,} went from wrong to right and {len(test.lost):,} from right to wrong"
+            sentences.append(f"Of {test.n:,} problems {moves}: {describe_test(test)}.")
+        else:
+            moves = f"{len(test.gained):,} were answered better and {len(test.lost):,} worse"
+            sentences.append(f"With {decoding} answers {moves}: {describe_test(test)}.")
+    return " ".join(sentences)
 
-    Args:
-        counts: the problems by (right before, right after).
-    """
-    gained, lost = counts.get((False, True), 0), counts.get((True, False), 0)
-    p_value = compute_mcnemar_p(gained, lost)
-    verdict = "more than chance explains" if p_value < SIGNIFICANT else "no more than chance may explain"
-    return (
-        f"Of {sum(counts.values()):,} problems {gained:,} went from wrong to right and {lost:,} from right to wrong: "
-        f"{verdict} (exact McNemar test, {format_p_value(p_value)})."
-    )
+
+def describe_test(test: PairedTest) -> str:
+    """Return what a paired test says of a difference, with the difference, its interval and its p-value."""
+    bounds = f"[{format_points(test.ci_lo)},{SPACE}{format_points(test.ci_hi)}]"
+    difference = f"{format_points(test.difference)} points {bounds}"
+    if test.p_value is None:
+        return f"{difference}, and {test.n:,} problems are too few for a test"
+    verdict = "more than chance explains" if is_established(test) else "no more than chance may explain"
+    return f"{difference}, {verdict} ({test.test}, {format_p_value(test.p_value)})"
+
+
+def is_established(test: PairedTest | None) -> bool:
+    """Return whether a paired test says that a difference is more than chance."""
+    return test is not None and test.p_value is not None and test.p_value < SIGNIFICANT
 
 
 def describe_control(comparison: ControlComparison) -> list[str]:
@@ -81,11 +96,11 @@ def describe_control(comparison: ControlComparison) -> list[str]:
     )
     if not comparison.finished:
         return [f"{reached}. One of the two is not finished, so they cannot be compared yet."]
-    sentences = [f"{reached}; {_describe_standing(comparison, 'greedy')}.{_describe_paired(comparison)}"]
+    sentences = [f"{reached}. {_describe_standing(comparison, 'greedy')}"]
     if all("sampled" in stage.figures for stage in (comparison.control, comparison.run)):
         sampled = format_interval(comparison.control.figures["sampled"])
         sentences.append(
-            f"With sampled answers the control reached {sampled}; {_describe_standing(comparison, 'sampled')}."
+            f"With sampled answers the control reached {sampled}. {_describe_standing(comparison, 'sampled')}"
         )
     return sentences
 
@@ -96,9 +111,11 @@ def describe_worked_steps(comparison: Comparison) -> str | None:
     earlier, later = before.greedy, after.greedy
     if later["accuracy"] <= earlier["accuracy"] or later["mean_tokens"] < LONGER * earlier["mean_tokens"]:
         return None
+    doubt = "" if is_established(comparison.tests.get("greedy")) else " (no more than chance may explain)"
     gain = (
-        f"Accuracy rose together with length: the mean greedy answer has {format_decimal(later['mean_tokens'])} tokens "
-        f"{after.label}, {format_decimal(earlier['mean_tokens'])} {before.label}."
+        f"Accuracy rose{doubt} together with length: the mean greedy answer has "
+        f"{format_decimal(later['mean_tokens'])} tokens {after.label}, {format_decimal(earlier['mean_tokens'])} "
+        f"{before.label}."
     )
     old = [(_has_steps(row), bool(row["correct"])) for row, _ in pairs]
     new = [_has_steps(row) for _, row in pairs]
@@ -179,24 +196,14 @@ def _describe_duration(comparison: ControlComparison) -> str:
 
 
 def _describe_standing(comparison: ControlComparison, decoding: str) -> str:
-    ours, theirs = comparison.run.figures[decoding], comparison.control.figures[decoding]
-    difference, label = ours["accuracy"] - theirs["accuracy"], comparison.phase.label
-    side = f"is {format_points(abs(difference))[1:]} points {'above' if difference > 0 else 'below'} it"
-    standing = f"{label} {side if difference else 'reached the same'}"
-    if intervals_overlap(ours, theirs):
-        return f"{standing}, and the intervals overlap, so {'the' if difference else 'a'} difference is not established"
-    return f"{standing}, and the intervals do not overlap"
-
-
-def _describe_paired(comparison: ControlComparison) -> str:
-    """Describe the paired comparison with the control; empty without stored answers."""
-    if not comparison.pairs:
-        return ""
-    counts = count_transitions(comparison.pairs)
-    gained, lost = counts[False, True], counts[True, False]
-    p_value = compute_mcnemar_p(gained, lost)
-    yet = intervals_overlap(comparison.run.greedy, comparison.control.greedy) and p_value < SIGNIFICANT
-    return (
-        f" {'Yet problem' if yet else 'Problem'} by problem, {comparison.phase.label} alone is right on {gained:,} and "
-        f"the control alone on {lost:,} of {len(comparison.pairs):,} (exact McNemar test, {format_p_value(p_value)})."
+    """Describe the difference to the control by the paired test of the problems that both answered."""
+    label, test = comparison.phase.label, comparison.tests.get(decoding)
+    if test is None:
+        return f"{UNPAIRED} A difference is not established."
+    gained, lost = f"{len(test.gained):,}", f"{len(test.lost):,}"
+    moves = (
+        f"{label} alone is right on {gained}, the control alone on {lost}"
+        if decoding == "greedy"
+        else f"{label} is better on {gained}, the control on {lost}"
     )
+    return f"Of the {test.n:,} problems that both answered, {moves}: {describe_test(test)}."

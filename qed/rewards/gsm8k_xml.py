@@ -9,7 +9,8 @@ the whole text and the fourth gains 0.001. Without tags the whole text is the ex
 scores.
 
 The rules are those of W. Brown's GSM8K GRPO demo, quirks included. Copies of it differ in whether a block may contain
-line breaks: `dotall`.
+line breaks: `dotall`. So a wrong integer can earn more than a right `42.0`; `robust` pays what qed's grader finds
+right, reads the text before the next turn, wants a tag around the answer, and pays for tags without their line breaks.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from qed.rewards.verdicts import cut_at_turn, judge_answer
 from qed.types import Grade, Rollout
 
 REASONING, REASONING_END = "<reasoning>", "</reasoning>"
@@ -35,7 +37,12 @@ class Gsm8kXml:
     dotall: bool = True
     """Whether a block may contain line breaks. Off, as in the original: strict and soft need single-line blocks."""
 
+    robust: bool = False
+    """Pay every right answer more than any wrong one of the same format."""
+
     def __call__(self, rollout: Rollout) -> Grade:
+        if self.robust:
+            return self._grade_answer(rollout)
         text = rollout.text
         extracted = text.rpartition(ANSWER)[2].partition(ANSWER_END)[0].strip()
         correct = bool(extracted) and extracted == normalize_gold(rollout.problem.answer)
@@ -49,6 +56,22 @@ class Gsm8kXml:
         }
         reason = "the same string" if correct else "another string"
         return Grade(sum(parts.values()), correct, soft, extracted or None, parts, "string", reason)
+
+    def _grade_answer(self, rollout: Rollout) -> Grade:
+        """Grade what the last answer block before the next turn says, by its meaning."""
+        text = cut_at_turn(rollout.text)
+        _, opened, last = text.rpartition(ANSWER)
+        extracted = last.partition(ANSWER_END)[0].strip() if opened else ""
+        verdict = judge_answer(normalize_gold(rollout.problem.answer), extracted or None)
+        soft = matches_soft(text, self.dotall)
+        parts = {
+            "correct": 2.0 * verdict.correct,
+            "integer": 0.5 * (verdict.correct or extracted.removeprefix("-").isdecimal()),
+            "strict": 0.5 * matches_strict(text, self.dotall),
+            "soft": 0.5 * soft,
+            "tags": _score_tags_alone(text),
+        }
+        return Grade(sum(parts.values()), verdict.correct, soft, extracted or None, parts, verdict.tier, verdict.reason)
 
 
 def normalize_gold(answer: str) -> str:
@@ -109,6 +132,13 @@ def score_tags(text: str) -> float:
     if text.count(f"\n{ANSWER_END}") == 1:
         score += TAG_REWARD - CHARACTER_PENALTY * (len(text.rpartition(f"\n{ANSWER_END}")[2]) - 1)
     return score
+
+
+def _score_tags_alone(text: str) -> float:
+    """Score the four tags without their line breaks, less the penalty for text after the last; at least 0."""
+    score = TAG_REWARD * sum(text.count(tag) == 1 for tag in (REASONING, REASONING_END, ANSWER, ANSWER_END))
+    behind = text.rpartition(ANSWER_END)[2] if ANSWER_END in text else ""
+    return max(0.0, score - CHARACTER_PENALTY * len(behind.strip()))
 
 
 reward = Gsm8kXml()

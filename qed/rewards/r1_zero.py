@@ -1,16 +1,17 @@
 """The r1_zero reward of CS336 and Dr. GRPO: 1 when the format holds and the answer is correct; the format alone earns
 nothing.
 
-The format holds when the text has the exact substring `</think> <answer>` and an `</answer>`. The answer is everything
-after the last `<answer>`, or the last complete box in it if there is one. Source: understand-r1-zero (arXiv
-2503.20783).
+The format holds when the text has the exact substring `</think> <answer>` and an `</answer>`. qed's grader reads the
+answer as every other reward does: inside the last closed `<answer>`, before the next turn. The reference's graders read
+everything behind the last `<answer>`, or the last complete box in it, so that a second answer outside of the tags can
+replace a wrong one. Source: understand-r1-zero (arXiv 2503.20783).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qed.grading.extract import find_last_boxed
+from qed.grading.extract import extract_final_answer, find_last_boxed
 from qed.grading.strings import Gold, Grader, grade_answer
 from qed.rewards.verdicts import NO_ANSWER, NO_FORMAT
 from qed.types import Grade, Rollout
@@ -30,7 +31,7 @@ class R1Zero:
 def score_response(response: str, gold: Gold, grader: Grader = "qed") -> Grade:
     """Grade a response; `gold` is one answer (text or number), or a list of accepted answers."""
     format_ok = "</think> <answer>" in response and "</answer>" in response
-    extracted = _extract_answer(response) if format_ok else None
+    extracted = _extract_answer(response, grader) if format_ok else None
     missing = NO_ANSWER if format_ok else NO_FORMAT
     verdict = missing if extracted is None else grade_answer(gold, extracted, grader)
     score = float(verdict.correct)
@@ -38,7 +39,10 @@ def score_response(response: str, gold: Gold, grader: Grader = "qed") -> Grade:
     return Grade(score, verdict.correct, format_ok, extracted, parts, verdict.tier, verdict.reason)
 
 
-def _extract_answer(text: str) -> str | None:
+def _extract_answer(text: str, grader: Grader) -> str | None:
+    if grader == "qed":
+        final = extract_final_answer(text, "strict")
+        return final.answer if final else None
     answer = text.rpartition("<answer>")[2].replace("</answer>", "").strip()
     return find_last_boxed(answer) if "\\boxed" in answer else answer
 

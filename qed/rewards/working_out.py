@@ -6,6 +6,9 @@ approximate: a bonus for each tag that occurs exactly once, and a penalty for ea
 of the exact format, compared with the gold answer as text, then stripped, then as a ratio. numbers: the first number
 after the opening of the solution, compared as a number. The text comparisons are those of the notebooks; `correct` is
 the verdict of qed's grader on the solution of the exact format.
+
+As in the notebooks, a near miss can earn more than a right answer that is written in another way, and the parts may
+read different solutions of one text. `robust` reads one solution, and pays its answer and its number by qed's grader.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from qed.rewards.verdicts import NO_FORMAT, judge_answer
+from qed.grading.equal import Verdict
+from qed.rewards.verdicts import NO_FORMAT, cut_at_turn, judge_answer
 from qed.types import Grade, Rollout
 
 NUMBER = re.compile(r"-?[\d.,]+")
@@ -96,19 +100,48 @@ class WorkingOut:
     typo: bool = False
     """Count the opening of the solution with its last letter doubled, `<answerr>`, as the older notebook does."""
 
+    robust: bool = False
+    """Pay all right answers alike and more than wrong ones; read only the last solution before the next turn."""
+
     def __call__(self, rollout: Rollout) -> Grade:
         text, gold, scores, tags = rollout.text, rollout.problem.answer, PRESETS[self.preset], self.tags
+        if self.robust:
+            return self._grade_last(rollout)
         solution = find_solution(text, tags, self.end_token)
         parts = {
-            "exact": scores.exact if solution is not None else 0.0,
-            "approximate": sum(
-                scores.tag_once if text.count(self._get_counted_tag(name)) == 1 else scores.tag_else
-                for name in scores.counted
-            ),
+            **self._score_format(text, solution),
             "answer": score_answer(solution, gold, scores),
             "numbers": score_number(text.partition(tags.solution_start)[2], gold, scores),
         }
         verdict = NO_FORMAT if solution is None else judge_answer(gold, solution)
+        return self._build_grade(parts, solution, verdict)
+
+    def _grade_last(self, rollout: Rollout) -> Grade:
+        """Grade the last solution of the text before the next turn."""
+        gold, scores, tags = rollout.problem.answer, PRESETS[self.preset], self.tags
+        text = cut_at_turn(rollout.text)
+        _, opened, last = text.rpartition(tags.solution_start)
+        thought = opened and tags.reasoning_end in text.removesuffix(opened + last)
+        solution = find_solution(f"{tags.reasoning_end}{opened}{last}", tags, self.end_token) if thought else None
+        verdict = NO_FORMAT if solution is None else judge_answer(gold, solution)
+        given = last.partition(tags.solution_end)[0] if solution is None and opened else solution
+        right = verdict.correct if solution is not None else judge_answer(gold, given).correct
+        number = score_number(given or "", gold, scores)
+        number = scores.number_equal if right else min(number, scores.number_other)
+        # Equal as text, and wrong all the same, is at most near.
+        answer = scores.equal if verdict.correct else min(score_answer(solution, gold, scores), scores.within_10)
+        parts = {**self._score_format(text, solution), "answer": answer, "numbers": number}
+        return self._build_grade(parts, solution, verdict)
+
+    def _score_format(self, text: str, solution: str | None) -> dict[str, float]:
+        scores = PRESETS[self.preset]
+        counts = [text.count(self._get_counted_tag(name)) for name in scores.counted]
+        return {
+            "exact": scores.exact if solution is not None else 0.0,
+            "approximate": sum(scores.tag_once if count == 1 else scores.tag_else for count in counts),
+        }
+
+    def _build_grade(self, parts: dict[str, float], solution: str | None, verdict: Verdict) -> Grade:
         extracted = None if solution is None else solution.strip()
         reward = sum(parts.values())
         return Grade(reward, verdict.correct, solution is not None, extracted, parts, verdict.tier, verdict.reason)

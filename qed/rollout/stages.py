@@ -17,6 +17,7 @@ from qed.errors import Diverged, QedError
 from qed.guards.finite import require_finite
 from qed.randomness import derive_seed, shuffle_indices
 from qed.rewards.grader import Grader
+from qed.rollout.inversions import compute_inverted_share
 from qed.sampling.base import Sampler, Sampling, require_support
 from qed.types import UNGRADED, Completion, Group, Groups, Prompt, Request, Rollout, append_tokens
 
@@ -272,6 +273,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
     demonstration_rewards = [rollout.reward for rollout in demonstrations if rollout.has_reward]
     graded = [(rollout, rollout.grade) for rollout in rollouts if rollout.grade is not None]
     rewards = [rollout.reward for rollout in rollouts if rollout.has_reward]
+    inverted = compute_inverted_share([[one for one in group if one.is_on_policy] for group in groups])
     distinct_rewards = [{rollout.reward for rollout in group if rollout.has_reward} for group in groups]
     right = [r.trained_count for r, verdict in graded if verdict.correct]
     wrong = [r.trained_count for r, verdict in graded if not verdict.correct]
@@ -282,6 +284,7 @@ def describe_groups(groups: Groups) -> dict[str, float]:
         # An answer lacks the parts that do not apply to it.
         **{f"reward/{name}/mean": fmean(v.parts[name] for _, v in graded if name in v.parts) for name in parts},
         **({"reward/greedy": fmean(greedy)} if greedy else {}),
+        **({"reward/inverted": inverted} if inverted is not None else {}),
         "accuracy": fmean(verdict.correct for _, verdict in graded),
         "format": fmean(verdict.format_ok for _, verdict in graded),
         "groups/zero_std": fmean(len(values) < 2 for values in distinct_rewards),

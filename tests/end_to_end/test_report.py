@@ -151,18 +151,10 @@ def test_a_run_that_broke_off_says_so(make: Callable[..., Path], ending: dict[st
 @pytest.mark.parametrize(
     ("greedy", "steps", "said"),
     [
-        (
-            "01000001",
-            range(1, 5),
-            "GRPO is 50.0 points above it, and the intervals overlap, so the difference is not",
-        ),
-        ("11111111", range(1, 5), "GRPO is 25.0 points below it"),
-        (
-            "10111110",
-            range(1, 5),
-            "GRPO reached the same, and the intervals overlap, so a difference is not established",
-        ),
-        ("00000000", range(1, 5), "GRPO is 75.0 points above it, and the intervals do not overlap."),
+        ("01000001", range(1, 5), "GRPO alone is right on 6, the control alone on 2: +50.0 points ["),
+        ("11111111", range(1, 5), "GRPO alone is right on 0, the control alone on 2: −25.0 points ["),
+        ("10111110", range(1, 5), "GRPO alone is right on 0, the control alone on 0: +0.0 points ["),
+        ("00000000", range(1, 5), "more than chance explains (exact McNemar, p = 0.031)"),
         ("01000001", range(1, 4), "One of the two is not finished, so they cannot be compared yet."),
     ],
 )

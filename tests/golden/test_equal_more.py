@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pairs_of_letters
 import pairs_of_numbers
 import pairs_of_structures
 import pairs_of_traps
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from qed.grading.equal import equal
 from qed.grading.policy import Policy
 
-SAME = pairs_of_numbers.SAME + pairs_of_structures.SAME
-DIFFERENT = pairs_of_numbers.DIFFERENT + pairs_of_structures.DIFFERENT + pairs_of_traps.DIFFERENT
+SAME = pairs_of_letters.SAME + pairs_of_numbers.SAME + pairs_of_structures.SAME
+DIFFERENT = pairs_of_letters.DIFFERENT + pairs_of_numbers.DIFFERENT + pairs_of_structures.DIFFERENT
+DIFFERENT += pairs_of_traps.DIFFERENT
 
 
 @pytest.mark.parametrize(("gold", "answer"), list(pairs(SAME)))

@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -226,4 +227,25 @@ def test_a_clean_process_that_was_killed_is_replaced(judge: Judge) -> None:
     session = server.open_session()
     assert session.alive
     session.close()
+    server.close()
+
+
+def test_loading_is_waited_for_once_and_counts_for_no_answer() -> None:
+    server = ForkServer("judged:slow_to_load", limits=SHORT)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            waited = list(threads.map(lambda _: server.wait_until_loaded(), range(4)))
+        assert min(waited) > 0.2, "all that ask while it loads wait"
+        assert server.wait_until_loaded() == 0
+        server.close()
+        assert server.wait_until_loaded() > 0.2, "another process loads again"
+    finally:
+        server.close()
+
+
+def test_what_cannot_be_loaded_is_said_by_the_first_session() -> None:
+    server = ForkServer("judged:broken", limits=SHORT)
+    server.wait_until_loaded()
+    with pytest.raises(NotLoadedError):
+        server.open_session()
     server.close()

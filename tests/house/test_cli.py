@@ -207,6 +207,25 @@ def test_a_reader_that_has_gone_is_no_error(elsewhere: Path) -> None:
     assert process.returncode == 141
 
 
+@pytest.mark.parametrize("closed", ["stdout", "stderr"])
+def test_work_is_finished_when_its_reader_has_gone(elsewhere: Path, closed: str) -> None:
+    """Tables go to stdout, and to stderr beside JSON; either may end in `head`."""
+    (elsewhere / "answers.jsonl").write_text('{"id": 1, "gold": "4", "response": "4"}\n')
+    words = ["evaluate", "--responses", "answers.jsonl", "--out", "run"] + ["--json"] * (closed == "stderr")
+    command = [sys.executable, "-c", "from qed.cli.main import main; main()", *words]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        streams = {"stdout": process.stdout, "stderr": process.stderr}
+        gone = streams.pop(closed)
+        assert gone is not None
+        gone.close()
+        (other,) = streams.values()
+        assert other is not None
+        said = other.read()
+    assert process.returncode == 0
+    assert len((elsewhere / "run/eval/step_000000/answers.jsonl").read_text().splitlines()) == 1
+    assert json.loads(said)["tasks"]["answers"]["accuracy"] == 1 if closed == "stderr" else said == ""
+
+
 def test_another_broken_pipe_is_an_error(run: Run, recipes: Any) -> None:
     recipes.answer = raising(BrokenPipeError("a worker has died"))
     code, _, err = run("grpo")

@@ -227,3 +227,23 @@ def test_answers_without_a_reward_are_counted_and_are_not_in_the_mean(
     assert summary["without_reward"] == rewards.count(None) > 0
     assert set(rewards) - {None} == ({mean} if mean is not None else set())
     assert words in err
+
+
+def test_a_list_of_answers_is_a_row_for_each(run: Run, tmp_path: Path) -> None:
+    file, out = tmp_path / "lists.jsonl", tmp_path / "out.jsonl"
+    file.write_text(json.dumps({"id": "a", "gold": "1", "prediction": ["1", "so 1", "2"]}))
+    summary = json.loads(run("grade", file, "--out", out, "--json")[1].splitlines()[-1])
+    assert (summary["n"], summary["correct"]) == (3, 2)
+    assert [(row["prediction"], row["sample_id"], row["correct"]) for row in graded(out)] == [
+        ("1", 0, True),
+        ("so 1", 1, True),
+        ("2", 2, False),
+    ]
+    for shard in ("1/2", "2/2"):
+        assert run("grade", file, "--out", tmp_path / "shared.jsonl", "--shard", shard)[0] == 0
+    assert run("merge", tmp_path / "shared.jsonl")[0] == 0
+    assert [row["correct"] for row in graded(tmp_path / "shared.jsonl")] == [True, True, False]
+    file.write_text(json.dumps({"gold": ["1", "2"], "prediction": ["1", "2"]}))
+    code, _, err = run("grade", file)
+    assert (code, "--lists" in err) == (3, True)
+    assert json.loads(run("grade", file, "--lists", "parts", "--json")[1].splitlines()[-1])["n"] == 1

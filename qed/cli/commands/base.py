@@ -11,6 +11,8 @@ from qed.config import plugins
 from qed.config.fields import PIPELINES
 from qed.errors import UsageError, suggest_nearest
 
+LISTS = ("answers", "parts")  # what the items of a list in the column of answers are
+
 
 class Parser(argparse.ArgumentParser):
     """An argparse parser that allows no abbreviations and raises UsageError instead of printing usage and exiting."""

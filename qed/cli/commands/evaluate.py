@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qed.cli.commands.base import Parser
+from qed.cli.commands.base import LISTS, Parser
 from qed.cli.commands.endpoint_options import add_endpoint_options, find_served, is_endpoint, read_endpoint
 from qed.cli.evaluation_file import read_options
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
@@ -137,6 +137,12 @@ def _add_stored_options(add: Any) -> None:
     add("--gold-key", default="", metavar="COLUMN", help="the correct answer (default: the first known column)")
     add("--response-key", default="", metavar="COLUMN,…", help="the columns of the answers, each scored separately")
     add("--id-key", default="", metavar="COLUMN", help="identifies a problem (default: id, or else the question)")
+    add(
+        "--lists",
+        choices=LISTS,
+        default="",
+        help="what a list is: k answers, or the parts of one (default: k answers, where no doubt)",
+    )
     add("--extract", choices=MODES, default="flexible", help="how the final answer is extracted (default: flexible)")
 
 
@@ -246,7 +252,7 @@ def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
     if args.out:
         _choose_folder(args, None)
     keys = tuple(key.strip() for key in args.response_key.split(","))
-    scoring = Scoring(args.gold_key, keys, args.id_key, args.extract)
+    scoring = Scoring(args.gold_key, keys, args.id_key, args.extract, lists=args.lists)
     names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
     options = tuple(option.strip() for option in (args.reward_options or "").split(",") if option.strip())
     job = ScoreJob(str(args.responses), scoring, names, options)

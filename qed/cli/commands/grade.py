@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from qed.cli.commands.base import Parser
+from qed.cli.commands.base import LISTS, Parser
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.errors import DataError, UsageError
 from qed.guards.redaction import strip_control
@@ -22,6 +22,7 @@ EPILOG = """examples:
   qed grade answers.jsonl --response-key completion --out graded.jsonl
   qed grade rollouts.parquet --gold-key reward_model.ground_truth --reward r1_zero --json
   qed grade --explain '\\frac12' 0.5"""
+
 MODES = ("strict", "flexible", "lenient")
 MAX_SECONDS = 86_400
 
@@ -51,6 +52,12 @@ def _build_parser() -> Parser:
     add("--gold-key", default="", metavar="COLUMN", help="correct answer (default: gold, or the first known column)")
     add("--response-key", default="", metavar="COLUMN", help="response (default: prediction, response, text, …)")
     add("--extract", choices=MODES, default="flexible", help="how the final answer is extracted (default: flexible)")
+    add(
+        "--lists",
+        choices=LISTS,
+        default="",
+        help="what a list is: k answers, or the parts of one (default: k answers, where no doubt)",
+    )
     add("--reward", default="", metavar="NAME,…", help="grade by a reward, or a sum such as boxed,0.5*length")
     add("--reward-options", default="", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
     add("--seconds", type=float, default=10.0, help="CPU seconds for one answer, for a reward of your own")
@@ -65,15 +72,17 @@ def _build_parser() -> Parser:
 def _grade_files(args: argparse.Namespace) -> dict[str, Any]:
     _check_options(args)
     from qed.console.live import Console
-    from qed.evaluation.grade_run import GradeJob, read_files
+    from qed.evaluation.grade_run import GradeJob
 
     console = Console(args.json)
     names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
     options = tuple(option.strip() for option in args.reward_options.split(",") if option.strip())
     files = tuple(map(str, args.files))
-    job = GradeJob(files, (args.gold_key, args.response_key), args.extract, names, options, args.seconds)
+    job = GradeJob(
+        files, (args.gold_key, args.response_key), args.extract, names, options, args.seconds, lists=args.lists
+    )
     if not (args.shard or args.cluster):
-        return job.write(job.grade(read_files(files)), args.out, console)
+        return job.write(job.grade(job.read_rows()), args.out, console)
     from qed.evaluation.shards import find_shard_folder
 
     return run_shared(args, job, find_shard_folder(args.out, is_file=True), console)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qed.data.tools.filters import normalize_question
+from qed.data.questions import normalize_question
 from qed.types import Problem
 
 WORDS = 13

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from qed.config.settings import DataSettings
+from qed.data.questions import normalize_question
 from qed.data.selection import compute_percentile_length, select_problems, split_validation
 from qed.data.tools.prompting import PromptView
 from qed.errors import DataError, UsageError
 from qed.types import Problem
-
-SPACES = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
@@ -52,14 +49,6 @@ class Filters:
         ):
             if not valid:
                 raise UsageError(f"--{name} must {condition}.")
-
-
-def normalize_question(question: str) -> str:
-    """Normalize a question for comparison: ignore case, spaces and final punctuation.
-
-    Characters inside stay, because 2 + 3 and 2 - 3 are different questions.
-    """
-    return SPACES.sub(" ", unicodedata.normalize("NFKC", question)).strip(" .?!:").casefold()
 
 
 def filter_problems(

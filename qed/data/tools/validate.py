@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qed.config.task_names import parse_task
+from qed.data.questions import normalize_question
 from qed.data.sources import fields, local, schemas
 from qed.data.sources.fields import SkippedRow
 from qed.data.sources.rows import Place, Row
 from qed.data.tasks.base import fold_repeats
-from qed.data.tools.filters import normalize_question
 from qed.data.tools.inspect import explain_unreadable
 from qed.errors import DataError
 from qed.types import Problem

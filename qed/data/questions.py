@@ -1,0 +1,27 @@
+"""Normalize questions, so that the same question is found in another case, spacing or punctuation."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Signs that carry meaning stay: operators, brackets, $, %, \\, a point or colon between digits, a factorial.
+QUOTES = re.compile('["`´‘’“”„«»]')
+APOSTROPHE = re.compile(r"(?<=\w\w)'|(?<!\w)'|'(?=s\b)")
+PUNCTUATION = re.compile(r"[,;?¿¡。，、？；…]|(?<!\d)[.:]|[.:](?!\d)|(?<![\w)\]}])!|(?<=[^\W\d]{2})!")
+THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+HYPHEN = re.compile(r"(?<=[^\W\d]{2})-(?=[^\W\d]{2})")
+DASHES = str.maketrans(dict.fromkeys("‐‑‒–—−", "-"))
+SPACES = re.compile(r"\s+")
+AROUND_OPERATORS = re.compile(r"\s?([-+*/^=<>×·÷≤≥])\s?")
+
+
+def normalize_question(question: str) -> str:
+    """Normalize a question for comparison: ignore case, spaces, and the punctuation of sentences.
+
+    Numerals, operators and brackets stay, because 2 + 3 and 2 - 3, 3.5 and 35 are in different questions.
+    """
+    text = unicodedata.normalize("NFKC", question).casefold().translate(DASHES)
+    text = THOUSANDS.sub("", APOSTROPHE.sub("", QUOTES.sub("", text)))
+    text = HYPHEN.sub(" ", PUNCTUATION.sub(" ", text))
+    return AROUND_OPERATORS.sub(r"\1", SPACES.sub(" ", text)).strip()

@@ -1,0 +1,130 @@
+"""Find the problems in a file of stored answers: which rows answer the same one, and what is odd about them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from qed.data.sources.rows import Place
+from qed.errors import DataError
+from qed.evaluation.answer_lists import convert_gold, convert_to_text
+from qed.evaluation.grade_files import GOLD, extract_gold, read_value
+from qed.randomness import derive_seed
+from qed.runs.run import Row
+
+ID = ("id", "unique_id", "problem_id", "group_id")
+QUESTION = ("question", "problem", "prompt", "input")
+
+
+@dataclass(frozen=True)
+class StoredRow:
+    """A row of a file, with the id, the question and the gold of its problem."""
+
+    place: Place
+    row: Row
+    id: str
+    question: str
+    gold: str
+
+
+def find_problems(table: Sequence[tuple[Place, Row]], gold_key: str, id_key: str) -> tuple[list[StoredRow], list[str]]:
+    """Find the problem of every row.
+
+    A problem is an id with a gold: the same id with another gold is another problem. Without ids the question
+    identifies a problem, and without questions every row is one. Exact copies of a row are left out where a problem
+    has more answers than most.
+
+    Args:
+        table: the rows with their places, at least one.
+        gold_key: the column of the gold; empty for the first known one.
+        id_key: the column of the id; empty for the first known one.
+
+    Returns:
+        the rows that are kept, in order, and sentences that say what is odd.
+
+    Raises:
+        DataError: a column is missing, or a gold or an id is empty.
+    """
+    # If the first row has an id, every row must have one; otherwise the question identifies a problem.
+    id_key = id_key or next((name for name in ID if name in table[0][1]), "")
+    rows = [_read_problem(place, row, gold_key, id_key) for place, row in table]
+    rows, notes = _part_golds(rows)
+    rows, copies = _drop_copies(rows)
+    if copies:
+        notes.append(f"{_count(copies, 'row')} left out as exact copies of others.")
+    questions = defaultdict(set)
+    for each in rows:
+        questions[each.question, each.gold].add(each.id)
+    repeated = sum(len(ids) > 1 for (question, _), ids in questions.items() if question)
+    if repeated:
+        notes.append(
+            f"{_count(repeated, 'question')} asked under several ids, each counted as a problem: if these rows are "
+            "answers to one problem, add --id-key with the column of the question."
+        )
+    counts = Counter(Counter(each.id for each in rows).values())
+    if len(counts) > 1:
+        usual = counts.most_common(1)[0][0]
+        others = sum(counts.values()) - counts[usual]
+        notes.append(f"{_count(others, 'problem')} with another number of answers than the {usual} of most.")
+    return rows, notes
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _read_problem(place: Place, row: Row, gold_key: str, id_key: str) -> StoredRow:
+    gold = extract_gold(convert_gold(read_value(place, row, gold_key, GOLD, "--gold-key")))
+    if not gold:
+        raise DataError(
+            f"{place}: the gold is empty, so nothing can be right. Drop the row, or name another --gold-key."
+        )
+    question = convert_to_text(next((row[name] for name in QUESTION if name in row), ""))
+    return StoredRow(place, row, _read_id(place, row, question, gold, id_key), question, gold)
+
+
+def _read_id(place: Place, row: Row, question: str, gold: str, id_key: str) -> str:
+    """Return what identifies a problem: its id, else its question, else its row."""
+    if not id_key:
+        return f"{derive_seed(question, gold):016x}" if question else str(place.number)
+    value = read_value(place, row, id_key, ID, "--id-key")
+    if value in (None, ""):
+        raise DataError(f"{place}: the {id_key} is empty, while other rows have one.")
+    return str(value)
+
+
+def _part_golds(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], list[str]]:
+    """Give the problems of an id with several golds ids of their own, which depend on the gold alone."""
+    golds: dict[str, set[str]] = defaultdict(set)
+    for each in rows:
+        golds[each.id].add(each.gold)
+    several = {name for name, own in golds.items() if len(own) > 1}
+    if not several:
+        return list(rows), []
+    parted = [
+        StoredRow(each.place, each.row, f"{each.id}~{derive_seed(each.gold) % 2**32:08x}", each.question, each.gold)
+        if each.id in several
+        else each
+        for each in rows
+    ]
+    shown = ", ".join(sorted(several)[:3]) + (", …" if len(several) > 3 else "")
+    return parted, [f"{_count(len(several), 'id')} with several golds ({shown}): each gold counts as a problem."]
+
+
+def _drop_copies(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], int]:
+    """Drop exact copies of rows, down to the number of answers that most problems have."""
+    counts = Counter(each.id for each in rows)
+    usual = Counter(counts.values()).most_common(1)[0][0]
+    seen: set[tuple[str, str]] = set()
+    kept: list[StoredRow] = []
+    for each in rows:
+        if counts[each.id] > usual:
+            key = each.id, json.dumps(each.row, sort_keys=True, default=str)
+            if key in seen:
+                counts[each.id] -= 1
+                continue
+            seen.add(key)
+        kept.append(each)
+    return kept, len(rows) - len(kept)

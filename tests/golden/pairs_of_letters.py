@@ -1,0 +1,171 @@
+"""Pairs of answers with letters behind numbers, digits of other scripts, and commands that only dress an answer.
+
+One pair a line, `gold ## answer`; a line with # in front is the reason for the pairs below it.
+"""
+
+SAME = r"""
+# a symbol behind a number is a unit where the other side or an upright font says so, or where it plainly is one
+2mn ## 2nm
+2\pi hr ## 2\pi rh
+mgh ## hgm
+2cm ## 2mc
+2 c m ## 2cm
+kgm ## mgk
+2rs ## 2sr
+3ft ## 3tf
+\frac12 kx^2 ## \frac{1}{2}x^2k
+2hr ## 2rh
+2lb ## 2bl
+5 cm ## 5
+5cm ## 5
+12 m/s ## 12
+30 kg ## 30
+10 min ## 10
+7 hours ## 7
+\$5 ## 5
+20 km/h ## 20
+5 cm ## 5\text{ cm}
+5cm ## 5\text{ cm}
+5 nm ## 5\text{ nm}
+5nm ## 5\,\mathrm{nm}
+5 m ## 5\text{ m}
+5 m ## 5
+2 cm ## 20 mm
+5 cm ## 0.05 m
+3 ft ## 36 in
+4\pi cm^2 ## 4\pi
+15 cm^2 ## 15
+15 cm^2 ## 15\text{ cm}^2
+5 ft ## 5
+5 lbs ## 5
+5 Hz ## 5
+5 kJ ## 5
+3 mol ## 3
+6 hrs ## 6
+x=5 cm ## 5
+x = 5 ## x = 5 cm
+5\text{ nm} ## 5
+2\,\mathrm{rs} ## 2
+ma ## am
+mgh ## m g h
+rst ## str
+2ma ## 2am
+3pm ## 3mp
+3 pm ## 3\text{ p.m.}
+m^2n ## nm^2
+2m^2s ## 2sm^2
+2km^2 ## 2m^2k
+5 mi ## 5\text{ miles}
+7 days ## 7
+20 students ## 20
+60 mph ## 60
+3 yd ## 3
+12 oz ## 12
+100 mL ## 100
+100 ml ## 100\text{ mL}
+9.8 m/s^2 ## 9.8
+5 N ## 5
+5 kg ## 5000 g
+n^2m ## mn^2
+2mn+1 ## 1+2nm
+\pi r^2 h ## \pi hr^2
+2\pi mg ## 2\pi gm
+3dm ## 3md
+3in ## 3ni
+4ev ## 4ve
+2kw ## 2wk
+6pa ## 6ap
+8th ## 8
+3hz ## 3zh
+2lbs ## 2sbl
+5 secs ## 5
+10 mins ## 10
+\frac{3}{4} cup ## 3/4
+5 km ## 5
+2.5 L ## 2.5
+5\text{ cm} ## 5 cm
+\frac{mn}{2} ## \frac{nm}{2}
+\sqrt{2gh} ## \sqrt{2hg}
+ms^2 ## s^2m
+5\sqrt{2} cm ## 5\sqrt{2}
+# digits of every script are digits; space, size, colour and labels are no numbers
+5٢ ## 52
+٥٢ ## 52
+۵۲ ## 52
+५२ ## 52
+৫২ ## 52
+๕๒ ## 52
+５２ ## 52
+𝟓𝟐 ## 52
+٣٫٥ ## 3.5
+١٬٢٣٤ ## 1234
+٣/٤ ## 3/4
+\hspace{1cm}5 ## 5
+5\hspace{1cm} ## 5
+\hspace*{2em} 5 ## 5
+\phantom{1}5 ## 5
+5\phantom{0} ## 5
+\color{red}{5} ## 5
+\color[rgb]{1,0,0} 5 ## 5
+\textcolor{blue}{\frac12} ## \frac12
+\colorbox{yellow}{5} ## 5
+5\tag{1} ## 5
+5 \label{eq:1} ## 5
+\kern1em 5 ## 5
+5\mkern3mu ## 5
+\hskip 2pt 5 ## 5
+\tiny 5 ## 5
+\scalebox{2}{5} ## 5
+\raisebox{2pt}{5} ## 5
+\vspace{3mm} x ## x
+\fontsize{10}{12}\selectfont 5 ## 5
+(1,\ 2) ## (1,\hspace{2mm}2)
+\mathbf{5} ## 5
+４２ ## 42
+"""
+
+DIFFERENT = r"""
+# a symbol behind a number is a unit where the other side or an upright font says so, or where it plainly is one
+2nm ## 2
+2rs ## 2
+x^2 ft ## x^2
+x^2 cm ## x^2
+2ms ## 2
+3pc ## 3
+2au ## 2
+3mg ## 3
+4\pi hr ## 4\pi
+2x cm ## 2x
+2ab ## 2
+5in ## 5
+2cd ## 2
+5 m ## 5\text{ cm}
+5 nm ## 5\text{ cm}
+15 cm^2 ## 15\text{ cm}
+5 cm ## 5 m
+5 cm ## 5 km
+cat ## act
+listen ## silent
+no ## on
+2mn+1 ## 3
+3hz ## 3
+2kmh ## 2
+5x kg ## 5x
+(x+1) ft ## x+1
+# digits of every script are digits; space, size, colour and labels are no numbers
+5٢ ## 5
+٣/٤ ## 3/5
+\hspace{1cm} ## 1
+\hspace{1cm} ## \hspace{1cm}1
+5\hspace{1cm} ## 51
+\phantom{1}5 ## 15
+5\phantom{0} ## 50
+\hskip 2pt ## 2
+\kern 5pt ## 5
+\rule{5cm}{1pt} ## 5
+\scalebox{2}{5} ## 10
+\raisebox{2pt}{5} ## 2
+\phantom{5} ## 5
+\phantom{\frac12} ## \frac12
+\cancel{5} ## 5
+"""

@@ -1,0 +1,86 @@
+"""No held-out question is trained on, however it is written; different questions stay."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qed.data.held_out import HeldOut, describe_check
+from qed.data.questions import normalize_question
+from qed.data.selection import split_validation
+from qed.types import Problem
+
+QUESTION = "If Tom's 3 cats each eat 1,200 well-chosen treats, how many (in total) are eaten: 3 * 1200 or 3.5?"
+LONG = "A farmer has seventeen sheep and all but nine of them run away in the night how many are left"
+
+
+def build(*questions: str) -> list[Problem]:
+    return [Problem(str(number), question, "1") for number, question in enumerate(questions)]
+
+
+def drop(training: list[Problem], held_out: list[Problem], words: int = 0) -> tuple[list[Problem], Counter[str]]:
+    left_out: Counter[str] = Counter()
+    return HeldOut(held_out, words).drop(training, left_out), +left_out
+
+
+@given(st.randoms(use_true_random=False))
+def test_case_spaces_and_punctuation_do_not_hide_a_question(source: random.Random) -> None:
+    text = "".join(source.choice((sign.upper(), sign.lower())) for sign in QUESTION)
+    text = text.replace(" ", source.choice((" ", "  ", "\n"))).rstrip("?") + source.choice(("?", "", ".", " ?"))
+    for sign, others in ((",", ("", " ,")), ("'", ("", "’")), ("-", ("-", " ", "‐")), (" * ", ("*", " *"))):
+        text = text.replace(sign, source.choice((sign, *others))) if sign != "," or "1,200" not in text else text
+    assert drop(build(text), build(QUESTION))[0] == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("What is 2 + 3?", "What is 2 - 3?"),
+        ("What is 3.5?", "What is 35?"),
+        ("What is 5!?", "What is 5?"),
+        ("What is (2 + 3) * 4?", "What is 2 + 3 * 4?"),
+        ("Find f'(x).", "Find f(x)."),
+        ("What is -5?", "What is 5?"),
+        ("At 1:30?", "At 130?"),
+        ("What is 5 % of 3?", "What is 5 of 3?"),
+    ],
+)
+def test_other_numbers_and_operators_are_other_questions(one: str, other: str) -> None:
+    assert normalize_question(one) != normalize_question(other)
+    assert drop(build(one), build(other))[0] == build(one)
+
+
+@given(st.text(max_size=60))
+def test_normalization_is_stable(text: str) -> None:
+    once = normalize_question(text)
+    assert normalize_question(f"  {text} ") == once
+    assert not once.startswith(" ")
+
+
+def test_a_question_without_its_mark_is_held_out_and_counted() -> None:
+    kept, left_out = drop(build("how many are left", "How many stay?"), build("How many are left?"))
+    assert [problem.question for problem in kept] == ["How many stay?"]
+    assert left_out == {"training problems that are held out": 1}
+
+
+def test_runs_of_words_are_held_out_where_asked() -> None:
+    training = build(f"Please think. {LONG}, my friend?", "Something else")
+    assert len(drop(training, build(LONG))[0]) == 2
+    kept, left_out = drop(training, build(LONG), 13)
+    assert [problem.question for problem in kept] == ["Something else"]
+    assert left_out == {"training problems that share 13 words with a held-out question": 1}
+    assert "13 words" in describe_check(13)
+    assert "words" not in describe_check(0)
+
+
+def test_validation_has_every_spelling_of_a_question() -> None:
+    problems = build(*(f"What is {number}?" for number in range(20)), *(f"what is  {number}" for number in range(20)))
+    kept, validation = split_validation(problems, 0.5, 100, 0)
+    asked = {normalize_question(problem.question) for problem in validation}
+    assert len(validation) == 10
+    assert len(kept) == 20
+    assert not asked & {normalize_question(problem.question) for problem in kept}
