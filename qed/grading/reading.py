@@ -9,7 +9,7 @@ from typing import NamedTuple
 from qed.grading.based import read_based
 from qed.grading.bounds import OverBoundError, UnreadableError
 from qed.grading.choices import read_choice
-from qed.grading.counting import COUNTED, write_as_binomials
+from qed.grading.counting import COUNTED, COUNTING, write_as_binomials
 from qed.grading.normalise import clean_text
 from qed.grading.phrases import rewrite_phrases
 from qed.grading.spoken import read_number
@@ -78,7 +78,7 @@ def _read_other_ways(text: str, tokens: list[Token], letters: Letters) -> list[N
         readings.append(lambda: tokenize(AMBIGUOUS_PERIOD.sub(r"\1\\overline{\2}", text), letters=letters))
     if DECIMAL_COMMA.fullmatch(text):
         readings.append(lambda: tokenize(text.replace(",", "."), letters=letters))
-    if COUNTED.search(text) and (counted := write_as_binomials(tokens)) is not None:
+    if not COUNTING.isdisjoint(text) and COUNTED.search(text) and (counted := write_as_binomials(tokens)) is not None:
         readings.append(lambda: counted)
     values = []
     for read in readings:

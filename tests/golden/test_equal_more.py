@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pairs_near_forms
+import pairs_of_forms
 import pairs_of_letters
 import pairs_of_numbers
 import pairs_of_structures
@@ -14,15 +16,20 @@ from hypothesis import strategies as st
 from qed.grading.equal import equal
 from qed.grading.policy import Policy
 
-SAME = pairs_of_letters.SAME + pairs_of_numbers.SAME + pairs_of_structures.SAME
+SAME = pairs_of_forms.SAME + pairs_of_letters.SAME + pairs_of_numbers.SAME + pairs_of_structures.SAME
 DIFFERENT = pairs_of_letters.DIFFERENT + pairs_of_numbers.DIFFERENT + pairs_of_structures.DIFFERENT
-DIFFERENT += pairs_of_traps.DIFFERENT
+DIFFERENT += pairs_of_traps.DIFFERENT + pairs_near_forms.DIFFERENT
 
 
 @pytest.mark.parametrize(("gold", "answer"), list(pairs(SAME)))
 def test_the_same(gold: str, answer: str) -> None:
     assert equal(gold, answer).correct
     assert equal(answer, gold).correct
+
+
+@pytest.mark.parametrize(("gold", "answer"), list(pairs(pairs_of_forms.ONE_WAY)))
+def test_the_same_as_its_gold(gold: str, answer: str) -> None:
+    assert equal(gold, answer).correct
 
 
 @pytest.mark.parametrize(("gold", "answer"), list(pairs(DIFFERENT)))
