@@ -6,7 +6,7 @@ from fractions import Fraction
 
 from qed.grading.bounds import MAX_BITS, MAX_POWER_OF_TEN, OverBoundError, UnreadableError
 from qed.grading.cursor import Cursor, read_raw_argument
-from qed.grading.tokens import Token
+from qed.grading.environments import parse_environment
 from qed.grading.tree import Node, make_number
 from qed.grading.vocabulary import BIG, DECORATIONS, FUNCTIONS, LETTER_UNITS, SYMBOLS
 
@@ -25,9 +25,6 @@ STARTING = (
 ALWAYS_APPLIED = set("fgFG")
 OFTEN_APPLIED = set("hpquvABCDEHIJKLMNOPQRSTUVWXYZ")
 INVERTED = ["^", "{", "-", "1", "}", "("]  # the inverse of a function
-MATRICES = {"pmatrix", "bmatrix", "matrix", "vmatrix", "Bmatrix", "array", "smallmatrix", "Vmatrix"}
-SYSTEMS = {"cases", "aligned", "align", "gathered", "split"}
-CONDITIONS = {"if", "for", "when", "where"}
 NUMBER_ENDS = ("\\overline", "\\dot")
 
 
@@ -105,9 +102,12 @@ def _parse_number(cursor: Cursor) -> Node:
 
 
 def _parse_repeating(cursor: Cursor, text: str) -> Node:
-    """Parse 0.1\\overline{23}, a repeating decimal."""
-    cursor.take()
+    """Parse 0.1\\overline{23}, a repeating decimal; dots may mark the first and the last digit of the period."""
+    dotted = cursor.take().text == "\\dot"
     digits = read_raw_argument(cursor).replace(" ", "")
+    if dotted:
+        digits += cursor.take().text if cursor.peek().kind == "number" and cursor.peek(1).text == "\\dot" else ""
+        digits += read_raw_argument(cursor).replace(" ", "") if cursor.accept_any("\\dot") else ""
     if not (digits.isascii() and digits.isdigit()) or len(digits) > 1000:
         raise UnreadableError("a line over something other than digits")
     decimals = len(text.partition(".")[2])
@@ -240,7 +240,7 @@ def _parse_operator_name(cursor: Cursor, name: str) -> Node:
         with cursor.nest():
             return Node("apply", name, (cursor.parse_inner(cursor),))
     if name.startswith("\\begin{"):
-        return _parse_matrix(cursor, name[7:-1])
+        return parse_environment(cursor, name[7:-1])
     raise UnreadableError(f"the command {name}")
 
 
@@ -256,44 +256,3 @@ def _parse_root(cursor: Cursor) -> Node:
         degree = cursor.parse_inner(cursor)
         cursor.expect("]")
     return Node("function", "root", (parse_argument(cursor), degree))
-
-
-def _parse_matrix(cursor: Cursor, name: str) -> Node:
-    """Parse rows separated by \\\\ and cells separated by &; only the bars of a determinant change the value."""
-    end = f"\\end{{{name}}}"
-    if name not in MATRICES | SYSTEMS:
-        raise UnreadableError(f"the environment {name}")
-    if name == "array" and cursor.text == "{":
-        read_raw_argument(cursor)
-    if name in SYSTEMS - {"cases"}:  # these environments only align lines
-        cursor.tokens = [*cursor.tokens[: cursor.position], *_drop_alignment(cursor.tokens[cursor.position :], end)]
-    rows = _parse_rows(cursor, end)
-    if name in SYSTEMS and all(len(row.parts) == 1 for row in rows):
-        lines = tuple(row.parts[0] for row in rows)
-        return lines[0] if len(lines) == 1 else Node("list", ",", lines)
-    return Node("matrix", "cases" if name in SYSTEMS else "|" if name in {"vmatrix", "Vmatrix"} else "", tuple(rows))
-
-
-def _parse_rows(cursor: Cursor, end: str) -> list[Node]:
-    rows, row = [], [_parse_cell(cursor)]
-    while not cursor.accept_any(end):
-        mark = cursor.expect("&", "\\\\", "\\cr")
-        if mark != "&":
-            rows.append(Node("row", parts=tuple(row)))
-            row = []
-        if cursor.text != end:
-            row.append(_parse_cell(cursor))
-    if row:
-        rows.append(Node("row", parts=tuple(row)))
-    return rows
-
-
-def _parse_cell(cursor: Cursor) -> Node:
-    while cursor.peek().kind == "word" and cursor.text.lower() in CONDITIONS and cursor.peek(1).kind != "end":
-        cursor.take()
-    return cursor.parse_inner(cursor)
-
-
-def _drop_alignment(tokens: list[Token], end: str) -> list[Token]:
-    index = next((index for index, token in enumerate(tokens) if token.text == end), len(tokens))
-    return [token for token in tokens[:index] if token.text != "&"] + tokens[index:]

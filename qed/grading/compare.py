@@ -6,24 +6,31 @@ from collections.abc import Callable
 
 from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError, Work
 from qed.grading.closeness import are_near
-from qed.grading.constants import are_same_with_constants
+from qed.grading.constants import are_same_with_constants, rename_constant
 from qed.grading.equivalent_forms import (
     convert_to_matrix,
+    has_distinct_names,
+    is_combination,
     is_named_beside_bare,
+    sort_by_names,
+    strip_argument,
     strip_point_name,
     unify_imaginary_unit,
 )
 from qed.grading.exact import compute_rational
+from qed.grading.families import are_same_families, describes_family
 from qed.grading.inequalities import solves
-from qed.grading.matrices import simplify
 from qed.grading.meanings import mean_the_same, read_set_in_words
+from qed.grading.piecewise import are_same_cases
 from qed.grading.policy import Policy
 from qed.grading.quantities import are_same_in_base, are_same_quantity, are_same_ratio
 from qed.grading.regions import FLIPPED, are_same_region, build_region
 from qed.grading.scalars import are_same_scalar, compute_ratio, is_scalar, list_names
 from qed.grading.tree import Node, expand_signs
+from qed.grading.vectors import compute_vector, is_column, read_as_column, unify_vectors
 
 COMPUTED = {"negate", "add", "multiply", "divide", "power", "function", "apply"}
+INVERTED = {"\\log", "\\ln", "\\exp"}
 INEQUALITIES = {"<", "<=", ">", ">=", "!="}
 
 
@@ -36,7 +43,7 @@ class Comparison:
         self.near = False  # whether some value was accepted without being equal
         self.structures: dict[str, Callable[[Node, Node], bool]] = {
             "sequence": self.are_same_cells,
-            "matrix": self.are_same_cells,
+            "matrix": self.are_same_matrices,
             "row": self.are_same_cells,
             "congruence": self.are_congruent,
             "text": lambda gold, answer: mean_the_same(gold.name, answer.name),
@@ -47,6 +54,10 @@ class Comparison:
         self.work.spend()
         if (gold.kind == "text") != (answer.kind == "text"):
             gold, answer = read_set_in_words(gold), read_set_in_words(answer)
+        if describes_family(gold) or describes_family(answer):
+            same = are_same_families(gold, answer, self.are_same, self.work)
+            if same is not None:
+                return same
         gold, answer = self.drop_name(gold, answer), self.drop_name(answer, gold)
         left, right = self.list_items(gold), self.list_items(answer)
         if len(left) > 1 or len(right) > 1 or "set" in (gold.kind, answer.kind):
@@ -88,7 +99,7 @@ class Comparison:
                 return same or self.is_solution(gold, answer)
         for one, other in ((gold, answer), (answer, gold)):
             if other.kind == "relation" and other.name == "=" and other.parts[1].kind == "sequence":
-                other = other.parts[1]  # (x, y) = (1, 2) against x = 1, y = 2
+                one, other = sort_by_names(one, other.parts[0]), other.parts[1]  # (x, y) = (1, 2) against y = 2, x = 1
             if other.kind == "sequence" and len(self.expand_signs(other)) == 1:
                 return one.kind == "list" and self.is_list_as_tuple(one, other)
         if is_named_beside_bare(gold, answer):  # a = 2, b = 3 against 2, 3
@@ -115,7 +126,8 @@ class Comparison:
 
     def is_list_as_tuple(self, items: Node, sequence: Node) -> bool:
         """Return whether a bare list equals a tuple, where the policy allows it."""
-        if not self.policy.bare_list_as_tuple or items.name != "," or sequence.name != "()":
+        listed = items.name == "," or (items.name == "and" and has_distinct_names(items))
+        if not self.policy.bare_list_as_tuple or not listed or sequence.name != "()":
             return False
         return self.are_all_same(items.parts, sequence.parts)
 
@@ -147,11 +159,8 @@ class Comparison:
 
     def are_same_values(self, gold: Node, answer: Node) -> bool:
         """Compare two values that are not lists."""
-        gold, answer = simplify(gold, self.work), simplify(answer, self.work)
-        if "sequence" in (gold.kind, answer.kind):
-            gold, answer = strip_point_name(gold), strip_point_name(answer)
-        if "matrix" in (gold.kind, answer.kind):
-            gold, answer = convert_to_matrix(gold), convert_to_matrix(answer)
+        if not gold.kind == answer.kind == "number":
+            gold, answer = self.read_vectors(gold, answer)
         kinds = {gold.kind, answer.kind}
         if kinds & {"relation", "union"}:
             return self.are_same_relations(gold, answer)
@@ -161,8 +170,21 @@ class Comparison:
             return self.structures[gold.kind](gold, answer)
         return self.are_same_expressions(gold, answer)
 
+    def read_vectors(self, gold: Node, answer: Node) -> tuple[Node, Node]:
+        """Compute vectors and matrices, and bring both sides to one notation."""
+        if "sequence" in (gold.kind, answer.kind):
+            gold, answer = strip_point_name(gold), strip_point_name(answer)
+        gold, answer = unify_vectors(compute_vector(gold, self.work), compute_vector(answer, self.work))
+        if "matrix" in (gold.kind, answer.kind):
+            gold, answer = convert_to_matrix(gold), convert_to_matrix(answer)
+            if is_column(gold) or is_column(answer):
+                gold, answer = read_as_column(gold), read_as_column(answer)
+        return gold, answer
+
     def are_same_expressions(self, gold: Node, answer: Node) -> bool:
         """Compare expressions, and the few kinds that can equal another kind."""
+        if gold.name.startswith("\\mathbb ") and answer.kind == "symbol" and len(answer.name) == 1:  # ℝ against R
+            return gold.name.removeprefix("\\mathbb ") == answer.name
         if is_scalar(gold) and is_scalar(answer):
             gold, answer = unify_imaginary_unit(gold, answer), unify_imaginary_unit(answer, gold)
             return (
@@ -180,6 +202,12 @@ class Comparison:
         """Compare part by part. The kind of bracket matters for pairs (intervals), but not for longer tuples."""
         alike = gold.name == answer.name or (len(gold.parts) > 2 and {gold.name, answer.name} == {"()", "[]"})
         return alike and self.are_all_same(gold.parts, answer.parts)
+
+    def are_same_matrices(self, gold: Node, answer: Node) -> bool:
+        """Compare matrices cell by cell, and functions by cases row by row in any order."""
+        if gold.name == answer.name == "cases":
+            return are_same_cases(gold, answer, self.are_same, self.work)
+        return self.are_same_cells(gold, answer)
 
     def are_same_quantities(self, gold: Node, answer: Node) -> bool:
         """Compare numbers with a base or a unit, and ratios."""
@@ -237,6 +265,8 @@ class Comparison:
             return gold.name == answer.name and self.are_same_equations(gold, answer)
         for one, other in ((gold, answer), (answer, gold)):
             if one.kind == "relation" and one.name == "=":
+                if one is answer and other.kind != "relation" and is_combination(one.parts[0]):
+                    return self.are_same(one.parts[1], other)
                 return self.equals_right_side(one, other)
         if self.are_same_regions(gold, answer) or self.is_solution(gold, answer):
             return True
@@ -259,7 +289,7 @@ class Comparison:
 
     def are_same_equations(self, gold: Node, answer: Node) -> bool:
         """Return whether two equations have the same sides, or one is a constant multiple of the other."""
-        left, right = gold.parts, answer.parts
+        left, right = gold.parts, rename_constant(gold, strip_argument(gold, answer)).parts
         if not all(map(is_scalar, (*left, *right))):
             return self.are_all_same(left, right) or self.are_all_same(left[::-1], right)
         if self.are_all_same(left, right) or self.are_all_same(left[::-1], right):
@@ -289,7 +319,8 @@ class Comparison:
         if node.kind in {"symbol", "apply", "text"}:
             return True
         if node.kind == "function":
-            return node.name not in {"root", "!", "\\binom"} and bool(list_names(node))
+            inverted = node.name in INVERTED and node.parts[0].kind == "symbol"  # ln x = 4 gives x another value
+            return node.name not in {"root", "!", "\\binom"} and not inverted and bool(list_names(node))
         if node.kind in {"sequence", "multiply", "ratio", "divide"}:
             return all(map(self.is_name, node.parts))
         return node.kind == "constant" and node.name == "e"

@@ -64,7 +64,9 @@ def _split_constant(node: Node, name: str) -> Node | None:
     """Return a sum without its constant, which must be one term of it and occur nowhere else."""
     if node.kind != "add":
         return None
-    rest = [part for part in node.parts if part not in (Node("symbol", name), Node("negate", parts=(Node("symbol", name),)))]
+    rest = [
+        part for part in node.parts if part not in (Node("symbol", name), Node("negate", parts=(Node("symbol", name),)))
+    ]
     if len(rest) != len(node.parts) - 1 or any(inner.name == name for part in rest for inner in walk(part)):
         return None
     return Node("add", parts=tuple(rest))
@@ -75,7 +77,16 @@ def _differ_by_constant(gold: Node, answer: Node, variables: list[str], work: Wo
     moved = {name: FRESH + name for name in variables if not name.endswith("()")}
     if not moved:
         return False
-    sides = [
-        Node("add", parts=(side, Node("negate", parts=(_rename(side, moved),)))) for side in (gold, answer)
-    ]
+    sides = [Node("add", parts=(side, Node("negate", parts=(_rename(side, moved),)))) for side in (gold, answer)]
     return are_same_scalar(sides[0], sides[1], work)
+
+
+def rename_constant(gold: Node, answer: Node) -> Node:
+    """Give the one arbitrary constant of an equation the name that it has in the gold: x² + y² = C."""
+    names = _list_constants(gold)
+    if len(names) != 1 or not gold.kind == answer.kind == "relation":
+        return answer
+    variables = set(list_names(gold)) - set(names)
+    others = [name for name in list_names(answer) if name not in variables]
+    renamable = len(others) == 1 and others != names and NAMES.fullmatch(others[0]) is not None
+    return _rename(answer, {others[0]: names[0]}) if renamable else answer

@@ -10,9 +10,14 @@ import re
 
 from qed.grading.tokens import Token
 
-COUNTED = re.compile(r"(?<![A-Za-z\\])(?:[CPA]\}?[ _^(]|\d ?\}? ?(?:\\\w+ ?\{)?[CP](?![A-Za-z])|[nmN] ?\}?[CP][_r-v k\d])")
+COUNTED = re.compile(
+    r"(?<![A-Za-z\\])(?:[CPA]\}?[ _^(]|\d ?\}? ?(?:\\\w+ ?\{)?[CP](?![A-Za-z])|[nmN] ?\}?[CP][_r-v k\d])"
+)
+COUNTING = frozenset("CPA")
 COMBINATIONS, PERMUTATIONS = {"C"}, {"P", "A"}
 MAX_INDEX = 9  # tokens of n or of k
+INFIX = re.compile(r"\d{1,9}|[nmNkr]")  # in 20C10 and nCr
+NO_INTEGERS = {"/", "\\frac", "\\sqrt", "\\pi", "=", "<", ">"}
 
 
 def write_as_binomials(tokens: list[Token]) -> list[Token] | None:
@@ -25,7 +30,7 @@ def write_as_binomials(tokens: list[Token]) -> list[Token] | None:
             index += 1
             continue
         name, above, below, index = match
-        if _is_impossible(above, below):
+        if not _can_be_counted(above, below):
             return None
         result += _write(name, above, below)
         found = True
@@ -101,15 +106,23 @@ def _match_infix(tokens: list[Token], index: int) -> Match | None:
     position = above[1] + 1
     lowered = position < len(tokens) and tokens[position].text == "_"
     below = _read_group(tokens, position + lowered)
+    if not raised and not lowered and not (below and all(map(_is_infix, (above[0], below[0])))):
+        return None
     if below is None or (below[1] < len(tokens) and tokens[below[1]].text == "_"):
         return None
     return tokens[above[1]].text, above[0], below[0], below[1]
 
 
-def _is_impossible(above: list[Token], below: list[Token]) -> bool:
-    """Return whether n and k are integers with n < k: then another notation was meant."""
+def _is_infix(group: list[Token]) -> bool:
+    return len(group) == 1 and INFIX.fullmatch(group[0].text) is not None
+
+
+def _can_be_counted(above: list[Token], below: list[Token]) -> bool:
+    """Return whether n and k can be integers with n ≥ k; else another notation was meant."""
+    if any(token.text in NO_INTEGERS or "." in token.text for token in (*above, *below)):
+        return False
     plain = len(above) == len(below) == 1 and above[0].text.isdigit() and below[0].text.isdigit()
-    return plain and int(above[0].text[:9]) < int(below[0].text[:9])
+    return not plain or int(above[0].text[:9]) >= int(below[0].text[:9])
 
 
 def _write(name: str, above: list[Token], below: list[Token]) -> list[Token]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from qed.grading.scalars import has_imaginary_unit, list_names
-from qed.grading.tree import Node, negate
+from qed.grading.tree import Node, negate, walk
+
+COORDINATES = {"x", "y", "z"}
 
 
 def _list_names(node: Node) -> list[str]:
@@ -19,6 +21,32 @@ def is_named_beside_bare(one: Node, other: Node) -> bool:
         return False
     names = _list_names(one) or _list_names(other)
     return len(set(names)) == len(names)
+
+
+def has_distinct_names(node: Node) -> bool:
+    """Return whether every item of a list has a name of its own, as in x = 1 and y = 2."""
+    names = _list_names(node)
+    return bool(names) and len(set(names)) == len(names)
+
+
+def sort_by_names(items: Node, names: Node) -> Node:
+    """Sort y = 2, x = 1 by the names in (x, y); return any other list unchanged."""
+    if items.kind != "list" or not has_distinct_names(items) or len(items.parts) != len(names.parts):
+        return items
+    values = {item.parts[0]: item for item in items.parts}
+    return (
+        items._replace(parts=tuple(values[name] for name in names.parts)) if set(values) == set(names.parts) else items
+    )
+
+
+def strip_argument(gold: Node, answer: Node) -> Node:
+    """Rewrite y(x) = … as y = … if the gold does not write the argument."""
+    name, called = gold.parts[0], answer.parts[0]
+    if called.kind != "multiply" or len(called.parts) != 2 or called.parts[0] != name or name.kind != "symbol":
+        return answer
+    argument = called.parts[1]
+    used = argument.kind == "symbol" and argument in walk(answer.parts[1])
+    return answer._replace(parts=(name, answer.parts[1])) if used else answer
 
 
 def strip_point_name(node: Node) -> Node:
@@ -52,3 +80,20 @@ def unify_imaginary_unit(node: Node, other: Node) -> Node:
 def _replace_name(node: Node, old: Node, new: Node) -> Node:
     return new if node == old else node._replace(parts=tuple(_replace_name(part, old, new) for part in node.parts))
 
+
+def is_combination(node: Node) -> bool:
+    """Return whether a node combines several unknowns, as the m + n or 100a + b that a question asks for.
+
+    x + 1 has one unknown, and x + y = 6 is the equation of a line.
+    """
+    names = set(list_names(node))
+    return node.kind == "add" and len(names) > 1 and not names & COORDINATES and all(map(_is_term, node.parts))
+
+
+def _is_term(node: Node) -> bool:
+    """Return whether a node is a product of names and their powers, with a number as its factor or without."""
+    if node.kind in {"negate", "power"}:
+        return _is_term(node.parts[0]) and (node.kind == "negate" or node.parts[1].kind == "number")
+    if node.kind == "multiply":
+        return all(map(_is_term, node.parts[node.parts[0].kind == "number" :]))
+    return node.kind in {"symbol", "apply"} or (node.kind == "function" and node.name == "\\abs")

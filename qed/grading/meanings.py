@@ -16,7 +16,8 @@ INFINITE = re.compile(
     rf"(?:there (?:is|are|exist|exists) )?(?:an )?infinite(?:ly)?(?: many)?(?: number of)?(?: {COUNTED}s?)?(?: exist)?"
 )
 MISSING = re.compile(
-    r"(?:the |this )?(?:limit |value |derivative |integral )?(?:dne|(?:does|do) not exist|(?:is )?(?:not defined|undefined))"
+    r"(?:the |this )?(?:limit |value |derivative |integral )?"
+    r"(?:dne|(?:does|do) not exist|(?:is )?(?:not defined|undefined))"
 )
 NEITHER = {"neither even nor odd", "neither odd nor even", "neither function"}
 SYNONYMS = {
@@ -29,9 +30,8 @@ SUBJECT = re.compile(
     r"^(?:(?:it|they|(?:the|this) (?:series|sequence|function|integral|sum|graph|curve|lines|number)) )?(?:is |are )?"
 )
 # What an adjective alone stands for: `odd` is an odd function.
-NOUNS = set(
-    "function functions triangle number numbers integer integers series sequence line lines angle angles "
-    "quadrilateral polygon color colour matrix event events".split()  # noqa: SIM905
+NOUNS = re.compile(
+    r"function|triangle|number|integer|series?|sequence|line|angle|quadrilateral|polygon|colou?r|matrix|event"
 )
 NO_SOLUTIONS, INFINITELY_MANY, NONEXISTENT = "no solution", "infinitely many", "does not exist"
 INFINITY = Node("constant", "infinity")
@@ -63,7 +63,11 @@ def mean_the_same(gold: str, answer: str) -> bool:
         return True
     short, long = sorted((left, right), key=len)
     adjective, _, noun = long.rpartition(" ")
-    return noun in NOUNS and _strip_plural(SYNONYMS.get(adjective, adjective)) == short and short not in NOUNS
+    return (
+        NOUNS.fullmatch(noun.removesuffix("s")) is not None
+        and _strip_plural(SYNONYMS.get(adjective, adjective)) == short
+        and NOUNS.fullmatch(short) is None
+    )
 
 
 def read_set_in_words(node: Node) -> Node:

@@ -31,6 +31,8 @@ WORDS = rf"(?:{SYMBOLS})(?=\\|\))|[A-Za-z][A-Za-z '-]{{2,60}}"
 BEFORE = r"(?:\\boxed ?\{|\\?\$| ){0,4}[-\d.,/]{0,29}\d"
 COUNTED = re.compile(rf"^({BEFORE}) {{0,4}}(?:\\left)?\(({WORDS})(?:\\right)?\)([.}}$ ]{{0,5}})$")
 ELLIPSIS = re.compile(r"(\d\.\d{3,40}) ?(?:\.\.\.|\\[lc]?dots)(?![A-Za-z\d])")
+# A vector in signs of comparison, which have no side before them.
+ANGLE_BRACKETS = re.compile(r"(?:(?<=^)|(?<=[=,] )|(?<=[=,;(])|\\left ?)<([^<>=]{1,200},[^<>=]{1,200}?)(?:\\right ?)?>")
 COMMAND_SPELLINGS = (
     ("\\text{,}", "{,}"),
     ("\\left.", ""),
@@ -123,6 +125,7 @@ REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("+/-", lambda text: text.replace("+/-", "\\pm ")),
     ("S", lambda text: US_PREFIX.sub("", text)),
     ("U", lambda text: UNION.sub(r"\1\\cup \2", text)),
+    ("<", lambda text: ANGLE_BRACKETS.sub(r"\\langle \1\\rangle ", text)),
     ("[", _rewrite_outward_brackets),
     ("]", _rewrite_outward_brackets),
 )

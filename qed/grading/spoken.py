@@ -26,8 +26,8 @@ def read_number(words: list[str]) -> Fraction | None:
     """Read a number in words; None if the words are not a number."""
     words = [word for word in words if word != "-"]
     if words and words[0] in {"minus", "negative"}:
-        value = read_number(words[1:]) if words[1:2] not in (["minus"], ["negative"]) else None
-        return None if value is None else -value
+        positive = read_number(words[1:]) if words[1:2] not in (["minus"], ["negative"]) else None
+        return None if positive is None else -positive
     if not words or len(words) > MAX_WORDS or not set(words) <= VOCABULARY:
         return None
     *before, last = words
@@ -50,7 +50,7 @@ def _read_cardinal(words: list[str]) -> int | None:
         if word not in LARGE:
             group.append(word)
             continue
-        value = _read_below_thousand(group)
+        value = 1 if group == ["a"] else _read_below_thousand(group)
         if value is None or LARGE[word] >= limit:
             return None
         total, group, limit = total + value * LARGE[word], [], LARGE[word]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError
+from fractions import Fraction
+
+from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError, Work
 from qed.grading.cursor import Cursor
+from qed.grading.exact import UndefinedError, compute_rational
 from qed.grading.expression import parse_expression
 from qed.grading.tokens import Token
 from qed.grading.tree import Node
@@ -12,9 +15,13 @@ from qed.grading.vocabulary import RELATIONS
 
 SETTING = {"\\cup": "or", "\\cap": "and", "\\setminus": "without"}
 LISTING = {"\\or": "or", "\\land": "and", "\\cup": "or", "\\cap": "and"}  # x < 2 \\cup x > 3
+ROUNDING = 50  # a rounded number differs from the exact one by less than one part in so many
 NUMBERS = {"number", "negate", "divide", "constant"}
 REALS = Node("symbol", "\\mathbb R")
+INTEGERS = Node("symbol", "\\mathbb Z")
 NAMED_SETS = dict.fromkeys(("all real numbers", "all reals", "all real values", "set of all real numbers"), REALS)
+NAMED_SETS |= dict.fromkeys(("all real x", "all x", "every real number", "any real number"), REALS)
+NAMED_SETS |= dict.fromkeys(("all integers", "integers", "set of integers", "set of all integers"), INTEGERS)
 NAMED_SETS |= dict.fromkeys(("real numbers", "set of real numbers", "reals"), REALS)
 NAMED_SETS |= dict.fromkeys(("empty set", "null set"), Node("set"))
 ROW_ENDS = ("\\\\", "\\end{", "&")  # a comma before the end of a row is not a separator
@@ -59,10 +66,34 @@ def _parse_answers(cursor: Cursor) -> Node:
             raise OverBoundError("too many items")
     if len(items) == 1:
         return items[0]
+    items = _share_sign(_share_modulus(items))
     if joiners == {"and"} and (quantity := combine_quantities(items)) is not None:
         return quantity
     joiners -= {","} if len(joiners) > 1 else set()
     return Node("list", joiners.pop() if len(joiners) == 1 else ",", tuple(items))
+
+
+def _share_modulus(items: list[Node]) -> list[Node]:
+    """Give all items the modulus of the last: n ≡ 0, 1 (mod 3). A name before the first one is that of all."""
+    last = items[-1].parts[-1] if items[-1].kind == "relation" else items[-1]
+    if last.kind != "congruence":
+        return items
+    shared = list[Node]()
+    for item in items:
+        name, value = item.parts if item.kind == "relation" and len(item.parts) == 2 else (None, item)
+        if value.kind in NUMBERS | {"symbol"}:
+            value = Node("congruence", parts=(value, last.parts[1]))
+        name = name or (shared[0].parts[0] if shared and shared[0].kind == "relation" else None)
+        shared.append(value if name is None else Node("relation", "=", (name, value)))
+    return shared
+
+
+def _share_sign(items: list[Node]) -> list[Node]:
+    """Repeat a name for all values that it does not have: x ≠ 1, 2."""
+    first, rest = items[0], items[1:]
+    if first.kind != "relation" or first.name != "!=" or not all(item.kind in NUMBERS for item in rest):
+        return items
+    return [first, *(first._replace(parts=(first.parts[0], item)) for item in rest)]
 
 
 def _read_separator(cursor: Cursor) -> str | None:
@@ -79,8 +110,12 @@ def _read_separator(cursor: Cursor) -> str | None:
 
 
 def _parse_set_builder(cursor: Cursor) -> Node | None:
-    """Parse {x | x > 2} and {x ∈ ℝ : x > 2}: the condition describes the set."""
-    if cursor.position == 0 or cursor.peek(-1).text != "\\{" or cursor.peek().kind != "letter":
+    """Parse {x | x > 2} and {x ∈ ℝ : x > 2}: the condition describes the set. In {5k + 3 : k ∈ ℤ} both sides do."""
+    if cursor.position == 0 or cursor.peek(-1).text != "\\{":
+        return None
+    if (family := _parse_family(cursor)) is not None:
+        return family
+    if cursor.peek().kind != "letter":
         return None
     ahead = 1
     if cursor.peek(1).text == "\\in":
@@ -90,6 +125,19 @@ def _parse_set_builder(cursor: Cursor) -> Node | None:
         return None
     cursor.position += ahead + 1
     return Node("builder", parts=(_parse_answers(cursor),))
+
+
+def _parse_family(cursor: Cursor) -> Node | None:
+    """Parse 5k + 3 : k ∈ ℤ, an expression of more than a letter and the set of its parameter."""
+    tokens, start = cursor.tokens, cursor.position
+    end = next((index for index in range(start, len(tokens)) if tokens[index].text in {":", "|", "\\}"}), len(tokens))
+    texts = [token.text for token in tokens[end + 1 : end + 4]]
+    if end - start < 2 or "\\in" in [token.text for token in tokens[start:end]] or texts[1:] != ["\\in", "\\mathbb"]:
+        return None
+    inner = Cursor(tokens[start:end], cursor.parse_inner, cursor.letter_units, depth=cursor.depth)
+    value = _parse_answers(inner)
+    cursor.position = end + 1
+    return Node("builder", parts=(Node("list", ",", (value, _parse_answers(cursor))),))
 
 
 def parse_relation(cursor: Cursor) -> Node:
@@ -107,17 +155,40 @@ def parse_relation(cursor: Cursor) -> Node:
 
 
 def _build_relation(sides: list[Node], signs: list[str]) -> Node:
-    """Build one relation. A chain of equations becomes its first and last side, or the value of several names."""
+    """Build one relation. A chain of equations becomes its first and last side, or the value of several names.
+
+    Raises:
+        UnreadableError: the numbers of a chain contradict each other, as in x = 41 = 42.
+    """
     if not signs:
         return sides[0]
     if sides[-1].kind == "congruence" and signs == ["=="]:
         signs = ["="]
     if set(signs) == {"="} and len(sides) > 2:
+        if all(side.kind == "symbol" for side in sides):  # a = b = c in any order
+            sides = sorted(sides)
         names = [side for side in sides[:-1] if side.kind in {"symbol", "text"}]
         if len(names) > 1:
             return Node("list", ",", tuple(Node("relation", "=", (name, sides[-1])) for name in names))
+        _check_chain(sides)
         sides, signs = [sides[0], sides[-1]], ["="]
     return Node("relation", " ".join(signs), tuple(sides))
+
+
+def _check_chain(sides: list[Node]) -> None:
+    """Refuse a chain of different numbers; a rounded one may follow an exact one."""
+    work, values = Work(), list[Fraction]()
+    for side in sides:
+        try:
+            value = compute_rational(side, work)
+        except UndefinedError:
+            value = None
+        if value is not None:
+            values.append(value)
+    if any(abs(value - values[0]) > abs(values[0]) / ROUNDING for value in values):
+        raise UnreadableError("a chain of different numbers")
+    if any(value != values[0] for value in values) and all(value.denominator == 1 for value in values):
+        raise UnreadableError("a chain of different integers")
 
 
 def _parse_side(cursor: Cursor) -> Node:

@@ -68,7 +68,7 @@ FUNCTIONS = _parse_set(
 SYMBOLS = _parse_set(
     r"\alpha \beta \gamma \delta \epsilon \zeta \eta \theta \iota \kappa \lambda \mu \nu \xi \rho \sigma \tau \upsilon "
     r"\phi \chi \psi \omega \Gamma \Delta \Theta \Lambda \Xi \Pi \Sigma \Upsilon \Phi \Psi \Omega \ell \emptyset "
-    r"\hbar \partial \nabla"
+    r"\hbar \partial \nabla \top \jmath"
 )
 DECORATIONS = _parse_set(
     r"\overline \vec \hat \tilde \overrightarrow \widehat \dot \ddot \widetilde \overleftrightarrow \overset"

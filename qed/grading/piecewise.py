@@ -1,0 +1,68 @@
+"""Functions by cases: rows in any order, and a last row `otherwise` for the rest of the line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qed.grading.bounds import Work
+from qed.grading.regions import are_same_region, build_region
+from qed.grading.tree import Node
+
+OTHERWISE = {"otherwise", "else", "if otherwise", "in other case", "in all other case", "for all other x", "elsewhere"}
+REALS = Node("symbol", "\\mathbb R")
+OPPOSITES = ({"of even", "of odd"}, {"of rational", "of irrational"})
+Same = Callable[[Node, Node], bool]
+
+
+def are_same_cases(gold: Node, answer: Node, are_same: Same, work: Work) -> bool:
+    """Return whether two functions by cases have the same rows of value and condition."""
+    rows = [[_read_row(row) for row in node.parts] for node in (gold, answer)]
+    if len(rows[0]) != len(rows[1]) or any(len(row) != 2 for row in (*rows[0], *rows[1])):
+        return len(rows[0]) == len(rows[1]) and all(
+            len(one) == len(other) and all(map(are_same, one, other)) for one, other in zip(*rows, strict=True)
+        )
+    unmatched = list(rows[1])
+    rest: list[tuple[Node, ...]] = []
+    for row in rows[0]:
+        index = next((i for i, other in enumerate(unmatched) if all(map(are_same, row, other))), None)
+        if index is None:
+            rest.append(row)
+        else:
+            unmatched.pop(index)
+    if not rest:
+        return True
+    if len(rest) != 1 or not are_same(rest[0][0], unmatched[0][0]):
+        return False
+    matched = [row[1] for row in rows[0] if row is not rest[0]]
+    return any(
+        _is_otherwise(one) and _is_rest(other, matched, work)
+        for one, other in ((rest[0][1], unmatched[0][1]), (unmatched[0][1], rest[0][1]))
+    )
+
+
+def _read_row(row: Node) -> tuple[Node, ...]:
+    """Return value and condition of a row, also where a comma stands between them in place of &."""
+    if len(row.parts) == 1 and row.parts[0].kind == "list" and len(row.parts[0].parts) == 2:
+        return row.parts[0].parts
+    return row.parts
+
+
+def _is_otherwise(node: Node) -> bool:
+    return node.kind == "text" and node.name.rstrip("s") in OTHERWISE
+
+
+def _is_rest(condition: Node, others: list[Node], work: Work) -> bool:
+    """Return whether a condition holds exactly where none of the others does."""
+    if len(others) == 1 and condition.kind == others[0].kind == "unit":
+        return {condition.name, others[0].name} in OPPOSITES and condition.parts[0] == others[0].parts[0]
+    covered = Node("union", "or", tuple(map(_read_equation, others)))
+    left = build_region(Node("union", "without", (REALS, covered)), work)
+    right = build_region(_read_equation(condition), work)
+    return left is not None and right is not None and are_same_region(left, right, work)
+
+
+def _read_equation(condition: Node) -> Node:
+    """Rewrite x = 0 as x ∈ {0}, which describes a set of reals."""
+    if condition.kind == "relation" and condition.name == "=":
+        return Node("relation", "in", (condition.parts[0], Node("set", parts=condition.parts[1:])))
+    return condition
