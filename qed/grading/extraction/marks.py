@@ -5,7 +5,8 @@ from __future__ import annotations
 from qed.grading.extraction.boxes import find_box
 
 TAGS = ("<answer>", "</answer>")
-THINKING = (
+# Tags of a thought by prompts and models; the prompt may already contain the opening tag.
+THOUGHTS = (
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
     ("<thought>", "</thought>"),
@@ -21,7 +22,7 @@ TURNS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
 
 def cut_to_last_turn(text: str) -> str:
     """Return the text after the thinking and before any next turn."""
-    for _, closing in THINKING:
+    for _, closing in THOUGHTS:
         text = text.rpartition(closing)[2]
     ends = [start for turn in TURNS if (start := text.find(turn)) > 0]
     return text[: min(ends)] if ends else text
@@ -29,7 +30,7 @@ def cut_to_last_turn(text: str) -> str:
 
 def cut_open_thought(text: str) -> str:
     """Return the text before a thought that is never closed, without the thought."""
-    starts = [start for opening, _ in THINKING if (start := text.find(opening)) >= 0]
+    starts = [start for opening, _ in THOUGHTS if (start := text.find(opening)) >= 0]
     return text[: min(starts)] if starts else text
 
 
