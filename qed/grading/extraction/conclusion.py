@@ -29,7 +29,8 @@ NO_ANSWER = re.compile(
 )
 OTHER_ANSWER = re.compile(
     r"(?:wrong|incorrect|first|initial|previous|common|naive|tempting|false|earlier|original|old|not (?:an|the|a|my)|"
-    r"no|if (?:the|my|your|our)|whether the|falsche|mauvaise|неправильный)\s{0,2}$",
+    r"no|(?:if|suppose|assume|assuming|say|imagine|let) (?:that )?(?:the|my|your|our)|"
+    r"whether the|falsche|mauvaise|неправильный)\s{0,2}$",
     re.IGNORECASE,
 )
 DETOUR = re.compile(
@@ -48,6 +49,14 @@ HEADING = re.compile(
 
 def find_conclusion(text: str) -> Extracted | Refusal:
     """Return the answer that a text without boxes or tags states, or the reason why it states none."""
+    found = _find_conclusion(text)
+    if isinstance(found, Refusal):
+        return found
+    answer = found.answer.strip()
+    return Extracted(answer, found.source) if answer else Refusal(NOT_FOUND)
+
+
+def _find_conclusion(text: str) -> Extracted | Refusal:
     if (whole := read_whole(text)) is not None:
         return Extracted(whole, "whole") if isinstance(whole, str) else whole
     sentences = split_sentences(text)
@@ -79,6 +88,8 @@ def read_whole(text: str) -> Result:
             for piece in pieces
         )
     ):
+        if text.strip(" *").endswith("!") and len(pieces) == 1:
+            return f"{pieces[0].text}!"
         inside = line.rstrip(". ")
         return chains.simplify(pieces[0].text) if len(pieces) == 1 or inside == pieces[0].text else inside
     if letter := choices.ALONE.fullmatch(line):
@@ -238,7 +249,7 @@ def find_last_statement(sentences: list[Sentence]) -> Extracted | Refusal | None
         return Refusal(NOT_FOUND)
     refusal: Refusal | None = None
     for sentence in reversed(sentences):
-        if sentence.asked or words.REMARK.match(sentence.text) or words.CHECK.match(sentence.text):
+        if not states_something(sentence):
             continue
         searched += 1
         found = read_clause(sentence.text, closing=searched == 1)
@@ -250,6 +261,13 @@ def find_last_statement(sentences: list[Sentence]) -> Extracted | Refusal | None
         if searched >= MAX_SEARCHED:
             break
     return refusal
+
+
+def states_something(sentence: Sentence) -> bool:
+    """Return whether a sentence is a statement: no question, remark, check or mere assumption."""
+    if sentence.asked or words.REMARK.match(sentence.text) or words.CHECK.match(sentence.text):
+        return False
+    return words.HYPOTHESIS.match(sentence.text) is None or words.SO.search(sentence.text) is not None
 
 
 def join_last_equations(sentences: list[Sentence]) -> str | None:

@@ -123,7 +123,7 @@ def _is_phrase(text: str, announced: bool) -> bool:
     count = len(text.split())
     if not 0 < count <= (MAX_TEXT_WORDS if announced else 3):
         return False
-    return text.split()[0].casefold() not in NO_TEXT or (announced and count > 1)
+    return text.split()[0].casefold() not in NO_TEXT or (announced and (count > 1 or len(text) == 1))
 
 
 def find_known_phrase(text: str) -> str | None:
