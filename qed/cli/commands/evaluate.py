@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qed.cli.commands.base import LISTS, Parser
+from qed.cli.commands.base import LISTS, Parser, add_extract_option
 from qed.cli.commands.endpoint_options import add_endpoint_options, find_served, is_endpoint, read_endpoint
 from qed.cli.commands.evaluate_sweep import add_sweep_option, run_sweep
 from qed.cli.commands.policy_options import add_chat_option
@@ -178,7 +178,7 @@ def _add_stored_options(add: Any) -> None:
         default="",
         help="what a list is: k answers, or the parts of one (default: k answers, where no doubt)",
     )
-    add("--extract", choices=MODES, default="flexible", help="how the final answer is extracted (default: flexible)")
+    add_extract_option(add, MODES)
 
 
 def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
