@@ -67,7 +67,7 @@ def find_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] =
         raise ValueError(f"{mode!r} is no mode of extraction: {', '.join(MODES)}")
     text = cut_to_last_turn(text)
     said = cut_open_thought(text)
-    marked = _find_marked(said if mode == "strict" else text, tags)
+    marked = _find_marked(said, tags) or (_find_marked(text, tags) if mode != "strict" and said != text else None)
     if marked is not None:
         return marked
     if mode == "strict":
