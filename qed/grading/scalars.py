@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from qed.grading.bounds import Work
-from qed.grading.proofs import are_distinguishable, are_same_constants
 from qed.grading.exact import UndefinedError, compute_rational
 from qed.grading.numeric import MORE_DIGITS, POINTS, POSITIVE_ROWS, SMOOTH_ROWS, Point, evaluate
+from qed.grading.proofs import are_distinguishable, are_same_constants
 from qed.grading.tree import Node, make_number, walk
 
 CLOSE_DIGITS = 38  # digits that must agree

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qed.grading.bounds import UnreadableError, Work
-from qed.grading.proofs import are_same_constants
 from qed.grading.enclosures import IndeterminateError, Precision, enclose
 from qed.grading.exact import UndefinedError
+from qed.grading.proofs import are_same_constants
 from qed.grading.separation import compute_separation
 from qed.grading.structure import parse
 from qed.grading.tokens import tokenize
