@@ -60,7 +60,7 @@ class EvaluationRequest:
         tasks: names of tasks; empty uses the held-out problems of the run.
         sampling: sampling parameters; `max_tokens` 0 uses half of the window, at most 2,048.
         samples: answers per problem; 0 uses each benchmark's number.
-        limit: number of problems of each task, from the start; 0 uses all.
+        limit: number of problems of each task, drawn by the seed; 0 uses all.
         folder, step: where the answers are written.
         model: the model's name as given.
         overwrite: replace another evaluation in the folder.
@@ -242,6 +242,8 @@ def _describe_task(
     grader = load_evaluator(bench.data, sampling.max_tokens, reward_grader)
     asked = _describe_request(bench, kept, request, sampling)
     figures: Row = {"temperature": sampling.temperature, "judged_by": grader.judge}
+    if bench.subset:
+        figures["subset"] = bench.subset
     if policy is not None and is_served(policy):
         asked |= {"precision": read_precision(policy), "server": describe_servers(policy)}
         figures["urls"] = list_urls(policy)

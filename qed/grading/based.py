@@ -18,7 +18,9 @@ DIGIT_KINDS = {"number", "letter", "word"}
 
 def read_based(tokens: list[Token]) -> Node | None:
     """Read a numeral with its base, in digits or in words; None if the tokens are none."""
-    if tokens and tokens[0].text == "0" and len(tokens) > 1:
+    if len(tokens) > 3 and tokens[0].kind == "letter" and tokens[1].text == "=":  # N = 245_7
+        tokens = tokens[2:]
+    if len(tokens) > 1 and tokens[0].text == "0":
         return _read_prefixed("".join(token.text for token in tokens))
     digits, base = _split_base(tokens)
     if len(digits) > 2 and digits[0].text == "(" and digits[-1].text == ")":
@@ -42,6 +44,7 @@ def _split_base(tokens: list[Token]) -> tuple[list[Token], list[Token]]:
     index = next((index for index, token in enumerate(tokens) if token.text in {"_", "base"}), 0)
     digits, base = tokens[:index], [token for token in tokens[index + 1 :] if token.text not in BASE_BRACKETS]
     base = base[1:] if len(base) > 1 and base[0].text == "base" else base
+    digits = digits[:-2] if [token.text for token in digits[-2:]] == ["i", "n"] else digits  # 21 in base 5
     while digits and digits[-1].text in {"(", "in"}:  # 21 (base 5)
         digits = digits[:-1]
     return digits, base if len(base) < 2 or base[0].kind != "letter" else [_join(base)]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+from qed.grading.balls import IndeterminateError, Precision
 from qed.grading.bounds import UnreadableError, Work
-from qed.grading.enclosures import IndeterminateError, Precision, enclose
+from qed.grading.enclosures import enclose
 from qed.grading.exact import UndefinedError, compute_rational
 from qed.grading.numeric import DIGITS, Point, evaluate, get_context
 from qed.grading.policy import Policy

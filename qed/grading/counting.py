@@ -13,6 +13,7 @@ from qed.grading.tokens import Token
 COUNTED = re.compile(
     r"(?<![A-Za-z\\])(?:[CPA]\}?[ _^(]|\d ?\}? ?(?:\\\w+ ?\{)?[CP](?![A-Za-z])|[nmN] ?\}?[CP][_r-v k\d])"
 )
+COUNTING = frozenset("CPA")
 COMBINATIONS, PERMUTATIONS = {"C"}, {"P", "A"}
 MAX_INDEX = 9  # tokens of n or of k
 INFIX = re.compile(r"\d{1,9}|[nmNkr]")  # in 20C10 and nCr

@@ -115,7 +115,7 @@ def _compare_values(gold: str, answer: str, left: Reading, right: Reading, polic
 def _has_digits_of(left: Reading, right: Reading) -> bool:
     """Return whether one side has a base and the other only its digits, which may be letters: 2A7_{16} and 2A7."""
     for one, other in ((left, right), (right, left)):
-        if one.values and not other.values and one.values[0].kind == "based" and not one.values[0].parts:
+        if one.values and one.values[0].kind == "based" and not one.values[0].parts:
             return one.values[0].name.partition("_")[0] == other.key.replace(" ", "").upper()
     return False
 
@@ -164,18 +164,21 @@ def _has_big_operator(reading: Reading) -> bool:
 
 
 def _compare_readings(left: Reading, right: Reading, policy: Policy) -> Verdict:
-    comparison = Comparison(policy, Work())
+    comparison, unreadable = Comparison(policy, Work()), ""
     try:
         for gold in left.values:
             for answer in right.values:
-                if comparison.are_same(*_read_number_words(gold, answer, policy)):
-                    return NEAR_VALUE if comparison.near else SAME_VALUE
-    except UnreadableError as error:
-        return Verdict(False, "unknown", str(error))
+                try:
+                    if comparison.are_same(*_read_number_words(gold, answer, policy)):
+                        return NEAR_VALUE if comparison.near else SAME_VALUE
+                except UnreadableError as error:  # another reading may do
+                    unreadable = unreadable or str(error)
     except (OverBoundError, RecursionError) as error:
         return Verdict(False, "bound", str(error))
     except (UndefinedError, ArithmeticError, ValueError) as error:
         return Verdict(False, "typed", f"no value: {error}")
+    if unreadable:
+        return Verdict(False, "unknown", unreadable)
     return UNDECIDED if _has_big_operator(left) or _has_big_operator(right) else OTHER_VALUE
 
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from qed.grading.vocabulary import NUMBER_WORDS
+
 TRIGGER = re.compile(
     r"(?<![A-Za-z\\])(?:minus|negative|plus|positive|nonnegative|nonpositive|least|most|than|between|to|of|in|over"
-    r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant)"
+    r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant|the|an?|yes|no)"
     r"(?![A-Za-z])|n't |\\in\b.*\)$|\+-",
     re.IGNORECASE,
 )
 TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|textit|textnormal|rm) ?\{([^{}]*)\}")
 MAX_CHARS = 300  # of a text whose phrases are rewritten
-OPERAND = r"(?:\d[\d.,/]{0,30}|[A-Za-z](?![A-Za-z])|\\(?:d?frac|sqrt)[^ ]{1,40}|\\?pi)"
+OPERAND = r"(?:\d(?:[\d.,/]{0,30}\d)?|[A-Za-z](?![A-Za-z])|\\(?:d?frac|sqrt)[^ ]{1,40}|\\?pi)"
 SIGNED = rf"-?{OPERAND}"
 END = r"(?=-?[\d.\\(]|-?[A-Za-z](?![A-Za-z])|infinity|infty|pi(?![A-Za-z]))"
 
@@ -46,9 +48,11 @@ SUBJECT = re.compile(
     re.IGNORECASE,
 )
 INTEGER = r"(\\mathbb ?\{? ?[ZN] ?\}?|Z(?![a-z]))"
-MEMBER = re.compile(rf"[,;]? ?(?:where |for |with )?(?:any |all |every )?\(? ?([a-z]) ?\\in ?{INTEGER} ?\)?$")
+MEMBER = re.compile(
+    rf"[,;]? ?(?:where |for |with )?(?:any |all |every )?\(? ?(?<![A-Za-z\\])([a-z]) ?\\in ?{INTEGER} ?\)?$"
+)
 INTEGER_WORDS = re.compile(
-    r"[,;]? ?\(?(?:where |with |for |and )?([a-z]) (?:is |being |be |are )?(?:an? |any |some )?"
+    r"[,;]? ?\(?(?:where |with |for |and )?(?<![A-Za-z])([a-z]) (?:is |being |be |are )?(?:an? |any |some )?"
     r"(?:arbitrary )?integers?\)?$"
     r"|[,;]? ?\(?(?:where |with |for )(?:an? |any |all |every |each |some )?(?:arbitrary )?integers? ([a-z])\)?$"
 )
@@ -56,6 +60,15 @@ CONSTANT_WORDS = re.compile(
     r"[,;]? ?\(?(?:where |with |for )(?:any )?[A-Za-z](?:_\d)?(?:(?: and |, ?)[A-Za-z](?:_\d)?){0,2} (?:is |are |be )?"
     r"(?:an? |any |the |some )?(?:arbitrary |real |integration )?constants?(?: of integration)?\)?$"
 )
+
+# Yes, it is. No, it does not. The two halves must agree.
+ANSWERED = re.compile(
+    r"^(?:(yes)[,;.]? (?:it|they|he|she|this|that|we|you|there) (?:is|are|does|do|can|has|have|will|was)"
+    r"|(no)[,;.]? (?:it|they|he|she|this|that|we|you|there) (?:is|are|does|do|can|has|have|will|was) ?not)$",
+    re.IGNORECASE,
+)
+SHORT_NOUN = re.compile(r"^(?:an?|the) ([a-z]{3})$", re.IGNORECASE)
+SMALL = "|".join(word for word, value in NUMBER_WORDS.items() if value <= 20)
 
 Rule = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
 
@@ -78,12 +91,22 @@ def _compile(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.IGNORECASE)
 
 
+def _write_digits(match: re.Match[str]) -> str:
+    """Write two to one with digits; one to one is a property of functions."""
+    first, between, second = match.groups()
+    left, right = NUMBER_WORDS[first.lower()], NUMBER_WORDS[second.lower()]
+    return match.group() if left == right == 1 else f"{left} {between} {right}"
+
+
 RULES: tuple[Rule, ...] = (
     (_compile(r"n't(?= )"), " not"),
     (MEMBER, r", \1 \\in \2"),
     (INTEGER_WORDS, lambda match: f", {match.group(1) or match.group(2)} \\in \\mathbb{{Z}}"),
     (CONSTANT_WORDS, ""),
     (_compile(r"\+ ?(?:an? )?(?:arbitrary )?const(?:ant)?(?: of integration)?$"), "+ C"),
+    (ANSWERED, lambda match: match.group(1) or match.group(2)),
+    (SHORT_NOUN, r"\\text{\1}"),
+    (_compile(rf"^({SMALL}) (to|out of|in) ({SMALL})$"), _write_digits),
     (SUBJECT, lambda match: match.group(1) or match.group(2)),
     (BETWEEN, _write_between),
     (SIGN_WORD, _write_sign_word),
@@ -97,12 +120,12 @@ RULES: tuple[Rule, ...] = (
     (_compile(rf"^({OPERAND}) to ({OPERAND})$"), r"\1:\2"),
     (_compile(r"^(\d{1,30}) (?:out of(?: every)?|in) (\d{1,30})$"), r"\\frac{\1}{\2}"),
     (_compile(rf"^({SIGNED}) (?:over|divided by) ({OPERAND})$"), r"\\frac{\1}{\2}"),
-    (_compile(r"(?<=[\d)}]) (?:times|multiplied by) (?=[\d(\\])"), r" \\cdot "),
     (_compile(rf"\b({OPERAND}) choose ({OPERAND})"), r"\\binom{\1}{\2}"),
     (_compile(rf"\b(?:the )?(?:square root|sqrt) of ({OPERAND}|\([^()]{{1,40}}\))"), r"\\sqrt{\1}"),
     (_compile(rf"\b(?:the )?cube root of ({OPERAND}|\([^()]{{1,40}}\))"), r"\\sqrt[3]{\1}"),
     (_compile(rf"({OPERAND}|\)) (?:raised )?to the power (?:of )?({SIGNED})"), r"\1^{\2}"),
     (_compile(rf"({OPERAND}|\)) (?:raised )?to the (\d{{1,9}})(?:st|nd|rd|th)(?: power)?"), r"\1^{\2}"),
+    (_compile(r"(?<=[\d)}]) (?:times|multiplied by) (?=[\d(\\])"), r" \\cdot "),
     (_compile(r"(?<![A-Za-z])([a-z\d)]) squared(?! ?[a-z])"), r"\1^2"),
     (_compile(r"(?<![A-Za-z])([a-z\d)]) cubed(?! ?[a-z])"), r"\1^3"),
     (_compile(r"(?<![A-Za-z])([n\d]{1,5}) factorial\b"), r"\1!"),
@@ -111,7 +134,7 @@ RULES: tuple[Rule, ...] = (
 
 def rewrite_phrases(text: str) -> str:
     """Rewrite the phrases of a cleaned text; return the text itself if it has none."""
-    if len(text) > MAX_CHARS or TRIGGER.search(text) is None:
+    if not (" " in text or "\\in" in text or "+-" in text) or len(text) > MAX_CHARS or TRIGGER.search(text) is None:
         return text
     plain = " ".join(TEXT.sub(r" \1 ", text).replace("\\ ", " ").split()).rstrip(".")
     rewritten = plain

@@ -58,8 +58,8 @@ class Policy:
 
     @property
     def approximate(self) -> bool:
-        """Whether values that are not equal can be the same answer."""
-        return self.hundredfold or self.relative_tolerance > 0 or self.rounded_gold or self.rounded_answer
+        """Whether plain numbers that are not equal can be the same answer."""
+        return self.hundredfold or self.relative_tolerance > 0 or self.rounded_gold
 
 
 MATH = Policy()

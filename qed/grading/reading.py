@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import NamedTuple
 
 from qed.grading.based import read_based
 from qed.grading.bounds import OverBoundError, UnreadableError
 from qed.grading.choices import read_choice
-from qed.grading.counting import COUNTED, write_as_binomials
+from qed.grading.counting import COUNTED, COUNTING, write_as_binomials
 from qed.grading.normalise import clean_text
 from qed.grading.phrases import rewrite_phrases
 from qed.grading.spoken import read_number
@@ -69,21 +70,21 @@ def read_answer(text: str, letters: Letters = "plain") -> Reading:
 
 def _read_other_ways(text: str, tokens: list[Token], letters: Letters) -> list[Node]:
     """Return further readings: 2e-3 with Euler's number, 100,200 as two numbers, 0.1(6) with a period, 20C10."""
-    readings = []
+    readings: list[Callable[[], list[Token]]] = []
     if AMBIGUOUS_EXPONENT.search(text):
-        readings.append(tokenize(text, False, True, letters))
+        readings.append(lambda: tokenize(text, False, True, letters))
     if AMBIGUOUS_COMMA.search(text) and not THOUSANDS_END.search(text):
-        readings.append(tokenize(text, True, False, letters))
+        readings.append(lambda: tokenize(text, True, False, letters))
     if AMBIGUOUS_PERIOD.search(text):
-        readings.append(tokenize(AMBIGUOUS_PERIOD.sub(r"\1\\overline{\2}", text), letters=letters))
+        readings.append(lambda: tokenize(AMBIGUOUS_PERIOD.sub(r"\1\\overline{\2}", text), letters=letters))
     if text.count(",") == 1 and not ENCLOSED.search(text) and DECIMAL_COMMA.search(text):
-        readings.append(tokenize(text.replace(",", "."), letters=letters))
-    if COUNTED.search(text) and (counted := write_as_binomials(tokens)) is not None:
-        readings.append(counted)
+        readings.append(lambda: tokenize(text.replace(",", "."), letters=letters))
+    if not COUNTING.isdisjoint(text) and COUNTED.search(text) and (counted := write_as_binomials(tokens)) is not None:
+        readings.append(lambda: counted)
     values = []
-    for reading in readings:
+    for read in readings:
         try:
-            values.append(_parse_value(reading, letters))
+            values.append(_parse_value(read(), letters))
         except (UnreadableError, OverBoundError, RecursionError):
             continue
     return values

@@ -34,6 +34,10 @@ class Region:
 
 ZERO = make_number(0)
 LINE = Interval(negate(INFINITY), INFINITY, (False, False))
+POSITIVE, NEGATIVE = Interval(ZERO, LINE.high, (False, False)), Interval(LINE.low, ZERO, (False, False))
+NAMED_LINES = {"\\mathbb R": LINE, "\\mathbb R_\\geq 0": POSITIVE._replace(closed=(True, False))}
+NAMED_LINES |= {f"\\mathbb R{mark}": POSITIVE for mark in (" +", "_+", "_> 0")}
+NAMED_LINES |= {f"\\mathbb R{mark}": NEGATIVE for mark in (" -", "_-", "_< 0")}
 
 
 def compute_position(node: Node, work: Work) -> Any:
@@ -75,8 +79,7 @@ def _build_difference(node: Node, work: Work) -> Region | None:
 
 def _build_known_set(node: Node, _: Work) -> Region | None:
     """Build ℝ or ℝ⁺."""
-    lines = {"\\mathbb R": LINE, "\\mathbb R +": Interval(ZERO, LINE.high, (False, False))}
-    return Region([lines[node.name]]) if node.name in lines else None
+    return Region([NAMED_LINES[node.name]]) if node.name in NAMED_LINES else None
 
 
 def _build_interval(node: Node, work: Work) -> Region | None:

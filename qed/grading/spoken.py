@@ -50,7 +50,7 @@ def _read_cardinal(words: list[str]) -> int | None:
         if word not in LARGE:
             group.append(word)
             continue
-        value = _read_below_thousand(group)
+        value = 1 if group == ["a"] else _read_below_thousand(group)
         if value is None or LARGE[word] >= limit:
             return None
         total, group, limit = total + value * LARGE[word], [], LARGE[word]

@@ -18,7 +18,10 @@ LISTING = {"\\or": "or", "\\land": "and", "\\cup": "or", "\\cap": "and"}  # x < 
 ROUNDING = 50  # a rounded number differs from the exact one by less than one part in so many
 NUMBERS = {"number", "negate", "divide", "constant"}
 REALS = Node("symbol", "\\mathbb R")
+INTEGERS = Node("symbol", "\\mathbb Z")
 NAMED_SETS = dict.fromkeys(("all real numbers", "all reals", "all real values", "set of all real numbers"), REALS)
+NAMED_SETS |= dict.fromkeys(("all real x", "all x", "every real number", "any real number"), REALS)
+NAMED_SETS |= dict.fromkeys(("all integers", "integers", "set of integers", "set of all integers"), INTEGERS)
 NAMED_SETS |= dict.fromkeys(("real numbers", "set of real numbers", "reals"), REALS)
 NAMED_SETS |= dict.fromkeys(("empty set", "null set"), Node("set"))
 ROW_ENDS = ("\\\\", "\\end{", "&")  # a comma before the end of a row is not a separator
@@ -63,7 +66,7 @@ def _parse_answers(cursor: Cursor) -> Node:
             raise OverBoundError("too many items")
     if len(items) == 1:
         return items[0]
-    items = _share_modulus(items)
+    items = _share_sign(_share_modulus(items))
     if joiners == {"and"} and (quantity := combine_quantities(items)) is not None:
         return quantity
     joiners -= {","} if len(joiners) > 1 else set()
@@ -85,6 +88,14 @@ def _share_modulus(items: list[Node]) -> list[Node]:
     return shared
 
 
+def _share_sign(items: list[Node]) -> list[Node]:
+    """Repeat a name for all values that it does not have: x ≠ 1, 2."""
+    first, rest = items[0], items[1:]
+    if first.kind != "relation" or first.name != "!=" or not all(item.kind in NUMBERS for item in rest):
+        return items
+    return [first, *(first._replace(parts=(first.parts[0], item)) for item in rest)]
+
+
 def _read_separator(cursor: Cursor) -> str | None:
     """Read a separator: a comma, a word, or both, as in `a, b, and c`."""
     if cursor.text == "," and cursor.peek(1).text.startswith(ROW_ENDS):
@@ -99,8 +110,12 @@ def _read_separator(cursor: Cursor) -> str | None:
 
 
 def _parse_set_builder(cursor: Cursor) -> Node | None:
-    """Parse {x | x > 2} and {x ∈ ℝ : x > 2}: the condition describes the set."""
-    if cursor.position == 0 or cursor.peek(-1).text != "\\{" or cursor.peek().kind != "letter":
+    """Parse {x | x > 2} and {x ∈ ℝ : x > 2}: the condition describes the set. In {5k + 3 : k ∈ ℤ} both sides do."""
+    if cursor.position == 0 or cursor.peek(-1).text != "\\{":
+        return None
+    if (family := _parse_family(cursor)) is not None:
+        return family
+    if cursor.peek().kind != "letter":
         return None
     ahead = 1
     if cursor.peek(1).text == "\\in":
@@ -110,6 +125,19 @@ def _parse_set_builder(cursor: Cursor) -> Node | None:
         return None
     cursor.position += ahead + 1
     return Node("builder", parts=(_parse_answers(cursor),))
+
+
+def _parse_family(cursor: Cursor) -> Node | None:
+    """Parse 5k + 3 : k ∈ ℤ, an expression of more than a letter and the set of its parameter."""
+    tokens, start = cursor.tokens, cursor.position
+    end = next((index for index in range(start, len(tokens)) if tokens[index].text in {":", "|", "\\}"}), len(tokens))
+    texts = [token.text for token in tokens[end + 1 : end + 4]]
+    if end - start < 2 or "\\in" in [token.text for token in tokens[start:end]] or texts[1:] != ["\\in", "\\mathbb"]:
+        return None
+    inner = Cursor(tokens[start:end], cursor.parse_inner, cursor.letter_units, depth=cursor.depth)
+    value = _parse_answers(inner)
+    cursor.position = end + 1
+    return Node("builder", parts=(Node("list", ",", (value, _parse_answers(cursor))),))
 
 
 def parse_relation(cursor: Cursor) -> Node:

@@ -15,6 +15,7 @@ DECORATED = {
     for name in names
 }
 UNITS = PLAIN | DECORATED
+MARKS = DECORATED.keys() | {"j", "k"}  # i alone is a number
 ARITHMETIC = {"add", "negate", "multiply", "divide", "power"}
 Components = dict[int, Node]
 
@@ -78,7 +79,7 @@ def unify_vectors(gold: Node, answer: Node) -> tuple[Node, Node]:
 
 def _read_unit_vectors(node: Node, length: int) -> Node | None:
     found = _find_components(node)
-    if not found or not any(inner.name in DECORATED or inner.name in {"j", "k"} for inner in walk(node)):
+    if not found or (not length and not any(inner.name in MARKS for inner in walk(node))):
         return None
     size = max(found) + 1 if length else 3
     zero = make_number(0)

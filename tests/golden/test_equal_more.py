@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pairs_near_forms
 import pairs_of_constants
+import pairs_of_forms
 import pairs_of_letters
 import pairs_of_numbers
 import pairs_of_quantities
@@ -17,14 +19,19 @@ from qed.grading.equal import equal
 from qed.grading.policy import Policy
 
 TABLES = (pairs_of_constants, pairs_of_letters, pairs_of_numbers, pairs_of_quantities, pairs_of_structures)
-SAME = "".join(table.SAME for table in TABLES)
-DIFFERENT = "".join(table.DIFFERENT for table in (*TABLES, pairs_of_traps))
+SAME = "".join(table.SAME for table in (*TABLES, pairs_of_forms))
+DIFFERENT = "".join(table.DIFFERENT for table in (*TABLES, pairs_near_forms, pairs_of_traps))
 
 
 @pytest.mark.parametrize(("gold", "answer"), list(pairs(SAME)))
 def test_the_same(gold: str, answer: str) -> None:
     assert equal(gold, answer).correct
     assert equal(answer, gold).correct
+
+
+@pytest.mark.parametrize(("gold", "answer"), list(pairs(pairs_of_forms.ONE_WAY)))
+def test_the_same_as_its_gold(gold: str, answer: str) -> None:
+    assert equal(gold, answer).correct
 
 
 @pytest.mark.parametrize(("gold", "answer"), list(pairs(DIFFERENT)))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+import pairs_of_responses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qed.grading.equal import equal
 from qed.grading.extract import MODES, Extracted, extract_final_answer, find_between, find_last_boxed
 
 
@@ -68,30 +70,30 @@ def test_every_mode_takes_a_convention(text: str, answer: str, source: str) -> N
         ("Final Answer: **42**", "42", "phrase"),
         ("The correct option is (B).", "(B)", "phrase"),
         ("Final Answer: The volume of $ABCDEFGH$ is 120. I hope it is correct.", "120", "phrase"),
-        ("Final Answer: Jane started 3 hours ago. I hope it is correct.", "3", "phrase"),
+        ("Final Answer: Jane started 3 hours ago. I hope it is correct.", "3 hours", "phrase"),
         ("The answer is 12, since there are 4 groups of 3.", "12", "phrase"),
         ("The answers are 1, 2, and 3.", "1, 2, and 3", "phrase"),
-        (r"Adding up gives $x=\frac{1}{3}$.", r"x=\frac{1}{3}", "formula"),
-        (r"With $x=7$ there are 12.", "12", "number"),
-        ("#### Step 2\nThere are 5.", "5", "number"),  # a heading
+        (r"Adding up gives $x=\frac{1}{3}$.", r"x=\frac{1}{3}", "sentence"),
+        (r"With $x=7$ there are 12.", "12", "sentence"),
+        ("#### Step 2\nThere are 5.", "5", "sentence"),  # a heading
         ("Thus there are **73** of them.", "73", "bold"),
-        ("So the chance that Alice wins is 2/3. <|im_start|>user 5", "2/3", "number"),
-        ("it is not 10, it is 1,000.99m²", "1,000.99", "number"),
-        ("The error increases by 100%.", "100%", "number"),
-        ("The ratio is 3:2.", "3:2", "number"),
-        ("The area is 12π.", "12π", "statement"),  # a value that no plain number says
-        (r"So the area is 12\pi.", r"12\pi", "statement"),
-        ("The intersection point is (2, 3).", "(2, 3)", "statement"),
-        ("The roots are 2 and 3.", "2 and 3", "statement"),
-        ("The solutions are x = 2 and x = 3.", "x = 2 and x = 3", "phrase"),
+        ("So the chance that Alice wins is 2/3. <|im_start|>user 5", "2/3", "sentence"),
+        ("it is not 10, it is 1,000.99m²", r"1,000.99\text{ m}^2", "sentence"),
+        ("The error increases by 100%.", "100%", "sentence"),
+        ("The ratio is 3:2.", "3:2", "sentence"),
+        ("The area is 12π.", "12π", "sentence"),  # a value that no plain number says
+        (r"So the area is 12\pi.", r"12\pi", "sentence"),
+        ("The intersection point is (2, 3).", "(2, 3)", "sentence"),
+        ("The roots are 2 and 3.", "2 and 3", "sentence"),
+        ("The solutions are x = 2 and x = 3.", "x = 2 and x = 3", "sentence"),
         ("Our final answer is therefore 10.", "10", "phrase"),
-        ("The result is 10, as required.", "10", "phrase"),
+        ("The result is 10, as required.", "10", "sentence"),
         ("Therefore A.", "A", "letter"),
         ("A is wrong, B is wrong, so C.", "C", "letter"),
         ("Hence the answer: (B)", "(B)", "phrase"),
         ("I think it's (D).", "D", "letter"),
         ("A. Because B is not valid", "A", "letter"),
-        ("**C**", "C", "letter"),
+        ("**C**", "C", "whole"),
         ("Yes.", "Yes", "whole"),
     ],
 )
@@ -160,3 +162,12 @@ def test_every_mode_is_linear(piece: str) -> None:
     for mode in MODES:
         extract_final_answer(piece * (600_000 // len(piece)), mode)
     assert time.perf_counter() - started < 20
+
+
+RESPONSES = [pair for name in dir(pairs_of_responses) if name.isupper() for pair in getattr(pairs_of_responses, name)]
+
+
+@pytest.mark.parametrize(("gold", "response", "right"), RESPONSES)
+def test_responses(gold: str, response: str, right: bool) -> None:
+    found = extract_final_answer(response)
+    assert (found is not None and equal(gold, found.answer).correct) == right, found

@@ -14,6 +14,7 @@ from typing import Any
 
 from qed.cli.commands.base import LISTS, Parser
 from qed.cli.commands.endpoint_options import add_endpoint_options, find_served, is_endpoint, read_endpoint
+from qed.cli.commands.evaluate_sweep import add_sweep_option, run_sweep
 from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
 from qed.cli.evaluation_file import read_options
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
@@ -29,6 +30,7 @@ EPILOG = """examples:
   qed evaluate --model runs/first
   qed evaluate --model Qwen/Qwen2.5-0.5B --tasks math:test500,gsm8k:test --prompt boxed --limit 100
   qed evaluate --model new:small --tasks test.jsonl --greedy --max-tokens 64
+  qed evaluate --tasks math:test500 --sweep model=runs/a,runs/b --sweep temperature=0,0.6 --out runs/sweep
   qed evaluate evaluation.yaml --limit 50
   qed evaluate --sampler server --url http://127.0.0.1:8000 --tasks gsm8k:test
   qed evaluate --model openai:gpt-4.1-mini --url https://api.openai.com/v1 --tasks gsm8k:test --prompt boxed
@@ -61,18 +63,35 @@ def run(arguments: Sequence[str]) -> int:
     """Evaluate a model, or score stored answers."""
     parser = _build_parser()
     args = parser.parse(arguments)
+    written = list(arguments)
     if args.config:
         # What the command line gives comes later and counts.
-        args = parser.parse([*read_options(args.config, parser, PASSED, args.allow_user_code), *arguments])
+        written = [*read_options(args.config, parser, PASSED, args.allow_user_code), *arguments]
+        args = parser.parse(written)
+    if args.sweep:
+        return run_sweep(parser, written, _check_cell, _evaluate)
+    result = _evaluate(args, arguments)
+    if args.json:
+        print(json.dumps(result))
+    return 0
+
+
+def _evaluate(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
+    """Evaluate what the options name; `arguments` are recorded as the command."""
     check_sharing(args, args.model is not None and is_run(Path(args.model)))
     if args.model is None and args.responses is None:
         find_served(args)
     if (args.model is None) == (args.responses is None):
         raise UsageError("qed evaluate needs either --model with --tasks, or --responses with a file of answers.")
-    result = _score_responses(args) if args.responses else _evaluate_model(args, arguments)
-    if args.json:
-        print(json.dumps(result))
-    return 0
+    return _score_responses(args) if args.responses else _evaluate_model(args, arguments)
+
+
+def _check_cell(args: argparse.Namespace) -> None:
+    """Refuse the options of one evaluation of a sweep before the first one starts."""
+    if args.responses is None and args.model is not None:
+        _check_numbers(args)
+        run_folder, model, _ = _choose_model(args)
+        _resolve_settings(args, run_folder, model)
 
 
 def _build_parser() -> Parser:
@@ -90,6 +109,7 @@ def _build_parser() -> Parser:
     add_also_option(add)
     add("--out", type=Path, metavar="DIR", help="folder of the answers (default: the run's folder, or a new one)")
     add_sharing_options(parser)
+    add_sweep_option(parser)
     add("--json", action="store_true", help="print the metrics as one line of JSON, as the last line of stdout")
     return parser
 
@@ -120,7 +140,13 @@ def _add_model_options(add: Any) -> None:
         metavar="N",
         help="maximum answer length (default: the run's, or up to 2048)",
     )
-    add("--limit", type=int, default=0, metavar="N", help="only the first N problems of each task")
+    add(
+        "--limit",
+        type=int,
+        default=0,
+        metavar="N",
+        help="only N problems of each task, drawn by the seed and stratified by subject and level",
+    )
     add("--seed", metavar="N", help="random seed (default: 0, or the run's)")
     add("--map", metavar="OURS=THEIRS,…", help="columns of data files to rename, for example question=problem")
     add("--revision", metavar="REV", help="the hub revision of the model")
@@ -278,6 +304,8 @@ def evaluate_model(options: Sequence[str]) -> dict[str, Any]:
         UsageError: an option is unknown or invalid, or belongs to stored answers.
     """
     args = _build_parser().parse(options)
+    if args.sweep:
+        raise UsageError("A sweep belongs to the command line; in Python, call evaluate for each of its values.")
     if args.responses is not None:
         raise UsageError("Evaluate either a model, or the answers of --responses; leave one of them out.")
     return _evaluate_model(args, options)
