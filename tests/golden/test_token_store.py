@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from qed.data.changed_chat import change_chat
 from test_demonstrations import ROWS, read
 
 from qed.config import plugins
 from qed.data import demonstrations
+from qed.data.changed_chat import change_chat
 from qed.data.demonstrations import Demonstrations, Windows, build_key, tokenize_problems
 from qed.data.prompts.base import PromptTemplate, load_leaf
 from qed.data.sources.rows import Place
