@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from qed.evaluation.cautions import count_truncated, list_cautions
+from qed.evaluation.compared_runs import Decoding, build_decoding, describe_training
 from qed.evaluation.compared_tasks import count_answers
 from qed.evaluation.measures import ACCURACY
 from qed.evaluation.paired import PairedTest, compare_paired
@@ -13,6 +15,7 @@ from qed.report.markup import Html, build_element, build_table, join_html
 from qed.report.numbers import SPACE, format_p_value, format_percent, format_points
 from qed.report.panels import label_runs
 from qed.report.record import Record
+from qed.runs.run import Row
 
 COLUMNS = ("", "first", "other", "difference in points", "better / worse", "p", "p (Holm)", "n")
 
@@ -33,7 +36,15 @@ class PairName:
         return f"{self.decoding} answers" + ("" if self.measure == ACCURACY else f", {self.measure}")
 
 
-def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> dict[PairName, AdjustedTest]:
+@dataclass(frozen=True)
+class RunTests:
+    """The paired tests of a report, and what else than the policy differs, by task."""
+
+    tests: dict[PairName, AdjustedTest]
+    cautions: dict[str, list[str]]
+
+
+def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> RunTests:
     """Compute the paired tests of the last evaluations of runs against the first, adjusted for all of them.
 
     Args:
@@ -41,6 +52,7 @@ def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> dict[PairNa
         tasks: the tasks of the report.
     """
     tests: dict[PairName, PairedTest] = {}
+    cautions: dict[str, list[str]] = {}
     for task in tasks:
         evaluated = [
             (name, record, evaluations[-1])
@@ -50,25 +62,55 @@ def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> dict[PairNa
         for name, other, (other_step, other_figures) in evaluated[1:]:
             first_name, first, (step, figures) = evaluated[0]
             for decoding in [decoding for decoding in figures if decoding in other_figures]:
-                rows = first.read_rows(step, task, decoding), other.read_rows(other_step, task, decoding)
-                k = count_answers(rows)
-                for measure in [ACCURACY, *([f"pass@{k}", f"maj@{k}"] if k > 1 else [])]:
-                    if test := compare_paired(*rows, measure):
-                        tests[PairName(task, first_name, name, decoding, measure)] = test
-    return adjust_tests(tests)
+                sides = [
+                    _load_side(first, step, task, decoding, figures),
+                    _load_side(other, other_step, task, decoding, other_figures),
+                ]
+                found = list(_test_sides(sides))
+                tests |= {PairName(task, first_name, name, decoding, test.measure): test for test in found}
+                if found:
+                    cautions.setdefault(task, []).extend(f"{name}, {line}" for line in _warn_of(sides, decoding))
+    return RunTests(adjust_tests(tests), cautions)
 
 
-def render_tests(tests: Mapping[PairName, AdjustedTest], task: str) -> Html | None:
+def _load_side(record: Record, step: int, task: str, decoding: str, figures: Row) -> Decoding:
+    rows = record.read_rows(step, task, decoding)
+    return build_decoding(rows, record.folder, figures[decoding], describe_training(record.settings))
+
+
+def _test_sides(sides: Sequence[Decoding]) -> Iterator[PairedTest]:
+    """Yield the test of the accuracy, and of pass@k and maj@k where both sides have k answers to each problem."""
+    before, after = (side.rows for side in sides)
+    k = count_answers([before, after])
+    for measure in [ACCURACY, *([f"pass@{k}", f"maj@{k}"] if k > 1 else [])]:
+        if test := compare_paired(before, after, measure):
+            yield test
+
+
+def _warn_of(sides: Sequence[Decoding], decoding: str) -> Iterator[str]:
+    """Yield what else differs between two sides, and the answers that were cut off."""
+    for line in list_cautions(sides[:1], sides[1:]):
+        yield f"{decoding} answers. {line}"
+    cut = [count_truncated([side]) for side in sides]
+    if any(side["truncated"] for side in cut):
+        shown = (f"{side['truncated']:,} of {side['answers']:,} ({side['truncated_right']:,} right)" for side in cut)
+        yield f"{decoding} answers cut off at the limit of tokens: {' in the first run, '.join(shown)} in this one."
+
+
+def render_tests(found: RunTests, task: str) -> Html | None:
     """Render the tests of a task; None unless two runs have answers to the same problems."""
-    own = {name: adjusted for name, adjusted in tests.items() if name.task == task}
+    own = {name: adjusted for name, adjusted in found.tests.items() if name.task == task}
     if not own:
         return None
     rows = [
         (join_html(name.other, build_element("small", name.label)), _build_cells(test)) for name, test in own.items()
     ]
     caption = f"Problem by problem against {next(iter(own)).first}, the first run"
+    lines = found.cautions.get(task, [])
     return join_html(
-        build_table(COLUMNS, rows, caption, "stack"), build_element("p", format_note(len(tests)), class_="note")
+        build_table(COLUMNS, rows, caption, "stack"),
+        build_element("ul", *(build_element("li", line) for line in lines)) if lines else None,
+        build_element("p", format_note(len(found.tests)), class_="note"),
     )
 
 

@@ -100,3 +100,27 @@ def test_seeds_of_an_arm_are_compared_together(tmp_path: Path) -> None:
     )
     assert not page.open
     assert "Seeds together" not in report(*runs[1:3]).text
+
+
+def test_what_else_differs_between_runs_is_said(tmp_path: Path) -> None:
+    rows = rows_of(0, "sampled", 0.5, 4)
+    for name, length in (("a", 48), ("b", 64)):
+        summary = {"sampled": {**summarize(rows), "settings": {"max_tokens": length, "model": name}}}
+        write_evaluation(tmp_path / name, 0, "maths", rows, summary)
+    text = report(tmp_path / "a", tmp_path / "b").text
+    assert (
+        "b, sampled answers. Other max_tokens: 48 before, 64 after. Evaluate both with the same --max-tokens." in text
+    )
+    cut = [row for row in rows if row["stop_reason"] == "length"]
+    shown = f"{len(cut)} of {len(rows)} ({sum(row['correct'] for row in cut)} right)"
+    assert f"b, sampled answers cut off at the limit of tokens: {shown} in the first run, {shown} in this one." in text
+    assert "cut off, but right" in text
+
+
+def test_too_few_problems_are_said(tmp_path: Path) -> None:
+    for name, share in (("a", 0.0), ("b", 1.0)):
+        rows = rows_of(0, "greedy", share, 1, problems=4)
+        write_evaluation(tmp_path / name, 0, "maths", rows, {"greedy": summarize(rows)})
+    text = report(tmp_path / "a", tmp_path / "b").text
+    assert "too few problems]" in text
+    assert "4 problems are too few for a test" in text
