@@ -232,7 +232,7 @@ class Comparison:
 
     def is_near(self, gold: Node, answer: Node) -> bool:
         """Return whether the policy accepts the value of an answer that is not equal to that of the gold."""
-        near = self.policy.approximate and are_near(gold, answer, self.policy, self.work)
+        near = are_near(gold, answer, self.policy, self.work)
         self.near = self.near or near
         return near
 
