@@ -20,6 +20,7 @@ SEPARATE = re.compile(
     r"\\(?:text|mathrm|mbox)\s?\{|\\(?:lor|vee|land|wedge|q?quad|or)(?![A-Za-z])|\b(?:or|and|if|for|when)\b"
 )
 NAMED = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w{1,3}\}?)?)\s?=\s?(?P<value>[^=]{1,200})")
+LETTERS = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 # Commands that may stand in a number.
 NUMERIC = re.compile(r"\\(?:d?t?frac|sqrt|times|cdot|div|pi|left|right|pm|,|!|;|:| |%|\$)")
 LOGARITHM = re.compile(r"\\?(?:log|ln|lg)(?![A-Za-z]).{0,9}[a-z]\)?", re.DOTALL)
@@ -101,3 +102,16 @@ def join_named(equations: list[str]) -> str | None:
     distinct = len({match["name"] for match in found}) == len(equations) > 1
     plain = all(not re.search(r"(?<![A-Za-z\\])[a-z](?![A-Za-z])", match["value"]) for match in found)
     return ", ".join(match.group() for match in found) if distinct and plain and len(found) == len(matches) else None
+
+
+def is_derivation(equations: list[str]) -> bool:
+    """Return whether the last equation solves the others: 2x = 16 and x = 8."""
+    last = NAMED.fullmatch(chain) if (chain := _first_and_last(equations[-1])) else None
+    if last is None or any(NAMED.fullmatch(equation) or "=" not in equation for equation in equations[:-1]):
+        return False
+    return all(set(LETTERS.findall(equation)) == {last["name"]} for equation in equations[:-1])
+
+
+def _first_and_last(equation: str) -> str:
+    sides = split_sides(equation)
+    return f"{sides[0]} = {sides[-1]}" if len(sides) > 1 else ""

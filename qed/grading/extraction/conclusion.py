@@ -169,6 +169,9 @@ def read_announcement(text: str) -> Result:
             continue
         if OTHER_ANSWER.search(text, 0, match.start()):
             return Refusal(NEGATED)
+        word = re.split(r"[:：]", text[match.end() :])[-1].strip(" .。!*")
+        if choices.YES_NO.fullmatch(word):
+            return word
         rest = find_announced_part(text[match.end() :])
         if choices.OPTION.match(rest) is not None:
             return rest.strip(" .*:")

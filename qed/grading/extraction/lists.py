@@ -66,8 +66,10 @@ def read_list(clause: Clause, index: int) -> tuple[Result, int]:
         (place for place in range(items[-1] + 1, len(clause.pieces)) if clause.pieces[place].start >= end),
         len(clause.pieces),
     )
+    if len(items) > 1 and chains.is_derivation([clause.pieces[item].text for item in items]):
+        items = items[-1:]
     if len(items) == 1:
-        return finish(clause, clause.pieces[index], end), after
+        return finish(clause, clause.pieces[items[0]], end), after
     return clause.text[start:end].strip(), after
 
 
