@@ -11,7 +11,9 @@ from qed.grading.extraction.pieces import read_pieces
 PAUSES = frozenset(",.:;!，。、—")
 INTERJECTION = re.compile(r"(?:no|non|nein|нет|não|nie|nee|nej|不|不是|不对|いいえ|아니|아니요|لا|नहीं)", re.IGNORECASE)
 BOUNDARY = re.compile(
-    r"[,;:—()،、，；：]|(?<!\w)(?:it|it's|they|so|but|therefore|which|that|who|because|since)(?!\w)", re.IGNORECASE
+    r"[,;:—()،、，；：]|(?<!\w)(?:it|it's|they|so|but|therefore|which|that|who|because|since|"
+    r"and (?:keep|take|choose|accept))(?!\w)",
+    re.IGNORECASE,
 )
 RELATIVE = re.compile(
     r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies))|that|who|whose|where|because|"
@@ -108,6 +110,8 @@ class Clause:
 
     def is_bounded(self, index: int) -> bool:
         before = self.text[: self.pieces[index].start].rstrip()
+        if before.casefold().endswith(" from"):
+            return True  # from 3 to 5
         match = next((match for match in words.BOUND.finditer(before) if match.end() == len(before)), None)
         if match is None:
             return False
