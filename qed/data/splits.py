@@ -13,6 +13,7 @@ from qed.config.settings import DataSettings
 from qed.config.task_names import parse_task
 from qed.console.live import Console
 from qed.data import tasks
+from qed.data.changed_chat import change_chat
 from qed.data.held_out import HeldOut
 from qed.data.prompts.base import PromptTemplate, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
@@ -20,7 +21,6 @@ from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.selection import compute_percentile_length, select_problems, split_validation
 from qed.data.sources.schemas import OptionalMapping
 from qed.data.subsets import draw_subset
-from qed.data.system_prompt import replace_system_prompt
 from qed.errors import DataError, UsageError
 from qed.randomness import shuffle_indices
 from qed.runs.run import Run
@@ -192,9 +192,10 @@ def resolve_prompt_name(data: DataSettings) -> str:
 
 
 def load_prompt(data: DataSettings) -> Any:
-    """Load the prompt of a run with its options and its system message."""
+    """Load the prompt of a run with its options, its system message and the options of the chat template."""
     name = resolve_prompt_name(data)
-    return replace_system_prompt(find_prompt(name, data.prompt_options), name, data.system_prompt)
+    leaf = find_prompt(name, data.prompt_options)
+    return change_chat(leaf, name, data.system_prompt, data.chat_template_options)
 
 
 def list_training_texts(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:

@@ -25,6 +25,8 @@ from qed.types import Problem
 # The usual number of samples per problem, for leaves without SAMPLES: smaller benchmarks get more. A key with a split
 # applies only to that split.
 SAMPLES = {"aime": 32, "amc23": 32, "amc": 32, "math:test500": 4, "gpqa": 8}
+# The length of an answer, in tokens, where published numbers leave room for long reasoning.
+TOKENS = {"aime": 32_768}
 MAX_NAMED = 3  # problems that a message names
 
 
@@ -163,6 +165,12 @@ def find_usual_samples(name: str) -> int:
     if isinstance(declared, Mapping):
         declared = declared.get(task.split)
     return int(declared or SAMPLES.get(f"{task.leaf}:{task.split}") or SAMPLES.get(task.leaf, 1))
+
+
+def find_usual_tokens(name: str) -> int:
+    """Return the usual length of an answer in tokens: declared by the task's leaf, or from the table; 0 if neither."""
+    leaf = parse_task(name).leaf
+    return int(getattr(plugins.load_leaf("tasks", leaf), "MAX_TOKENS", 0) or TOKENS.get(leaf, 0))
 
 
 def _is_readable(gold: str) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from qed.console.live import Console
 from qed.errors import UsageError
+from qed.evaluation.choice_figures import show_choices, summarize_choices
 from qed.evaluation.endpoint.usage import describe_usage
 from qed.evaluation.outputs import write_outputs
 from qed.evaluation.store import Store
@@ -49,9 +50,8 @@ def finish_task(store: Store, record: TaskRecord, model: str, console: Console) 
     rows = store.order(record.order)
     if not record.judged:
         return write_outputs(store, record.references, model, console)
-    figures = store.finish(
-        {**record.figures, **summarize(rows), **summarize_verdicts(rows), "left_out": record.left_out}
-    )
+    computed = {**summarize(rows), **summarize_verdicts(rows), **summarize_choices(rows)}
+    figures = store.finish({**record.figures, **computed, "left_out": record.left_out})
     for line in describe_usage(record.label, figures) if "usage" in figures else ():
         console.say(line)
     return figures
@@ -72,6 +72,7 @@ def build_result(
     result["sampler_check"] = checks
     if summaries:
         show_summary(console, summaries)
+        show_choices(console, summaries)
         show_verdicts(console, summaries)
         result["overall"] = average_tasks(list(summaries.values()))
     console.say(f"Every answer is in {folder / name_step_folder(step)}.")
