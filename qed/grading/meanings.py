@@ -30,6 +30,7 @@ SYNONYMS = {
 SUBJECT = re.compile(
     r"^(?:(?:it|they|(?:the|this) (?:series|sequence|function|integral|sum|graph|curve|lines|number)) )?(?:is |are )?"
 )
+OWNER = re.compile(r"^(?:it|(?:the|this) (?:equation|system|inequality|problem)|the equations) (?:has|have) ")
 # What an adjective alone stands for: `odd` is an odd function.
 NOUNS = re.compile(
     r"function|triangle|number|integer|series?|sequence|line|angle|quadrilateral|polygon|colou?r|matrix|event"
@@ -40,6 +41,7 @@ INFINITY = Node("constant", "infinity")
 
 def read_meaning(words: str) -> str:
     """Return one wording for words of the same meaning, without article and plural ending."""
+    words = OWNER.sub("", words)
     for pattern, meaning in ((NO_SOLUTION, NO_SOLUTIONS), (INFINITE, INFINITELY_MANY), (MISSING, NONEXISTENT)):
         if pattern.fullmatch(_strip_article(words)):
             return meaning

@@ -24,7 +24,7 @@ SIGNS = {
     "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}",
     "、": ",", "。": ".", "∶": ":", "‖": r"\|", "∣": "|", "∖": r"\setminus ", "％": "%", "﹪": "%",
     "【": "(", "】": ")", "“": '"', "”": '"',
-    "≧": r"\geq ", "≦": r"\leq ",
+    "Ø": r"\emptyset ", "≧": r"\geq ", "≦": r"\leq ",
     "،": ",", "٫": ".", "٬": ",", "٪": "%",
     "Å": r"\text{ angstrom}", "≡": r"\equiv ", "∧": r"\land ", "∨": r"\lor ", "∂": r"\partial ", "¢": r"\text{ cents}",
 }  # fmt: skip
