@@ -100,6 +100,8 @@ class DataSettings:
     """Options of the prompt, for example working_out.reasoning_start=<think>; also given to a reward of that name."""
     system_prompt: str = ""
     """System message in place of the prompt's own; for prompts that use the model's chat template."""
+    chat_template_options: tuple[str, ...] = ()
+    """Variables of the model's chat template, such as enable_thinking=false; unknown ones are refused."""
     reward: tuple[str, ...] = shelf_field("rewards", ("auto",))
     """NAME or WEIGHT*NAME, summed if several: a reward by name, or a .py file; auto uses the prompt's default."""
     reward_options: tuple[str, ...] = ()

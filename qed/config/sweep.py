@@ -53,7 +53,7 @@ def list_points(command: str, arguments: Sequence[str]) -> list[Point]:
     folders: set[str] = set()
     for values in itertools.product(*swept.values()):
         point = dict(zip(swept, values, strict=True))
-        folder = base / _make_unique(_choose_folder(point), folders)
+        folder = base / number_name(name_folder(point), folders)
         assignments = [f"{key}={value}" for key, value in point.items()]
         resolved = resolve_settings(command, [*arguments, *assignments, f"run.out={folder}"])
         # A resumed sweep resumes the runs that have started, and starts the others.
@@ -68,7 +68,7 @@ def run_points(points: Sequence[Point], train: Callable[[Point], dict[str, Any]]
     """Run the points in order; a failed run is reported, and the sweep continues."""
     outcomes = []
     for number, point in enumerate(points, 1):
-        _print_point(f"sweep {number}/{len(points)}: {_choose_folder(point.swept)}")
+        _print_point(f"sweep {number}/{len(points)}: {name_folder(point.swept)}")
         try:
             outcomes.append(Outcome(point, train(point)))
         except Interrupted:
@@ -145,7 +145,7 @@ def _format_text(raw: Raw) -> str:
     return raw.text if raw.items is None else json.dumps([_format_text(item) for item in raw.items])
 
 
-def _choose_folder(point: dict[str, str]) -> str:
+def name_folder(point: dict[str, str]) -> str:
     """Return a folder's name from the values, with the shortest distinct keys."""
     last = [key.rpartition(".")[2] for key in point]
     names = last if len(set(last)) == len(last) else list(point)
@@ -158,7 +158,7 @@ def _shorten_word(value: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.+-]+", "_", value).strip("_") or "_"
 
 
-def _make_unique(folder: str, taken: set[str]) -> str:
+def number_name(folder: str, taken: set[str]) -> str:
     """Return the folder's name, with a number if another run of the sweep has the same name."""
     numbered = (folder if number == 1 else f"{folder}-{number}" for number in itertools.count(1))
     name = next(name for name in numbered if name not in taken)

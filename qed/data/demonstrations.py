@@ -21,9 +21,9 @@ from typing import Any, overload
 import numpy as np
 
 import qed
+from qed.data.changed_chat import ChangedChat
 from qed.data.prompts.base import PromptTemplate, read_author_logps
 from qed.data.prompts.demonstrations import iterate_demonstrations
-from qed.data.system_prompt import WithSystemPrompt
 from qed.data.token_store import TokenRow, TokenStore, build_store, find_cache, open_store, pack_ids
 from qed.guards.signals import check_signals
 from qed.types import Problem, Prompt, Rollout
@@ -238,7 +238,7 @@ def _count_characters(problem: Problem) -> int:
 
 def _describe_code(template: PromptTemplate) -> str:
     """Describe the code that writes demonstrations: of qed, of its libraries, and of a prompt of the user's own."""
-    leaf: Any = template.leaf.leaf if isinstance(template.leaf, WithSystemPrompt) else template.leaf
+    leaf: Any = template.leaf.leaf if isinstance(template.leaf, ChangedChat) else template.leaf
     own = ""
     with suppress(OSError, TypeError):  # a prompt that was written in a notebook has no file
         own = inspect.getsource(leaf if inspect.ismodule(leaf) else type(leaf))

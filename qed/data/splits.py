@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from qed.config.reward_names import AUTO, parse_reward
@@ -13,13 +13,14 @@ from qed.config.settings import DataSettings
 from qed.config.task_names import parse_task
 from qed.console.live import Console
 from qed.data import tasks
+from qed.data.changed_chat import change_chat
 from qed.data.held_out import HeldOut
 from qed.data.prompts.base import PromptTemplate, render_prompt
 from qed.data.prompts.base import load_leaf as find_prompt
 from qed.data.prompts.demonstrations import find_demonstration
 from qed.data.selection import compute_percentile_length, select_problems, split_validation
 from qed.data.sources.schemas import OptionalMapping
-from qed.data.system_prompt import replace_system_prompt
+from qed.data.subsets import draw_subset
 from qed.errors import DataError, UsageError
 from qed.randomness import shuffle_indices
 from qed.runs.run import Run
@@ -31,12 +32,16 @@ HELD_OUT_SHARE = 10  # one in this many problems is held out if the training dat
 
 @dataclass(frozen=True)
 class LoadedProblems:
-    """The training problems, the held-out ones by task, the validation problems, and the counts of those left out."""
+    """The training problems, the held-out ones by task, the validation problems, and the counts of those left out.
+
+    `subsets` names the tasks of which a part was drawn, and how.
+    """
 
     problems: list[Problem]
     benchmarks: dict[str, list[Problem]]
     validation: list[Problem]
     left_out: dict[str, int]
+    subsets: dict[str, str] = field(default_factory=dict)
 
 
 def load_problems(
@@ -58,6 +63,8 @@ def load_problems(
     load = _build_loader(data, left_out)
     training: list[Problem] = []
     benches: dict[str, list[Problem]] = {}
+    subsets: dict[str, str] = {}
+    drawn = evaluation.problems, seed
     unanswered: list[Problem] = []
     for name in data.tasks:
         problems = _drop_duplicates(load(name, "train"), left_out)
@@ -68,13 +75,13 @@ def load_problems(
                 if tasks.has_test_split(name)
                 else _hold_out(name, problems, evaluation.problems, seed)
             )
-            _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
+            subsets |= _add_benchmark(benches, parse_task(name).label, held_out, drawn, left_out)
     for name in evaluation.tasks:
         held_out = load(name, "test", evaluated=True)
         if imitates and not any(problem.answer for problem in held_out):
-            unanswered += _spread(held_out, evaluation.problems)
+            unanswered += draw_subset(held_out, evaluation.problems, seed)[0]
         else:
-            _add_benchmark(benches, parse_task(name).label, held_out, evaluation.problems, left_out)
+            subsets |= _add_benchmark(benches, parse_task(name).label, held_out, drawn, left_out)
     measured = [problem for problems in (*benches.values(), unanswered) for problem in problems]
     kept = _drop_held_out(training, HeldOut(measured, data.held_out_words), left_out)
     share = data.validation_split
@@ -84,7 +91,7 @@ def load_problems(
     if validation and data.held_out_words:
         kept = _drop_held_out(kept, HeldOut(validation, data.held_out_words), left_out)
     kept = select_problems(kept, data, seed, left_out)
-    return LoadedProblems(kept, benches, unanswered + validation, +left_out)
+    return LoadedProblems(kept, benches, unanswered + validation, +left_out, subsets)
 
 
 def load_training_problems(
@@ -155,22 +162,28 @@ def _hold_out(name: str, problems: Sequence[Problem], limit: int, seed: int) -> 
 
 
 def _add_benchmark(
-    benchmarks: dict[str, list[Problem]], label: str, problems: Sequence[Problem], limit: int, left_out: Counter[str]
-) -> None:
-    """Add held-out problems under their task's name; those without an answer are left out and counted."""
+    benchmarks: dict[str, list[Problem]],
+    label: str,
+    problems: Sequence[Problem],
+    drawn: tuple[int, int],
+    left_out: Counter[str],
+) -> dict[str, str]:
+    """Add held-out problems under their task's name; those without an answer are left out and counted.
+
+    At most `drawn[0]` problems are added, drawn by the seed `drawn[1]`.
+
+    Returns:
+        the text that names the subset under the task's name, if some are left out.
+    """
+    limit, seed = drawn
     if label in benchmarks:
         raise UsageError(f"Two tasks to evaluate would both be called '{label}'; rename a file, or name one only.")
     answered = [problem for problem in problems if problem.answer]
     left_out["held-out rows without an answer"] += len(problems) - len(answered)
     if not answered:
         raise DataError(f"No held-out problem of {label} has an answer, so it cannot be evaluated.")
-    benchmarks[label] = _spread(answered, limit)
-
-
-def _spread(problems: Sequence[Problem], limit: int) -> list[Problem]:
-    """Return at most `limit` problems, spread over all: the first ones of a sorted task would be of one subject."""
-    count = min(limit, len(problems))
-    return [problems[number * len(problems) // count] for number in range(count)]
+    benchmarks[label], subset = draw_subset(answered, limit, seed)
+    return {label: subset} if subset else {}
 
 
 def resolve_prompt_name(data: DataSettings) -> str:
@@ -179,9 +192,10 @@ def resolve_prompt_name(data: DataSettings) -> str:
 
 
 def load_prompt(data: DataSettings) -> Any:
-    """Load the prompt of a run with its options and its system message."""
+    """Load the prompt of a run with its options, its system message and the options of the chat template."""
     name = resolve_prompt_name(data)
-    return replace_system_prompt(find_prompt(name, data.prompt_options), name, data.system_prompt)
+    leaf = find_prompt(name, data.prompt_options)
+    return change_chat(leaf, name, data.system_prompt, data.chat_template_options)
 
 
 def list_training_texts(problems: Sequence[Problem], leaf: Any) -> Iterator[str]:

@@ -14,14 +14,19 @@ from qed.config.task_names import parse_task
 from qed.console.live import Console
 from qed.data import tasks
 from qed.data.splits import choose_columns, load_problems, parse_pairs, resolve_prompt_name, resolve_reward_names
+from qed.data.subsets import draw_subset
 from qed.errors import DataError, UsageError
 from qed.grading.equal import read_gold
+from qed.grading.policy import PolicyName
+from qed.rewards.policies import DEFAULT, add_policy
 from qed.sampling.base import Sampling
 from qed.types import Problem
 
 # The usual number of samples per problem, for leaves without SAMPLES: smaller benchmarks get more. A key with a split
 # applies only to that split.
 SAMPLES = {"aime": 32, "amc23": 32, "amc": 32, "math:test500": 4, "gpqa": 8}
+# The length of an answer, in tokens, where published numbers leave room for long reasoning.
+TOKENS = {"aime": 32_768}
 MAX_NAMED = 3  # problems that a message names
 
 
@@ -31,7 +36,8 @@ class Benchmark:
 
     `data` has the prompt and the reward, `counts` the number of samples per problem, `left_out` the counts of dropped
     rows, and `unreadable` the problems whose golds the grader cannot parse. `judged` says whether correct answers
-    exist; without them, the outputs are written for a program that compares them.
+    exist; without them, the outputs are written for a program that compares them. `subset` says how the problems were
+    drawn if they are not all.
     """
 
     name: str
@@ -42,13 +48,24 @@ class Benchmark:
     left_out: Mapping[str, int]
     unreadable: tuple[str, ...] = ()
     judged: bool = True
+    subset: str = ""
 
     def samples_of(self, problem: Problem) -> int:
         """Return the number of samples of a problem."""
         return self.counts[problem.id]
 
+    def with_policy(self, policy: PolicyName) -> Benchmark:
+        """Return the benchmark with the conventions of a policy for its reward; see `add_policy` for the errors."""
+        if policy == DEFAULT or not self.judged:
+            return self
+        names = resolve_reward_names(self.data)
+        options = add_policy(names, self.data.reward_options, policy)
+        return replace(self, data=replace(self.data, reward=names, reward_options=options))
+
     def report_problems(self, console: Console) -> None:
-        """Print what is left out, and the problems whose gold cannot be parsed."""
+        """Print what is left out, how a subset was drawn, and the problems whose gold cannot be parsed."""
+        if self.subset:
+            console.say(f"{self.label}: {self.subset}.")
         for reason, count in self.left_out.items():
             console.say(f"{self.label}: left out {count} {reason}.")
         if self.unreadable:
@@ -85,43 +102,52 @@ def load_benchmarks(settings: Settings, names: Sequence[str], samples: int, limi
     Args:
         settings: settings with prompt and reward; `auto` uses each task's default.
         samples: answers per problem; 0 uses each benchmark's number.
-        limit: problems of each benchmark; 0 uses all.
+        limit: problems of each benchmark, drawn by the run's seed; 0 uses all.
     """
     loaded: dict[str, Benchmark] = {}
-    for name, label, problems, left_out in _list_tasks(settings, names):
+    for name, label, problems, left_out, subset in _list_tasks(settings, names):
         if label in loaded:
             raise UsageError(
                 f"Two tasks to evaluate would both be called '{label}'; name one of them, or rename a file."
             )
         data = replace(settings.data, tasks=(name,))
-        loaded[label] = _build_benchmark(name, problems, left_out, data, samples, limit)
+        bench = _build_benchmark(name, problems, left_out, data, samples, (limit, settings.run.seed))
+        loaded[label] = bench if bench.subset else replace(bench, subset=subset)
     return list(loaded.values())
 
 
-def _list_tasks(settings: Settings, names: Sequence[str]) -> Iterator[tuple[str, str, list[Problem], Counter[str]]]:
-    """Yield each task's name, label and problems, and the counts of rows that are not problems."""
+def _list_tasks(
+    settings: Settings, names: Sequence[str]
+) -> Iterator[tuple[str, str, list[Problem], Counter[str], str]]:
+    """Yield each task's name, label, problems, counts of rows that are not problems, and how a part was drawn."""
     data = settings.data
     if not names:
         loaded = load_problems(data, settings.evaluation, settings.run.seed)
         for name, bench in zip(settings.evaluation.tasks or data.tasks, loaded.benchmarks.items(), strict=True):
-            yield name, *bench, Counter()
+            yield name, *bench, Counter(), loaded.subsets.get(bench[0], "")
     revisions = parse_pairs(data.revisions, "data.revisions")
     for name in names:
         left_out: Counter[str] = Counter()
         mapping = choose_columns(data.map, name, evaluated=True)
-        yield name, parse_task(name).label, tasks.load_task(name, "test", mapping, left_out, revisions), left_out
+        yield name, parse_task(name).label, tasks.load_task(name, "test", mapping, left_out, revisions), left_out, ""
 
 
 def _build_benchmark(
-    name: str, problems: Sequence[Problem], dropped: Counter[str], data: DataSettings, samples: int, limit: int
+    name: str,
+    problems: Sequence[Problem],
+    dropped: Counter[str],
+    data: DataSettings,
+    samples: int,
+    drawn: tuple[int, int],
 ) -> Benchmark:
+    """Build a benchmark of at most `drawn[0]` problems, drawn by the seed `drawn[1]`."""
     repeats = Counter(problem.id for problem in problems)
     distinct = list({problem.id: problem for problem in problems}.values())
     judged = bool(getattr(plugins.load_leaf("tasks", parse_task(name).leaf), "JUDGED", True))
     answered = [problem for problem in distinct if problem.answer.strip()] if judged else distinct
     if not answered:
         raise DataError(f"No problem of {name} has an answer, so it cannot be evaluated.")
-    kept = answered[:limit] if limit else answered
+    kept, subset = draw_subset(answered, *drawn)
     usual = find_usual_samples(name)
     # A problem repeated k times in its file requests k samples.
     counts = {problem.id: samples or max(repeats[problem.id], int(problem.meta.get("k", 1))) for problem in kept}
@@ -129,7 +155,7 @@ def _build_benchmark(
         counts = dict.fromkeys(counts, usual)
     left_out = dropped + Counter({"problems without an answer": len(distinct) - len(answered)})
     unreadable = tuple(problem.id for problem in kept if judged and not _is_readable(problem.answer))
-    return Benchmark(name, parse_task(name).label, kept, data, counts, left_out, unreadable, judged)
+    return Benchmark(name, parse_task(name).label, kept, data, counts, left_out, unreadable, judged, subset)
 
 
 def find_usual_samples(name: str) -> int:
@@ -139,6 +165,12 @@ def find_usual_samples(name: str) -> int:
     if isinstance(declared, Mapping):
         declared = declared.get(task.split)
     return int(declared or SAMPLES.get(f"{task.leaf}:{task.split}") or SAMPLES.get(task.leaf, 1))
+
+
+def find_usual_tokens(name: str) -> int:
+    """Return the usual length of an answer in tokens: declared by the task's leaf, or from the table; 0 if neither."""
+    leaf = parse_task(name).leaf
+    return int(getattr(plugins.load_leaf("tasks", leaf), "MAX_TOKENS", 0) or TOKENS.get(leaf, 0))
 
 
 def _is_readable(gold: str) -> bool:

@@ -115,7 +115,7 @@ def _format_figures(pair: TaskPair) -> Sequence[str]:
     test = pair.test
     bounds = f"[{100 * test.ci_lo:+.1f}, {100 * test.ci_hi:+.1f}]"
     shares = (f"{100 * share:.1f}" for share in (test.before, test.after))
-    chance = f"{test.p_value:.1e}" if test.p_value < 1e-3 else f"{test.p_value:.3f}"
+    chance = "–" if test.p_value is None else f"{test.p_value:.1e}" if test.p_value < 1e-3 else f"{test.p_value:.3f}"
     return _name_pair(pair), f"{test.n:,}", *shares, f"{100 * test.difference:+.1f} {bounds}", chance
 
 

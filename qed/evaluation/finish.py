@@ -10,11 +10,13 @@ from typing import Any
 
 from qed.console.live import Console
 from qed.errors import UsageError
+from qed.evaluation.choice_figures import show_choices, summarize_choices
 from qed.evaluation.endpoint.usage import describe_usage
 from qed.evaluation.outputs import write_outputs
 from qed.evaluation.store import Store
 from qed.evaluation.summary import average_tasks, summarize
 from qed.evaluation.table import show_summary
+from qed.evaluation.verdicts import show_verdicts, summarize_verdicts
 from qed.runs.run import Row, name_step_folder
 
 ENVIRONMENT = "env.json"
@@ -48,7 +50,8 @@ def finish_task(store: Store, record: TaskRecord, model: str, console: Console) 
     rows = store.order(record.order)
     if not record.judged:
         return write_outputs(store, record.references, model, console)
-    figures = store.finish({**record.figures, **summarize(rows), "left_out": record.left_out})
+    computed = {**summarize(rows), **summarize_verdicts(rows), **summarize_choices(rows)}
+    figures = store.finish({**record.figures, **computed, "left_out": record.left_out})
     for line in describe_usage(record.label, figures) if "usage" in figures else ():
         console.say(line)
     return figures
@@ -69,6 +72,8 @@ def build_result(
     result["sampler_check"] = checks
     if summaries:
         show_summary(console, summaries)
+        show_choices(console, summaries)
+        show_verdicts(console, summaries)
         result["overall"] = average_tasks(list(summaries.values()))
     console.say(f"Every answer is in {folder / name_step_folder(step)}.")
     return result

@@ -10,65 +10,73 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
 from qed.data.sources.rows import Place, Row, Rows
 from qed.errors import DataError, suggest_nearest
 from qed.evaluation.answer_lists import convert_gold, convert_to_text, is_list, require_answers, split_answers
+from qed.evaluation.summary import compute_accuracy, group_by_problem
+from qed.evaluation.verdicts import SecondGrader, judge_again, summarize_verdicts
 from qed.grading import symbolic
 from qed.grading.equal import equal
-from qed.grading.extract import extract_final_answer
+from qed.grading.extract import extract_final_answer, find_final_answer
+from qed.grading.policy import MATH, Policy
 from qed.rewards.grader import Grader, join
-from qed.rewards.verdicts import CLASSES, classify, judge_answer
+from qed.rewards.verdicts import CLASSES, classify, judge_found
 from qed.types import Grade, Problem, Rollout
 
 GOLD = ("gold", "answer", "ground_truth", "expected_answer", "reward_model.ground_truth", "gts", "target", "solution")
 RESPONSE = ("prediction", "response", "text", "completion", "output", "generated_text", "generation", "model_output")
 CHECKED = 1_000  # rows whose lists are looked at before the first answer is graded
+Graders = tuple[Grader | None, Sequence[SecondGrader]]
 ADDED = ("correct", "extracted", "reason", "tier", "format_ok", "seconds")
 
 
 @dataclass(frozen=True)
 class Graded:
-    """A row and its verdict; `seconds` is wall-clock time, `kind` the class of format × answer."""
+    """A row and its verdict; `seconds` is wall-clock time, `kind` the class of format × answer.
+
+    `also` are the verdicts of other graders by column, see `qed.evaluation.verdicts`.
+    """
 
     row: Row
     grade: Grade
     seconds: float
     kind: str
+    also: dict[str, bool] = field(default_factory=dict)
 
     def as_row(self, rewarded: bool) -> Row:
         """Return the row with the columns of its verdict; `rewarded` adds the reward and its parts."""
         grade = self.grade
         values = (grade.correct, grade.extracted, grade.reason, grade.tier, grade.format_ok, round(self.seconds, 6))
         more = {"reward": grade.reward if grade.has_reward else None, "parts": dict(grade.parts)} if rewarded else {}
-        return {**self.row, **dict(zip(ADDED, values, strict=True)), **more}
+        return {**self.row, **dict(zip(ADDED, values, strict=True)), **more, **self.also}
 
 
-def grade_stored(rollout: Rollout, kind: str, mode: str) -> Grade:
+def grade_stored(rollout: Rollout, kind: str, mode: str, policy: Policy = MATH) -> Grade:
     """Grade a stored answer by its final answer; the format is kept if strict extraction finds an answer too."""
     gold = rollout.problem.answer
     if kind == "answer":
-        verdict = equal(gold, rollout.text)
+        verdict = equal(gold, rollout.text, policy)
         return Grade(float(verdict.correct), verdict.correct, True, rollout.text, {}, verdict.tier, verdict.reason)
-    final = extract_final_answer(rollout.text, mode)
-    verdict = judge_answer(gold, final.answer if final else None)
-    format_ok = final is not None and (mode == "strict" or extract_final_answer(rollout.text, "strict") is not None)
-    extracted = final.answer if final else None
+    verdict, extracted = judge_found(gold, find_final_answer(rollout.text, mode), policy)
+    format_ok = extracted is not None and (mode == "strict" or extract_final_answer(rollout.text, "strict") is not None)
     return Grade(float(verdict.correct), verdict.correct, format_ok, extracted, {}, verdict.tier, verdict.reason)
 
 
-def grade_answer(rollout: Rollout, grader: Grader | None, kind: str, mode: str) -> Grade:
+def grade_answer(rollout: Rollout, grader: Grader | None, kind: str, mode: str, policy: Policy = MATH) -> Grade:
     """Grade a stored answer by a reward, or by its final answer if there is no reward or it judges no correctness."""
     if grader is None:
-        return grade_stored(rollout, kind, mode)
+        return grade_stored(rollout, kind, mode, policy)
     grade = grader([[rollout]])[0][0]
-    return grade if grader.judge else join(grade, grade_stored(rollout, kind, mode), grader.checks_format)
+    return grade if grader.judge else join(grade, grade_stored(rollout, kind, mode, policy), grader.checks_format)
 
 
-def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | None, workers: int) -> Iterator[Graded]:
+def grade_rows(
+    rows: Rows, keys: tuple[str, str], mode: str, graders: Graders, workers: int, policy: Policy = MATH
+) -> Iterator[Graded]:
     """Yield the rows with their verdicts, in order, as soon as they are graded.
 
     Args:
@@ -76,10 +84,11 @@ def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | No
         keys: columns of the gold and of the answer; empty uses the first known column of a row. A dot accesses a
             nested column.
         mode: mode of extraction, see `qed.grading.extract`.
-        grader: grader of a reward, if one is given.
+        graders: grader of a reward, if one is given, and other graders of the same answers.
         workers: answers graded in parallel, for rewards that run in separate processes.
+        policy: conventions of the comparison of final answers.
     """
-    grade = _build_timed_grader(mode, grader)
+    grade, (grader, _) = _build_timed_grader(mode, graders, policy), graders
     cases = (_read_case(place, row, keys) for place, row in rows)
     if workers == 1:
         yield from map(grade, cases)
@@ -95,14 +104,16 @@ def grade_rows(rows: Rows, keys: tuple[str, str], mode: str, grader: Grader | No
     threads.shutdown()
 
 
-def _build_timed_grader(mode: str, grader: Grader | None) -> Callable[[tuple[Row, Rollout, str]], Graded]:
+def _build_timed_grader(mode: str, graders: Graders, policy: Policy) -> Callable[[tuple[Row, Rollout, str]], Graded]:
+    grader, second = graders
+
     def grade(case: tuple[Row, Rollout, str]) -> Graded:
         row, rollout, kind = case
         start, waited = time.perf_counter(), symbolic.count_loading_seconds()
-        verdict = grade_answer(rollout, grader, kind, mode)
+        verdict = grade_answer(rollout, grader, kind, mode, policy)
         seconds = time.perf_counter() - start - (symbolic.count_loading_seconds() - waited)
-        kind = classify(verdict, rollout) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
-        return Graded(row, verdict, seconds, kind)
+        kind = classify(verdict, rollout, policy) if kind != "answer" else f"fmt1_ans{int(verdict.correct)}"
+        return Graded(row, verdict, seconds, kind, judge_again(rollout, second))
 
     return grade
 
@@ -184,11 +195,15 @@ class Summary:
         self.spent = 0.0
         self.slowest = 0.0
         self.replaced: dict[str, None] = {}
+        self.verdicts: list[Row] = []  # of all graders, if there are several
 
     def add(self, graded: Graded) -> None:
         """Count a row."""
         grade, expected = graded.grade, graded.row.get("expected")
         self.n += 1
+        if graded.also:
+            problem = str(graded.row.get("id", self.n))
+            self.verdicts.append({"group_id": problem, "correct": grade.correct, **graded.also})
         self.replaced |= dict.fromkeys(name for name in ADDED if name in graded.row)
         self.tiers[grade.tier or "reward"] += 1
         self.classes[graded.kind] += 1
@@ -231,4 +246,12 @@ class Summary:
             "classes": dict(self.classes),
             "tiers": dict(self.tiers),
             **({"labelled": labelled, **wrong} if labelled else {}),
+            **self._compare_verdicts(),
         }
+
+    def _compare_verdicts(self) -> dict[str, Any]:
+        """Return the interval of the accuracy and the figures of the second verdicts, if other graders were asked."""
+        if not self.verdicts:
+            return {}
+        first = compute_accuracy(list(group_by_problem(self.verdicts).values()))
+        return {**{key: first[key] for key in ("ci_lo", "ci_hi")}, **summarize_verdicts(self.verdicts)}

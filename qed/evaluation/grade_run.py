@@ -22,10 +22,13 @@ from qed.evaluation.grade_files import Graded, Summary, expand_lists, grade_rows
 from qed.evaluation.row_shards import Items, hash_file, require_unchanged
 from qed.evaluation.shards import Joined
 from qed.evaluation.table import show_grades
+from qed.evaluation.verdicts import load_second_graders, show_verdicts
 from qed.grading import symbolic
+from qed.grading.policy import PolicyName, find_policy
 from qed.grading.session import Limits
 from qed.rewards import grader
 from qed.rewards.grader import Grader
+from qed.rewards.policies import add_policy
 from qed.runs.run import Row
 from qed.types import Grade
 
@@ -38,6 +41,7 @@ class GradeJob:
 
     `lists` says what a list of answers is, see `split_answers`. `seconds` of processor time are for one answer, where
     the reward is a file of the user's; its `workers` are as many as the machine has cores, up to 8, if they are 0.
+    `policy` names the conventions of the comparison, `also` other graders of the same answers.
     """
 
     files: tuple[str, ...]
@@ -48,6 +52,8 @@ class GradeJob:
     seconds: float = 10.0
     workers: int = 0
     lists: str = ""
+    policy: PolicyName = "math"
+    also: tuple[str, ...] = ()
 
     def describe(self, block: int) -> Row:
         """Describe the whole for its shards, with units of `block` rows."""
@@ -81,13 +87,14 @@ class GradeJob:
     def grade_items(self, items: Items) -> Iterator[list[Row]]:
         """Yield the verdict of each row, in order, in a form for JSON."""
         for graded in self.grade(iter(items)):
-            yield [{"grade": asdict(graded.grade), "seconds": graded.seconds, "kind": graded.kind}]
+            yield [{"grade": asdict(graded.grade), "seconds": graded.seconds, "kind": graded.kind, "also": graded.also}]
 
     def grade(self, rows: Rows) -> Iterator[Graded]:
         """Yield the rows with their verdicts, in order."""
         judge, workers = self.grader
         symbolic.CHILD.start()  # the process loads while the first rows are read
-        return grade_rows(rows, self.keys, self.mode, judge, workers)
+        graders = (judge, load_second_graders(self.also))
+        return grade_rows(rows, self.keys, self.mode, graders, workers, find_policy(self.policy))
 
     def write(
         self, graded: Iterable[Graded], out: Path | None, console: Console, together: bool = False
@@ -118,6 +125,7 @@ class GradeJob:
         if not summary.n:
             raise DataError(f"{self.files[0]} has no row to grade.")
         show_grades(console, figures, rewarded)
+        show_verdicts(console, {"all": figures})
         if out and summary.replaced:
             console.say(f"Columns of the input replaced by new ones: {', '.join(summary.replaced)}.")
         if out:
@@ -132,7 +140,7 @@ class GradeJob:
         user_code = any(plugins.is_users_own(parse_reward(name).source) for name in self.reward)
         workers = (self.workers or min(MAX_WORKERS, os.cpu_count() or 1)) if user_code else 1
         pool = grader.Pool(workers, Limits(self.seconds, 6 * self.seconds))
-        return grader.make_grader(self.reward, self.options, pool=pool), workers
+        return grader.make_grader(self.reward, add_policy(self.reward, self.options, self.policy), pool=pool), workers
 
 
 def read_files(files: Iterable[str]) -> Iterator[tuple[Place, Row]]:
@@ -154,7 +162,7 @@ def merge_grades(out: Path, joined: Joined, overwrite: bool, console: Console) -
     job = GradeJob(tuple(files), (gold_key, response_key), reward=tuple(whole["reward"]), lists=whole["lists"])
     verdicts = chain.from_iterable(joined.units)
     graded = (
-        Graded(row, Grade(**verdict["grade"]), verdict["seconds"], verdict["kind"])
+        Graded(row, Grade(**verdict["grade"]), verdict["seconds"], verdict["kind"], verdict["also"])
         for (_, row), verdict in zip(job.read_rows(), verdicts, strict=True)
     )
     return job.write(graded, out, console, together=True)

@@ -1,10 +1,96 @@
-"""Compute closed forms for one answer per problem: the 95 % interval of a proportion, and the exact paired test."""
+"""Compute 95 % intervals of means over problems, and adjust p-values for several tests.
+
+Answers to one problem are not independent, so the spread is that between problems. Values between 0 and 1 with a mean
+p vary at most as single answers do, with p (1 - p). The interval is that of a share of `effective` single answers,
+whose number is p (1 - p) over the variance of the mean (Korn and Graubard 1998, "Confidence intervals for proportions
+with small expected number of positive counts estimated from survey data"). Two things keep it honest where few
+problems carry the mean. The variance is drawn towards its bound, as if one more problem had it, and the quantile is
+Student's; both count the problems that carry the mean, (sum of values)² / sum of values², or that of their distances
+from one.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+import numpy as np
+
+from qed.evaluation.distributions import Floats, Z, compute_student_quantile
+
+MIN_PROBLEMS = 6  # fewer problems are too few: even if all change alike, chance does so in more than 5 %
+MIN_SPREAD = 5  # with fewer problems nothing is learned from their spread
+MIN_EACH = 15  # with fewer right or wrong answers a share gets the continuity correction
+ROUNDING = 1e-12
+
+
+def compute_mean_intervals(values: Floats) -> list[tuple[float, float]]:
+    """Compute the interval of the mean of each column over problems.
+
+    Args:
+        values: [problems, measures], each in [0, 1]: the value of each measure for each problem.
+
+    Returns:
+        the bounds of each measure. Of single answers they are Wilson's, with the continuity correction where few
+        answers are right or wrong.
+    """
+    if len(values) < 2:
+        return [(0.0, 1.0)] * values.shape[1]
+    means = values.mean(0)
+    low, high = compute_share_intervals(means, _count_effective(values, means))
+    return list(zip(np.minimum(low, means).tolist(), np.maximum(high, means).tolist(), strict=True))
+
+
+def _count_effective(values: Floats, means: Floats) -> Floats:
+    """Return how many single answers vary as much as the values, at least one for each problem."""
+    count = len(values)
+    most = means * (1 - means)
+    variance = values.var(0, ddof=1)
+    known = (most > ROUNDING) & (variance > ROUNDING)
+    if count < MIN_SPREAD or not known.any():
+        return np.full_like(means, count)
+    ratio = np.where(known, variance, 1.0) / np.where(known, most, 1.0)
+    carriers = np.minimum(_count_carriers(values), _count_carriers(1 - values))
+    drawn = ratio ** (carriers / (carriers + 1))
+    quantile = compute_student_quantile(np.maximum(1.0, carriers))
+    effective: Floats = count / np.where(known, np.minimum(1.0, drawn * (quantile / Z) ** 2), 1.0)
+    return effective
+
+
+def _count_carriers(values: Floats) -> Floats:
+    """Return (sum of values)² / sum of values²: the number of problems if all that are not zero are equal."""
+    squares = (values**2).sum(0)
+    carriers: Floats = values.sum(0) ** 2 / np.where(squares > 0, squares, 1.0)
+    return carriers
+
+
+def compute_share_intervals(shares: Floats, counts: Floats) -> tuple[Floats, Floats]:
+    """Compute the score intervals of shares of `counts` answers (Wilson 1927).
+
+    Where fewer than 15 answers are right or wrong they have the continuity correction (Newcombe 1998, "Two-sided
+    confidence intervals for the single proportion"), because Wilson's cover 82 to 92 % there.
+    """
+    few = np.minimum(shares, 1 - shares) * counts < MIN_EACH - ROUNDING
+    shift = np.where(few, 0.5 / counts, 0.0)
+    low = _compute_score_bound(np.maximum(shares - shift, 0.0), counts, -1)
+    high = _compute_score_bound(np.minimum(shares + shift, 1.0), counts, 1)
+    # At a share of 0 or 1 the bound is exact.
+    return np.where(shares <= 0, 0.0, low), np.where(shares >= 1, 1.0, high)
+
+
+def _compute_score_bound(shares: Floats, counts: Floats, side: int) -> Floats:
+    part = Z * Z / counts
+    half = Z * np.sqrt(shares * (1 - shares) / counts + part / (4 * counts))
+    bound: Floats = np.clip((shares + part / 2 + side * half) / (1 + part), 0.0, 1.0)
+    return bound
+
+
+def compute_share_interval(right: int, count: int) -> tuple[float, float]:
+    """Compute the interval of a share of independent answers, see `compute_share_intervals`."""
+    if count < 2:
+        return 0.0, 1.0
+    low, high = compute_share_intervals(np.array(right / count), np.array(float(count)))
+    return float(low), float(high)
 
 
 def compute_wilson_interval(right: int, count: int) -> tuple[float, float]:
@@ -30,3 +116,18 @@ def compute_mcnemar_p(gained: int, lost: int) -> float:
         ways = ways * (changed - count) // (count + 1)  # math.comb(changed, count + 1), from the one before
         tail += ways
     return float(min(1.0, 2 * tail / 2**changed))
+
+
+def adjust_holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Adjust p-values so that below 5 % the chance of any false alarm among all tests is at most 5 % (Holm 1979).
+
+    The smallest is multiplied by the number of tests, the next by one less, and none is below the one before. Tests
+    without a p-value (None) are not counted and stay without one.
+    """
+    order = sorted((p_value, number) for number, p_value in enumerate(p_values) if p_value is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
+    highest = 0.0
+    for place, (p_value, number) in enumerate(order):
+        highest = max(highest, min(1.0, p_value * (len(order) - place)))
+        adjusted[number] = highest
+    return adjusted

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
 
@@ -27,8 +27,12 @@ from qed.evaluation.endpoint.ask import EndpointPolicy
 from qed.evaluation.endpoint.model import EndpointSettings
 from qed.evaluation.endpoint.prompts import EndpointTemplate
 from qed.evaluation.finish import TaskRecord
+from qed.evaluation.likelihood import ChoicePolicy
 from qed.evaluation.outputs import list_references
 from qed.evaluation.served import describe_servers, is_served, list_urls, read_precision, require_one_version
+from qed.evaluation.verdicts import SecondGrader, load_second_graders
+from qed.evaluation.weights import hash_parameters, hash_weights
+from qed.grading.policy import PolicyName
 from qed.guards.redaction import redact
 from qed.guards.watchdog import enter_stage
 from qed.models import threads
@@ -58,13 +62,16 @@ class EvaluationRequest:
         tasks: names of tasks; empty uses the held-out problems of the run.
         sampling: sampling parameters; `max_tokens` 0 uses half of the window, at most 2,048.
         samples: answers per problem; 0 uses each benchmark's number.
-        limit: number of problems of each task, from the start; 0 uses all.
+        limit: number of problems of each task, drawn by the seed; 0 uses all.
         folder, step: where the answers are written.
         model: the model's name as given.
         overwrite: replace another evaluation in the folder.
         command: the command line.
         json: keep stdout for the result.
         endpoint: where the model is, if it is neither loaded nor sampled by token ids.
+        policy: the conventions of the comparison: math, qwen or strict.
+        also: other graders of the same answers, see `qed.evaluation.verdicts`.
+        scoring: sampled answers, or the log-likelihoods of choices, with `shots` worked examples before a question.
     """
 
     settings: Settings
@@ -79,24 +86,31 @@ class EvaluationRequest:
     command: tuple[str, ...] = ()
     json: bool = False
     endpoint: EndpointSettings | None = None
+    policy: PolicyName = "math"
+    also: tuple[str, ...] = ()
+    scoring: Literal["sampled", "likelihood"] = "sampled"
+    shots: int = 0
 
     @property
     def decoding(self) -> str:
         """Return the name of the decoding."""
+        if self.scoring != "sampled":
+            return self.scoring
         return "greedy" if self.sampling.temperature == 0 else "sampled"
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """A task that is ready to be sampled; `policy` has the task's prompt."""
+    """A task that is ready to be sampled; `policy` has the task's prompt, `also` are other graders of its answers."""
 
     record: TaskRecord
     bench: Benchmark
     kept: list[Problem]
     chunks: list[Chunk]
     sampling: Sampling
-    policy: Policy | EndpointPolicy
-    grader: Grader
+    policy: Policy | EndpointPolicy | ChoicePolicy
+    grader: Grader | None  # None for choices
+    also: tuple[SecondGrader, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -146,6 +160,7 @@ def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
     settings = request.settings
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     loaded = benchmarks.load_benchmarks(settings, request.tasks, request.samples, request.limit)
+    loaded = [bench.with_policy(request.policy) for bench in loaded]
     for bench in loaded:
         bench.report_problems(console)
     if request.endpoint is not None:
@@ -159,10 +174,24 @@ def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
     else:
         policy = load_policy(settings, problems, pick_device(settings.model.device), None)
     report_handover(policy.sampler, console.say)
-    # By default half of the window is for the prompt.
-    max_tokens = request.sampling.max_tokens or min(DEFAULT_TOKENS, read_window(policy.model) // 2)
-    checks = {bench.label: _check_sampler(bench, request, policy, max_tokens, console) for bench in loaded}
-    return Plan(request, [_plan_task(bench, request, policy, max_tokens, console) for bench in loaded], policy, checks)
+    lengths = {bench.label: _choose_max_tokens(bench, request, policy) for bench in loaded}
+    checks = {bench.label: _check_sampler(bench, request, policy, lengths[bench.label], console) for bench in loaded}
+    planned = [_plan_task(bench, request, policy, lengths[bench.label], console) for bench in loaded]
+    return Plan(request, planned, policy, checks)
+
+
+def _choose_max_tokens(bench: Benchmark, request: EvaluationRequest, policy: Policy) -> int:
+    """Return the longest answer: as asked, or the benchmark's usual one, as far as the model's window allows."""
+    if request.sampling.max_tokens:
+        return request.sampling.max_tokens
+    window = read_window(policy.model)
+    default = min(DEFAULT_TOKENS, window // 2)  # half of the window is for the prompt
+    usual = benchmarks.find_usual_tokens(bench.name)
+    if usual <= default:
+        return default
+    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,))
+    longest = max(template.lengths(bench.problems))
+    return max(default, min(usual, policy.max_prompt_tokens(0) - longest))
 
 
 def leave_out_functions(request: EvaluationRequest, console: Console) -> EvaluationRequest:
@@ -206,17 +235,24 @@ def _plan_task(
     # Batches of similar prompt length waste the least; the order does not depend on what is finished.
     by_length = sorted(kept, key=lambda problem: lengths[problem.id])
     chunks = _split_chunks(by_length, bench, BATCHES_PER_CHUNK * settings.sampling.rows_per_batch)
-    return TaskPlan(record, bench, kept, chunks, sampling, policy, grader)
+    return TaskPlan(record, bench, kept, chunks, sampling, policy, grader, _load_also(bench, request, sampling))
 
 
 def _plan_endpoint_task(bench: Benchmark, request: EvaluationRequest, endpoint: EndpointSettings) -> TaskPlan:
     """Plan a task for an endpoint: every problem is a chunk, and which prompts are too long the endpoint tells."""
     template = EndpointTemplate(load_prompt(bench.data), endpoint.api, request.settings.sampling.stop)
-    max_tokens = request.sampling.max_tokens or DEFAULT_TOKENS
+    max_tokens = request.sampling.max_tokens or max(DEFAULT_TOKENS, benchmarks.find_usual_tokens(bench.name))
     sampling = replace(request.sampling, max_tokens=max_tokens, stop=template.stop)
     grader, record = _describe_task(bench, bench.problems, request, sampling, None)
     chunks = _split_chunks(bench.problems, bench, 1)
-    return TaskPlan(record, bench, bench.problems, chunks, sampling, EndpointPolicy(endpoint, template), grader)
+    policy, also = EndpointPolicy(endpoint, template), _load_also(bench, request, sampling)
+    return TaskPlan(record, bench, bench.problems, chunks, sampling, policy, grader, also)
+
+
+def _load_also(bench: Benchmark, request: EvaluationRequest, sampling: Sampling) -> tuple[SecondGrader, ...]:
+    """Load the other graders of a task, which has none if it has no correct answers."""
+    names = request.also if bench.judged else ()
+    return load_second_graders(names, sampling.max_tokens, load_prompt(bench.data).CHAT)
 
 
 def _describe_task(
@@ -227,6 +263,8 @@ def _describe_task(
     grader = load_evaluator(bench.data, sampling.max_tokens, reward_grader)
     asked = _describe_request(bench, kept, request, sampling)
     figures: Row = {"temperature": sampling.temperature, "judged_by": grader.judge}
+    if bench.subset:
+        figures["subset"] = bench.subset
     if policy is not None and is_served(policy):
         asked |= {"precision": read_precision(policy), "server": describe_servers(policy)}
         figures["urls"] = list_urls(policy)
@@ -285,6 +323,8 @@ def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evalua
         "prompt_options": list(bench.data.prompt_options),
         # Only where it is given, so that evaluations of earlier versions go on.
         **({"system_prompt": bench.data.system_prompt} if bench.data.system_prompt else {}),
+        **({"chat_template_options": options} if (options := list(bench.data.chat_template_options)) else {}),
+        **({"stop": list(settings.sampling.stop)} if settings.sampling.stop else {}),
         "reward": list(resolve_reward_names(bench.data)),
         "reward_options": list(bench.data.reward_options),
         "temperature": sampling.temperature,
@@ -296,25 +336,6 @@ def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evalua
         "sampler": settings.sampling.sampler if request.endpoint is None else "endpoint",
         "seed": settings.run.seed,
         **({} if request.endpoint is None else {"endpoint": request.endpoint.describe()}),
+        **({"policy": request.policy} if request.policy != "math" else {}),
+        **({"also": list(request.also)} if request.also else {}),
     }
-
-
-def hash_weights(folder: Path) -> str:
-    """Hash the names, sizes and times of a folder's weights: a rewritten checkpoint counts as another model."""
-    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-    stats = [(file.name, file.stat()) for file in files]
-    return f"{derive_seed(*(f'{name} {at.st_size} {at.st_mtime_ns}' for name, at in stats)):016x}" if stats else ""
-
-
-def hash_parameters(model: Any) -> str:
-    """Hash the names, shapes and values of a model's parameters, wherever they were loaded from.
-
-    A value is the sum of a parameter's words of two bytes: integers, so that device and order do not matter. It tells
-    checkpoints apart, and is no protection against an attacker.
-    """
-    parts = []
-    for name, parameter in model.named_parameters():
-        values = parameter.detach().contiguous().reshape(-1)
-        words = values.view(torch.int16 if values.element_size() > 1 else torch.uint8)
-        parts.append(f"{name} {tuple(parameter.shape)} {int(words.sum(dtype=torch.int64))}")
-    return f"{derive_seed(*parts):016x}"

@@ -9,13 +9,13 @@ plain percentiles of the same resamples is 90 and 85 %.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qed.evaluation.intervals import Z, compute_wilson_interval
+from qed.evaluation.distributions import Z
+from qed.evaluation.intervals import compute_wilson_interval
 
 RESAMPLES = 2_000
 CELLS = 4_000_000  # numbers in memory at once
@@ -72,17 +72,3 @@ def _correct_quantile(values: Floats, means: Floats, quantile: float) -> float:
     level = NORMAL.cdf(bias + moved / max(MIN_SLOPE, 1 - skewness * moved))
     place = round(level * len(means) - 0.5)
     return float(means[min(len(means) - 1, max(0, place))])
-
-
-def bootstrap_difference(before: Sequence[float], after: Sequence[float]) -> tuple[float, float, float]:
-    """Compute the interval of the mean difference of pairs, and the two-sided p-value of the null that it is zero.
-
-    Problems are resampled with both of their values. The p-value is the share of resamples whose mean is at least as
-    far from the measured mean as that is from zero.
-    """
-    values = (np.array(after, dtype=np.float64) - np.array(before, dtype=np.float64))[:, None]
-    means = np.sort(resample_means(values)[:, 0])
-    mean = float(values.mean())
-    far = float((np.abs(means - mean) >= abs(mean) - 1e-12).sum())
-    low, high = _compute_bounds(values[:, 0], means)
-    return low, high, (far + 1) / (len(means) + 1)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from qed.evaluation.endpoint.ask import EndpointRollout
+from qed.evaluation.likelihood import ChoiceRollout
 from qed.evaluation.per_sample_metrics import Tags, compute_sample_metrics
+from qed.grading.policy import MATH, Policy
 from qed.rollout.stages import flatten
 from qed.runs.run import Row, build_row
-from qed.types import Groups
+from qed.types import Groups, Rollout
 
 # The entries of a decoding in metrics.jsonl; the rest is in summary.json.
 METRICS = {
@@ -25,17 +27,25 @@ METRICS = {
 }
 
 
-def build_rows(groups: Groups, decoding: str, step: int, tags: Tags | None = None) -> list[Row]:
-    """Build the rows of an evaluation from graded answers; `tags` are those that the prompt puts around a thought."""
+def build_rows(groups: Groups, decoding: str, step: int, tags: Tags | None = None, policy: Policy = MATH) -> list[Row]:
+    """Build the rows of an evaluation from graded answers.
+
+    `tags` are those that the prompt puts around a thought; `policy` is for the columns of the final answer.
+    """
     return [
         {
             "decoding": decoding,
             **build_row(rollout, step),
             **(rollout.describe() if isinstance(rollout, EndpointRollout) else {}),
-            **compute_sample_metrics(rollout, tags),
+            **_measure(rollout, tags, policy),
         }
         for rollout in flatten(groups)
     ]
+
+
+def _measure(rollout: Rollout, tags: Tags | None, policy: Policy) -> Row:
+    """Compute the columns beside the grade: those of all choices, or those of a written answer."""
+    return rollout.describe() if isinstance(rollout, ChoiceRollout) else compute_sample_metrics(rollout, tags, policy)
 
 
 def build_metrics(summaries: dict[str, dict[str, dict[str, Any]]]) -> dict[str, float]:

@@ -22,8 +22,10 @@ from qed.evaluation.stored import (
     score_table,
     summarize_columns,
 )
+from qed.evaluation.verdicts import load_second_graders
 from qed.grading import symbolic
 from qed.rewards import grader
+from qed.rewards.policies import add_policy
 from qed.runs.run import Row
 
 COLUMN = "column"  # of a shard's row: the number of its column of answers
@@ -41,7 +43,9 @@ class ScoreJob:
     @cached_property
     def graded(self) -> Scoring:
         """The scoring with the grader of the reward."""
-        return replace(self.scoring, grader=grader.make_grader(self.reward, self.options) if self.reward else None)
+        options = add_policy(self.reward, self.options, self.scoring.policy) if self.reward else ()
+        reward = grader.make_grader(self.reward, options) if self.reward else None
+        return replace(self.scoring, grader=reward, second=load_second_graders(self.scoring.also))
 
     @property
     def judge(self) -> str | None:

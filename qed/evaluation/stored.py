@@ -20,7 +20,9 @@ from qed.evaluation.per_sample_metrics import compute_sample_metrics
 from qed.evaluation.stored_problems import StoredRow, find_problems
 from qed.evaluation.summary import average_tasks, summarize
 from qed.evaluation.table import show_summary
+from qed.evaluation.verdicts import SecondGrader, judge_again, show_verdicts, summarize_verdicts
 from qed.grading import symbolic
+from qed.grading.policy import PolicyName, find_policy
 from qed.rewards.base import FINAL_ANSWER
 from qed.rewards.grader import Grader
 from qed.runs.run import Row, build_row, write_evaluation
@@ -36,8 +38,9 @@ class Scoring:
     """How stored answers are read and graded.
 
     The keys are the columns of the gold, the answers and the id, empty for known ones; `mode` is the mode of
-    extraction, or `last-line`; `lists` says what a list of answers is, see `split_answers`; `grader` is that of a
-    reward, if one is given.
+    extraction, or `last-line`; `lists` says what a list of answers is, see `split_answers`; `policy` names the
+    conventions of the comparison, and `also` other graders; `grader` is that of a reward, if one is given, and `second`
+    are the other graders, loaded.
     """
 
     gold_key: str = ""
@@ -46,6 +49,9 @@ class Scoring:
     mode: str = "flexible"
     grader: Grader | None = None
     lists: str = ""
+    policy: PolicyName = "math"
+    also: tuple[str, ...] = ()
+    second: tuple[SecondGrader, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -136,9 +142,10 @@ def score_answer(answer: StoredAnswer, scoring: Scoring) -> Row:
     if scoring.mode == LAST_LINE:
         rollout = replace(rollout, text=text.rstrip().rpartition("\n")[2])
     mode = "flexible" if scoring.mode == LAST_LINE else scoring.mode
-    graded = replace(rollout, grade=grade_answer(rollout, scoring.grader, "", mode))
-    measures = {**compute_sample_metrics(graded), "text": text, **answer.tokens}
-    return {"decoding": DECODING, **build_row(graded, 0), **measures}
+    policy = find_policy(scoring.policy)
+    graded = replace(rollout, grade=grade_answer(rollout, scoring.grader, "", mode, policy))
+    measures = {**compute_sample_metrics(graded, policy=policy), "text": text, **answer.tokens}
+    return {"decoding": DECODING, **build_row(graded, 0), **measures, **judge_again(rollout, scoring.second)}
 
 
 def _read_meta(row: Row) -> dict[str, Any]:
@@ -150,7 +157,7 @@ def summarize_columns(
 ) -> dict[str, Row]:
     """Summarize each column of answers, and name the judge: a reward's, or the final answer."""
     about = {"judged_by": judge or FINAL_ANSWER, **({"notes": list(notes)} if notes else {})}
-    return {name: {**about, **summarize(rows)} for name, rows in scored.items()}
+    return {name: {**about, **summarize(rows), **summarize_verdicts(rows)} for name, rows in scored.items()}
 
 
 def finish_scores(
@@ -167,6 +174,7 @@ def finish_scores(
     for note in dict.fromkeys(note for own in figures.values() for note in own.get("notes", ())):
         console.say(note)
     show_summary(console, figures)
+    show_verdicts(console, figures)
     if out:
         for name, rows in scored.items():
             write_evaluation(out, 0, name, rows, {DECODING: figures[name]})

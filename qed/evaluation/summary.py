@@ -5,6 +5,7 @@ A row is the result of `qed.runs.run.build_row` with the columns of `qed.evaluat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -12,14 +13,12 @@ from typing import Any
 import numpy as np
 
 from qed.evaluation.endpoint.usage import summarize_usage
-from qed.evaluation.estimators import compute_pass_at_k, list_budgets
-from qed.evaluation.intervals import compute_wilson_interval
-from qed.evaluation.resampling import bootstrap_intervals
-from qed.evaluation.votes import Vote, vote_majority
+from qed.evaluation.estimators import list_budgets
+from qed.evaluation.intervals import MIN_PROBLEMS, compute_mean_intervals
+from qed.evaluation.measures import ACCURACY, Row, measure_problems
 from qed.rewards.verdicts import CLASSES
 from qed.types import UNGRADED
 
-Row = Mapping[str, Any]
 WAYS = ("strict", "flexible", "string")
 BREAKDOWNS = {"subject": "subject", "level": "level", "source": "data_source"}
 
@@ -38,22 +37,24 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     """Compute all figures of one decoding of one task.
 
     All problems have the same weight, independent of their number of answers. pass@k and maj@k go up to the smallest
-    number of answers per problem, because they are not defined beyond.
+    number of answers per problem, because they are not defined beyond. `k` is the most common number of answers; where
+    it is not that of all problems, `k_min` and `k_max` are given. `too_few` is set for fewer than 6 problems.
     """
     groups = list(group_by_problem(rows).values())
     counts = [len(group) for group in groups]
     measured = _compute_measures(groups, min(counts))
-    value = measured["accuracy"]
+    value = measured[ACCURACY]
     by = {name: _break_down(groups, column) for name, column in BREAKDOWNS.items() if _has(groups, column)}
     sources = list(by.get("source", {}).values())
     return {
         "n": len(groups),
-        "k": max(counts),
+        **_describe_counts(counts),
         "answers": len(rows),
         "accuracy": value["value"],
         "ci_lo": value["ci_lo"],
         "ci_hi": value["ci_hi"],
-        "interval": "wilson" if max(counts) == 1 else "bootstrap over problems",
+        **flag_too_few(len(groups)),
+        "interval": "wilson" if max(counts) == 1 else "wilson, effective answers over problems",
         **{name: _pick(measured, f"{name}@") for name in ("pass", "maj")},
         "accuracy_by": {way: measured[way] for way in WAYS if way in measured},
         **_compute_averages(rows),
@@ -65,24 +66,28 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _compute_measures(groups: Sequence[Sequence[Row]], fewest: int) -> dict[str, dict[str, float]]:
     """Compute the accuracy by each mode, pass@k and maj@k, each with its interval."""
-    columns = {"accuracy": [_compute_share(group, "correct") for group in groups]}
-    columns |= {way: [_compute_share(group, way) for group in groups] for way in WAYS if way in groups[0][0]}
-    votes = [[Vote(row.get("extracted"), bool(row["correct"])) for row in group] for group in groups]
+    columns = {ACCURACY: measure_problems(groups)}
+    columns |= {way: [fmean(bool(row[way]) for row in own) for own in groups] for way in WAYS if way in groups[0][0]}
     for k in list_budgets(fewest):
-        columns[f"pass@{k}"] = [compute_pass_at_k(len(own), sum(vote.correct for vote in own), k) for own in votes]
-        if k > 1:
-            columns[f"maj@{k}"] = [vote_majority(own, k) for own in votes]
-    values = np.array(list(columns.values()), dtype=np.float64).T
-    once = all(len(group) == 1 for group in groups)
-    bounds = (
-        [compute_wilson_interval(round(sum(own)), len(own)) for own in columns.values()]
-        if once
-        else bootstrap_intervals(values)
-    )
+        names = (f"pass@{k}", f"maj@{k}") if k > 1 else (f"pass@{k}",)
+        columns |= {name: measure_problems(groups, name) for name in names}
+    bounds = compute_mean_intervals(np.array(list(columns.values()), dtype=np.float64).T)
     return {
         name: {"value": fmean(own), "ci_lo": low, "ci_hi": high}
         for (name, own), (low, high) in zip(columns.items(), bounds, strict=True)
     }
+
+
+def _describe_counts(counts: Sequence[int]) -> dict[str, int]:
+    """Return the most common number of answers to a problem, the larger of two, and the range where there is one."""
+    common = Counter(counts)
+    most = max(common, key=lambda count: (common[count], count))
+    return {"k": most} if len(common) == 1 else {"k": most, "k_min": min(counts), "k_max": max(counts)}
+
+
+def flag_too_few(problems: int) -> dict[str, bool]:
+    """Return a flag for figures of so few problems that nothing but their number shows in the interval."""
+    return {"too_few": True} if problems < MIN_PROBLEMS else {}
 
 
 def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
@@ -123,11 +128,9 @@ def _break_down(groups: Sequence[Sequence[Row]], column: str) -> dict[str, dict[
 
 def compute_accuracy(groups: Sequence[Sequence[Row]]) -> dict[str, Any]:
     """Compute the mean share of right answers over problems, with its interval."""
-    shares = [_compute_share(group, "correct") for group in groups]
-    once = all(len(group) == 1 for group in groups)
-    values = np.array(shares, dtype=np.float64)[:, None]
-    low, high = compute_wilson_interval(round(sum(shares)), len(shares)) if once else bootstrap_intervals(values)[0]
-    return {"n": len(shares), "accuracy": fmean(shares), "ci_lo": low, "ci_hi": high}
+    shares = measure_problems(groups)
+    low, high = compute_mean_intervals(np.array(shares, dtype=np.float64)[:, None])[0]
+    return {"n": len(shares), "accuracy": fmean(shares), "ci_lo": low, "ci_hi": high, **flag_too_few(len(shares))}
 
 
 def average_tasks(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -154,10 +157,6 @@ def _pick(measured: Mapping[str, dict[str, float]], prefix: str) -> dict[str, di
 
 def _has(groups: Sequence[Sequence[Row]], column: str) -> bool:
     return any(group[0].get(column) is not None for group in groups)
-
-
-def _compute_share(group: Sequence[Row], column: str) -> float:
-    return fmean(bool(row[column]) for row in group)
 
 
 def _compute_mean(values: Sequence[float]) -> float | None:

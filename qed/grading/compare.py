@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fractions import Fraction
 
 from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError, Work
+from qed.grading.closeness import are_near
 from qed.grading.constants import are_same_with_constants
 from qed.grading.equivalent_forms import (
     convert_to_matrix,
@@ -16,14 +16,14 @@ from qed.grading.equivalent_forms import (
     strip_point_name,
     unify_imaginary_unit,
 )
-from qed.grading.exact import UndefinedError, compute_rational
+from qed.grading.exact import compute_rational
 from qed.grading.families import are_same_families, describes_family
 from qed.grading.meanings import mean_the_same, read_set_in_words
 from qed.grading.piecewise import are_same_cases
 from qed.grading.policy import Policy
 from qed.grading.quantities import are_same_in_base, are_same_quantity, are_same_ratio
 from qed.grading.relations import Relations
-from qed.grading.scalars import are_same_scalar, is_scalar, list_names
+from qed.grading.scalars import are_same_scalar, is_scalar
 from qed.grading.tree import Node, expand_signs
 from qed.grading.vectors import compute_vector, is_column, read_as_column, unify_vectors
 
@@ -37,6 +37,7 @@ class Comparison(Relations):
     def __init__(self, policy: Policy, work: Work) -> None:
         self.policy = policy
         self.work = work
+        self.near = False  # whether some value was accepted without being equal
         self.structures: dict[str, Callable[[Node, Node], bool]] = {
             "sequence": self.are_same_cells,
             "matrix": self.are_same_matrices,
@@ -164,7 +165,7 @@ class Comparison(Relations):
         if kinds & {"relation", "union"}:
             return self.are_same_relations(gold, answer)
         if kinds & {"based", "unit", "ratio"}:
-            return self.are_same_quantities(gold, answer)
+            return self.are_same_quantities(gold, answer) or self.is_near(gold, answer)
         if len(kinds) == 1 and gold.kind in self.structures:
             return self.structures[gold.kind](gold, answer)
         return self.are_same_expressions(gold, answer)
@@ -189,7 +190,7 @@ class Comparison(Relations):
             return (
                 are_same_scalar(gold, answer, self.work)
                 or are_same_with_constants(gold, answer, self.work)
-                or self.rounds_to(gold, answer)
+                or self.is_near(gold, answer)
             )
         if {gold.kind, answer.kind} <= {"sequence", "symbol"}:
             return bool(self.are_same_regions(gold, answer))
@@ -229,13 +230,8 @@ class Comparison(Relations):
             return ((one - other) / modulus).denominator == 1
         return self.are_same(gold.parts[0], answer.parts[0])
 
-    def rounds_to(self, gold: Node, answer: Node) -> bool:
-        """Return whether the exact answer rounds to the decimals of the gold answer."""
-        if not self.policy.rounded_gold or gold.kind != "number" or list_names(answer):
-            return False
-        places = next((count for count in range(1, 20) if (gold.number * 10**count).denominator == 1), 0)
-        try:
-            value = compute_rational(answer, self.work)
-        except UndefinedError:
-            return False
-        return value is not None and places > 0 and abs(value - gold.number) <= Fraction(1, 2 * 10**places)
+    def is_near(self, gold: Node, answer: Node) -> bool:
+        """Return whether the policy accepts the value of an answer that is not equal to that of the gold."""
+        near = are_near(gold, answer, self.policy, self.work)
+        self.near = self.near or near
+        return near

@@ -52,6 +52,7 @@ NOTHING = Verdict(False, "string", "one of them is empty")
 NO_TEXT = Verdict(False, "string", "one of them is no text")
 TOO_LONG = Verdict(False, "bound", "longer than an answer may be")
 SAME_VALUE = Verdict(True, "typed", "the same value")
+NEAR_VALUE = Verdict(True, "typed", "a value that the policy accepts for it")
 OTHER_VALUE = Verdict(False, "typed", "another value")
 UNDECIDED = Verdict(False, "unknown", "a sum, a product, an integral or a limit is not evaluated here")
 BIG_OPERATORS = tuple(BIG)
@@ -70,7 +71,7 @@ def equal(gold: str, answer: str, policy: Policy = MATH) -> Verdict:
         return SAME_STRING
     if max(len(gold), len(answer)) > MAX_ANSWER_CHARS:
         return TOO_LONG
-    if PLAIN.fullmatch(gold) and PLAIN.fullmatch(answer):
+    if PLAIN.fullmatch(gold) and PLAIN.fullmatch(answer) and not policy.approximate:
         return SAME_VALUE if Fraction(gold) == Fraction(answer) else OTHER_VALUE
     left, right = read_gold(gold), read_answer(answer)
     if left.key and left.key == right.key:
@@ -170,7 +171,7 @@ def _compare_readings(left: Reading, right: Reading, policy: Policy) -> Verdict:
             for answer in right.values:
                 try:
                     if comparison.are_same(*_read_number_words(gold, answer, policy)):
-                        return SAME_VALUE
+                        return NEAR_VALUE if comparison.near else SAME_VALUE
                 except UnreadableError as error:  # another reading may do
                     unreadable = unreadable or str(error)
     except (OverBoundError, RecursionError) as error:

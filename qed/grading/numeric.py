@@ -56,10 +56,15 @@ class Point:
         self.arithmetic = get_context(digits)
 
     def get_value(self, name: str) -> Any:
-        """Return the value of a name; names beyond the length of the row get another denominator."""
+        """Return the value of a name."""
+        value = self.get_fraction(name)
+        return self.arithmetic.mpf(value.numerator) / value.denominator
+
+    def get_fraction(self, name: str) -> Fraction:
+        """Return the value of a name as a fraction; names beyond the length of the row get another denominator."""
         row = POINTS[self.row]
         turn, index = divmod(self.names[name], len(row))
-        return self.arithmetic.mpf(row[index]) / (1009 + 10 * turn)
+        return Fraction(row[index], 1009 + 10 * turn)
 
 
 def evaluate(node: Node, point: Point) -> Any:

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
+
+from qed.errors import UsageError, suggest_nearest
+
+PolicyName = Literal["math", "qwen", "strict"]
+NAMES: tuple[PolicyName, ...] = get_args(PolicyName)
 
 
 @dataclass(frozen=True)
@@ -37,8 +43,51 @@ class Policy:
     rounded_gold: bool = False
     """A gold with a decimal point accepts every value that rounds to it: 33.3 accepts 100/3."""
 
+    rounded_answer: bool = True
+    """Six or more digits that round an irrational or periodic gold equal it: 1.41421 is √2. Off: only exact forms."""
+
+    hundredfold: bool = False
+    """A number in decimals equals its hundredfold and its hundredth, with or without a percent sign: 0.25 accepts 25,
+    and 25 accepts 2500."""
+
+    relative_tolerance: float = 0.0
+    """Two real values are equal if they differ by at most this share of the larger one: 1e-4 accepts 3.1416 for π."""
+
     symbolic: bool = True
     """What the parser cannot read goes to math-verify, in a child process. Off: it is wrong."""
 
+    @property
+    def approximate(self) -> bool:
+        """Whether plain numbers that are not equal can be the same answer."""
+        return self.hundredfold or self.relative_tolerance > 0 or self.rounded_gold
+
 
 MATH = Policy()
+# `math_equal` of QwenLM/Qwen2.5-Math, evaluation/grader.py: `include_percentage` and `numeric_equal`.
+QWEN = Policy(hundredfold=True, relative_tolerance=1e-4)
+STRICT = Policy(
+    percent_sign_optional=False,
+    ordered_lists=True,
+    convert_units=False,
+    bare_list_as_tuple=False,
+    interval_as_inequality=False,
+    number_words=False,
+    half_day_optional=False,
+    base_optional=False,
+    rounded_answer=False,
+    symbolic=False,
+)
+
+
+def find_policy(name: str) -> Policy:
+    """Return the policy of a name.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    policies: dict[str, Policy] = {"math": MATH, "qwen": QWEN, "strict": STRICT}
+    if name not in policies:
+        raise UsageError(
+            f"There is no grading policy '{name}'.{suggest_nearest(name, policies)} There are: {', '.join(policies)}."
+        )
+    return policies[name]

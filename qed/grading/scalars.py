@@ -7,7 +7,8 @@ from typing import Any
 from qed.grading.bounds import Work
 from qed.grading.exact import UndefinedError, compute_rational
 from qed.grading.numeric import MORE_DIGITS, POINTS, POSITIVE_ROWS, SMOOTH_ROWS, Point, evaluate
-from qed.grading.tree import Node, walk
+from qed.grading.proofs import are_distinguishable, are_same_constants
+from qed.grading.tree import Node, make_number, walk
 
 CLOSE_DIGITS = 38  # digits that must agree
 SCALARS = {
@@ -23,7 +24,6 @@ SCALARS = {
     "apply",
     "degree",
 }
-FINAL_DIGITS = 130  # digits that must agree at high precision
 MIN_POINTS = 2  # at which both sides must have a value
 
 
@@ -65,14 +65,16 @@ def are_same_scalar(left: Node, right: Node, work: Work) -> bool:
     if first is not None and second is not None:
         return first == second
     names = list_names(left, right)
-    rows = range(len(POINTS) if _has_steps(left, right) else SMOOTH_ROWS) if names else range(1)
+    if not names:
+        return are_same_constants(left, right, work)
+    rows = range(len(POINTS) if _has_steps(left, right) else SMOOTH_ROWS)
     count = 0
     for row in rows:
         agrees = _agree_at_point(left, right, names, row, work)
         if agrees is False:
             return False
         count += agrees is True
-    return count >= min(MIN_POINTS, len(rows)) and _agree_at_high_precision(left, right, names, work)
+    return count >= MIN_POINTS and _agree_at_high_precision(left, right, names, work)
 
 
 def _agree_at_point(left: Node, right: Node, names: dict[str, int], row: int, work: Work) -> bool | None:
@@ -92,13 +94,27 @@ def _agree_at_point(left: Node, right: Node, names: dict[str, int], row: int, wo
 
 
 def _agree_at_high_precision(left: Node, right: Node, names: dict[str, int], work: Work) -> bool:
-    """Return whether the values also agree at high precision: √(10¹⁰⁰ + 1) is not 10⁵⁰."""
-    point = Point(names, 0, work, MORE_DIGITS)
-    first, second = try_evaluate(left, point), try_evaluate(right, point)
-    if first is None or second is None:
+    """Return whether the values also agree beyond the usual digits: √(n² + 10⁻¹⁰⁰) is not n, and x + 2⁻⁹⁹⁹ not x."""
+    if any(inner.kind == "apply" for node in (left, right) for inner in walk(node)):
         return True
-    scale = max(abs(first), abs(second), 1)
-    return bool(abs(first - second) <= scale * point.arithmetic.mpf(10) ** -FINAL_DIGITS)
+    point = Point(names, 0, work)
+    one, other = (_insert_values(node, point) for node in (left, right))
+    try:
+        first, second = compute_rational(one, work), compute_rational(other, work)
+        if first is not None and second is not None:
+            return first == second
+        return not are_distinguishable(one, other, work)
+    except (UndefinedError, ZeroDivisionError):
+        return True
+
+
+def _insert_values(node: Node, point: Point) -> Node:
+    """Replace the names in an expression by their rational values at a point."""
+    if node.kind == "symbol":
+        return make_number(point.get_fraction(node.name))
+    if not node.parts:
+        return node
+    return node._replace(parts=tuple(_insert_values(part, point) for part in node.parts))
 
 
 def _has_steps(*nodes: Node) -> bool:

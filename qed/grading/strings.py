@@ -13,11 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Literal
 
 from qed.grading.bounds import MAX_ANSWER_CHARS
 from qed.grading.equal import NOTHING, Verdict, equal
 from qed.grading.extract import find_last_boxed
+from qed.grading.policy import MATH, Policy
 
 Grader = Literal["qed", "fast", "slow"]
 Gold = str | int | float | Sequence[str | int | float]
@@ -82,9 +84,9 @@ def list_gold_texts(gold: Gold) -> tuple[str, ...]:
     )
 
 
-def grade_answer(gold: Gold, answer: str, grader: Grader = "qed") -> Verdict:
-    """Compare an answer with the gold answers, by the named grader. Never raises."""
-    compare = GRADERS[grader]
+def grade_answer(gold: Gold, answer: str, grader: Grader = "qed", policy: Policy = MATH) -> Verdict:
+    """Compare an answer with the gold answers, by the named grader; the policy is for qed's own. Never raises."""
+    compare = partial(equal, policy=policy) if grader == "qed" else GRADERS[grader]
     verdicts = [compare(text, answer) for text in list_gold_texts(gold)]
     return next((verdict for verdict in verdicts if verdict), verdicts[-1] if verdicts else NOTHING)
 

@@ -276,7 +276,8 @@ def _hash_data(
 def _say_loaded(loaded: LoadedProblems, grader: Grader, console: Console) -> None:
     """Print which problems are left out, and what a user's functions are given."""
     left_out = [f"Left out {count} {reason}." for reason, count in loaded.left_out.items()]
-    for line in [*left_out, *explain_functions(grader.functions, loaded.problems)]:
+    drawn = [f"Held out of {task}: {subset}." for task, subset in loaded.subsets.items()]
+    for line in [*left_out, *drawn, *explain_functions(grader.functions, loaded.problems)]:
         console.say(line)
 
 
@@ -303,6 +304,7 @@ def _describe_data(phases: Sequence[Settings], loaded: LoadedProblems, materials
         "training": len(loaded.problems),
         "held_out": {name: len(benchmark) for name, benchmark in loaded.benchmarks.items()},
         "validation": len(loaded.validation),
+        **({"subsets": loaded.subsets} if loaded.subsets else {}),
         "left_out": loaded.left_out,
         "held_out_check": describe_check(data.held_out_words),
         **({"first_phase": own} if has_own_data(phases) else {}),

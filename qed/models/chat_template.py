@@ -21,14 +21,16 @@ def find_turn_end(tokenizer: Any) -> int | None:
     return ids[0] if ids and ids[0] in tokenizer.added_tokens_decoder else None
 
 
-def render_chat(messages: list[dict[str, str]], tokenizer: Any, add_generation_prompt: bool) -> str:
-    """Render messages by the tokenizer's chat template.
+def render_chat(messages: list[dict[str, str]], tokenizer: Any, add_generation_prompt: bool, **options: Any) -> str:
+    """Render messages by the tokenizer's chat template; `options` are further variables of it.
 
     Raises:
         ModelError: the template does not accept the messages.
     """
     try:
-        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=add_generation_prompt)
+        text: str = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=add_generation_prompt, **options
+        )
     except TemplateError as error:
         raise ModelError(f"The tokenizer's chat template cannot render a question: {error}") from error
     return text

@@ -46,7 +46,7 @@ def _build_cells(test: PairedTest) -> list[object]:
         format_percent(test.after),
         join_html(build_element("b", format_points(test.difference)), build_element("small", bounds)),
         f"{len(test.gained):,} / {len(test.lost):,}",
-        join_html(format_p_value(test.p_value), build_element("small", test.test)),
+        join_html(format_p_value(test.p_value) if test.p_value is not None else "–", build_element("small", test.test)),
         join_html(f"{test.n:,}", unpaired),
     ]
 

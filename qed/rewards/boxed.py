@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from qed.grading.extract import find_last_boxed
+from qed.grading.policy import PolicyName, find_policy
 from qed.rewards.verdicts import judge_answer
 from qed.types import Grade, Rollout
 
 
-def reward(rollout: Rollout) -> Grade:
+@dataclass(frozen=True)
+class Boxed:
     """Reward = correct."""
-    answer = find_last_boxed(rollout.text)
-    verdict = judge_answer(rollout.problem.answer, answer)
-    score = float(verdict.correct)
-    return Grade(score, verdict.correct, answer is not None, answer, {"correct": score}, verdict.tier, verdict.reason)
+
+    policy: PolicyName = "math"
+    """The conventions of the comparison: math, qwen (also times 100, divided by 100 or close), strict (none)."""
+
+    def __call__(self, rollout: Rollout) -> Grade:
+        answer = find_last_boxed(rollout.text)
+        verdict = judge_answer(rollout.problem.answer, answer, find_policy(self.policy))
+        score, parts = float(verdict.correct), {"correct": float(verdict.correct)}
+        return Grade(score, verdict.correct, answer is not None, answer, parts, verdict.tier, verdict.reason)
+
+
+reward = Boxed()

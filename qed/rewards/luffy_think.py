@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qed.grading.extract import extract_final_answer, find_last_boxed
+from qed.grading.policy import PolicyName, find_policy
 from qed.rewards.verdicts import NO_ANSWER, NO_FORMAT, judge_answer
 from qed.types import Grade, Rollout
 
@@ -27,11 +28,14 @@ class LuffyThink:
     version: Literal[1, 3] = 3
     """`reward_impl_version` of LUFFY's scripts."""
 
+    policy: PolicyName = "math"
+    """The conventions of the comparison: math, qwen (also times 100, divided by 100 or close), strict (none)."""
+
     def __call__(self, rollout: Rollout) -> Grade:
         section = _find_answer_section(rollout.text)
         answer = None if section is None else self._extract_answer(section)
         format_ok = section is not None and (self.version == 3 or answer is not None)
-        verdict = judge_answer(rollout.problem.answer, answer)
+        verdict = judge_answer(rollout.problem.answer, answer, find_policy(self.policy))
         if not format_ok:
             verdict = NO_FORMAT if section is None else NO_ANSWER
         correct, wrong, unformatted = SCORES[self.version]

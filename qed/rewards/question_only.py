@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qed.grading.extract import find_last_boxed
+from qed.grading.policy import MATH, Policy, PolicyName, find_policy
 from qed.grading.strings import Gold, Grader, grade_answer
 from qed.rewards.verdicts import NO_ANSWER
 from qed.types import Grade, Rollout
@@ -20,14 +21,17 @@ class QuestionOnly:
     grader: Grader = "qed"
     """What compares answers: qed's grader, or the reference's rules, fast (on strings) or slow (like math-verify)."""
 
+    policy: PolicyName = "math"
+    """The conventions of qed's grader: math, qwen (also times 100, divided by 100 or close), strict (none)."""
+
     def __call__(self, rollout: Rollout) -> Grade:
-        return score_response(rollout.text, rollout.problem.answer, self.grader)
+        return score_response(rollout.text, rollout.problem.answer, self.grader, find_policy(self.policy))
 
 
-def score_response(response: str, gold: Gold, grader: Grader = "qed") -> Grade:
+def score_response(response: str, gold: Gold, grader: Grader = "qed", policy: Policy = MATH) -> Grade:
     """Grade a response; `gold` is one answer (text or number), or a list of accepted answers."""
     answer = find_last_boxed(response)
-    verdict = NO_ANSWER if answer is None else grade_answer(gold, answer, grader)
+    verdict = NO_ANSWER if answer is None else grade_answer(gold, answer, grader, policy)
     score = float(verdict.correct)
     parts = {"correct": score, "format": float(answer is not None)}
     return Grade(score, verdict.correct, answer is not None, answer, parts, verdict.tier, verdict.reason)

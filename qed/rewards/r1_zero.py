@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qed.grading.extract import extract_final_answer, find_last_boxed
+from qed.grading.policy import MATH, Policy, PolicyName, find_policy
 from qed.grading.strings import Gold, Grader, grade_answer
 from qed.rewards.verdicts import NO_ANSWER, NO_FORMAT
 from qed.types import Grade, Rollout
@@ -24,16 +25,19 @@ class R1Zero:
     grader: Grader = "qed"
     """What compares answers: qed's grader, or the reference's rules, fast (on strings) or slow (like math-verify)."""
 
+    policy: PolicyName = "math"
+    """The conventions of qed's grader: math, qwen (also times 100, divided by 100 or close), strict (none)."""
+
     def __call__(self, rollout: Rollout) -> Grade:
-        return score_response(rollout.text, rollout.problem.answer, self.grader)
+        return score_response(rollout.text, rollout.problem.answer, self.grader, find_policy(self.policy))
 
 
-def score_response(response: str, gold: Gold, grader: Grader = "qed") -> Grade:
+def score_response(response: str, gold: Gold, grader: Grader = "qed", policy: Policy = MATH) -> Grade:
     """Grade a response; `gold` is one answer (text or number), or a list of accepted answers."""
     format_ok = "</think> <answer>" in response and "</answer>" in response
     extracted = _extract_answer(response, grader) if format_ok else None
     missing = NO_ANSWER if format_ok else NO_FORMAT
-    verdict = missing if extracted is None else grade_answer(gold, extracted, grader)
+    verdict = missing if extracted is None else grade_answer(gold, extracted, grader, policy)
     score = float(verdict.correct)
     parts = {"correct": score, "format": float(format_ok)}
     return Grade(score, verdict.correct, format_ok, extracted, parts, verdict.tier, verdict.reason)

@@ -3,7 +3,10 @@ alone earns 0.1."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from qed.grading.extract import find_between
+from qed.grading.policy import PolicyName, find_policy
 from qed.rewards.verdicts import NO_FORMAT, judge_answer
 from qed.types import Grade, Rollout
 
@@ -11,16 +14,24 @@ FORMAT_WEIGHT = 0.1
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
-def reward(rollout: Rollout) -> Grade:
+@dataclass(frozen=True)
+class ThinkAnswer:
     """Reward = correct + 0.1 x format; an answer outside the format is never correct."""
-    text = rollout.text.strip()
-    format_ok = is_well_formed(text)
-    extracted = find_between(text, "<answer>", "</answer>")
-    verdict = judge_answer(rollout.problem.answer, extracted) if format_ok else NO_FORMAT
-    correct = verdict.correct
-    parts = {"correct": float(correct), "format": float(format_ok)}
-    score = correct + FORMAT_WEIGHT * format_ok
-    return Grade(score, correct, format_ok, extracted, parts, verdict.tier, verdict.reason)
+
+    policy: PolicyName = "math"
+    """The conventions of the comparison: math, qwen (also times 100, divided by 100 or close), strict (none)."""
+
+    def __call__(self, rollout: Rollout) -> Grade:
+        text = rollout.text.strip()
+        format_ok = is_well_formed(text)
+        extracted = find_between(text, "<answer>", "</answer>")
+        verdict = NO_FORMAT
+        if format_ok:
+            verdict = judge_answer(rollout.problem.answer, extracted, find_policy(self.policy))
+        correct = verdict.correct
+        parts = {"correct": float(correct), "format": float(format_ok)}
+        score = correct + FORMAT_WEIGHT * format_ok
+        return Grade(score, correct, format_ok, extracted, parts, verdict.tier, verdict.reason)
 
 
 def is_well_formed(text: str) -> bool:
@@ -35,3 +46,6 @@ def is_well_formed(text: str) -> bool:
         and rest.endswith("</answer>")
         and not any(tag in thought for tag in TAGS)
     )
+
+
+reward = ThinkAnswer()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from qed.grading.equal import Verdict, equal
-from qed.grading.extract import TURNS, extract_final_answer
+from qed.grading.extract import TURNS, Extracted, Refusal, find_final_answer
+from qed.grading.policy import MATH, Policy
 from qed.types import Grade, Rollout
 
 NO_ANSWER = Verdict(False, "extract", "no answer found")
@@ -17,16 +18,21 @@ def cut_at_turn(text: str) -> str:
     return text[: min(ends)] if ends else text
 
 
-def judge_answer(gold: str, answer: str | None) -> Verdict:
+def judge_answer(gold: str, answer: str | None, policy: Policy = MATH) -> Verdict:
     """Return whether an answer is correct; a missing answer is wrong."""
-    return NO_ANSWER if answer is None else equal(gold, answer)
+    return NO_ANSWER if answer is None else equal(gold, answer, policy)
 
 
-def grade_by_final_answer(rollout: Rollout, mode: str = "flexible") -> Grade:
+def judge_found(gold: str, found: Extracted | Refusal, policy: Policy = MATH) -> tuple[Verdict, str | None]:
+    """Return the verdict on what extraction found, and the answer; a refusal is wrong, and its reason is kept."""
+    if isinstance(found, Refusal):
+        return Verdict(False, "extract", found.reason), None
+    return judge_answer(gold, found.answer, policy), found.answer
+
+
+def grade_by_final_answer(rollout: Rollout, mode: str = "flexible", policy: Policy = MATH) -> Grade:
     """Grade the final answer of the text, wherever it is: 1 when it is correct. The format holds when there is one."""
-    extracted = extract_final_answer(rollout.text, mode)
-    answer = extracted.answer if extracted else None
-    verdict = judge_answer(rollout.problem.answer, answer)
+    verdict, answer = judge_found(rollout.problem.answer, find_final_answer(rollout.text, mode), policy)
     return Grade(
         float(verdict.correct),
         verdict.correct,
@@ -38,16 +44,16 @@ def grade_by_final_answer(rollout: Rollout, mode: str = "flexible") -> Grade:
     )
 
 
-def is_lenient_correct(rollout: Rollout) -> bool:
+def is_lenient_correct(rollout: Rollout, policy: Policy = MATH) -> bool:
     """Return whether the text contains the correct answer, even in a box or a tag that is never closed."""
-    return grade_by_final_answer(rollout, "lenient").correct
+    return grade_by_final_answer(rollout, "lenient", policy).correct
 
 
-def classify(grade: Grade, rollout: Rollout) -> str:
+def classify(grade: Grade, rollout: Rollout, policy: Policy = MATH) -> str:
     """Return the class of an answer: whether the format holds (`fmt1`) and whether the answer is correct (`ans1`).
 
     Most rewards count an ill-formatted answer as wrong. Here the lenient extractor searches for it, which separates a
     model that cannot solve the problem from one that only misses the format.
     """
-    correct = grade.correct or (not grade.format_ok and is_lenient_correct(rollout))
+    correct = grade.correct or (not grade.format_ok and is_lenient_correct(rollout, policy))
     return f"fmt{int(grade.format_ok)}_ans{int(correct)}"

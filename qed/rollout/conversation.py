@@ -42,8 +42,9 @@ class Conversation:
             {**turn, "content": self._render(turn["content"])[0][-1]["content"]} if turn["role"] == USER else turn
             for turn in self.turns[:-1]
         ]
-        text = render_chat([*before, *asked, last], self.template.tokenizer, add_generation_prompt=True) + rest
-        return self.template.make_prompt(text)
+        options = getattr(self.template.leaf, "options", None) or {}
+        text = render_chat([*before, *asked, last], self.template.tokenizer, add_generation_prompt=True, **options)
+        return self.template.make_prompt(text + rest)
 
     def answer(self, text: str) -> None:
         """Remember the answer to the last question."""

@@ -50,7 +50,10 @@ def test_a_fresh_model_on_two_tasks(qed: Qed, problems: Path, tmp_path: Path) ->
     assert json.loads((out / "eval/step_000000/summary.json").read_text())["sums"]["sampled"] == figures
     rows = answers(out)
     assert [(row["group_id"], row["sample_id"]) for row in rows[:2]] == [(rows[0]["group_id"], n) for n in (0, 1)]
-    assert [row["question"] for row in rows[::2]] == [f"What is {a} + 2?" for a in range(6)]
+    drawn = [int(row["question"].split()[2]) for row in rows[::2]]
+    assert drawn == sorted(set(drawn)), "in the order of the file"
+    assert figures["subset"].startswith("6 of ")
+    assert figures["subset"].endswith("drawn by seed 0, stratified by level")
     assert set(rows[0]) >= COLUMNS
     assert sum(row["stop_reason"] == "length" for row in rows) / 12 == pytest.approx(figures["truncated_frac"])
     assert "problem 6/6" in done.err
@@ -359,7 +362,24 @@ def test_instructions_without_right_answers_become_outputs(qed: Qed, shared: Pat
     assert done.code == 0, done.err
     assert done.result["tasks"] == {}
     outputs = json.loads(Path(done.result["outputs"]["alpaca_eval"]).read_text())
-    given = [json.loads(line) for line in file.read_text().splitlines()[:3]]
-    assert [each["instruction"] for each in outputs] == [each["instruction"] for each in given]
-    assert {each["dataset"] for each in outputs} == {each["dataset"] for each in given}
+    given = {row["instruction"]: row["dataset"] for row in map(json.loads, file.read_text().splitlines())}
+    assert len(outputs) == 3
+    assert all(given[each["instruction"]] == each["dataset"] for each in outputs)
     assert all(each["generator"] == "new:tiny" and isinstance(each["output"], str) for each in outputs)
+
+
+def test_a_task_has_its_usual_length_and_texts_that_end_an_answer(qed: Qed, shared: Path, tmp_path: Path) -> None:
+    task = f"aime:2024@{shared / 'data/qwen_eval/aime24.jsonl'}"
+    asked = ["--model", "new:tiny", "--tasks", task, "--limit", 1, "--samples", 1, *("--out", tmp_path / "out")]
+    done = qed("evaluate", *asked, "--prompt", "chat", "--stop", '["e", "\\n\\n"]', "--json")
+    assert done.code == 0, done.err
+    ((name, figures),) = done.result["tasks"].items()
+    used = figures["settings"]
+    assert used["stop"] == ["e", "\n\n"]
+    assert 256 < used["max_tokens"] < 512, "more than half of the window, and less than all of it"
+    (row,) = answers(tmp_path / "out", name)
+    assert "e" not in row["text"] or row["stop_reason"] == "stop"
+    other = qed("evaluate", *asked, "--prompt", "chat", "--json")
+    assert (other.code, "stop" in other.err) == (2, True)
+    refused = qed("evaluate", *asked, "--overwrite", "--prompt", "chat", "--chat-template-options", "thinking=false")
+    assert (refused.code, "does not use thinking" in refused.err) == (2, True)

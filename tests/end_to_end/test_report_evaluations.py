@@ -116,7 +116,7 @@ def test_runs_are_tested_in_pairs(tmp_path: Path) -> None:
     assert found.lost
     assert f"{len(found.gained)} / {len(found.lost)}" in page.text
     assert "exact McNemar" in page.text
-    assert "bootstrap over problems" in page.text
+    assert "adjusted t over problems" in page.text
     assert "Bonferroni" in page.text
     assert "Bonferroni" not in report(make_evaluation(tmp_path, "a", 0.4), make_evaluation(tmp_path, "b", 0.8)).text
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pairs_near_forms
+import pairs_of_constants
 import pairs_of_forms
 import pairs_of_letters
 import pairs_of_numbers
+import pairs_of_quantities
 import pairs_of_structures
 import pairs_of_traps
 import pytest
@@ -16,9 +18,9 @@ from hypothesis import strategies as st
 from qed.grading.equal import equal
 from qed.grading.policy import Policy
 
-SAME = pairs_of_forms.SAME + pairs_of_letters.SAME + pairs_of_numbers.SAME + pairs_of_structures.SAME
-DIFFERENT = pairs_of_letters.DIFFERENT + pairs_of_numbers.DIFFERENT + pairs_of_structures.DIFFERENT
-DIFFERENT += pairs_of_traps.DIFFERENT + pairs_near_forms.DIFFERENT
+TABLES = (pairs_of_constants, pairs_of_letters, pairs_of_numbers, pairs_of_quantities, pairs_of_structures)
+SAME = "".join(table.SAME for table in (*TABLES, pairs_of_forms))
+DIFFERENT = "".join(table.DIFFERENT for table in (*TABLES, pairs_near_forms, pairs_of_traps))
 
 
 @pytest.mark.parametrize(("gold", "answer"), list(pairs(SAME)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from qed.config import plugins
+from qed.config.settings import DataSettings
 from qed.data.prompts.base import PromptTemplate, load_leaf
+from qed.data.splits import load_prompt
 from qed.errors import ModelError, UsageError
 from qed.models import load
 from qed.models.chat_template import find_turn_end
+from qed.rollout.conversation import Conversation
 from qed.types import Problem
 
 PROBLEM = Problem("p", "Ada has 2 pens and buys 3. How many pens?", "5", "2+3=5")
@@ -354,3 +358,34 @@ def test_a_saved_tokenizer_comes_back_the_same(tmp_path: Any) -> None:
     assert back.chat_template == tokenizer.chat_template
     assert len(back) == len(tokenizer) == network.config.vocab_size
     assert load.find_end_ids(again, back, chat=True) == (tokenizer.convert_tokens_to_ids("<|end|>"),)
+
+
+THINKING = "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking is false %}<none>{% endif %}"
+
+
+def test_the_chat_template_gets_its_options() -> None:
+    data = DataSettings(prompt="chat", chat_template_options=("enable_thinking=false",))
+    TOKENIZER.chat_template = THINKING
+    try:
+        assert load_prompt(data).render(PROBLEM, TOKENIZER) == f"{PROBLEM.question}<none>"
+        other = replace(data, chat_template_options=("enable_thinking=true",), system_prompt="Be brief.")
+        assert load_prompt(other).render(PROBLEM, TOKENIZER) == f"Be brief.{PROBLEM.question}"
+        conversation = Conversation(PromptTemplate(load_prompt(data), TOKENIZER, (1,)))
+        assert conversation.ask("one").text == "one<none>"
+        conversation.answer("two")
+        assert conversation.ask("three").text == "onetwothree<none>"
+    finally:
+        TOKENIZER.chat_template = load.CHAT_TEMPLATE
+
+
+@pytest.mark.parametrize(
+    ("prompt", "option", "words"),
+    [
+        ("chat", "enable_thnking=false", "does not use enable_thnking"),
+        ("chat", "enable_thinking", "must be NAME=VALUE"),
+        ("r1_zero", "enable_thinking=false", "r1_zero is plain text"),
+    ],
+)
+def test_an_option_of_the_chat_template_without_effect_is_refused(prompt: str, option: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        load_prompt(DataSettings(prompt=prompt, chat_template_options=(option,))).render(PROBLEM, TOKENIZER)

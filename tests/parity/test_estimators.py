@@ -7,13 +7,14 @@ from math import comb
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qed.evaluation.estimators import compute_maj_at_k, compute_pass_at_k, list_budgets
 from qed.evaluation.intervals import compute_mcnemar_p
-from qed.evaluation.paired import compare_paired, compute_adjusted_wald
+from qed.evaluation.paired import compare_paired, compute_difference
 from qed.evaluation.summary import average_tasks, summarize
 from qed.evaluation.votes import Vote, cluster_votes, vote_majority
 
@@ -136,12 +137,35 @@ def test_mcnemar_is_twice_the_tail_of_a_fair_coin(gained: int, lost: int) -> Non
 def test_known_values_of_the_paired_tests() -> None:
     assert compute_mcnemar_p(1, 9) == pytest.approx(0.021484375)
     assert compute_mcnemar_p(0, 0) == 1.0
-    # By hand: 10/102 less 2/102, and 1.96 * sqrt((12/102 - (8/102)^2) / 102) to either side.
-    assert compute_adjusted_wald(9, 1, 100) == pytest.approx((0.01363, 0.14323), abs=1e-5)
-    assert compute_adjusted_wald(3, 3, 50)[0] == pytest.approx(-compute_adjusted_wald(3, 3, 50)[1])
+    # By hand: 8/102 with 1.96 * sqrt((12/102 - (8/102)^2) / (102 - 1.96^2)) to either side.
+    low, high, p_value = compute_difference(np.array([1.0] * 9 + [-1.0] + [0.0] * 90))
+    assert (low, high) == pytest.approx((0.01238, 0.14448), abs=1e-5)
+    assert p_value == compute_mcnemar_p(9, 1)
 
 
-def test_single_answers_are_compared_by_mcnemar() -> None:
+@pytest.mark.parametrize("problems", [30, 100])
+def test_the_interval_excludes_zero_exactly_where_the_exact_test_rejects(problems: int) -> None:
+    for lost in range(12):
+        for gained in range(problems - lost + 1):
+            differences = np.zeros(problems)
+            differences[:gained], differences[gained : gained + lost] = 1, -1
+            low, high, p_value = compute_difference(differences)
+            assert p_value == compute_mcnemar_p(gained, lost)
+            assert (p_value < 0.05) == (low > 0 or high < 0)
+            assert low <= (gained - lost) / problems <= high
+
+
+def test_the_least_p_value_is_that_of_equal_signs() -> None:
+    for count in (1, 3, 5):
+        low, high, p_value = compute_difference(np.full(count, 0.5))
+        assert low <= 0 < 0.5 < high
+        assert p_value is None
+    low, high, p_value = compute_difference(np.full(8, 0.5))
+    assert low > 0
+    assert 2 / 2**8 <= p_value < 0.05  # type: ignore[operator]
+
+
+def test_single_answers_are_compared_by_problems() -> None:
     before = rows(*((f"p{place}", "0" if place < 9 else "1") for place in range(20)))
     after = rows(*((f"p{place}", "0" if place == 15 else "1") for place in range(20)))
     found = compare_paired(before, after)
@@ -157,7 +181,6 @@ def test_several_answers_are_compared_by_problems() -> None:
     after = rows(*((f"p{place}", "1110" if place % 3 else "1000") for place in range(30)))
     found = compare_paired(before, after)
     assert found is not None
-    assert found.test == "bootstrap over problems"
     assert (found.before, found.after) == (0.25, pytest.approx(0.25 + 0.5 * 20 / 30))
     assert found.ci_lo < found.difference < found.ci_hi
     assert found.p_value < 0.01
@@ -169,7 +192,8 @@ def test_only_the_same_problem_is_compared() -> None:
     before, after = rows(("a", "1"), ("b", "1")), rows(("b", "0"), ("c", "1"))
     found = compare_paired(before, after)
     assert found is not None
-    assert (found.n, found.unpaired) == (1, 2)
+    assert (found.n, found.unpaired, found.p_value) == (1, 2, None)
+    assert "too few" in found.note
     other_gold = [{**row, "gold": "7"} for row in before]
     assert compare_paired(before, other_gold) is None
 
@@ -197,7 +221,8 @@ def test_answers_without_a_reward_are_not_in_its_mean() -> None:
 def test_problems_weigh_the_same_however_many_answers_they_have() -> None:
     figures = summarize(rows(("a", "1111"), ("b", "00"), ("c", "10")))
     assert figures["accuracy"] == pytest.approx(0.5)
-    assert (figures["k"], list(figures["pass"]), figures["answers"]) == (4, ["1", "2"], 8)
+    assert (figures["k"], list(figures["pass"]), figures["answers"]) == (2, ["1", "2"], 8)
+    assert (figures["k_min"], figures["k_max"]) == (2, 4)
     assert figures["pass"]["2"]["value"] == pytest.approx(2 / 3)
     assert figures["pass"]["1"]["value"] == pytest.approx(figures["accuracy"])
 

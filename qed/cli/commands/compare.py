@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qed.cli.commands.base import Parser
+from qed.cli.commands.verdict_options import add_policy_option
+from qed.errors import UsageError
 
 ABOUT = """Compare two evaluations on the same problems, A before and B after.
 
@@ -31,6 +33,7 @@ def run(arguments: Sequence[str]) -> int:
     add("--gold-key", default="", metavar="COLUMN", help="for a file of answers: the column of the correct answer")
     add("--response-key", default="", metavar="COLUMN,…", help="for a file of answers: the columns of the answers")
     add("--id-key", default="", metavar="COLUMN", help="for a file of answers: the column that identifies a problem")
+    add_policy_option(add)
     add("--rollouts", action="store_true", help="show the first sampled token that differs in two runs")
     add("--json", action="store_true", help="print the tests as one line of JSON, as the last line of stdout")
     args = parser.parse(arguments)
@@ -39,11 +42,13 @@ def run(arguments: Sequence[str]) -> int:
     from qed.evaluation.parting import show_parting
     from qed.evaluation.stored import Scoring
 
+    if args.policy != "math" and not (args.before.is_file() and args.after.is_file()):
+        raise UsageError("--policy is for two files of answers, which are graded here. An evaluation has its verdicts.")
     console = Console(args.json)
     if args.rollouts:
         result = show_parting(args.before, args.after, console)
     else:
-        scoring = Scoring(args.gold_key, tuple(args.response_key.split(",")), args.id_key)
+        scoring = Scoring(args.gold_key, tuple(args.response_key.split(",")), args.id_key, policy=args.policy)
         result = compare(args.before, args.after, scoring, console)
     if args.json:
         print(json.dumps(result))

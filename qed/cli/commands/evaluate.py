@@ -8,11 +8,16 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qed.cli.commands.base import LISTS, Parser
+from qed.cli.commands.base import LISTS, Parser, add_extract_option
 from qed.cli.commands.endpoint_options import add_endpoint_options, find_served, is_endpoint, read_endpoint
+from qed.cli.commands.evaluate_sweep import add_sweep_option, run_sweep
+from qed.cli.commands.likelihood_options import add_likelihood_options, check_likelihood
+from qed.cli.commands.policy_options import add_chat_option
+from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
 from qed.cli.evaluation_file import read_options
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
@@ -27,6 +32,8 @@ EPILOG = """examples:
   qed evaluate --model runs/first
   qed evaluate --model Qwen/Qwen2.5-0.5B --tasks math:test500,gsm8k:test --prompt boxed --limit 100
   qed evaluate --model new:small --tasks test.jsonl --greedy --max-tokens 64
+  qed evaluate --tasks math:test500 --sweep model=runs/a,runs/b --sweep temperature=0,0.6 --out runs/sweep
+  qed evaluate --model Qwen/Qwen2.5-0.5B --tasks mmlu,arc_c --scoring likelihood
   qed evaluate evaluation.yaml --limit 50
   qed evaluate --sampler server --url http://127.0.0.1:8000 --tasks gsm8k:test
   qed evaluate --model openai:gpt-4.1-mini --url https://api.openai.com/v1 --tasks gsm8k:test --prompt boxed
@@ -37,6 +44,8 @@ PASSED = {
     "prompt": "data.prompt",
     "prompt_options": "data.prompt_options",
     "system_prompt": "data.system_prompt",
+    "chat_template_options": "data.chat_template_options",
+    "stop": "sampling.stop",
     "reward": "data.reward",
     "reward_options": "data.reward_options",
     "map": "data.map",
@@ -59,18 +68,35 @@ def run(arguments: Sequence[str]) -> int:
     """Evaluate a model, or score stored answers."""
     parser = _build_parser()
     args = parser.parse(arguments)
+    written = list(arguments)
     if args.config:
         # What the command line gives comes later and counts.
-        args = parser.parse([*read_options(args.config, parser, PASSED, args.allow_user_code), *arguments])
+        written = [*read_options(args.config, parser, PASSED, args.allow_user_code), *arguments]
+        args = parser.parse(written)
+    if args.sweep:
+        return run_sweep(parser, written, _check_cell, _evaluate)
+    result = _evaluate(args, arguments)
+    if args.json:
+        print(json.dumps(result))
+    return 0
+
+
+def _evaluate(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
+    """Evaluate what the options name; `arguments` are recorded as the command."""
     check_sharing(args, args.model is not None and is_run(Path(args.model)))
     if args.model is None and args.responses is None:
         find_served(args)
     if (args.model is None) == (args.responses is None):
         raise UsageError("qed evaluate needs either --model with --tasks, or --responses with a file of answers.")
-    result = _score_responses(args) if args.responses else _evaluate_model(args, arguments)
-    if args.json:
-        print(json.dumps(result))
-    return 0
+    return _score_responses(args) if args.responses else _evaluate_model(args, arguments)
+
+
+def _check_cell(args: argparse.Namespace) -> None:
+    """Refuse the options of one evaluation of a sweep before the first one starts."""
+    if args.responses is None and args.model is not None:
+        _check_numbers(args)
+        run_folder, model, _ = _choose_model(args)
+        _resolve_settings(args, run_folder, model)
 
 
 def _build_parser() -> Parser:
@@ -84,8 +110,11 @@ def _build_parser() -> Parser:
     add = parser.add_argument_group("both").add_argument
     add("--reward", metavar="NAME,…", help="grade by this reward (default: the run's, or the prompt's default)")
     add("--reward-options", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
+    add_policy_option(add)
+    add_also_option(add)
     add("--out", type=Path, metavar="DIR", help="folder of the answers (default: the run's folder, or a new one)")
     add_sharing_options(parser)
+    add_sweep_option(parser)
     add("--json", action="store_true", help="print the metrics as one line of JSON, as the last line of stdout")
     return parser
 
@@ -98,7 +127,10 @@ def _add_model_options(add: Any) -> None:
     add("--prompt", metavar="NAME", help="prompt by name (default: the run's, or the task's default)")
     add("--prompt-options", metavar="NAME.FIELD=VALUE,…", help="options of the prompt")
     add("--system-prompt", metavar="TEXT", help="system message in place of the prompt's own")
+    add_chat_option(add)
+    add("--stop", metavar="TEXT,…", help="texts that end an answer, besides the prompt's own; as a list if with commas")
     add("--sampler", default="", metavar="NAME", help="sampler by name (default: native)")
+    add_likelihood_options(add)
     add("--greedy", action="store_true", help="greedy decoding, one answer per problem")
     add("--temperature", type=float, default=0.6, metavar="T", help="sampling temperature (default: 0.6)")
     add(
@@ -114,9 +146,15 @@ def _add_model_options(add: Any) -> None:
         "--max-tokens",
         type=int,
         metavar="N",
-        help="maximum answer length (default: the run's, or up to 2048)",
+        help="longest answer (default: the run's, or up to 2048; AIME: 32768)",
     )
-    add("--limit", type=int, default=0, metavar="N", help="only the first N problems of each task")
+    add(
+        "--limit",
+        type=int,
+        default=0,
+        metavar="N",
+        help="only N problems of each task, drawn by the seed and stratified by subject and level",
+    )
     add("--seed", metavar="N", help="random seed (default: 0, or the run's)")
     add("--map", metavar="OURS=THEIRS,…", help="columns of data files to rename, for example question=problem")
     add("--revision", metavar="REV", help="the hub revision of the model")
@@ -143,7 +181,7 @@ def _add_stored_options(add: Any) -> None:
         default="",
         help="what a list is: k answers, or the parts of one (default: k answers, where no doubt)",
     )
-    add("--extract", choices=MODES, default="flexible", help="how the final answer is extracted (default: flexible)")
+    add_extract_option(add, MODES)
 
 
 def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
@@ -181,6 +219,10 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
         command,
         args.json,
         endpoint,
+        policy=args.policy,
+        also=read_also(args.also_grade),
+        scoring=args.scoring,
+        shots=args.shots,
     )
     if args.cluster:
         from qed.cluster.evaluation import evaluate_on_cluster
@@ -199,6 +241,7 @@ def _choose_model(args: argparse.Namespace) -> tuple[Path | None, str, int]:
 
 def _check_numbers(args: argparse.Namespace) -> None:
     """Refuse invalid values."""
+    check_likelihood(args)
     checks = (
         (args.samples is None or args.samples >= 1, "--samples must be at least 1"),
         (
@@ -252,7 +295,8 @@ def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
     if args.out:
         _choose_folder(args, None)
     keys = tuple(key.strip() for key in args.response_key.split(","))
-    scoring = Scoring(args.gold_key, keys, args.id_key, args.extract, lists=args.lists)
+    scoring = Scoring(args.gold_key, keys, args.id_key, args.extract, lists=args.lists, policy=args.policy)
+    scoring = replace(scoring, also=read_also(args.also_grade))
     names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
     options = tuple(option.strip() for option in (args.reward_options or "").split(",") if option.strip())
     job = ScoreJob(str(args.responses), scoring, names, options)
@@ -271,6 +315,8 @@ def evaluate_model(options: Sequence[str]) -> dict[str, Any]:
         UsageError: an option is unknown or invalid, or belongs to stored answers.
     """
     args = _build_parser().parse(options)
+    if args.sweep:
+        raise UsageError("A sweep belongs to the command line; in Python, call evaluate for each of its values.")
     if args.responses is not None:
         raise UsageError("Evaluate either a model, or the answers of --responses; leave one of them out.")
     return _evaluate_model(args, options)

@@ -143,7 +143,7 @@ def _describe(args: argparse.Namespace, settings: Settings, sampling: Sampling) 
     from dataclasses import asdict
 
     from qed.data.splits import resolve_prompt_name
-    from qed.evaluation.plan import hash_weights
+    from qed.evaluation.weights import hash_weights
 
     return {
         "model": settings.model.name,

@@ -6,12 +6,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qed.cli.commands.base import LISTS, Parser
+from qed.cli.commands.base import LISTS, Parser, add_extract_option
+from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.errors import DataError, UsageError
+from qed.grading.policy import find_policy
 from qed.guards.redaction import strip_control
 
 ABOUT = """Grade answers stored in jsonl, csv or parquet files.
@@ -21,6 +24,7 @@ others the final answer is extracted. With --reward, a reward grades them: one o
 EPILOG = """examples:
   qed grade answers.jsonl --response-key completion --out graded.jsonl
   qed grade rollouts.parquet --gold-key reward_model.ground_truth --reward r1_zero --json
+  qed grade answers.jsonl --policy qwen --also-grade math,math_verify
   qed grade --explain '\\frac12' 0.5"""
 
 MODES = ("strict", "flexible", "lenient")
@@ -35,7 +39,8 @@ def run(arguments: Sequence[str]) -> int:
 
         gold, answer = args.explain
         # The terminal may pass arguments that are not valid Unicode.
-        print(strip_control(explain(gold, answer, as_json=args.json)).encode("utf-8", "replace").decode())
+        shown = explain(gold, answer, find_policy(args.policy), args.json)
+        print(strip_control(shown).encode("utf-8", "replace").decode())
         return 0
     if not args.files:
         raise UsageError("qed grade needs a file of answers, or --explain GOLD ANSWER.")
@@ -51,7 +56,7 @@ def _build_parser() -> Parser:
     add("files", nargs="*", type=Path, metavar="FILE", help="jsonl, json, csv, tsv (also compressed) or parquet")
     add("--gold-key", default="", metavar="COLUMN", help="correct answer (default: gold, or the first known column)")
     add("--response-key", default="", metavar="COLUMN", help="response (default: prediction, response, text, …)")
-    add("--extract", choices=MODES, default="flexible", help="how the final answer is extracted (default: flexible)")
+    add_extract_option(add, MODES)
     add(
         "--lists",
         choices=LISTS,
@@ -60,6 +65,8 @@ def _build_parser() -> Parser:
     )
     add("--reward", default="", metavar="NAME,…", help="grade by a reward, or a sum such as boxed,0.5*length")
     add("--reward-options", default="", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
+    add_policy_option(add)
+    add_also_option(add)
     add("--seconds", type=float, default=10.0, help="CPU seconds for one answer, for a reward of your own")
     add("--out", type=Path, metavar="FILE", help="rows with their verdicts: .jsonl, .jsonl.gz, .csv or .parquet")
     add_sharing_options(parser)
@@ -81,6 +88,7 @@ def _grade_files(args: argparse.Namespace) -> dict[str, Any]:
     job = GradeJob(
         files, (args.gold_key, args.response_key), args.extract, names, options, args.seconds, lists=args.lists
     )
+    job = replace(job, policy=args.policy, also=read_also(args.also_grade))
     if not (args.shard or args.cluster):
         return job.write(job.grade(job.read_rows()), args.out, console)
     from qed.evaluation.shards import find_shard_folder

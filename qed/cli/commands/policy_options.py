@@ -23,6 +23,7 @@ DEFAULT_TOKENS = 2_048
 PASSED = {
     "prompt": "data.prompt",
     "prompt_options": "data.prompt_options",
+    "chat_template_options": "data.chat_template_options",
     "device": "model.device",
     "precision": "model.precision",
     "dtype": "model.dtype",
@@ -48,6 +49,7 @@ def add_policy_options(parser: argparse.ArgumentParser, required: bool = True) -
     add("--checkpoint", default=LAST, metavar="WHICH", help="of a run: last, best or the number of a step")
     add("--prompt", metavar="NAME", help="prompt by name (default: the run's, or the model's chat template)")
     add("--prompt-options", metavar="NAME.FIELD=VALUE,…", help="options of the prompt")
+    add_chat_option(add)
     add("--temperature", type=float, default=0.6, metavar="T", help="sampling temperature, 0 is greedy (default: 0.6)")
     add("--top-p", type=float, default=0.95, metavar="P", help="nucleus sampling (default: 0.95)")
     add("--top-k", type=int, default=0, metavar="K", help="sample from the K most likely tokens (default: all)")
@@ -60,6 +62,11 @@ def add_policy_options(parser: argparse.ArgumentParser, required: bool = True) -
     add("--threads", metavar="N", help="CPU threads")
     add("--sampler", default="", metavar="NAME", help="sampler by name (default: native)")
     add("--allow-user-code", action="store_true", help="allow the run's settings to name code outside of qed")
+
+
+def add_chat_option(add: Callable[..., object]) -> None:
+    """Add the option for variables of the chat template."""
+    add("--chat-template-options", metavar="NAME=VALUE,…", help="of the chat template, such as enable_thinking=false")
 
 
 def check_numbers(args: argparse.Namespace, command: str) -> None:

@@ -45,8 +45,17 @@ class _ChatTemplate:
     def __init__(self) -> None:
         self.messages: Messages = ()
 
-    def apply_chat_template(self, messages: list[dict[str, str]], **_: Any) -> str:
-        """Keep the messages, and return a text in their place."""
+    def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
+        """Keep the messages, and return a text in their place.
+
+        Raises:
+            UsageError: there are options of the chat template, which the endpoint applies itself.
+        """
+        if given := options.keys() - {"tokenize", "add_generation_prompt"}:
+            raise UsageError(
+                f"An endpoint applies its own chat template: give {', '.join(sorted(given))} with --extra, where it "
+                """takes it, as vLLM does: --extra '{"chat_template_kwargs": {"enable_thinking": false}}'."""
+            )
         self.messages = tuple(dict(message) for message in messages)
         return RENDERED
 

@@ -1,0 +1,39 @@
+"""Options about verdicts that several commands share: the conventions of a comparison, and other graders."""
+# ruff: noqa: PLC0415 -- the graders are imported after the options are parsed
+
+from __future__ import annotations
+
+from typing import Any
+
+from qed.grading.policy import NAMES
+
+
+def add_policy_option(add: Any) -> None:
+    """Add `--policy`."""
+    add(
+        "--policy",
+        choices=NAMES,
+        default="math",
+        help="what counts as the same answer: math (default), qwen (also times 100, divided by 100 or within 1e-4, as "
+        "Qwen2.5-Math accepts), or strict (no optional convention)",
+    )
+
+
+def add_also_option(add: Any) -> None:
+    """Add `--also-grade`."""
+    add(
+        "--also-grade",
+        default="",
+        metavar="NAME,…",
+        help="a second verdict on every answer, by a policy, a reward such as math_verify, or a reward with an option "
+        "such as question_only.grader=slow",
+    )
+
+
+def read_also(text: str) -> tuple[str, ...]:
+    """Return the names of `--also-grade`; see `split_names` for the errors."""
+    if not text:
+        return ()
+    from qed.evaluation.verdicts import split_names
+
+    return split_names(text)

@@ -1,0 +1,66 @@
+"""Draw a subset of a benchmark by the seed, with as many problems of each source, subject and level as is fair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from qed.randomness import draw_uniform
+from qed.types import Problem
+
+STRATA = ("source", "subject", "level")  # columns of a problem's meta, the outer ones first
+
+
+def draw_subset(problems: Sequence[Problem], count: int, seed: int) -> tuple[list[Problem], str]:
+    """Draw problems without replacement, stratified by those of `STRATA` that vary.
+
+    Problems are ordered by their strata and, within these, at random; then every n/count-th is taken from a random
+    start (systematic sampling, Madow and Madow 1944). So each problem is drawn with the same chance, and each source,
+    and each subject within it, has its share of the subset to within one problem.
+
+    Args:
+        problems: of the benchmark; their number is n.
+        count: number to draw; 0 or at least n keeps all.
+        seed: of the draw, which depends on the ids of the problems and not on their order.
+
+    Returns:
+        the problems in their order, and a text that names the subset; "" if all are kept.
+    """
+    total = len(problems)
+    if not 0 < count < total:
+        return list(problems), ""
+    names = [name for name in STRATA if len({str(problem.meta.get(name)) for problem in problems}) > 1]
+    order = _sort_by_strata(problems, names, seed)
+    start = draw_uniform(seed, "subset", total, count)
+    # Rounding must not reach the end: the last number is below the total.
+    chosen = {order[min(total - 1, int((number + start) * total / count))] for number in range(count)}
+    by = f", stratified by {_join(names)}" if names else ""
+    told = f"{count:,} of {total:,} problems, drawn by seed {seed}{by}"
+    return [problem for index, problem in enumerate(problems) if index in chosen], told
+
+
+def _sort_by_strata(problems: Sequence[Problem], names: Sequence[str], seed: int) -> list[int]:
+    """Return the indices sorted by strata, at random within them.
+
+    Every other stratum lists what is inside of it in reverse, so that neighbours across a border are alike.
+    """
+
+    def sort(indices: list[int], names: Sequence[str]) -> list[int]:
+        if not names:
+            return sorted(indices, key=lambda index: draw_uniform(seed, "subset", problems[index].id))
+
+        def read(index: int) -> tuple[bool, Any]:
+            value = problems[index].meta.get(names[0])
+            is_number = isinstance(value, int | float)
+            return (not is_number, value) if is_number else (True, str(value))
+
+        strata = [list(own) for _, own in groupby(sorted(indices, key=read), key=read)]
+        inner = [sort(own, names[1:]) for own in strata]
+        return [index for number, own in enumerate(inner) for index in (own[::-1] if number % 2 else own)]
+
+    return sort(list(range(len(problems))), names)
+
+
+def _join(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -1,0 +1,160 @@
+"""Compare two arms of several runs: the difference over problems and seeds, and how much each of them varies.
+
+An arm is a recipe that was trained several times, with another seed each time, and every run answered the same
+problems. Problems and seeds are both drawn from many (crossed random effects), so the variance of the difference is the
+sum of two: that of the problems' differences, averaged over seeds, and that of the runs' means. The answers' own noise
+is in both and is subtracted once. The degrees of freedom are Satterthwaite's (1946, "An approximate distribution of
+estimates of variance components").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qed.evaluation.distributions import MAX_DF, Floats, Z, compute_student_quantile, compute_student_tail
+from qed.evaluation.intervals import MIN_PROBLEMS
+from qed.evaluation.measures import ACCURACY, Row, measure_problems
+from qed.evaluation.paired import compute_difference, describe_too_few, enclose, estimate_spread
+from qed.evaluation.summary import group_by_problem
+
+MIN_SEEDS = 3  # of each arm; with fewer, what varies between seeds is hardly known
+ONE_SEED = "one run of each arm: the interval is over problems alone, and says nothing of other seeds"
+
+
+@dataclass(frozen=True)
+class ArmsTest:
+    """The comparison of two arms on the `n` problems that all runs answered; `seeds` counts the runs of each arm.
+
+    Attributes:
+        before, after: the measure, a mean over problems and runs.
+        ci_lo, ci_hi: the 95 % interval of the difference over problems and seeds.
+        p_value: below 0.05 exactly where the interval excludes 0; None for fewer than 6 problems, or where neither arm
+            has two runs.
+        within: standard deviation of a run's mean that the choice of problems and of answers makes, of each arm.
+        between: standard deviation between seeds beyond that of the answers, of each arm; None for one run.
+        note: why there is no p-value, or what the interval does not cover; else empty.
+    """
+
+    n: int
+    unpaired: int
+    seeds: tuple[int, int]
+    before: float
+    after: float
+    ci_lo: float
+    ci_hi: float
+    p_value: float | None
+    within: tuple[float, float]
+    between: tuple[float | None, float | None]
+    note: str = ""
+    measure: str = ACCURACY
+
+    @property
+    def difference(self) -> float:
+        """Return after minus before."""
+        return self.after - self.before
+
+
+def compare_arms(
+    before: Sequence[Sequence[Row]], after: Sequence[Sequence[Row]], measure: str = ACCURACY
+) -> ArmsTest | None:
+    """Compare two arms on the problems that all their runs answered; None if there is none.
+
+    Problems are the same if their ids and golds are equal. The order of the runs does not matter.
+
+    Args:
+        before: the rows of each run of one arm.
+        after: the rows of each run of the other one.
+        measure: `accuracy`, `pass@K` or `maj@K`.
+
+    Raises:
+        UsageError: there is no such measure, or a problem has fewer than K answers.
+    """
+    runs = [{_name(own): own for own in group_by_problem(rows).values()} for rows in (*before, *after)]
+    shared = [problem for problem in runs[0] if all(problem in run for run in runs)]
+    if not shared:
+        return None
+    values = np.array([measure_problems([run[problem] for problem in shared], measure) for run in runs])
+    old, new = values[: len(before)], values[len(before) :]
+    low, high, p_value, note = compute_arms_difference(old, new)
+    unpaired = len(set().union(*runs)) - len(shared)
+    spreads = [_compute_spreads(arm) for arm in (old, new)]
+    return ArmsTest(
+        n=len(shared),
+        unpaired=unpaired,
+        seeds=(len(old), len(new)),
+        before=float(old.mean()),
+        after=float(new.mean()),
+        ci_lo=low,
+        ci_hi=high,
+        p_value=p_value,
+        within=(spreads[0][0], spreads[1][0]),
+        between=(spreads[0][1], spreads[1][1]),
+        note=note,
+        measure=measure,
+    )
+
+
+def compute_arms_difference(old: Floats, new: Floats) -> tuple[float, float, float | None, str]:
+    """Compute the interval of the difference of two arms, its p-value and a note, see `ArmsTest`.
+
+    Args:
+        old: [runs, problems], values in [0, 1] of one arm.
+        new: [runs, problems], those of the other arm.
+    """
+    count = old.shape[1]
+    if count < MIN_PROBLEMS or len(old) == len(new) == 1:
+        low, high, p_value = compute_difference(new.mean(0) - old.mean(0))
+        return low, high, p_value, describe_too_few(count) if p_value is None else ONE_SEED
+    lows, highs, p_values = compute_arms_differences(old[:, :, None], new[:, :, None])
+    fewest = min(len(old), len(new))
+    note = ""
+    if fewest == 1:
+        note = "one run of an arm: its seeds are taken to vary as those of the other arm"
+    elif fewest < MIN_SEEDS:
+        note = f"{fewest} runs of an arm say little of how seeds vary: {MIN_SEEDS} or more are better"
+    return float(lows[0]), float(highs[0]), float(p_values[0]), note
+
+
+def compute_arms_differences(old: Floats, new: Floats) -> tuple[Floats, Floats, Floats]:
+    """Compute the intervals and p-values of many pairs of arms, [runs, problems, pairs], one arm of several runs."""
+    differences = new.mean(0) - old.mean(0)
+    parts = estimate_spread(differences)
+    bounded = parts.widest < compute_student_quantile(parts.df) * parts.spread
+    problems = np.where(bounded, parts.widest / Z, parts.spread) ** 2
+    terms = [(problems, np.where(bounded, MAX_DF, parts.df))]
+    noise = np.zeros_like(problems)
+    for arm, other in ((old, new), (new, old)):
+        means, runs = (arm if len(arm) > 1 else other), len(arm)
+        terms.append((means.mean(1).var(0, ddof=1) / runs, np.full_like(problems, len(means) - 1.0)))
+        noise = noise + _compute_noise(means) / runs
+    seeds = terms[1][0] + terms[2][0]
+    total = np.maximum(np.maximum(problems, seeds), problems + seeds - noise)
+    df = total**2 / sum(variance**2 / degrees for variance, degrees in terms)
+    error, df = np.sqrt(total), np.maximum(1.0, df)
+    low, high = enclose(differences.mean(0), parts.middle, compute_student_quantile(df) * error)
+    p_values = np.maximum(compute_student_tail(parts.middle / error, df), 2.0 ** (1 - len(differences)))
+    return low, high, p_values
+
+
+def _compute_noise(arm: Floats) -> Floats:
+    """Compute the variance that answers give to a run's mean, from [runs, problems, pairs]."""
+    runs, count = arm.shape[:2]
+    rest = arm - arm.mean(0) - arm.mean(1, keepdims=True) + arm.mean((0, 1))
+    noise: Floats = (rest**2).sum((0, 1)) / ((runs - 1) * (count - 1) * count)
+    return noise
+
+
+def _compute_spreads(arm: Floats) -> tuple[float, float | None]:
+    """Return the standard deviations of a run's mean within a seed and between seeds, see `ArmsTest`."""
+    within = float(np.sqrt((arm.var(1, ddof=1) / arm.shape[1]).mean())) if arm.shape[1] > 1 else 0.0
+    if len(arm) < 2 or arm.shape[1] < 2:
+        return within, None
+    between = float(arm.mean(1).var(ddof=1) - _compute_noise(arm[:, :, None])[0])
+    return within, max(0.0, between) ** 0.5
+
+
+def _name(answers: Sequence[Row]) -> tuple[str, str]:
+    return str(answers[0]["group_id"]), str(answers[0].get("gold"))

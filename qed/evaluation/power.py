@@ -1,0 +1,103 @@
+"""Compute the smallest difference that a comparison on given problems is likely to find."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from qed.evaluation.distributions import LEVEL, Floats, Z, compute_student_quantile
+from qed.evaluation.intervals import MIN_PROBLEMS
+from qed.evaluation.measures import ACCURACY, Row, measure_problems
+from qed.evaluation.paired import estimate_spread
+from qed.evaluation.summary import group_by_problem
+
+POWER = 0.8
+Z_POWER = 0.8416212335729143  # the 80 % quantile of the normal distribution
+
+
+@dataclass(frozen=True)
+class Power:
+    """What a paired comparison on `n` problems can find.
+
+    Attributes:
+        n: the number of problems.
+        k: the smallest number of answers to one of them.
+        difference: the smallest true difference of the measure that is found in 80 % of comparisons at the level of
+            5 %; None for fewer than 6 problems, and where it is above one.
+        spread: standard deviation of a problem's difference.
+        correlation: that of the values of both sides over problems; measured with two sides, else the one assumed.
+        measured: whether both sides were given.
+    """
+
+    n: int
+    k: int
+    difference: float | None
+    spread: float
+    correlation: float
+    measured: bool
+    power: float = POWER
+    level: float = LEVEL
+    measure: str = ACCURACY
+
+
+def compute_detectable_difference(
+    before: Sequence[Row], after: Sequence[Row] | None = None, measure: str = ACCURACY, correlation: float = 0.5
+) -> Power | None:
+    """Compute the smallest difference that the paired test finds in 80 % of comparisons, at the level of 5 %.
+
+    Args:
+        before: the rows of an evaluation.
+        after: those of another one of the same problems. Without it, the other side is taken to spread as this one.
+        measure: `accuracy`, `pass@K` or `maj@K`.
+        correlation: of the values of both sides over problems, where there is one side.
+
+    Returns:
+        the difference and what it is made of; None without a common problem.
+
+    Raises:
+        UsageError: there is no such measure, or a problem has fewer than K answers.
+    """
+    one, other = ({_name(own): own for own in group_by_problem(rows or ()).values()} for rows in (before, after))
+    shared = [problem for problem in one if after is None or problem in other]
+    if not shared:
+        return None
+    groups = [[side[problem] for problem in shared] for side in ((one, other) if after is not None else (one,))]
+    values = [np.array(measure_problems(own, measure)) for own in groups]
+    if len(values) == 2:
+        differences = values[1] - values[0]
+        correlation = _correlate(*values)
+    else:
+        # Distances from the mean have the spread of a side, and spread to that of a difference.
+        differences = (values[0] - values[0].mean()) * math.sqrt(2 - 2 * correlation)
+    fewest = min(len(answers) for own in groups for answers in own)
+    difference, spread = _solve(differences)
+    return Power(len(shared), fewest, difference, spread, correlation, len(values) == 2, measure=measure)
+
+
+def _solve(differences: Floats) -> tuple[float | None, float]:
+    """Return the detectable difference, and the standard deviation of a problem's difference."""
+    spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
+    if len(differences) < MIN_PROBLEMS:
+        return None, spread
+    parts = estimate_spread((differences - differences.mean())[:, None])
+    scores = [compute_student_quantile(parts.df, tail) for tail in (LEVEL, 2 * (1 - POWER))]
+    error = parts.spread
+    if parts.widest[0] <= float((scores[0] * error)[0]):
+        scores, error = [np.array([Z]), np.array([Z_POWER])], parts.widest / Z
+    # The test is that of a mean that two more problems draw towards zero, as they do the true difference.
+    difference = float((sum(scores) * error)[0]) * parts.total / len(differences)
+    return (difference if difference <= 1 else None), spread
+
+
+def _correlate(one: Floats, other: Floats) -> float:
+    """Return the correlation of two sides over problems; 0 where a side does not vary."""
+    if one.std() == 0 or other.std() == 0:
+        return 0.0
+    return float(np.corrcoef(one, other)[0, 1])
+
+
+def _name(answers: Sequence[Row]) -> tuple[str, str]:
+    return str(answers[0]["group_id"]), str(answers[0].get("gold"))

@@ -1,0 +1,123 @@
+"""The cells of a swept evaluation: one evaluation per combination of values, and one table of all of them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qed.config.help import format_columns
+from qed.evaluation.summary import average_tasks
+from qed.runs.run import write_whole
+
+JSON_FILE, CSV_FILE = "sweep.json", "sweep.csv"
+MEAN = "mean of tasks"
+NO_VALUE = "–"
+ESTIMATES = ("pass@", "maj@")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One evaluation of a sweep: its swept values as written, its folder, and its command line without the sweep."""
+
+    swept: dict[str, str]
+    folder: Path
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CellOutcome:
+    """The result or the error of a cell, in the words of `qed.config.sweep.Outcome`."""
+
+    cell: Cell
+    result: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+    def describe(self) -> dict[str, Any]:
+        """Return the outcome in a form for JSON."""
+        return {
+            "swept": self.cell.swept,
+            "run": str(self.cell.folder),
+            "result": self.result,
+            "error": self.error or None,
+        }
+
+
+def write_outcomes(outcomes: Sequence[CellOutcome], folder: Path) -> None:
+    """Write sweep.json, with all figures, and sweep.csv, a row for each task of each cell.
+
+    Raises:
+        QedError: they cannot be written.
+    """
+    described = json.dumps([outcome.describe() for outcome in outcomes], indent=1, default=str)
+    write_whole(folder / JSON_FILE, described.encode())
+    rows = [row for outcome in outcomes for row in _list_rows(outcome)]
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(folder / CSV_FILE, text.getvalue().encode())
+
+
+def _list_rows(outcome: CellOutcome) -> Iterator[dict[str, Any]]:
+    """Yield a row of figures for each task of a cell, and the mean of several; a failed cell has one with its error."""
+    about = dict(outcome.cell.swept)
+    if outcome.error:
+        yield {**about, "run": str(outcome.cell.folder), "error": outcome.error}
+        return
+    tasks: Mapping[str, Mapping[str, Any]] = outcome.result.get("tasks", {})
+    for task, figures in tasks.items():
+        estimates = {
+            f"{kind}@{k}": each["value"] for kind in ("pass", "maj") for k, each in figures.get(kind, {}).items()
+        }
+        also = {f"also/{name}": each["accuracy"] for name, each in figures.get("also", {}).items()}
+        normalised = {"acc_norm": figures["acc_norm"]["accuracy"]} if "acc_norm" in figures else {}
+        shown = {key: figures.get(key) for key in ("n", "k", "accuracy", "ci_lo", "ci_hi")}
+        more = {key: figures.get(key) for key in ("truncated_frac", "mean_tokens")}
+        run = {"run": str(outcome.cell.folder), "error": ""}
+        yield {**about, "task": task, **shown, **normalised, **estimates, **also, **more, **run}
+    if len(tasks) > 1:
+        mean = {key: value for key, value in average_tasks(list(tasks.values())).items() if key != "tasks"}
+        yield {**about, "task": MEAN, **mean, "run": str(outcome.cell.folder), "error": ""}
+
+
+def format_outcomes(outcomes: Sequence[CellOutcome]) -> str:
+    """Format one table of all cells: a line for each task of each, failed ones marked; shares in percent."""
+    rows = [row for outcome in outcomes for row in _list_rows(outcome)]
+    if not rows:
+        return ""
+    swept = list(outcomes[0].cell.swept)
+    optional = [name for name in _list_optional(rows) if any(row.get(name) is not None for row in rows)]
+    columns = [*swept, "task", "n", "k", "avg@k [95 %]", *optional, "run"]
+    return format_columns([columns, *(_format_row(row, swept, optional) for row in rows)])
+
+
+def _list_optional(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the columns of shares that not every evaluation has: pass@k and maj@k for the largest k only."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    largest = [max((name for name in names if name.startswith(kind)), key=_read_k, default="") for kind in ESTIMATES]
+    also = [name for name in names if name == "acc_norm" or name.startswith("also/")]
+    return [*also, *(name for name in largest if name and _read_k(name) > 1)]
+
+
+def _read_k(name: str) -> int:
+    return int(name.partition("@")[2])
+
+
+def _format_row(row: Mapping[str, Any], swept: Sequence[str], optional: Sequence[str]) -> list[str]:
+    values = [str(row[name]) for name in swept]
+    if row["error"]:
+        return [*values, *[NO_VALUE] * (4 + len(optional)), f"{row['run']} (failed)"]
+    low, high = _format_share(row["ci_lo"]), _format_share(row["ci_hi"])
+    counts = [NO_VALUE if row.get(name) is None else f"{row[name]:,}" for name in ("n", "k")]
+    shares = [_format_share(row.get(name)) for name in optional]
+    return [*values, row["task"], *counts, f"{_format_share(row['accuracy'])} [{low}, {high}]", *shares, row["run"]]
+
+
+def _format_share(share: float | None) -> str:
+    return NO_VALUE if share is None else f"{100 * share:.1f}"

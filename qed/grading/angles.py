@@ -1,0 +1,183 @@
+"""Sines, cosines and their inverses in closed form: exact at rational multiples of π and at arcs of known values.
+
+Everything else is expanded by the addition formulas into sines and cosines of independent angles.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import TYPE_CHECKING, NamedTuple
+
+from qed.grading.balls import Precision
+from qed.grading.bounds import UnreadableError
+from qed.grading.enclosures import enclose
+from qed.grading.exact import UndefinedError
+from qed.grading.gaussian import sum_arctangents
+from qed.grading.linear_terms import ONE, TWO, add, divide, find_fraction, multiply, negate_node, split
+from qed.grading.numeric import DIGITS
+from qed.grading.tree import Node, make_number
+
+if TYPE_CHECKING:
+    from qed.grading.closed_forms import Reducer
+
+IMAGINARY, PI = Node("constant", "i"), Node("constant", "pi")
+ZERO = make_number(0)
+MAX_TURN = 1_000  # the denominator of a multiple of π
+MAX_MULTIPLE = 12  # of an angle that is expanded
+ARCS = ("\\arctan", "\\arcsin")
+
+
+class Waves(NamedTuple):
+    """The cosine and the sine of one angle."""
+
+    cosine: Node
+    sine: Node
+
+
+def take_waves(reducer: Reducer, angle: Node) -> Waves:
+    """Return cosine and sine of a rewritten angle."""
+    waves = Waves(ONE, ZERO)
+    pi = reducer.name_atom(PI)
+    for term, count in split(angle).items():
+        part = turn(count) if term == pi else _take_multiple(reducer, term, count)
+        waves = part if waves == Waves(ONE, ZERO) else _add_angles(reducer, waves, part)
+    return waves
+
+
+def _add_angles(reducer: Reducer, one: Waves, two: Waves) -> Waves:
+    product = _multiply_folded(reducer)
+    return Waves(
+        reducer.fold(add(product(one.cosine, two.cosine), negate_node(product(one.sine, two.sine)))),
+        reducer.fold(add(product(one.sine, two.cosine), product(one.cosine, two.sine))),
+    )
+
+
+def _multiply_folded(reducer: Reducer) -> Callable[[Node, Node], Node]:
+    def product(one: Node, two: Node) -> Node:
+        if ZERO in (one, two):
+            return ZERO
+        return two if one == ONE else one if two == ONE else reducer.fold(multiply(one, two))
+
+    return product
+
+
+def _take_multiple(reducer: Reducer, term: Node, count: Fraction) -> Waves:
+    """Return the waves of a multiple of one angle, from those of the angle or of its half."""
+    arc = next((known for name in ARCS if (known := _read_arc(reducer, term, name)) is not None), None)
+    parts = count.denominator if arc is not None or count.denominator > 2 else 2
+    if abs(count.numerator * parts // count.denominator) > MAX_MULTIPLE or (arc and parts > 2):
+        parts, arc, term, count = 1, None, multiply(make_number(abs(count)), term), Fraction(1 if count > 0 else -1)
+    if arc is not None:
+        waves = arc if parts == 1 else _halve(arc)
+    else:
+        base = term if parts == 1 else multiply(make_number(Fraction(1, parts)), term)
+        waves = Waves(*(reducer.name_atom(Node("function", name, (base,))) for name in ("\\cos", "\\sin")))
+    times = int(abs(count) * parts)
+    waves = _multiply_angle(waves, times)
+    return waves if count > 0 else Waves(waves.cosine, negate_node(waves.sine))
+
+
+def _read_arc(reducer: Reducer, term: Node, name: str) -> Waves | None:
+    """Return the waves of an angle that is an arctangent or an arcsine."""
+    value = reducer.find_atom(term, name)
+    if value is None:
+        return None
+    square = Node("power", parts=(value, TWO))
+    other = add(ONE, square if name == "\\arctan" else negate_node(square))
+    root = Node("function", "root", (reducer.fold(other), TWO))
+    if name == "\\arcsin":
+        return Waves(root, value)
+    return Waves(divide(ONE, root), divide(value, root))
+
+
+def _halve(waves: Waves) -> Waves:
+    """Return the waves of half an angle between 0 and π/2."""
+    halves = (divide(add(ONE, part), TWO) for part in (waves.cosine, negate_node(waves.cosine)))
+    return Waves(*(Node("function", "root", (half, TWO)) for half in halves))
+
+
+def _multiply_angle(waves: Waves, times: int) -> Waves:
+    """Expand (cos x + i sin x)^n."""
+    if times == 1:
+        return waves
+    sums: tuple[list[Node], list[Node]] = ([], [])
+    for index in range(times + 1):
+        powers = ((waves.cosine, times - index), (waves.sine, index))
+        factors = [Node("power", parts=(base, make_number(count))) for base, count in powers if count]
+        number = math.comb(times, index) * (-1 if index % 4 > 1 else 1)
+        sums[index % 2].append(multiply(make_number(number), *factors))
+    return Waves(*(add(*terms) for terms in sums))
+
+
+def turn(count: Fraction) -> Waves:
+    """Return cosine and sine of a rational multiple of π."""
+    if count.denominator > MAX_TURN:
+        raise UnreadableError("a small part of π")
+    return Waves(_turn_cosine(count % 2), _turn_cosine((count - Fraction(1, 2)) % 2))
+
+
+def _turn_cosine(count: Fraction) -> Node:
+    known = {Fraction(0): Fraction(1), Fraction(1, 3): Fraction(1, 2), Fraction(1, 2): Fraction(0)}
+    known |= {1 - part: -cosine for part, cosine in known.items()}
+    known |= {2 - part: cosine for part, cosine in known.items()}
+    return make_number(known[count]) if count in known else Node("turn", "\\cos", number=count)
+
+
+def take_arc(reducer: Reducer, name: str, value: Node) -> Node:
+    """Rewrite an arcsine, arccosine or arctangent: as a rational multiple of π, if it is one."""
+    if name == "\\arctan" and value.kind == "number":
+        return sum_arctangents(value.number, reducer.name_atom)
+    precision = Precision(DIGITS, reducer.work)
+    arc = enclose(Node("function", name, (reducer.restore(value),)), precision)
+    count = find_fraction(precision.require_real(arc) / precision.arithmetic.pi, 60)
+    if count is not None and _is_arc(reducer, name, value, turn(count)):
+        return multiply(make_number(count), reducer.name_atom(PI))
+    if name == "\\arccos":
+        half = multiply(make_number(Fraction(1, 2)), reducer.name_atom(PI))
+        return add(half, negate_node(take_arc(reducer, "\\arcsin", value)))
+    size = reducer.measure(value)
+    if size is None:
+        raise UnreadableError("an arc of a value near zero")
+    if size < 0:
+        return negate_node(take_arc(reducer, name, reducer.fold(negate_node(value))))
+    return reducer.name_atom(Node("function", name, (value,)))
+
+
+def _is_arc(reducer: Reducer, name: str, value: Node, waves: Waves) -> bool:
+    if name == "\\arctan":
+        difference = add(reducer.fold(multiply(value, waves.cosine)), negate_node(waves.sine))
+    else:
+        difference = add(value, negate_node(waves.sine if name == "\\arcsin" else waves.cosine))
+    return reducer.is_zero(reducer.fold(difference))
+
+
+def _take_ratio(above: str, below: str) -> Callable[[Reducer, Node], Node]:
+    def rule(reducer: Reducer, angle: Node) -> Node:
+        waves = take_waves(reducer, angle)
+        parts = {"\\sin": waves.sine, "\\cos": waves.cosine, "": ONE}
+        if parts[below] == ZERO:
+            raise UndefinedError("division by zero")
+        return reducer.fold(divide(parts[above], parts[below]))
+
+    return rule
+
+
+def _take_cis(reducer: Reducer, angle: Node) -> Node:
+    waves = take_waves(reducer, angle)
+    return add(waves.cosine, multiply(IMAGINARY, waves.sine))
+
+
+ANGLES: dict[str, Callable[..., Node]] = {
+    "\\sin": lambda reducer, angle: take_waves(reducer, angle).sine,
+    "\\cos": lambda reducer, angle: take_waves(reducer, angle).cosine,
+    "\\tan": _take_ratio("\\sin", "\\cos"),
+    "\\cot": _take_ratio("\\cos", "\\sin"),
+    "\\sec": _take_ratio("", "\\cos"),
+    "\\csc": _take_ratio("", "\\sin"),
+    "\\cis": _take_cis,
+    "\\arcsin": lambda reducer, value: take_arc(reducer, "\\arcsin", value),
+    "\\arccos": lambda reducer, value: take_arc(reducer, "\\arccos", value),
+    "\\arctan": lambda reducer, value: take_arc(reducer, "\\arctan", value),
+}

@@ -1,0 +1,1 @@
+"""Parts of extraction: boxes, tags, sentences, and what a sentence states as the answer."""

@@ -1,0 +1,103 @@
+"""Chains of equations: the value at their end, if their sides agree."""
+
+from __future__ import annotations
+
+import re
+
+from qed.grading.equal import equal
+from qed.grading.extraction.outcome import CONTRADICTORY, UNSOLVED, Refusal
+from qed.grading.policy import Policy
+
+MAX_SIDES = 8
+ARROWS = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow|therefore|iff|Leftrightarrow)(?![A-Za-z])|⇒|∴|⟹|=>")
+ENVIRONMENT = re.compile(
+    r"\\(?:begin|end)\s?\{(?:align|aligned|alignat|gather|gathered|split|equation|eqnarray|multline)\*?\}"
+)
+ROW_END = re.compile(r"\\\\(?:\[\d{0,3}\w{0,2}\])?")
+RELATION = re.compile(r"\s{0,9}(?:=|\\(?:approx|leq?|geq?|equiv)|[<>≤≥≈])")
+# Several statements in one formula; they are not sides of one chain.
+SEPARATE = re.compile(
+    r"\\(?:text|mathrm|mbox)\s?\{|\\(?:lor|vee|land|wedge|q?quad|or)(?![A-Za-z])|\b(?:or|and|if|for|when)\b"
+)
+NAMED = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w{1,3}\}?)?)\s?=\s?(?P<value>[^=]{1,200})")
+# Commands that may stand in a number.
+NUMERIC = re.compile(r"\\(?:d?t?frac|sqrt|times|cdot|div|pi|left|right|pm|,|!|;|:| |%|\$)")
+LOGARITHM = re.compile(r"\\?(?:log|ln|lg)(?![A-Za-z]).{0,9}[a-z]\)?", re.DOTALL)
+ROUNDED = Policy(rounded_gold=True)
+
+
+def simplify(text: str) -> str | Refusal:
+    """Reduce a chain of equations to its name and its last side; refuse one whose numbers differ."""
+    if "\\begin" in text:
+        text = _join_rows(ENVIRONMENT.sub(" ", text)) if ENVIRONMENT.search(text) else text
+    if len(arrows := ARROWS.split(text)) > 1 and arrows[-1].strip():
+        text = arrows[-1].strip()
+    sides = [text] if SEPARATE.search(text) else split_sides(text)
+    if len(sides) < 2 or len(sides) > MAX_SIDES or not all(sides):
+        return text.strip()
+    last = sides[-1]
+    if LOGARITHM.fullmatch(sides[0]) and _is_number(last):
+        return Refusal(UNSOLVED)
+    if any(not _agree(side, last) for side in sides[:-1]):
+        return Refusal(CONTRADICTORY)
+    if _is_number(sides[0]) and any(side != last for side in sides):
+        return last
+    return text.strip() if len(sides) == 2 else f"{sides[0]} = {last}"
+
+
+def split_sides(text: str) -> list[str]:
+    """Split a formula at the equals signs that stand in no bracket; a list of equations is not split."""
+    depth, start, sides = 0, 0, list[str]()
+    for index, sign in enumerate(text):
+        if sign in "([{":
+            depth += 1
+        elif sign in ")]}":
+            depth -= 1
+        elif (
+            depth <= 0
+            and sign in ",;"
+            and not text[index + 1 : index + 2].isdigit()
+            and text[index - 1 : index] != "\\"
+        ):
+            return [text]
+        elif depth <= 0 and sign == "=" and text[index - 1 : index] not in ("<", ">", "!", ":", "=", "≤"):
+            if text[index + 1 : index + 2] == "=":
+                return [text]
+            sides.append(text[start:index].replace("&", " ").strip())
+            start = index + 1
+    return [*sides, text[start:].replace("&", " ").strip()]
+
+
+def _is_number(side: str) -> bool:
+    rest = NUMERIC.sub("", side)
+    return any(sign.isdigit() for sign in rest) and not any(sign.isalpha() or sign == "\\" for sign in rest)
+
+
+def _agree(side: str, last: str) -> bool:
+    """Return whether two sides can be equal: only numbers can be told apart here, and decimals may be rounded."""
+    if not (_is_number(side) and _is_number(last)):
+        return True
+    if equal(last, side).correct or equal(last, side, ROUNDED).correct or equal(side, last, ROUNDED).correct:
+        return True
+    return equal(last, side).tier != "typed"
+
+
+def _join_rows(text: str) -> str:
+    """Join the rows of an alignment: a row that begins with a relation goes on; the last equation counts."""
+    equations: list[str] = []
+    for row in ROW_END.split(text):
+        row = row.replace("&", " ").strip()
+        if equations and RELATION.match(row):
+            equations[-1] += f" {row}"
+        elif row:
+            equations.append(row)
+    return join_named(equations) or (equations[-1] if equations else "")
+
+
+def join_named(equations: list[str]) -> str | None:
+    """Return x = 1, y = 2 of equations that each give another name a value; else None."""
+    matches = [NAMED.fullmatch(equation.strip(" .,;$")) for equation in equations]
+    found = [match for match in matches if match is not None]
+    distinct = len({match["name"] for match in found}) == len(equations) > 1
+    plain = all(not re.search(r"(?<![A-Za-z\\])[a-z](?![A-Za-z])", match["value"]) for match in found)
+    return ", ".join(match.group() for match in found) if distinct and plain and len(found) == len(matches) else None

@@ -1,0 +1,108 @@
+"""A clause: its pieces, its values, and which of them it denies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from qed.grading.extraction import words
+from qed.grading.extraction.pieces import read_pieces
+
+INTERJECTION = re.compile(r"(?:no|non|nein|нет|não|nie|nee|nej|不|不是|不对|いいえ|아니|아니요|لا|नहीं)", re.IGNORECASE)
+BOUNDARY = re.compile(
+    r"[,;:—()،、，；：]|(?<!\w)(?:it|it's|they|so|but|therefore|which|that|who|because|since)(?!\w)", re.IGNORECASE
+)
+RELATIVE = re.compile(
+    r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies))|that|who|whose|where|because|"
+    r"since|if|when|while|"
+    r"so that|given that|as)(?!\w)|, with ",
+    re.IGNORECASE,
+)
+RESTART = re.compile(r"(?<!\w)(?:it's|that's|there's)(?!\w)", re.IGNORECASE)
+JUDGED = re.compile(
+    r"(?<!\w)(?:answers?|correct|right|solutions?|valid|works?|possible|accept\w*|true|allowed|sought)(?!\w)",
+    re.IGNORECASE,
+)
+AUXILIARY = re.compile(
+    r"\s{0,3}(?:is|are|was|were|does|do|did|can|could|will|would|should|has|have)?\s{0,3}$", re.IGNORECASE
+)
+NEEDS = re.compile(r"\b(?:needs?|requires?|must|should|have to|has to|draw|take)\b", re.IGNORECASE)
+AT_LEAST = re.compile(r"at (?:least|most)", re.IGNORECASE)
+
+
+class Clause:
+    """A clause of a sentence, split into pieces. `values` are the places of its values, `alive` those not denied."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.pieces = read_pieces(text)
+        self.values = [index for index, piece in enumerate(self.pieces) if piece.kind == "value"]
+        self.denied = set(self.find_denied())
+        self.alive = [index for index in self.values if index not in self.denied]
+
+    def find_words(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+        """Yield the places of words outside of the formulas."""
+        for match in pattern.finditer(self.text):
+            if not any(
+                self.pieces[index].start < match.end() and match.start() < self.pieces[index].end
+                for index in self.values
+            ):
+                yield match
+
+    def finds(self, pattern: re.Pattern[str]) -> bool:
+        return next(self.find_words(pattern), None) is not None
+
+    def find_denied(self) -> Iterator[int]:
+        """Yield the values that the clause says are not the answer."""
+        boundaries = [match.start() for match in self.find_words(BOUNDARY)]
+        for match in self.find_words(words.NOT):
+            if INTERJECTION.fullmatch(match.group()) and self.text[match.end() : match.end() + 1] in ",.:;!，。、—":
+                continue
+            until = next((place for place in boundaries if place >= match.end()), len(self.text))
+            after = [index for index in self.values if match.end() <= self.pieces[index].start < until]
+            if after and RESTART.search(self.text, match.end(), self.pieces[after[0]].start):
+                after = []  # it is not, it's 7
+            yield from after if after else self.find_denied_before(match, boundaries)
+        for match in self.find_words(words.WRONG):
+            place = len(self.text[: match.start()].rstrip(" —–-:"))  # 42 — wrong
+            yield from self.find_values_before(match.start(), [boundary for boundary in boundaries if boundary < place])
+
+    def find_values_before(self, place: int, boundaries: list[int]) -> list[int]:
+        start = max((boundary for boundary in boundaries if boundary < place), default=0)
+        return [index for index in self.values if start <= self.pieces[index].start < place]
+
+    def find_denied_before(self, match: re.Match[str], boundaries: list[int]) -> list[int]:
+        """Return the subject of `42 is not the answer`, but not the count of `12 people do not smoke`."""
+        before = self.find_values_before(match.start(), boundaries)
+        if not before:
+            return []
+        gap = self.text[self.pieces[before[-1]].end : match.start()]
+        if AUXILIARY.fullmatch(gap) or JUDGED.search(self.text, match.end()) or not self.text[match.start()].isascii():
+            return before
+        return []
+
+    def same(self, one: int, other: int) -> bool:
+        return self.pieces[one].text.strip("$ ") == self.pieces[other].text.strip("$ ")
+
+    def find_relative(self) -> int:
+        """Return where a relative clause begins that follows a value; the end if there is none."""
+        for match in self.find_words(RELATIVE):
+            if any(self.pieces[index].end <= match.start() for index in self.alive):
+                return match.start()
+        return len(self.text)
+
+    def is_in_circumstance(self, index: int) -> bool:
+        """Return whether a preposition stands between the last verb or value and a value."""
+        for piece in reversed(self.pieces[:index]):
+            if piece.kind == "value" or (piece.kind == "word" and words.COPULA.fullmatch(piece.text)):
+                return False
+            if piece.kind == "word" and words.CIRCUMSTANCE.fullmatch(piece.text):
+                return True
+        return False
+
+    def is_bounded(self, index: int) -> bool:
+        before = self.text[: self.pieces[index].start].rstrip()
+        match = next((match for match in words.BOUND.finditer(before) if match.end() == len(before)), None)
+        if match is None:
+            return False
+        return not (AT_LEAST.fullmatch(match.group()) and NEEDS.search(before))

@@ -1,0 +1,280 @@
+"""The conclusion of a response in words: which of its sentences states the answer, and what it states."""
+
+from __future__ import annotations
+
+import re
+
+from qed.grading.extraction import chains, choices, words
+from qed.grading.extraction.outcome import (
+    ASKED,
+    HEDGED,
+    NEGATED,
+    NOT_FOUND,
+    RETRACTED,
+    Extracted,
+    Refusal,
+    Result,
+)
+from qed.grading.extraction.pieces import CONJUNCTIONS, read_pieces
+from qed.grading.extraction.sentences import Sentence, split_sentences
+from qed.grading.extraction.statement import read_clause
+
+MAX_WHOLE_CHARS = 400
+MAX_SEARCHED = 4  # sentences from the end that may state the answer without announcing it
+NO_ANSWER = re.compile(
+    r"(?:answer (?:choice|option|key|format|sheet|the|in|with|this|your|must|should be (?:given|in|written))s?\b|"
+    r"\b(?:to|can|cannot|can't|could|not|will|i'll|i|you|please|must|should|we) answer\b(?! is)|"
+    r"answers? (?:above|below))",
+    re.IGNORECASE,
+)
+OTHER_ANSWER = re.compile(
+    r"(?:wrong|incorrect|first|initial|previous|common|naive|tempting|false|earlier|original|old|not (?:an|the|a|my)|"
+    r"no|(?:if|suppose|assume|assuming|say|imagine|let) (?:that )?(?:the|my|your|our)|"
+    r"whether the|falsche|mauvaise|неправильный)\s{0,2}$",
+    re.IGNORECASE,
+)
+DETOUR = re.compile(
+    r"\s{0,3}(?:to|for|of|in|as|with|on|from|by|we|that|i|zu|auf|für|pour|de|du|para|a|на|\()(?!\w)", re.IGNORECASE
+)
+STATING = re.compile(
+    r"(?:(?<!\w)(?:is|are|equals|was|should be|must be|would be|ist|lautet|est|es|é|è)(?!\w)|[:：=])", re.IGNORECASE
+)
+DIRECTLY = re.compile(r"[\s*]{0,4}(?:[$\\\d(\-−+√\[{.]|[A-J](?![\w']))")
+MAX_DETOUR_CHARS = 160
+LAST_LINE = re.compile(r"(?:A|Ans|R|Q\.E\.F)[:：]\s?(?=\S)")
+HEADING = re.compile(
+    r"(?:step|part|case|question|problem|example|method|solution|figure|table|section)\s?\W?\d+", re.IGNORECASE
+)
+
+
+def find_conclusion(text: str) -> Extracted | Refusal:
+    """Return the answer that a text without boxes or tags states, or the reason why it states none."""
+    found = _find_conclusion(text)
+    if isinstance(found, Refusal):
+        return found
+    answer = found.answer.strip()
+    return Extracted(answer, found.source) if answer else Refusal(NOT_FOUND)
+
+
+def _find_conclusion(text: str) -> Extracted | Refusal:
+    if (whole := read_whole(text)) is not None:
+        return Extracted(whole, "whole") if isinstance(whole, str) else whole
+    sentences = split_sentences(text)
+    start, certain = find_retraction(sentences)
+    if start:
+        found = find_stated(sentences[start:])
+        if isinstance(found, Extracted) or found.reason not in (NOT_FOUND, ASKED):
+            return found
+        if certain:
+            return Refusal(RETRACTED)
+    return find_stated(sentences)
+
+
+def read_whole(text: str) -> Result:
+    """Read a response that is nothing but an answer: a formula, several values, a word or two."""
+    lines = text.strip().splitlines()
+    if len(text) > MAX_WHOLE_CHARS or len(lines) != 1:
+        return None
+    sentence = split_sentences(text)
+    if len(sentence) != 1 or sentence[0].asked:
+        return None
+    line = sentence[0].text.strip(" *_")
+    pieces = read_pieces(line)
+    if (
+        pieces
+        and pieces[0].kind == "value"
+        and all(
+            piece.kind in ("value", "name") or piece.text.casefold() in CONJUNCTIONS or piece.text in ",;、，；."
+            for piece in pieces
+        )
+    ):
+        if text.strip(" *").endswith("!") and len(pieces) == 1:
+            return f"{pieces[0].text}!"
+        inside = line.rstrip(". ")
+        return chains.simplify(pieces[0].text) if len(pieces) == 1 or inside == pieces[0].text else inside
+    if letter := choices.ALONE.fullmatch(line):
+        return letter.group(1)
+    plain = line.rstrip(".!。")
+    stated = words.SO.search(plain) or words.COPULA.search(plain)
+    if stated is None and 0 < len(plain.split()) <= 2 and len(plain) <= 40 and plain.replace(" ", "").isalpha():
+        return plain
+    return None
+
+
+def find_retraction(sentences: list[Sentence]) -> tuple[int, bool]:
+    """Cut the sentences at the last place that takes back what was said; return it, and whether it is certain."""
+    for index in range(len(sentences) - 1, -1, -1):
+        sentence = sentences[index]
+        certain = _find_last(words.RETRACTION, sentence.text)
+        match = certain or _find_last(words.SOFT_RETRACTION, sentence.text)
+        if match is None or (certain is None and (index == 0 or words.CHECK.match(sentence.text[match.end() :]))):
+            continue
+        rest = sentence.text[match.end() :].strip(" ,:;.-—–")
+        sentences[index] = sentence._replace(text=rest, bold=tuple(bold for bold in sentence.bold if bold in rest))
+        return index + (not rest), certain is not None
+    return 0, False
+
+
+def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    last = None
+    for match in pattern.finditer(text):
+        last = match
+    return last
+
+
+def find_stated(sentences: list[Sentence]) -> Extracted | Refusal:
+    """Return what the sentences state: an announced answer, a value in bold, a choice, or the last."""
+    denied: list[str] = []
+    found = find_announced(sentences, denied)
+    for find in (find_bold, find_choice, find_last_statement):
+        if found is not None:
+            break
+        found = find(sentences)
+    if isinstance(found, Extracted) and any(_mentions(sentence, found.answer) for sentence in denied):
+        return Refusal(RETRACTED)
+    return found or Refusal(NEGATED if denied else ASKED if any(one.asked for one in sentences) else NOT_FOUND)
+
+
+def _mentions(sentence: str, answer: str) -> bool:
+    return any(piece.text.strip("$ ") == answer for piece in read_pieces(sentence) if piece.kind == "value")
+
+
+# An announced answer
+
+
+def find_announced(sentences: list[Sentence], denied: list[str]) -> Extracted | Refusal | None:
+    """Return the answer that the last sentence with `answer is`, or its kin, announces."""
+    if len(sentences) > 1 and (last := LAST_LINE.match(sentences[-1].text)) is not None:
+        found = read_clause(sentences[-1].text[last.end() :], announced=True)
+        if found is not None:
+            return Extracted(found, "phrase") if isinstance(found, str) else found
+    refusal: Refusal | None = None
+    for sentence in reversed(sentences):
+        if sentence.asked or words.ANSWER.search(sentence.text) is None:
+            continue
+        found = read_announcement(sentence.text)
+        if isinstance(found, str):
+            return Extracted(found, "phrase")
+        if found is not None and found.reason == NEGATED:
+            denied.append(sentence.text)
+        elif found is not None and refusal is None:
+            refusal = found
+    return refusal
+
+
+def read_announcement(text: str) -> Result:
+    """Read the answer that a sentence announces; None if it announces none."""
+    for match in reversed(list(words.ANSWER.finditer(text))):
+        if NO_ANSWER.search(text, max(0, match.start() - 12), match.end() + 16) or is_inside_formula(text, match):
+            continue
+        if OTHER_ANSWER.search(text, 0, match.start()):
+            return Refusal(NEGATED)
+        rest = find_announced_part(text[match.end() :])
+        if choices.OPTION.match(rest) is not None:
+            return rest.strip(" .*:")
+        if rest.strip(" .*_:"):
+            return read_clause(rest, announced=True)
+        if match.start() > 0:
+            return read_clause(text[: match.start()], announced=False)
+    return None
+
+
+def find_announced_part(after: str) -> str:
+    """Return what follows `answer`, `answer is` or `answer to part 2 is`; an empty text if that is no announcement."""
+    connection = words.CONNECTION.match(after)
+    length = connection.end() if connection is not None else 0
+    if STATING.search(after, 0, length) or DIRECTLY.match(after):
+        return after[length:]
+    foreign = not after[:1].isascii()
+    detour = STATING.search(after, 0, MAX_DETOUR_CHARS) if DETOUR.match(after) or foreign else None
+    if detour is not None:
+        return after[detour.end() :]
+    return after[length:] if foreign and after[:1].strip() else ""
+
+
+def is_inside_formula(text: str, match: re.Match[str]) -> bool:
+    """Return whether a word is a part of a command or a formula."""
+    return text[: match.start()].endswith("\\") or "\\text{" in text[max(0, match.start() - 8) : match.start()]
+
+
+# An answer without an announcement
+
+
+def find_bold(sentences: list[Sentence]) -> Extracted | Refusal | None:
+    """Return the last value in bold text, if its sentence does not deny it."""
+    for sentence in reversed(sentences):
+        if not sentence.bold or sentence.asked or words.REMARK.match(sentence.text) or words.CHECK.match(sentence.text):
+            continue
+        bold = sentence.bold[-1].strip(" .:")
+        if HEADING.match(bold) or sentence.bold[-1].rstrip().endswith(":"):
+            continue
+        pieces = read_pieces(bold)
+        if not any(piece.kind == "value" for piece in pieces):
+            continue
+        whole = read_clause(sentence.text)
+        if isinstance(whole, Refusal) and whole.reason in (NEGATED, HEDGED):
+            return whole
+        found = read_whole(bold) or read_clause(bold)
+        if isinstance(found, str) and isinstance(whole, str) and found in whole:
+            found = whole  # **5** cm
+        return Extracted(found, "bold") if isinstance(found, str) else found
+    return None
+
+
+def find_choice(sentences: list[Sentence]) -> Extracted | Refusal | None:
+    """Return the choice letter, or the yes or no, that the text begins or ends with."""
+    stated = [one for one in sentences if not one.asked]
+    if not stated:
+        return None
+    for sentence in reversed(stated[-2:]):
+        if (letter := choices.find_chosen_letter(sentence.text)) is not None:
+            return Extracted(letter, "letter")
+    if (letter := choices.find_leading_letter(stated[0].text)) is not None:
+        return Extracted(letter, "letter")
+    closing = choices.CLOSING.search(stated[-1].text) if words.SO.search(stated[-1].text) else None
+    if closing is not None:
+        return Extracted(closing.group(1), "word")
+    for sentence in (stated[-1], stated[0]):
+        if (word := choices.read_yes_or_no(sentence.text)) is not None:
+            return Extracted(word, "word")
+    return None
+
+
+def find_last_statement(sentences: list[Sentence]) -> Extracted | Refusal | None:
+    """Return what the last sentence states that is no remark, check or question."""
+    searched = 0
+    if (named := join_last_equations(sentences)) is not None:
+        return Extracted(named, "sentence")
+    if any(words.GIVING_UP.search(sentence.text) for sentence in sentences[-MAX_SEARCHED:]):
+        return Refusal(NOT_FOUND)
+    refusal: Refusal | None = None
+    for sentence in reversed(sentences):
+        if not states_something(sentence):
+            continue
+        searched += 1
+        found = read_clause(sentence.text, closing=searched == 1)
+        if isinstance(found, str):
+            return Extracted(found, "sentence")
+        if found is not None and found.reason != NEGATED:
+            return found
+        refusal = refusal or found
+        if searched >= MAX_SEARCHED:
+            break
+    return refusal
+
+
+def states_something(sentence: Sentence) -> bool:
+    """Return whether a sentence is a statement: no question, remark, check or mere assumption."""
+    if sentence.asked or words.REMARK.match(sentence.text) or words.CHECK.match(sentence.text):
+        return False
+    return words.HYPOTHESIS.match(sentence.text) is None or words.SO.search(sentence.text) is not None
+
+
+def join_last_equations(sentences: list[Sentence]) -> str | None:
+    """Return the equations on the last lines as one answer, where each gives another name a value."""
+    equations: list[str] = []
+    for sentence in reversed(sentences):
+        if chains.NAMED.fullmatch(sentence.text.strip(" .,;$")) is None:
+            break
+        equations.insert(0, sentence.text.strip(" .,;$"))
+    return chains.join_named(equations)

@@ -1,0 +1,118 @@
+"""Values of a clause that stand together: a list, a quantity with its unit, a value with the noun that it counts."""
+
+from __future__ import annotations
+
+import re
+
+from qed.grading.extraction import chains, words
+from qed.grading.extraction.clause import Clause
+from qed.grading.extraction.outcome import Refusal, Result
+from qed.grading.extraction.pieces import CONJUNCTIONS, Piece
+from qed.grading.reading import read_answer
+
+# Letters after a number in a sentence are a unit: 3 m², 3m^2.
+AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|\^\{?[23]\}?)")
+# Letters after a number in a sentence are a unit: 3 m², 3m^2.
+AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|\^\{?[23]\}?)")
+RAISED = str.maketrans("²³", "23")
+# Letters after a number in a sentence are a unit: 3 m², 3m^2.
+AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|\^\{?[23]\}?)")
+RAISED = str.maketrans("²³", "23")
+HALF_DAY = re.compile(r"\s?(?:[ap]\.\s?m\.?|[AaPp][Mm])(?!\w)|\s?o['’]clock", re.IGNORECASE)
+# Letters after a number in a sentence are a unit: 3 m², 3m^2.
+AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|\^\{?[23]\}?)")
+RAISED = str.maketrans("²³", "23")
+HALF_DAY = re.compile(r"\s?(?:[ap]\.\s?m\.?|[AaPp][Mm])(?!\w)|\s?o['’]clock", re.IGNORECASE)
+NO_NOUN = re.compile(
+    r"(?:in|of|to|for|from|on|at|by|as|per|with|than|if|when|where|while|since|because|which|that|who|"
+    r"then|so|but|is|are|"
+    r"was|were|be|has|have|had|left|more|less|each|every|only|total|altogether|after|before|during|until|not|and|or|"
+    r"remaining|again|there|here|we|you|i|he|she|it|they|will|can|would|should|must|may|also|too|either|both|ago|"
+    r"instead|rather|maybe|perhaps|over|under|between|through|into|without|within|using|given|because|since|although|"
+    r"though|unless|including|ist|sind|es|son|est|sont|é|são)",
+    re.IGNORECASE,
+)
+# Letters after a number in a sentence are a unit: 3 m², 3m^2.
+AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|\^\{?[23]\}?)")
+RAISED = str.maketrans("²³", "23")
+HALF_DAY = re.compile(r"\s?(?:[ap]\.\s?m\.?|[AaPp][Mm])(?!\w)|\s?o['’]clock", re.IGNORECASE)
+NO_NOUN = re.compile(
+    r"(?:in|of|to|for|from|on|at|by|as|per|with|than|if|when|where|while|since|because|which|that|who|"
+    r"then|so|but|is|are|"
+    r"was|were|be|has|have|had|left|more|less|each|every|only|total|altogether|after|before|during|until|not|and|or|"
+    r"remaining|again|there|here|we|you|i|he|she|it|they|will|can|would|should|must|may|also|too|either|both|ago|"
+    r"instead|rather|maybe|perhaps|over|under|between|through|into|without|within|using|given|because|since|although|"
+    r"though|unless|including|ist|sind|es|son|est|sont|é|são)",
+    re.IGNORECASE,
+)
+TEXT = re.compile(r"[^\W\d_]|[’' -]")
+MAX_TEXT_WORDS = 6
+MAX_NOUN_WORDS = 3
+
+
+def read_list(clause: Clause, index: int) -> tuple[Result, int]:
+    """Read the values from a place on that signs or `and` and `or` join; return them and the place after."""
+    items, raw, start = list[int](), list[str](), clause.pieces[index].start
+    end, position = start, index
+    while position < len(clause.pieces) and position in clause.alive:
+        items.append(position)
+        position, end = read_unit(clause, position)
+        raw.append(clause.text[clause.pieces[items[-1]].start : end])
+        following = find_next_item(clause, position)
+        if following is None:
+            break
+        position = following
+    after = next(
+        (place for place in range(items[-1] + 1, len(clause.pieces)) if clause.pieces[place].start >= end),
+        len(clause.pieces),
+    )
+    if len(items) == 1:
+        return finish(clause, clause.pieces[index], end), after
+    return clause.text[start:end].strip(), after
+
+
+def find_next_item(clause: Clause, position: int) -> int | None:
+    """Return the next value of a list, after a comma, a semicolon, `and` or `or`; None if the list ends here."""
+    joined = 0 < position < len(clause.pieces) and clause.pieces[position - 1].kind == "word"  # 2 hours 15 minutes
+    joined = joined and position in clause.alive
+    while position < len(clause.pieces) and (
+        clause.pieces[position].text.casefold() in CONJUNCTIONS or clause.pieces[position].text in ",;、，；&"
+    ):
+        joined, position = True, position + 1
+    if position < len(clause.pieces) and clause.pieces[position].text.casefold() in ("also", "either"):
+        position += 1
+    return position if joined and position in clause.alive else None
+
+
+def read_unit(clause: Clause, index: int) -> tuple[int, int]:
+    """Return the place after the unit or the counted noun of a value, and where its text ends."""
+    if (half_day := HALF_DAY.match(clause.text, clause.pieces[index].end)) is not None:
+        end = half_day.end()
+        return next((place for place, piece in enumerate(clause.pieces) if piece.start >= end), len(clause.pieces)), end
+    position = index + 1
+    while position < len(clause.pieces) and position <= index + 2 * MAX_NOUN_WORDS:
+        piece, following = clause.pieces[position], clause.pieces[position + 1 : position + 2]
+        if piece.kind == "sign" and piece.text in "^/·⋅" and following and not following[0].spaced:
+            position += 2
+        elif piece.kind in ("word", "name") and is_noun(clause, piece):
+            position += 1
+        else:
+            break
+    return position, clause.pieces[position - 1].end
+
+
+def is_noun(clause: Clause, piece: Piece) -> bool:
+    return piece.text.isascii() and not (NO_NOUN.fullmatch(piece.text) or words.COPULA.fullmatch(piece.text))
+
+
+def finish(clause: Clause, piece: Piece, end: int) -> Result:
+    """Return one value with its unit, if both can be read together."""
+    value = chains.simplify(piece.text)
+    unit = clause.text[piece.end : end].strip()
+    if isinstance(value, str) and (area := AREA.fullmatch(value + unit)) is not None:
+        power = area[3].strip("^{}").translate(RAISED)
+        return f"{area[1]}\\text{{ {area[2]}}}^{power}"
+    if isinstance(value, Refusal) or not unit:
+        return value
+    whole = f"{value} {unit}" if clause.text[piece.end : piece.end + 1].isspace() else f"{value}{unit}"
+    return whole if read_answer(whole).values else value

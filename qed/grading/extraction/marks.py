@@ -1,0 +1,63 @@
+"""Marks around an answer: the end of the thinking, the next turn, answer tags, and the line after `####`."""
+
+from __future__ import annotations
+
+from qed.grading.extraction.boxes import find_box
+
+TAGS = ("<answer>", "</answer>")
+# Tags of a thought by prompts and models; the prompt may already contain the opening tag.
+THOUGHTS = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<start_working_out>", "<end_working_out>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+)
+# A sampler that does not stop writes the next turn; the answer is before it.
+TURNS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
+
+
+def cut_to_last_turn(text: str) -> str:
+    """Return the text after the thinking and before any next turn."""
+    if _may_have_thought(text):
+        for _, closing in THOUGHTS:
+            text = text.rpartition(closing)[2]
+    ends = [start for turn in TURNS if (start := text.find(turn)) > 0]
+    return text[: min(ends)] if ends else text
+
+
+def cut_open_thought(text: str) -> str:
+    """Return the text before a thought that is never closed, without the thought."""
+    if not _may_have_thought(text):
+        return text
+    starts = [start for opening, _ in THOUGHTS if (start := text.find(opening)) >= 0]
+    return text[: min(starts)] if starts else text
+
+
+def _may_have_thought(text: str) -> bool:
+    return any(part in text for part in ("think", "THINK", "thought", "reasoning>", "working_out>"))
+
+
+def find_between(text: str, opening: str, closing: str) -> str | None:
+    """Return the stripped text between the last `opening` and the next `closing`; None if either is missing."""
+    start = text.rfind(opening)
+    if start < 0:
+        return None
+    start += len(opening)
+    end = text.find(closing, start)
+    return text[start:end].strip() if end >= 0 else None
+
+
+def find_tag(text: str, tags: tuple[str, str] = TAGS) -> str | None:
+    """Return the content of the last closed tag, or the box in it."""
+    answer = find_between(text, *tags)
+    return None if answer is None else find_box(answer) or answer
+
+
+def find_hashes(text: str) -> str | None:
+    """Return the text after the last #### if it is on the last line; elsewhere these signs are a heading."""
+    line = text.rpartition("####")[2].strip()
+    return line if "####" in text and "\n" not in line else None

@@ -1,0 +1,112 @@
+"""The value that a clause states: after its last verb, at its beginning, or its only one."""
+
+from __future__ import annotations
+
+from qed.grading.extraction import words
+from qed.grading.extraction.clause import Clause
+from qed.grading.extraction.lists import read_list
+from qed.grading.extraction.outcome import BOUNDED, HEDGED, SEVERAL, Refusal, Result
+from qed.grading.extraction.pieces import CONJUNCTIONS
+
+
+def read_values(clause: Clause, announced: bool) -> Result:
+    """Read the value or the values that a clause states, whole, or say why none is stated."""
+    start = find_start(clause, announced)
+    if isinstance(start, Refusal):
+        return start
+    found, after = read_list(clause, start)
+    if announced and found == "one":  # one of 3 and 4
+        return Refusal(HEDGED)
+    if clause.is_bounded(start):
+        return Refusal(BOUNDED)
+    rest = [index for index in clause.alive if index >= after]
+    if rest and not is_subordinate(clause, after) and not repeats(clause, found, rest):
+        return Refusal(SEVERAL)
+    return found
+
+
+def find_start(clause: Clause, announced: bool) -> int | Refusal:
+    """Return the value that the clause states: after its last verb, at its beginning, or its only one."""
+    first = find_first_piece(clause)
+    if first in clause.alive and (announced or is_subject(clause, first)):
+        return first
+    limit = clause.find_relative()
+    main = [index for index in clause.alive if clause.pieces[index].start < limit] or clause.alive
+    places = [match for match in clause.find_words(words.COPULA) if match.end() <= clause.pieces[main[-1]].start]
+    starts = list(
+        dict.fromkeys(next(index for index in main if clause.pieces[index].start >= match.end()) for match in places)
+    )
+    if starts:
+        return choose_start(clause, starts, main)
+    distinct = {clause.pieces[index].text for index in main}
+    if len(distinct) == 1 or is_one_list(clause, main):
+        return main[0]
+    before = [index for index in main if not clause.is_in_circumstance(index)]
+    if len({clause.pieces[index].text for index in before}) == 1:
+        return before[0]
+    return Refusal(SEVERAL)
+
+
+def choose_start(clause: Clause, starts: list[int], main: list[int]) -> int | Refusal:
+    """Return the value after the last verb; two subjects joined by `and` have two values."""
+    last = starts[-1]
+    for earlier in starts[:-1]:
+        between = [piece.text.casefold() for piece in clause.pieces[earlier + 1 : last]]
+        if any(word in CONJUNCTIONS or word == "," for word in between) and not clause.same(earlier, last):
+            return Refusal(SEVERAL)
+    # 12 is the number of ways to choose 3 items
+    subject = [index for index in main if index < last]
+    if subject and clause.is_in_circumstance(last) and subject[0] == find_first_piece(clause):
+        return subject[0]
+    if clause.is_in_circumstance(last) and len(starts) > 1:
+        return starts[-2]
+    return last
+
+
+def find_first_piece(clause: Clause) -> int:
+    """Return the first piece that is not a filling word."""
+    for index, piece in enumerate(clause.pieces):
+        if piece.kind in ("value", "name") or not (
+            piece.kind == "sign" or words.FILLER.fullmatch(piece.text) or words.COPULA.fullmatch(piece.text)
+        ):
+            return index
+    return len(clause.pieces)
+
+
+def is_subject(clause: Clause, index: int) -> bool:
+    """Return whether a value begins the clause and a verb or nothing follows: 42 is the answer, 2 and 3 are roots."""
+    after = read_list(clause, index)[1]
+    if not any(later >= after for later in clause.alive):
+        return True
+    word = clause.pieces[after].text if after < len(clause.pieces) else ""
+    return word in {"is", "are", "ist", "sind", "est", "es"} and not any(
+        not clause.is_in_circumstance(later) for later in clause.alive if later >= after
+    )
+
+
+def is_subordinate(clause: Clause, after: int) -> bool:
+    """Return whether what follows a value cannot be a part of the answer: because …, in 3 days, (about 2)."""
+    position = clause.pieces[after - 1].end
+    if clause.find_relative() <= clause.pieces[min(after, len(clause.pieces) - 1)].start:
+        return True
+    for piece in clause.pieces[after:]:
+        if piece.kind == "value":
+            return False
+        word = piece.text.casefold()
+        if words.CIRCUMSTANCE.fullmatch(word) or words.BECAUSE.fullmatch(word) or word in ("(", "≈", "not"):
+            return True
+        if words.NOT.match(clause.text, piece.start):
+            return True
+    return position >= len(clause.text)
+
+
+def repeats(clause: Clause, found: Result, rest: list[int]) -> bool:
+    """Return whether later values only repeat the found one."""
+    if not isinstance(found, str):
+        return False
+    return all(clause.pieces[index].text.strip("$ ") in (found, found.rpartition("=")[2].strip()) for index in rest)
+
+
+def is_one_list(clause: Clause, indexes: list[int]) -> bool:
+    after = read_list(clause, indexes[0])[1]
+    return after > indexes[-1]

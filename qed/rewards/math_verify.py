@@ -1,0 +1,42 @@
+"""Correct when math-verify says that the final answer equals the gold answer, as most public evaluations of RL do.
+
+The final answer is found as `accuracy` finds it. math-verify runs in a child process with limits. A second opinion for
+`qed evaluate --also-grade math_verify`; qed's own comparison is faster and refuses more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from qed.grading import symbolic
+from qed.grading.bounds import MAX_ANSWER_CHARS
+from qed.grading.equal import TOO_LONG, Verdict
+from qed.grading.extract import extract_final_answer
+from qed.rewards.verdicts import NO_ANSWER
+from qed.types import Grade, Rollout
+
+
+@dataclass(frozen=True)
+class MathVerify:
+    """Reward = correct."""
+
+    mode: Literal["strict", "flexible", "lenient"] = "flexible"
+    """Where the answer may be. strict: box, tag or #### line; flexible: also words; lenient: also unclosed ones."""
+
+    def __call__(self, rollout: Rollout) -> Grade:
+        found = extract_final_answer(rollout.text, self.mode)
+        answer = found.answer if found else None
+        verdict = NO_ANSWER if answer is None else _compare(rollout.problem.answer, answer)
+        score = float(verdict.correct)
+        parts = {"correct": score}
+        return Grade(score, verdict.correct, answer is not None, answer, parts, verdict.tier, verdict.reason)
+
+
+def _compare(gold: str, answer: str) -> Verdict:
+    if max(len(gold), len(answer)) > MAX_ANSWER_CHARS:
+        return TOO_LONG
+    return Verdict(*symbolic.are_equal(gold, answer))
+
+
+reward = MathVerify()

@@ -1,0 +1,135 @@
+"""Sweeps of evaluations: their cells, files, table, failures and interruptions."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qed.cli.commands import evaluate
+from qed.errors import Interrupted, ModelError
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"question": f"{number}+1=", "answer": str(number + 1)} for number in range(3)]
+    Path("test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "test.jsonl"
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The options of each evaluation, which a small stand-in makes."""
+    calls: list[Any] = []
+
+    def stand_in(args: Any, arguments: Any) -> dict[str, Any]:
+        calls.append(args)
+        if args.model == "bad":
+            raise ModelError("no such model")
+        if args.model == "crash":
+            raise ValueError("out of luck")
+        if args.model == "slow":
+            raise Interrupted("Interrupted.", 130)
+        figures = {"n": 2, "k": 1, "accuracy": args.temperature / 2, "ci_lo": 0.0, "ci_hi": 1.0}
+        return {"folder": str(args.out), "tasks": {"test": figures}}
+
+    monkeypatch.setattr(evaluate, "_evaluate", stand_in)
+    return calls
+
+
+def test_a_sweep_evaluates_the_product_in_order(run: Run, tasks: str) -> None:
+    options = ["--tasks", tasks, "--model", "new:tiny", "--max-tokens", "2", "--threads", "1", "--out", "o"]
+    options += ["--sweep", "temperature=0,1", "--sweep", "prompt=boxed,question_only", "--samples", "2"]
+    code, out, _ = run("evaluate", *options)
+    assert code == 0
+    table = out[out.rindex("\ntemperature") :].splitlines()[1:]
+    header, lines = table[0], table[1:5]
+    assert header.split()[:5] == ["temperature", "prompt", "task", "n", "k"]
+    assert [line.split()[:5] for line in lines] == [
+        ["0", "boxed", "test", "3", "1"],
+        ["0", "question_only", "test", "3", "1"],
+        ["1", "boxed", "test", "3", "2"],
+        ["1", "question_only", "test", "3", "2"],
+    ]
+    assert (Path("o") / "temperature=1,prompt=boxed" / "eval/step_000000/test.jsonl").is_file()
+    stored = json.loads(Path("o/sweep.json").read_text())
+    assert [each["swept"] for each in stored][1] == {"temperature": "0", "prompt": "question_only"}
+    assert stored[3]["result"]["tasks"]["test"]["k"] == 2
+    rows = list(csv.DictReader(Path("o/sweep.csv").read_text().splitlines()))
+    assert [(row["temperature"], row["prompt"], row["n"]) for row in rows][2] == ("1", "boxed", "3")
+    code, out, err = run("evaluate", *options, "--resume", "--json")
+    assert code == 0
+    assert json.loads(out.splitlines()[-1]) == json.loads(Path("o/sweep.json").read_text())
+    assert (out + err).count("nothing is sampled again") == 4
+
+
+def test_one_failing_cell_does_not_lose_the_others(run: Run, tasks: str, called: list[Any]) -> None:
+    code, out, err = run("evaluate", "--tasks", tasks, "--sweep", "model=bad,crash,good", "--out", "o")
+    assert (code, [args.model for args in called]) == (1, ["bad", "crash", "good"])
+    assert "error: no such model" in err
+    assert "error: ValueError: out of luck" in err
+    lines = [line for line in out.splitlines() if "o/model=" in line]
+    assert [line.endswith("(failed)") for line in lines] == [True, True, False]
+    stored = json.loads(Path("o/sweep.json").read_text())
+    assert [each["error"] for each in stored] == ["no such model", "ValueError: out of luck", None]
+
+
+def test_an_interruption_keeps_finished_cells(run: Run, tasks: str, called: list[Any]) -> None:
+    options = ["--tasks", tasks, "--sweep", "model=good,slow,other", "--out", "o"]
+    code, _, err = run("evaluate", *options)
+    assert code == 130
+    assert "Interrupted after 1 of 3 evaluations" in err
+    assert "o/model=good" in err
+    assert [each["swept"]["model"] for each in json.loads(Path("o/sweep.json").read_text())] == ["good"]
+    assert len(called) == 2
+
+
+def test_a_sweep_resumes_what_has_begun(run: Run, tasks: str, called: list[Any]) -> None:
+    (Path("o") / "seed=1" / "eval").mkdir(parents=True)
+    Path("o/sweep.json").write_text("[]")
+    code, _, _ = run("evaluate", "--model=m", "--tasks", tasks, "--sweep=seed=0,1", "--out=o", "--resume")
+    assert (code, [args.resume for args in called]) == (0, [False, True])
+
+
+def test_a_sweep_in_a_file_and_over_lists(run: Run, tasks: str, called: list[Any]) -> None:
+    Path("sweep.yaml").write_text("model: m\ntasks: test.jsonl\nsweep: temperature=0.5,0.7\n")
+    assert run("evaluate", "sweep.yaml", "--out", "o")[0] == 0
+    assert [args.temperature for args in called] == [0.5, 0.7]
+    called.clear()
+    Path("other.jsonl").write_text(Path(tasks).read_text())
+    code, _, _ = run("evaluate", "--model=m", '--sweep=tasks=[test.jsonl, "test.jsonl,other.jsonl"]')
+    assert code == 0
+    assert [args.tasks for args in called] == ["test.jsonl", "test.jsonl,other.jsonl"]
+    assert called[0].out.parent.name.startswith("sweep-evaluate-")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--sweep=temprature=1"], "Did you mean 'temperature'?"),
+        (["--sweep=temperature"], "lacks values"),
+        (["--sweep=temperature="], "lacks values"),
+        (["--sweep=greedy=true"], "not an option"),
+        (["--sweep=out=a,b"], "for the whole sweep"),
+        (["--sweep=seed=1", "--sweep=seed=2"], "twice"),
+        (["--sweep=temperature=1,x"], "invalid float"),
+        (["--sweep=temperature=1,-1"], "above 0"),
+        (["--sweep=temperature=1", "--greedy"], "no temperature"),
+        (["--sweep=seed=1", "--resume"], "add --out DIR"),
+        (["--sweep=seed=1", "--shard=1/2", "--out=o"], "one process"),
+        (["--sweep=seed=1", "--out=."], "contains no sweep"),
+    ],
+)
+def test_a_mistake_is_found_before_anything_runs(
+    run: Run, tasks: str, called: list[Any], options: list[str], reason: str
+) -> None:
+    code, _, err = run("evaluate", "--model=new:tiny", "--tasks", tasks, *options)
+    assert (code, called) == (2, [])
+    assert reason in err
