@@ -17,6 +17,7 @@ TRIGGER = re.compile(
     re.IGNORECASE,
 )
 TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|textit|textnormal|rm) ?\{([^{}]*)\}")
+MARKS = (" ", "\\in", "\\text", "+-", "-to-", "=", ":")  # every phrase has one
 MAX_CHARS = 300  # of a text whose phrases are rewritten
 OPERAND = r"(?:\d(?:[\d.,/]{0,30}\d)?|[A-Za-z](?![A-Za-z])|\\(?:d?frac|sqrt)[^ ]{1,40}|\\?pi)"
 SIGNED = rf"-?{OPERAND}"
@@ -166,11 +167,7 @@ RULES: tuple[Rule, ...] = (
 
 def rewrite_phrases(text: str) -> str:
     """Rewrite the phrases of a cleaned text; return the text itself if it has none."""
-    if (
-        not (" " in text or "\\in" in text or "+-" in text or "-to-" in text or text[:1] in "=:")
-        or len(text) > MAX_CHARS
-        or TRIGGER.search(text) is None
-    ):
+    if len(text) > MAX_CHARS or not any(mark in text for mark in MARKS) or TRIGGER.search(text) is None:
         return text
     plain = " ".join(TEXT.sub(r" \1 ", text).replace("\\ ", " ").split()).rstrip(".")
     rewritten = plain

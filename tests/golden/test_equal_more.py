@@ -7,6 +7,7 @@ import pairs_of_constants
 import pairs_of_forms
 import pairs_of_letters
 import pairs_of_numbers
+import pairs_of_relations
 import pairs_of_quantities
 import pairs_of_structures
 import pairs_of_traps
@@ -29,7 +30,7 @@ def test_the_same(gold: str, answer: str) -> None:
     assert equal(answer, gold).correct
 
 
-@pytest.mark.parametrize(("gold", "answer"), list(pairs(pairs_of_forms.ONE_WAY)))
+@pytest.mark.parametrize(("gold", "answer"), list(pairs(pairs_of_forms.ONE_WAY + pairs_of_relations.ONE_WAY)))
 def test_the_same_as_its_gold(gold: str, answer: str) -> None:
     assert equal(gold, answer).correct
 
