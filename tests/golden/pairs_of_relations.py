@@ -137,7 +137,9 @@ n\text{ is even} ## even
 # yes and no in other languages
 \text{Yes} ## да
 \text{Yes} ## Sí
+\text{Yes} ## 是
 \text{No} ## нет
+\text{No} ## 否
 \text{No} ## nein
 да ## Yes
 \text{True} ## 正确
