@@ -9,8 +9,8 @@ from qed.errors import UsageError, suggest_nearest
 from qed.evaluation.answer_lists import convert_gold
 from qed.evaluation.grade_files import extract_gold
 from qed.grading.equal import equal
-from qed.grading.extract import extract_final_answer
-from qed.rewards.verdicts import judge_answer
+from qed.grading.extract import find_final_answer
+from qed.rewards.verdicts import judge_found
 
 Mode = Literal["strict", "flexible", "lenient"]
 
@@ -50,6 +50,5 @@ def grade(gold: str | float, answer: str | float, extract: Mode = "flexible") ->
     whole = equal(expected, text)
     if whole.correct:
         return Verdict(True, text.strip(), whole.reason)
-    found = extract_final_answer(text, extract)
-    verdict = judge_answer(expected, found.answer if found else None)
-    return Verdict(verdict.correct, found.answer if found else None, verdict.reason)
+    verdict, found = judge_found(expected, find_final_answer(text, extract))
+    return Verdict(verdict.correct, found, verdict.reason)

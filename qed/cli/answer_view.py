@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-from qed.evaluation.per_sample_metrics import THOUGHTS
+from qed.grading.extraction.marks import THOUGHTS
 from qed.guards.redaction import strip_control
 from qed.sampling.text_stream import count_partial
 

@@ -15,8 +15,8 @@ from qed.console.live import Console
 from qed.errors import DataError
 from qed.evaluation.finish import TaskRecord, build_result
 from qed.evaluation.merge import merge
-from qed.evaluation.plan import EvaluationRequest, Plan, leave_out_functions, plan_evaluation
-from qed.evaluation.run import find_figures, find_step_shards, make_shard
+from qed.evaluation.plan import EvaluationRequest, Plan, leave_out_functions
+from qed.evaluation.run import PLANNERS, find_figures, find_step_shards, make_shard
 from qed.evaluation.shards import Shard, compare_wholes
 from qed.guards.watchdog import HangReport, watch
 from qed.models.load import check_name
@@ -102,5 +102,5 @@ def _load_plan(request: EvaluationRequest, cwd: str) -> tuple[Plan, list[str]]:
         _plans.clear()  # frees the memory of another model
         console, lines = Console(json=True), list[str]()
         console.log = lines.append
-        _plans.append((request, plan_evaluation(request, console), lines))
+        _plans.append((request, PLANNERS[request.scoring](request, console), lines))
     return _plans[0][1:]

@@ -10,6 +10,7 @@ from typing import Any
 
 from qed.console.live import Console
 from qed.errors import UsageError
+from qed.evaluation.choice_figures import show_choices, summarize_choices
 from qed.evaluation.endpoint.usage import describe_usage
 from qed.evaluation.outputs import write_outputs
 from qed.evaluation.store import Store
@@ -49,9 +50,8 @@ def finish_task(store: Store, record: TaskRecord, model: str, console: Console) 
     rows = store.order(record.order)
     if not record.judged:
         return write_outputs(store, record.references, model, console)
-    figures = store.finish(
-        {**record.figures, **summarize(rows), **summarize_verdicts(rows), "left_out": record.left_out}
-    )
+    computed = {**summarize(rows), **summarize_verdicts(rows), **summarize_choices(rows)}
+    figures = store.finish({**record.figures, **computed, "left_out": record.left_out})
     for line in describe_usage(record.label, figures) if "usage" in figures else ():
         console.say(line)
     return figures
@@ -73,6 +73,7 @@ def build_result(
     if summaries:
         result["overall"] = average_tasks(list(summaries.values()))
         show_summary(console, summaries, result["overall"])
+        show_choices(console, summaries)
         show_verdicts(console, summaries)
     console.say(f"Every answer is in {folder / name_step_folder(step)}.")
     return result

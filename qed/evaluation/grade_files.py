@@ -21,10 +21,10 @@ from qed.evaluation.summary import compute_accuracy, group_by_problem
 from qed.evaluation.verdicts import SecondGrader, judge_again, summarize_verdicts
 from qed.grading import symbolic
 from qed.grading.equal import equal
-from qed.grading.extract import extract_final_answer
+from qed.grading.extract import extract_final_answer, find_final_answer
 from qed.grading.policy import MATH, Policy
 from qed.rewards.grader import Grader, join
-from qed.rewards.verdicts import CLASSES, classify, judge_answer
+from qed.rewards.verdicts import CLASSES, classify, judge_found
 from qed.types import Grade, Problem, Rollout
 
 GOLD = ("gold", "answer", "ground_truth", "expected_answer", "reward_model.ground_truth", "gts", "target", "solution")
@@ -61,10 +61,8 @@ def grade_stored(rollout: Rollout, kind: str, mode: str, policy: Policy = MATH) 
     if kind == "answer":
         verdict = equal(gold, rollout.text, policy)
         return Grade(float(verdict.correct), verdict.correct, True, rollout.text, {}, verdict.tier, verdict.reason)
-    final = extract_final_answer(rollout.text, mode)
-    verdict = judge_answer(gold, final.answer if final else None, policy)
-    format_ok = final is not None and (mode == "strict" or extract_final_answer(rollout.text, "strict") is not None)
-    extracted = final.answer if final else None
+    verdict, extracted = judge_found(gold, find_final_answer(rollout.text, mode), policy)
+    format_ok = extracted is not None and (mode == "strict" or extract_final_answer(rollout.text, "strict") is not None)
     return Grade(float(verdict.correct), verdict.correct, format_ok, extracted, {}, verdict.tier, verdict.reason)
 
 

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from qed.grading.extract import extract_final_answer
+from qed.grading.extract import find_final_answer
+from qed.grading.extraction.marks import THOUGHTS
 from qed.grading.policy import MATH, Policy
-from qed.rewards.verdicts import classify, judge_answer
+from qed.rewards.verdicts import classify, judge_found
 from qed.types import Rollout
 
 Tags = tuple[str, str]
-# Tags of a thought by prompts and models; the prompt may already contain the opening tag.
-THOUGHTS: tuple[Tags, ...] = (
-    ("<think>", "</think>"),
-    ("<reasoning>", "</reasoning>"),
-    ("<start_working_out>", "<end_working_out>"),
-    ("<|begin_of_thought|>", "<|end_of_thought|>"),
-)
 
 
 def compute_sample_metrics(rollout: Rollout, tags: Tags | None = None, policy: Policy = MATH) -> dict[str, Any]:
@@ -26,10 +20,10 @@ def compute_sample_metrics(rollout: Rollout, tags: Tags | None = None, policy: P
     answer is right by string comparison; `class`: class of format × answer; `reasoning_chars`: length of the thought.
     """
     gold, text = rollout.problem.answer, rollout.text
-    strict, flexible = (extract_final_answer(text, mode) for mode in ("strict", "flexible"))
-    loose = judge_answer(gold, flexible.answer if flexible else None, policy)
+    strict, flexible = (find_final_answer(text, mode) for mode in ("strict", "flexible"))
+    loose, _ = judge_found(gold, flexible, policy)
     # If strict extraction finds an answer, flexible extraction finds the same.
-    exact = loose if strict == flexible else judge_answer(gold, strict.answer if strict else None, policy)
+    exact = loose if strict == flexible else judge_found(gold, strict, policy)[0]
     return {
         "strict": exact.correct,
         "flexible": loose.correct,

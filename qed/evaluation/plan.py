@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -26,6 +27,7 @@ from qed.evaluation.endpoint.ask import EndpointPolicy
 from qed.evaluation.endpoint.model import EndpointSettings
 from qed.evaluation.endpoint.prompts import EndpointTemplate
 from qed.evaluation.finish import TaskRecord
+from qed.evaluation.likelihood import ChoicePolicy
 from qed.evaluation.outputs import list_references
 from qed.evaluation.served import describe_servers, is_served, list_urls, read_precision, require_one_version
 from qed.evaluation.verdicts import SecondGrader, load_second_graders
@@ -69,6 +71,7 @@ class EvaluationRequest:
         endpoint: where the model is, if it is neither loaded nor sampled by token ids.
         policy: the conventions of the comparison: math, qwen or strict.
         also: other graders of the same answers, see `qed.evaluation.verdicts`.
+        scoring: sampled answers, or the log-likelihoods of choices, with `shots` worked examples before a question.
     """
 
     settings: Settings
@@ -85,10 +88,14 @@ class EvaluationRequest:
     endpoint: EndpointSettings | None = None
     policy: PolicyName = "math"
     also: tuple[str, ...] = ()
+    scoring: Literal["sampled", "likelihood"] = "sampled"
+    shots: int = 0
 
     @property
     def decoding(self) -> str:
         """Return the name of the decoding."""
+        if self.scoring != "sampled":
+            return self.scoring
         return "greedy" if self.sampling.temperature == 0 else "sampled"
 
 
@@ -101,8 +108,8 @@ class TaskPlan:
     kept: list[Problem]
     chunks: list[Chunk]
     sampling: Sampling
-    policy: Policy | EndpointPolicy
-    grader: Grader
+    policy: Policy | EndpointPolicy | ChoicePolicy
+    grader: Grader | None  # None for choices
     also: tuple[SecondGrader, ...] = ()
 
 

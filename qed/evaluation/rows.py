@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from qed.evaluation.endpoint.ask import EndpointRollout
+from qed.evaluation.likelihood import ChoiceRollout
 from qed.evaluation.per_sample_metrics import Tags, compute_sample_metrics
 from qed.grading.policy import MATH, Policy
 from qed.rollout.stages import flatten
 from qed.runs.run import Row, build_row
-from qed.types import Groups
+from qed.types import Groups, Rollout
 
 # The entries of a decoding in metrics.jsonl; the rest is in summary.json.
 METRICS = {
@@ -36,10 +37,15 @@ def build_rows(groups: Groups, decoding: str, step: int, tags: Tags | None = Non
             "decoding": decoding,
             **build_row(rollout, step),
             **(rollout.describe() if isinstance(rollout, EndpointRollout) else {}),
-            **compute_sample_metrics(rollout, tags, policy),
+            **_measure(rollout, tags, policy),
         }
         for rollout in flatten(groups)
     ]
+
+
+def _measure(rollout: Rollout, tags: Tags | None, policy: Policy) -> Row:
+    """Compute the columns beside the grade: those of all choices, or those of a written answer."""
+    return rollout.describe() if isinstance(rollout, ChoiceRollout) else compute_sample_metrics(rollout, tags, policy)
 
 
 def build_metrics(summaries: dict[str, dict[str, dict[str, Any]]]) -> dict[str, float]:

@@ -18,8 +18,10 @@ from typing import Any
 
 from qed.console.live import Console
 from qed.errors import Interrupted
+from qed.evaluation.choice_plan import plan_choices
 from qed.evaluation.endpoint.ask import EndpointPolicy, ask_endpoint
 from qed.evaluation.finish import ENVIRONMENT, build_result, finish_task, write_environment
+from qed.evaluation.likelihood import ChoicePolicy
 from qed.evaluation.plan import (
     Chunk,
     EvaluationRequest,
@@ -41,6 +43,8 @@ from qed.rollout.stages import assign_grades, flatten, grade, sample
 from qed.runs.run import Row, name_step_folder
 from qed.types import Group, Groups, Request
 
+PLANNERS = {"sampled": plan_evaluation, "likelihood": plan_choices}
+
 
 @watch_signals()
 @threads.restore_threads()
@@ -58,7 +62,7 @@ def run_evaluation(request: EvaluationRequest, shard: Shard | None = None) -> di
     console = Console(request.json)
     request = leave_out_functions(request, console)
     with _explain_stops(request, console):
-        plan = plan_evaluation(request, console)
+        plan = PLANNERS[request.scoring](request, console)
         if shard is not None:
             return _evaluate_shard(plan, shard, console)
         figures = {task.record.label: _evaluate_task(plan, task, console) for task in plan.tasks}
@@ -154,6 +158,9 @@ def find_figures(plan: Plan) -> dict[str, Row] | None:
 
 
 def _announce(task: TaskPlan, request: EvaluationRequest, console: Console) -> None:
+    if isinstance(task.policy, ChoicePolicy):
+        console.say(task.policy.about)
+        return
     judge = task.record.settings.get("judged_by")
     console.say(task.bench.describe(task.kept, task.sampling, request.settings, judge))
 
@@ -179,7 +186,8 @@ def _sample(
         for number, groups in answered:
             _grade(groups, task)
             policy = find_policy(request.policy)
-            own = build_rows(groups, request.decoding, request.step, task.policy.template.thought_tags, policy)
+            tags = None if isinstance(task.policy, ChoicePolicy) else task.policy.template.thought_tags
+            own = build_rows(groups, request.decoding, request.step, tags, policy)
             add_verdicts(own, groups, task.also)
             add(number, own)
             rows += own
@@ -192,6 +200,8 @@ def _sample(
 
 def _grade(groups: Groups, task: TaskPlan) -> None:
     """Grade the answers of a chunk; of an endpoint that may be one problem, and its refusals have their grades."""
+    if task.grader is None:
+        return
     if not isinstance(task.policy, EndpointPolicy):
         grade(groups, task.grader)
         return
@@ -208,6 +218,11 @@ def _answer_chunks(
     enter_stage("evaluate", request.step)
     if isinstance(policy, EndpointPolicy):
         yield from ask_endpoint(policy, chunks, task.sampling, address, request.step)
+        return
+    if isinstance(policy, ChoicePolicy):
+        for number, chunk in chunks.items():
+            yield number, policy.answer([problem for problem, _ in chunk], request.step)
+            enter_stage("evaluate", request.step)
         return
     for number, chunk in chunks.items():
         requests = [Request(problem, count) for problem, count in chunk]

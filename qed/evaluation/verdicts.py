@@ -121,12 +121,13 @@ def show_verdicts(console: Console, summaries: Mapping[str, Mapping[str, Any]]) 
     for task, figures in summaries.items():
         for name, each in figures.get(ALSO, {}).items():
             counts = (f"{each[key]:,}" for key in ("agree", "only_first", "only_here"))
-            rows.append((task, name, _format_accuracy(figures), _format_accuracy(each), *counts))
+            rows.append((task, name, format_accuracy(figures), format_accuracy(each), *counts))
     if rows:
         columns = ("task", "also by", "first [95 %]", "also [95 %]", "agree", "only first", "only also")
         console.table("Right by other graders, %; answers on which they agree", columns, rows)
 
 
-def _format_accuracy(figures: Mapping[str, Any]) -> str:
+def format_accuracy(figures: Mapping[str, Any]) -> str:
+    """Format an accuracy with its interval, in percent."""
     value, low, high = (f"{100 * figures[key]:.1f}" for key in ("accuracy", "ci_lo", "ci_hi"))
     return f"{value} [{low}, {high}]"

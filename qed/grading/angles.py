@@ -10,8 +10,9 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
+from qed.grading.balls import Precision
 from qed.grading.bounds import UnreadableError
-from qed.grading.enclosures import Precision, enclose
+from qed.grading.enclosures import enclose
 from qed.grading.exact import UndefinedError
 from qed.grading.gaussian import sum_arctangents
 from qed.grading.linear_terms import ONE, TWO, add, divide, find_fraction, multiply, negate_node, split

@@ -13,8 +13,9 @@ from fractions import Fraction
 from typing import Any
 
 from qed.grading.angles import ANGLES
+from qed.grading.balls import IndeterminateError, Precision
 from qed.grading.bounds import OverBoundError, UnreadableError, Work
-from qed.grading.enclosures import IndeterminateError, Precision, enclose
+from qed.grading.enclosures import enclose
 from qed.grading.exact import UndefinedError, compute_rational
 from qed.grading.linear_terms import ONE, TWO, add, divide, find_fraction, multiply, negate_node, split
 from qed.grading.numeric import DIGITS

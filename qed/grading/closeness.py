@@ -5,20 +5,68 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+from qed.grading.balls import IndeterminateError, Precision
 from qed.grading.bounds import UnreadableError, Work
+from qed.grading.enclosures import enclose
 from qed.grading.exact import UndefinedError, compute_rational
 from qed.grading.numeric import DIGITS, Point, evaluate, get_context
 from qed.grading.policy import Policy
 from qed.grading.scalars import is_scalar, list_names
-from qed.grading.tree import Node
+from qed.grading.tree import Node, negate
 
 PERCENT = "percent"
+NEVER_MISSING = {PERCENT, "am", "pm", "ordinal"}
+MIN_DIGITS = 6  # of an answer that rounds the gold
+MAX_DECIMALS = 1_000
 FACTORS = (Fraction(1, 100), Fraction(1), Fraction(100))
 
 
 def are_near(gold: Node, answer: Node, policy: Policy, work: Work) -> bool:
     """Return whether a policy accepts the value of an answer that does not equal the gold."""
+    if policy.rounded_answer and is_rounded(gold, answer, work):
+        return True
     return _rounds_to(gold, answer, policy, work) or are_close(gold, answer, policy, work)
+
+
+def is_rounded(gold: Node, answer: Node, work: Work) -> bool:
+    """Return whether an answer in six or more digits rounds an exact gold that has no end in decimals."""
+    gold, answer = _strip_same_unit(gold, answer)
+    if not _is_decimal(answer) or not is_scalar(gold) or list_names(gold):
+        return False
+    value = answer.number if answer.kind == "number" else -answer.parts[0].number
+    places = _count_decimals(value)
+    if not places or abs(value) * 10**places < 10 ** (MIN_DIGITS - 1):
+        return False
+    try:
+        exact = compute_rational(gold, work)
+        if exact is not None:
+            endless = exact.denominator > 1 and not _count_decimals(exact)
+            return endless and 2 * abs(exact - value) * 10**places <= 1
+        precision = Precision(max(DIGITS, places + 40), work)
+        apart = Node("add", parts=(gold, negate(answer)))
+        return bool(abs(precision.require_real(enclose(apart, precision))) * 2 * 10**places < 1)
+    except (UndefinedError, UnreadableError, IndeterminateError, ZeroDivisionError):
+        return False
+
+
+def _strip_same_unit(gold: Node, answer: Node) -> tuple[Node, Node]:
+    """Return the values of two quantities in one unit, or of one quantity and a value whose unit is missing."""
+    units = [node for node in (gold, answer) if node.kind == "unit"]
+    if not units or any(node.name in NEVER_MISSING or node.parts[1:] != units[0].parts[1:] for node in units):
+        return gold, answer
+    if len({node.name for node in units}) > 1:
+        return gold, answer
+    return (gold.parts[0] if gold.kind == "unit" else gold), (answer.parts[0] if answer.kind == "unit" else answer)
+
+
+def _count_decimals(value: Fraction) -> int:
+    """Return the number of decimals of a value; zero if it has none, or no end."""
+    rest, counts = value.denominator, dict.fromkeys((2, 5), 0)
+    for prime in counts:
+        while rest % prime == 0 and counts[prime] < MAX_DECIMALS:
+            rest //= prime
+            counts[prime] += 1
+    return max(counts.values()) if rest == 1 else 0
 
 
 def _rounds_to(gold: Node, answer: Node, policy: Policy, work: Work) -> bool:

@@ -17,6 +17,7 @@ from qed.grading.extraction.marks import (
     find_tag,
 )
 from qed.grading.extraction.outcome import CUT_OFF, NOT_FOUND, Extracted, Refusal
+from qed.grading.extraction.patterns import find_by_pattern, is_pattern
 from qed.grading.extraction.sentences import MAX_SENTENCE_CHARS
 
 __all__ = [
@@ -45,6 +46,7 @@ def extract_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str
 
     `strict` accepts a complete box, an answer tag or a `####` line; `flexible` also accepts an answer in words;
     `lenient` also accepts a box or tag that is never closed. `tags` enclose an answer, such as <answer> and </answer>.
+    `regex:PATTERN` takes the first group of the last match of a regular expression, `first-regex:PATTERN` of the first.
 
     Raises:
         ValueError: there is no such mode.
@@ -59,11 +61,13 @@ def find_final_answer(text: str, mode: str = "flexible", tags: tuple[str, str] =
     Raises:
         ValueError: there is no such mode.
     """
+    if is_pattern(mode):
+        return find_by_pattern(text, mode)
     if mode not in MODES:
         raise ValueError(f"{mode!r} is no mode of extraction: {', '.join(MODES)}")
     text = cut_to_last_turn(text)
     said = cut_open_thought(text)
-    marked = _find_marked(said if mode == "strict" else text, tags)
+    marked = _find_marked(said, tags) or (_find_marked(text, tags) if mode != "strict" and said != text else None)
     if marked is not None:
         return marked
     if mode == "strict":

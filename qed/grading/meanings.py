@@ -24,7 +24,8 @@ SYNONYMS = {
     "convergent": "converges", "diverges": "diverges", "divergent": "diverges", "converge": "converges",
     "diverge": "diverges", "absolutely convergent": "converges absolutely",
     "conditionally convergent": "converges conditionally", "right-angled": "right", "right angled": "right",
-    "both even and odd": "both", "both odd and even": "both",
+    "even numbers": "even integers", "odd numbers": "odd integers", "all even numbers": "all even integers",
+    "all odd numbers": "all odd integers", "both even and odd": "both", "both odd and even": "both",
 }  # fmt: skip
 SUBJECT = re.compile(
     r"^(?:(?:it|they|(?:the|this) (?:series|sequence|function|integral|sum|graph|curve|lines|number)) )?(?:is |are )?"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from qed.grading.mixed import rewrite_mixed
 from qed.grading.notation import unwrap_text
 
 SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁽⁾ⁿⁱ", "0123456789+-()ni", strict=True))
@@ -48,6 +49,7 @@ TABLE = _build_table()
 RAISED = re.compile(f"[{''.join(SUPERSCRIPTS)}]+")
 FOREIGN_DIGIT = re.compile(r"(?![0-9])\d")  # of any script: ٢ and २ are 2
 BRACED_COMMA = re.compile(r" ?\{, ?\}")
+BRACED_DECIMAL = re.compile(r"(?<![\d.}])(\d{1,15}) ?\{, ?\} ?(\d{1,30})(?![\d{]| ?\{,)")
 # `The answer is 5`, in \\text or not, becomes 5.
 INTRODUCTION = re.compile(
     r"^(?:\\text ?\{ ?)?(?:the |my )?(?:final |correct )?answer(?: is)? ?:?(?: ?\} ?| )(?=.)", re.IGNORECASE
@@ -63,7 +65,16 @@ def clean_text(text: str) -> str:
         text = unicodedata.normalize("NFKC", text.translate(TABLE)).translate(TABLE)
         text = FOREIGN_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit.group())), text)
     text = unwrap_text(text.strip())
-    return INTRODUCTION.sub("", _strip_dollars(BRACED_COMMA.sub(r",\\!", text)), count=1)
+    if "," in text and "{" in text:
+        text = BRACED_COMMA.sub(r",\\!", BRACED_DECIMAL.sub(_read_braced_comma, text))
+    return rewrite_mixed(INTRODUCTION.sub("", _strip_dollars(text), count=1))
+
+
+def _read_braced_comma(match: re.Match[str]) -> str:
+    """Read 3{,}5 as 3.5, and leave the comma between thousands: 1{,}234."""
+    above, below = match.groups()
+    thousands = len(below) == 3 and above != "0" and len(above) <= 3
+    return match.group() if thousands else f"{above}.{below}"
 
 
 def _strip_dollars(text: str) -> str:

@@ -12,8 +12,8 @@ from qed.grading.vocabulary import NUMBER_WORDS
 
 TRIGGER = re.compile(
     r"(?<![A-Za-z\\])(?:minus|negative|plus|positive|nonnegative|nonpositive|least|most|than|between|to|of|in|over"
-    r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant|the|an?|yes|no)"
-    r"(?![A-Za-z])|n't |\\in\b.*\)$|\+-",
+    r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant|the|an?|yes|no|all|any|every|exactly|numbers?)"
+    r"(?![A-Za-z])|n't |\\in\b.*\)$|\+-|^[=:]",
     re.IGNORECASE,
 )
 TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|textit|textnormal|rm) ?\{([^{}]*)\}")
@@ -46,6 +46,13 @@ SUBJECT = re.compile(
     r"(?!not |never |n't |given |as |in |at |such |of )(.+)$"
     r"|^(?:it|they) (?:is|are) (?!not |never )(.+)$",
     re.IGNORECASE,
+)
+REAL_NUMBERS = re.compile(
+    r"\b(?:the set of )?(?:all |any |every |a )?(?:real )?numbers? (?:that (?:is|are) |which (?:is|are) )?"
+    r"(?=(?:strictly )?(?:greater|less|larger|smaller|at least|at most|between))"
+)
+PROPERTY = re.compile(
+    r"^[a-z] is (?:an? )?((?!not |less |greater |at |more |between |posi|nega|non)[a-z]{3}[a-z ]{0,40})$"
 )
 INTEGER = r"(\\mathbb ?\{? ?[ZN] ?\}?|Z(?![a-z]))"
 MEMBER = re.compile(
@@ -108,6 +115,11 @@ RULES: tuple[Rule, ...] = (
     (SHORT_NOUN, r"\\text{\1}"),
     (_compile(rf"^({SMALL}) (to|out of|in) ({SMALL})$"), _write_digits),
     (SUBJECT, lambda match: match.group(1) or match.group(2)),
+    (_compile(r"^(?:for )?(?:all|any|every) (?:real )?(?=[a-z] ?(?:[<>=]|\\[gln]))"), ""),
+    (REAL_NUMBERS, ""),
+    (PROPERTY, r"\1"),
+    (_compile(r"^([a-z]) (?:is|equals) (?=-?[\d\\])"), r"\1 = "),
+    (_compile(r"^(?:=|:|is |equals |exactly |a total of )[ :]?(?=-?[\d\\(])"), ""),
     (BETWEEN, _write_between),
     (SIGN_WORD, _write_sign_word),
     (COMPARED, lambda match: f"{SIGNS[match.group(1).lower()]} "),
@@ -134,7 +146,11 @@ RULES: tuple[Rule, ...] = (
 
 def rewrite_phrases(text: str) -> str:
     """Rewrite the phrases of a cleaned text; return the text itself if it has none."""
-    if not (" " in text or "\\in" in text or "+-" in text) or len(text) > MAX_CHARS or TRIGGER.search(text) is None:
+    if (
+        not (" " in text or "\\in" in text or "+-" in text or text[:1] in "=:")
+        or len(text) > MAX_CHARS
+        or TRIGGER.search(text) is None
+    ):
         return text
     plain = " ".join(TEXT.sub(r" \1 ", text).replace("\\ ", " ").split()).rstrip(".")
     rewritten = plain

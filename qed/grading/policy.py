@@ -43,6 +43,9 @@ class Policy:
     rounded_gold: bool = False
     """A gold with a decimal point accepts every value that rounds to it: 33.3 accepts 100/3."""
 
+    rounded_answer: bool = True
+    """Six or more digits that round an irrational or periodic gold equal it: 1.41421 is √2. Off: only exact forms."""
+
     hundredfold: bool = False
     """A number in decimals equals its hundredfold and its hundredth, with or without a percent sign: 0.25 accepts 25,
     and 25 accepts 2500."""
@@ -55,7 +58,7 @@ class Policy:
 
     @property
     def approximate(self) -> bool:
-        """Whether values that are not equal can be the same answer."""
+        """Whether plain numbers that are not equal can be the same answer."""
         return self.hundredfold or self.relative_tolerance > 0 or self.rounded_gold
 
 
@@ -71,6 +74,7 @@ STRICT = Policy(
     number_words=False,
     half_day_optional=False,
     base_optional=False,
+    rounded_answer=False,
     symbolic=False,
 )
 

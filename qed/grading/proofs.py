@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from qed.grading.balls import Enclosure, IndeterminateError, Precision, add_balls
 from qed.grading.bounds import OverBoundError, UnreadableError, Work
 from qed.grading.closed_forms import Reducer
-from qed.grading.enclosures import Enclosure, IndeterminateError, Precision, add_balls, enclose
+from qed.grading.enclosures import enclose
 from qed.grading.exact import UndefinedError
 from qed.grading.linear_terms import TWO, add, divide, negate_node, split
 from qed.grading.numeric import DIGITS

@@ -133,7 +133,8 @@ def _are_same_time(
         if len(halves) > 1 and not ("" in halves and policy.half_day_optional):
             return False
         times = [_read_clock(side[0]) for side in (left, right)]
-        if "" in halves and len(halves) > 1 and all(times) and max(times)[0] > 12:  # 15:30 is 3:30 p.m.
+        hours = {time[0] for time in times if time}
+        if "" in halves and len(halves) > 1 and all(times) and (max(hours) > 12 or 0 in hours):  # 15:30 is 3:30 p.m.
             times = [_shift_half_day(time, side[1]) for time, side in zip(times, (left, right), strict=True)]
         return times[0] == times[1] != ()
     if halves & DAY_HALVES or (left[1] and right[1] and left[1] != right[1]):
@@ -152,4 +153,9 @@ def are_same_in_base(gold: Node, answer: Node, policy: Policy) -> bool:
     if gold.kind == answer.kind:
         return gold.name == answer.name
     based, plain = (gold, answer) if gold.kind == "based" else (answer, gold)
-    return policy.base_optional and plain.kind == "number" and str(plain.number) == based.name.partition("_")[0]
+    return (
+        policy.base_optional
+        and not based.number
+        and plain.kind == "number"
+        and str(plain.number) == based.name.partition("_")[0]
+    )

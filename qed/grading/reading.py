@@ -22,8 +22,9 @@ AMBIGUOUS_EXPONENT = re.compile(r"\d[eE][+-]\d")
 AMBIGUOUS_COMMA = re.compile(r"\d,\d{3}(?!\d)")
 THOUSANDS_END = re.compile(r",0\d{2}(?!\d)")  # no item of a list begins with a zero
 AMBIGUOUS_PERIOD = re.compile(r"(\d\.\d{0,20})\((\d{1,20})\)(?![\d(.])")
-# The second number of a list would not begin with a zero like this, so the comma is a decimal point.
-DECIMAL_COMMA = re.compile(r"-?(?:\d{1,15},0(?:\d|\d{3,15})|0,\d{3,15})")
+# A comma without a space after it may be a decimal point, unless it is between thousands.
+DECIMAL_COMMA = re.compile(r"(?<![\d.,])(0,(?=\d)|\d{1,15},(?!\d{3}(?!\d))(?=\d))(?=\d{1,30}(?![\d.,]))")
+ENCLOSED = re.compile(r"[(\[]|\\\{")
 VOWELS = set("aeiou")  # without one, two or three letters are a product: mgh
 SHORT_WORDS = frozenset(
     "no on of go am is it in to do up so or at as if we he me us an by my be ok ha hi oh".split()  # noqa: SIM905
@@ -76,7 +77,7 @@ def _read_other_ways(text: str, tokens: list[Token], letters: Letters) -> list[N
         readings.append(lambda: tokenize(text, True, False, letters))
     if AMBIGUOUS_PERIOD.search(text):
         readings.append(lambda: tokenize(AMBIGUOUS_PERIOD.sub(r"\1\\overline{\2}", text), letters=letters))
-    if DECIMAL_COMMA.fullmatch(text):
+    if text.count(",") == 1 and not ENCLOSED.search(text) and DECIMAL_COMMA.search(text):
         readings.append(lambda: tokenize(text.replace(",", "."), letters=letters))
     if not COUNTING.isdisjoint(text) and COUNTED.search(text) and (counted := write_as_binomials(tokens)) is not None:
         readings.append(lambda: counted)

@@ -28,7 +28,7 @@ from qed.grading.vocabulary import (
 
 # Each alternative begins differently or has a bounded length before it can fail, which bounds backtracking.
 DECIMALS = r"(?:\.\d+)?"
-SPACED = r"[1-9]\d{0,2}(?:(?:,\\! ?|\\,|\\ |'| )\d{3})+(?!\d)" + DECIMALS
+SPACED = r"[1-9]\d{0,2}(?:(?:,\\! ?|\\,|\\ |'|~| )\d{3})+(?!\d)" + DECIMALS
 COMMAS = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d]|,\d)" + DECIMALS
 SIMPLE = r"(?:\d+\.\d+|\d+\.(?!\.)|\d+|\.\d+)"
 EXPONENT = r"(?:[eE][+-]?\d{1,6}(?![\d.]))?"
@@ -184,7 +184,7 @@ class Reader:
             return self.letters == "units"
         if text in ORDINALS:
             return not self.spaced and self.tokens[-1].kind == "number" and text == find_ordinal(self.get_last())
-        if text in {"am", "pm"} and self.tokens[-2:-1] and self.tokens[-2].text == ":":
+        if text.lower() in {"am", "pm"} and self.tokens[-2:-1] and self.tokens[-2].text == ":":
             return True
         apart = self.spaced and (len(text) > 2 or all(token.kind != "command" for token in self.tokens))
         return text in (SPACED_UNITS if apart else GLUED_UNITS) and not self.follows_name()

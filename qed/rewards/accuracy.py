@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from qed.errors import UsageError
+from qed.grading.extraction.patterns import LAST, check_pattern
 from qed.grading.policy import PolicyName, find_policy
 from qed.rewards.verdicts import grade_by_final_answer
 from qed.types import Grade, Rollout
@@ -20,11 +22,23 @@ class Accuracy:
     mode: Literal["strict", "flexible", "lenient"] = "flexible"
     """Where the answer may be. strict: box, tag or #### line; flexible: also words; lenient: also unclosed ones."""
 
+    pattern: str = ""
+    """A regular expression that finds the answer in place of the mode: the first group of its last match."""
+
     policy: PolicyName = "math"
     """The conventions of the comparison: math, qwen (also times 100, divided by 100 or close), strict (none)."""
 
+    def __post_init__(self) -> None:
+        """Refuse a regular expression that does not compile."""
+        if self.pattern:
+            try:
+                check_pattern(f"{LAST}{self.pattern}")
+            except ValueError as error:
+                raise UsageError(f"accuracy.pattern: {error}.") from error
+
     def __call__(self, rollout: Rollout) -> Grade:
-        return grade_by_final_answer(rollout, self.mode, find_policy(self.policy))
+        mode = f"{LAST}{self.pattern}" if self.pattern else self.mode
+        return grade_by_final_answer(rollout, mode, find_policy(self.policy))
 
 
 reward = Accuracy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qed.grading.equal import Verdict, equal
-from qed.grading.extract import TURNS, extract_final_answer
+from qed.grading.extract import TURNS, Extracted, Refusal, find_final_answer
 from qed.grading.policy import MATH, Policy
 from qed.types import Grade, Rollout
 
@@ -23,11 +23,16 @@ def judge_answer(gold: str, answer: str | None, policy: Policy = MATH) -> Verdic
     return NO_ANSWER if answer is None else equal(gold, answer, policy)
 
 
+def judge_found(gold: str, found: Extracted | Refusal, policy: Policy = MATH) -> tuple[Verdict, str | None]:
+    """Return the verdict on what extraction found, and the answer; a refusal is wrong, and its reason is kept."""
+    if isinstance(found, Refusal):
+        return Verdict(False, "extract", found.reason), None
+    return judge_answer(gold, found.answer, policy), found.answer
+
+
 def grade_by_final_answer(rollout: Rollout, mode: str = "flexible", policy: Policy = MATH) -> Grade:
     """Grade the final answer of the text, wherever it is: 1 when it is correct. The format holds when there is one."""
-    extracted = extract_final_answer(rollout.text, mode)
-    answer = extracted.answer if extracted else None
-    verdict = judge_answer(rollout.problem.answer, answer, policy)
+    verdict, answer = judge_found(rollout.problem.answer, find_final_answer(rollout.text, mode), policy)
     return Grade(
         float(verdict.correct),
         verdict.correct,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from qed.evaluation.per_sample_metrics import THOUGHTS, Tags
+from qed.evaluation.per_sample_metrics import Tags
+from qed.grading.extraction.marks import THOUGHTS
 from qed.report.formulas import Formula, split_answer, split_formulas
 
 MAX_TEXT = 200_000  # characters of a text that is shown

@@ -366,3 +366,20 @@ def test_instructions_without_right_answers_become_outputs(qed: Qed, shared: Pat
     assert len(outputs) == 3
     assert all(given[each["instruction"]] == each["dataset"] for each in outputs)
     assert all(each["generator"] == "new:tiny" and isinstance(each["output"], str) for each in outputs)
+
+
+def test_a_task_has_its_usual_length_and_texts_that_end_an_answer(qed: Qed, shared: Path, tmp_path: Path) -> None:
+    task = f"aime:2024@{shared / 'data/qwen_eval/aime24.jsonl'}"
+    asked = ["--model", "new:tiny", "--tasks", task, "--limit", 1, "--samples", 1, *("--out", tmp_path / "out")]
+    done = qed("evaluate", *asked, "--prompt", "chat", "--stop", '["e", "\\n\\n"]', "--json")
+    assert done.code == 0, done.err
+    ((name, figures),) = done.result["tasks"].items()
+    used = figures["settings"]
+    assert used["stop"] == ["e", "\n\n"]
+    assert 256 < used["max_tokens"] < 512, "more than half of the window, and less than all of it"
+    (row,) = answers(tmp_path / "out", name)
+    assert "e" not in row["text"] or row["stop_reason"] == "stop"
+    other = qed("evaluate", *asked, "--prompt", "chat", "--json")
+    assert (other.code, "stop" in other.err) == (2, True)
+    refused = qed("evaluate", *asked, "--overwrite", "--prompt", "chat", "--chat-template-options", "thinking=false")
+    assert (refused.code, "does not use thinking" in refused.err) == (2, True)

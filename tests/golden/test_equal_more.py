@@ -7,6 +7,7 @@ import pairs_of_constants
 import pairs_of_forms
 import pairs_of_letters
 import pairs_of_numbers
+import pairs_of_quantities
 import pairs_of_structures
 import pairs_of_traps
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from qed.grading.equal import equal
 from qed.grading.policy import Policy
 
-TABLES = (pairs_of_constants, pairs_of_letters, pairs_of_numbers, pairs_of_structures)
+TABLES = (pairs_of_constants, pairs_of_letters, pairs_of_numbers, pairs_of_quantities, pairs_of_structures)
 SAME = "".join(table.SAME for table in (*TABLES, pairs_of_forms))
 DIFFERENT = "".join(table.DIFFERENT for table in (*TABLES, pairs_near_forms, pairs_of_traps))
 

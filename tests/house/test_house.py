@@ -60,6 +60,7 @@ ROOMS = {
     "math_verify": ["grading/symbolic.py"],
     "sympy": [],
     "mpmath": ["grading/"],
+    "regex": ["grading/extraction/patterns.py"],
     "vllm": [],
     "ray": ["cluster/"],
     "wandb": ["trackers/wandb.py"],

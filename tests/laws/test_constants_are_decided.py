@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qed.grading.balls import IndeterminateError, Precision
 from qed.grading.bounds import UnreadableError, Work
-from qed.grading.enclosures import IndeterminateError, Precision, enclose
+from qed.grading.enclosures import enclose
 from qed.grading.exact import UndefinedError
 from qed.grading.proofs import are_same_constants
 from qed.grading.separation import compute_separation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -12,6 +12,25 @@ from qed.config.fields import PIPELINES
 from qed.errors import UsageError, suggest_nearest
 
 LISTS = ("answers", "parts")  # what the items of a list in the column of answers are
+
+
+def add_extract_option(add: Callable[..., object], modes: Sequence[str]) -> None:
+    """Add the option that says how a final answer is extracted: one of the modes, or a regular expression."""
+
+    def read(text: str) -> str:
+        from qed.grading.extraction.patterns import check_pattern, is_pattern  # noqa: PLC0415 -- only if it is given
+
+        if is_pattern(text):
+            try:
+                check_pattern(text)
+            except ValueError as error:
+                raise argparse.ArgumentTypeError(str(error)) from None
+        elif text not in modes:
+            raise argparse.ArgumentTypeError(f"must be {', '.join(modes)} or regex:PATTERN, not '{text}'")
+        return text
+
+    about = "how the final answer is extracted: {}, regex:PATTERN or first-regex:PATTERN (default: flexible)"
+    add("--extract", type=read, metavar="MODE", default="flexible", help=about.format(", ".join(modes)))
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qed.cli.commands.base import LISTS, Parser
+from qed.cli.commands.base import LISTS, Parser, add_extract_option
 from qed.cli.commands.endpoint_options import add_endpoint_options, find_served, is_endpoint, read_endpoint
 from qed.cli.commands.evaluate_sweep import add_sweep_option, run_sweep
+from qed.cli.commands.likelihood_options import add_likelihood_options, check_likelihood
 from qed.cli.commands.policy_options import add_chat_option
 from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
 from qed.cli.evaluation_file import read_options
@@ -32,6 +33,7 @@ EPILOG = """examples:
   qed evaluate --model Qwen/Qwen2.5-0.5B --tasks math:test500,gsm8k:test --prompt boxed --limit 100
   qed evaluate --model new:small --tasks test.jsonl --greedy --max-tokens 64
   qed evaluate --tasks math:test500 --sweep model=runs/a,runs/b --sweep temperature=0,0.6 --out runs/sweep
+  qed evaluate --model Qwen/Qwen2.5-0.5B --tasks mmlu,arc_c --scoring likelihood
   qed evaluate evaluation.yaml --limit 50
   qed evaluate --sampler server --url http://127.0.0.1:8000 --tasks gsm8k:test
   qed evaluate --model openai:gpt-4.1-mini --url https://api.openai.com/v1 --tasks gsm8k:test --prompt boxed
@@ -128,6 +130,7 @@ def _add_model_options(add: Any) -> None:
     add_chat_option(add)
     add("--stop", metavar="TEXT,…", help="texts that end an answer, besides the prompt's own; as a list if with commas")
     add("--sampler", default="", metavar="NAME", help="sampler by name (default: native)")
+    add_likelihood_options(add)
     add("--greedy", action="store_true", help="greedy decoding, one answer per problem")
     add("--temperature", type=float, default=0.6, metavar="T", help="sampling temperature (default: 0.6)")
     add(
@@ -178,7 +181,7 @@ def _add_stored_options(add: Any) -> None:
         default="",
         help="what a list is: k answers, or the parts of one (default: k answers, where no doubt)",
     )
-    add("--extract", choices=MODES, default="flexible", help="how the final answer is extracted (default: flexible)")
+    add_extract_option(add, MODES)
 
 
 def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[str, Any]:
@@ -218,6 +221,8 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
         endpoint,
         policy=args.policy,
         also=read_also(args.also_grade),
+        scoring=args.scoring,
+        shots=args.shots,
     )
     if args.cluster:
         from qed.cluster.evaluation import evaluate_on_cluster
@@ -236,6 +241,7 @@ def _choose_model(args: argparse.Namespace) -> tuple[Path | None, str, int]:
 
 def _check_numbers(args: argparse.Namespace) -> None:
     """Refuse invalid values."""
+    check_likelihood(args)
     checks = (
         (args.samples is None or args.samples >= 1, "--samples must be at least 1"),
         (

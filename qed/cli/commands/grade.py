@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qed.cli.commands.base import LISTS, Parser
+from qed.cli.commands.base import LISTS, Parser, add_extract_option
 from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.errors import DataError, UsageError
@@ -56,7 +56,7 @@ def _build_parser() -> Parser:
     add("files", nargs="*", type=Path, metavar="FILE", help="jsonl, json, csv, tsv (also compressed) or parquet")
     add("--gold-key", default="", metavar="COLUMN", help="correct answer (default: gold, or the first known column)")
     add("--response-key", default="", metavar="COLUMN", help="response (default: prediction, response, text, …)")
-    add("--extract", choices=MODES, default="flexible", help="how the final answer is extracted (default: flexible)")
+    add_extract_option(add, MODES)
     add(
         "--lists",
         choices=LISTS,

@@ -24,6 +24,8 @@ def build_fields(question: str, options: Sequence[str], answer: str, used: tuple
     letters = LETTERS[: len(options)]
     listed = "\n".join(f"{letter}) {option}" for letter, option in zip(letters, options, strict=True))
     extra: dict[str, Any] = {"choices": tuple(options), "options": letters}
+    if question != question.strip():
+        extra["stem"] = question  # as published, for scores that depend on each character
     return Fields(f"{question.strip()}\n\n{listed}", answer, used=used, extra=extra)
 
 

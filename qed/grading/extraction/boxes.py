@@ -37,7 +37,9 @@ MAX_GAP_CHARS = 80
 def find_boxes(text: str, names: tuple[str, ...] = BOXES) -> Iterator[tuple[int, int]]:
     """Yield the start and end of the content of every complete box, in the order of their ends."""
     starts: list[int] = []  # the start of the content of each open brace, or -1 for a brace that opens no box
-    for match in BRACES.finditer(text):
+    found = [start for name in names if (start := text.find(name)) >= 0]
+    # Braces before the first box close none.
+    for match in BRACES.finditer(text, min(found, default=len(text))):
         brace = match.group()
         if brace == "}":
             start = starts.pop() if starts else -1

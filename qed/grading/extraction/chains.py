@@ -40,7 +40,7 @@ def simplify(text: str) -> str | Refusal:
         return Refusal(UNSOLVED)
     if any(not _agree(side, last) for side in sides[:-1]):
         return Refusal(CONTRADICTORY)
-    if _is_number(sides[0]):
+    if _is_number(sides[0]) and any(side != last for side in sides):
         return last
     return text.strip() if len(sides) == 2 else f"{sides[0]} = {last}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # A. Because …, (B), **C**: at the beginning of a response.
-LEADING = re.compile(r"\W{0,4}(?:option |choice )?\(?([A-J])(?:[).:]|\*\*)(?=[\s*]|$)")
+LEADING = re.compile(r"\W{0,4}(?:option |choice )?\(?([A-J])(?:(?:[).]|\*\*)(?=[\s*]|$)|, ?(?=since|because|as|not))")
 LETTER = re.compile(r"\(?([A-J])\)?")
 ALONE = re.compile(
     r"[\s*_$(\[{\"'“”「【（]{0,6}(?:\\(?:text|mathrm|mathbf|"
@@ -14,7 +14,8 @@ ALONE = re.compile(
 CHOSEN = re.compile(
     r"(?i:option|choice|letter|answer|alternative|opción|opção|option|choix|réponse|antwort|вариант|选项?|"
     r"選項?|选择|選擇|"
-    r"故选|应选|choose|pick|select|go with|it's|it is)\s{0,2}[:：]?\s?[\"'“(（\[]?([A-J])(?![A-Za-z'’])[\"'”)）\]]?"
+    r"故选|应选|choose|pick|select|go with|it's|it is)(?: "
+    r"is)?\s{0,2}[:：]?\s?[\"'“(（\[]?([A-J])(?![A-Za-z'’])[\"'”)）\]]?"
     r"|(?<![\w(])\(([A-J])\)(?=\s{0,3}[.!。]?\s{0,3}$)"
     r"|(?<![A-Za-z\\])([B-HJ])(?= (?:is|would be|must be|remains|seems) (?:the )?(?:only )?(?:correct|"
     r"right|best|true|answer|one|"
@@ -34,10 +35,25 @@ NO_WORDS = (
     "no|non|nein|нет|não|nie|hayır|不是|否|不对|いいえ|아니요|아니오|لا|नहीं|không|tidak|όχι|לא|nej|nee|ne|nu|nope"
 )
 YES_NO = re.compile(rf"\W{{0,4}}({YES_WORDS}|{NO_WORDS})(?![\w'’-])", re.IGNORECASE)
+RESTATED = re.compile(
+    r"[,.:;—–-]\s{0,3}(?:it|it's|that's|x|the (?:answer|total|result|correct|value|sum))\b", re.IGNORECASE
+)
 CLOSING = re.compile(
     r"(?:^|[,;]\s?|\b)(?:so|therefore|thus|hence|also|donc|por lo tanto|значит)?,? ?(yes|no)(?=[,.!]?\s{0,3}$|, )",
     re.IGNORECASE,
 )
+
+
+# (C) 12, B. Paris: a letter and the text of its option.
+OPTION = re.compile(
+    r"[\s*$]{0,4}(?:option |choice )?(?:\([A-J]\)|[A-J][).:])[\s*$]{1,4}[^\s*$.].{0,200}", re.IGNORECASE
+)
+# Words before a letter, and endings of a sentence after a word.
+ARTICLE = re.compile(
+    r"(?:(?:the|la|el|le|les|die|der|das|a|o|il|lo|de|option|choice|letter|opción|option|вариант|选项) )+",
+    re.IGNORECASE,
+)
+ENDING = re.compile(r"(?:です|である|だ|になります|となります|입니다|이다|예요|이에요| ?है| ?हैं|'dir|'dır)[.。।\s]{0,3}$")
 
 
 def find_leading_letter(text: str) -> str | None:
@@ -70,4 +86,6 @@ def read_yes_or_no(sentence: str) -> str | None:
     if match is None:
         return None
     after = sentence[match.end() :].lstrip("*_ ")
+    if RESTATED.match(after) and match.group(1).casefold() not in YES_WORDS.split("|"):
+        return None
     return match.group(1) if not after or after[0] in ",.!;:—–-。，、！،" else None

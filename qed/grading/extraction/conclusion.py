@@ -29,7 +29,8 @@ NO_ANSWER = re.compile(
 )
 OTHER_ANSWER = re.compile(
     r"(?:wrong|incorrect|first|initial|previous|common|naive|tempting|false|earlier|original|old|not (?:an|the|a|my)|"
-    r"no|if (?:the|my|your|our)|whether the|falsche|mauvaise|неправильный)\s{0,2}$",
+    r"no|(?:if|suppose|assume|assuming|say|imagine|let) (?:that )?(?:the|my|your|our)|"
+    r"whether the|falsche|mauvaise|неправильный)\s{0,2}$",
     re.IGNORECASE,
 )
 DETOUR = re.compile(
@@ -39,6 +40,7 @@ STATING = re.compile(
     r"(?:(?<!\w)(?:is|are|equals|was|should be|must be|would be|ist|lautet|est|es|é|è)(?!\w)|[:：=])", re.IGNORECASE
 )
 DIRECTLY = re.compile(r"[\s*]{0,4}(?:[$\\\d(\-−+√\[{.]|[A-J](?![\w']))")
+MAX_DETOUR_CHARS = 160
 LAST_LINE = re.compile(r"(?:A|Ans|R|Q\.E\.F)[:：]\s?(?=\S)")
 HEADING = re.compile(
     r"(?:step|part|case|question|problem|example|method|solution|figure|table|section)\s?\W?\d+", re.IGNORECASE
@@ -47,6 +49,14 @@ HEADING = re.compile(
 
 def find_conclusion(text: str) -> Extracted | Refusal:
     """Return the answer that a text without boxes or tags states, or the reason why it states none."""
+    found = _find_conclusion(text)
+    if isinstance(found, Refusal):
+        return found
+    answer = found.answer.strip()
+    return Extracted(answer, found.source) if answer else Refusal(NOT_FOUND)
+
+
+def _find_conclusion(text: str) -> Extracted | Refusal:
     if (whole := read_whole(text)) is not None:
         return Extracted(whole, "whole") if isinstance(whole, str) else whole
     sentences = split_sentences(text)
@@ -78,6 +88,8 @@ def read_whole(text: str) -> Result:
             for piece in pieces
         )
     ):
+        if text.strip(" *").endswith("!") and len(pieces) == 1:
+            return f"{pieces[0].text}!"
         inside = line.rstrip(". ")
         return chains.simplify(pieces[0].text) if len(pieces) == 1 or inside == pieces[0].text else inside
     if letter := choices.ALONE.fullmatch(line):
@@ -157,20 +169,27 @@ def read_announcement(text: str) -> Result:
             continue
         if OTHER_ANSWER.search(text, 0, match.start()):
             return Refusal(NEGATED)
-        after = text[match.end() :]
-        connection = words.CONNECTION.match(after)
-        rest = after[connection.end() :] if connection is not None else after
-        stated = STATING.search(connection.group()) if connection is not None and connection.group() else None
-        if stated is None and not DIRECTLY.match(after):
-            detour = STATING.search(after, 0, 160) if DETOUR.match(after) or not after[:1].isascii() else None
-            rest = after[detour.end() :] if detour is not None else ""
-            if detour is None and after[:1].strip() and not after[0].isascii():
-                rest = after
+        rest = find_announced_part(text[match.end() :])
+        if choices.OPTION.match(rest) is not None:
+            return rest.strip(" .*:")
         if rest.strip(" .*_:"):
             return read_clause(rest, announced=True)
         if match.start() > 0:
             return read_clause(text[: match.start()], announced=False)
     return None
+
+
+def find_announced_part(after: str) -> str:
+    """Return what follows `answer`, `answer is` or `answer to part 2 is`; an empty text if that is no announcement."""
+    connection = words.CONNECTION.match(after)
+    length = connection.end() if connection is not None else 0
+    if STATING.search(after, 0, length) or DIRECTLY.match(after):
+        return after[length:]
+    foreign = not after[:1].isascii()
+    detour = STATING.search(after, 0, MAX_DETOUR_CHARS) if DETOUR.match(after) or foreign else None
+    if detour is not None:
+        return after[detour.end() :]
+    return after[length:] if foreign and after[:1].strip() else ""
 
 
 def is_inside_formula(text: str, match: re.Match[str]) -> bool:
@@ -216,9 +235,7 @@ def find_choice(sentences: list[Sentence]) -> Extracted | Refusal | None:
     if closing is not None:
         return Extracted(closing.group(1), "word")
     for sentence in (stated[-1], stated[0]):
-        if (word := choices.read_yes_or_no(sentence.text)) is not None and not isinstance(
-            read_clause(sentence.text), str
-        ):
+        if (word := choices.read_yes_or_no(sentence.text)) is not None:
             return Extracted(word, "word")
     return None
 
@@ -229,10 +246,10 @@ def find_last_statement(sentences: list[Sentence]) -> Extracted | Refusal | None
     if (named := join_last_equations(sentences)) is not None:
         return Extracted(named, "sentence")
     if any(words.GIVING_UP.search(sentence.text) for sentence in sentences[-MAX_SEARCHED:]):
-        return Refusal(HEDGED)
+        return Refusal(NOT_FOUND)
     refusal: Refusal | None = None
     for sentence in reversed(sentences):
-        if sentence.asked or words.REMARK.match(sentence.text) or words.CHECK.match(sentence.text):
+        if not states_something(sentence):
             continue
         searched += 1
         found = read_clause(sentence.text, closing=searched == 1)
@@ -244,6 +261,13 @@ def find_last_statement(sentences: list[Sentence]) -> Extracted | Refusal | None
         if searched >= MAX_SEARCHED:
             break
     return refusal
+
+
+def states_something(sentence: Sentence) -> bool:
+    """Return whether a sentence is a statement: no question, remark, check or mere assumption."""
+    if sentence.asked or words.REMARK.match(sentence.text) or words.CHECK.match(sentence.text):
+        return False
+    return words.HYPOTHESIS.match(sentence.text) is None or words.SO.search(sentence.text) is not None
 
 
 def join_last_equations(sentences: list[Sentence]) -> str | None:

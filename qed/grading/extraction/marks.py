@@ -5,7 +5,8 @@ from __future__ import annotations
 from qed.grading.extraction.boxes import find_box
 
 TAGS = ("<answer>", "</answer>")
-THINKING = (
+# Tags of a thought by prompts and models; the prompt may already contain the opening tag.
+THOUGHTS = (
     ("<think>", "</think>"),
     ("<thinking>", "</thinking>"),
     ("<thought>", "</thought>"),
@@ -21,16 +22,23 @@ TURNS = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "</s>")
 
 def cut_to_last_turn(text: str) -> str:
     """Return the text after the thinking and before any next turn."""
-    for _, closing in THINKING:
-        text = text.rpartition(closing)[2]
+    if _may_have_thought(text):
+        for _, closing in THOUGHTS:
+            text = text.rpartition(closing)[2]
     ends = [start for turn in TURNS if (start := text.find(turn)) > 0]
     return text[: min(ends)] if ends else text
 
 
 def cut_open_thought(text: str) -> str:
     """Return the text before a thought that is never closed, without the thought."""
-    starts = [start for opening, _ in THINKING if (start := text.find(opening)) >= 0]
+    if not _may_have_thought(text):
+        return text
+    starts = [start for opening, _ in THOUGHTS if (start := text.find(opening)) >= 0]
     return text[: min(starts)] if starts else text
+
+
+def _may_have_thought(text: str) -> bool:
+    return any(part in text for part in ("think", "THINK", "thought", "reasoning>", "working_out>"))
 
 
 def find_between(text: str, opening: str, closing: str) -> str | None:

@@ -10,6 +10,7 @@ import unicodedata
 from typing import NamedTuple
 
 from qed.grading.extraction.sentences import is_money
+from qed.grading.extraction.spoken_formulas import DATE
 from qed.grading.extraction.words import list_words
 
 # Each alternative begins with another kind of character, so the search never backtracks far.
@@ -31,12 +32,7 @@ FUNCTIONS = list_words(
     "sin cos tan cot sec csc log ln lg exp sqrt cbrt arcsin arccos arctan asin acos atan sinh cosh tanh "
     "gcd lcm max min mod det abs floor ceil pi infinity infty inf choose"
 )
-# Operators in words; they join two values, or stand before one.
-SPOKEN = list_words(
-    "plus minus times over divided squared cubed negative root sqrt pi squareroot mod modulo infinity "
-    "cube минус menos moins meno"
-)
-PREFIXES = frozenset({"negative", "root", "cube"})
+COUNTS = list_words("one two three four five six seven eight nine ten")
 COMMANDS_OF_PROSE = frozenset({"\\text", "\\textbf", "\\mathrm", "\\mbox", "\\textit", "\\rm"})
 DELIMITERS = {"$$": "$$", "$": "$", "\\[": "\\]", "\\(": "\\)"}
 CONJUNCTIONS = frozenset("and or и или und oder et ou y o e и 和 或 与 및 और या".split())  # noqa: SIM905
@@ -72,13 +68,21 @@ class _Scanner:
         self.index = 0
         self.pieces: list[Piece] = []
         self.unclosed: set[str] = set()
+        self.barren = 0
+        self.dates = {match.start(): match.end() for match in DATE.finditer(text)}
 
     def scan(self) -> list[Piece]:
         while self.peek()[0] != "end":
             kind, token, start = self.peek()
             if kind == "space":
                 self.index += 1
-            elif not (self.scan_delimited() or self.scan_bare()):
+            elif kind == "word" and token.casefold() in COUNTS and self.text.startswith(" of ", start + len(token)):
+                self.index += 1
+                self.add("value", start, start + len(token))  # one of the 5 works
+            elif start in self.dates:
+                self.add("value", start, self.dates[start])
+                self.skip_to(self.dates[start])
+            elif not (self.scan_delimited() or (self.index >= self.barren and self.scan_bare())):
                 self.index += 1
                 marks = kind == "sign" and unicodedata.category(token[0])[0] in "PS"
                 self.add("sign" if marks else "word", start, start + len(token))
@@ -179,11 +183,9 @@ class _Scanner:
         text = self.text[start:end].rstrip()
         while text and (text[-1] in "+*/=<>~·≈,;:×÷∈–'" or (text[-1] in "-−" and len(text) > 1)):
             text = text[:-1].rstrip()
-        if text.endswith("!") and not self.text[start + len(text) :].strip():
-            text = text.rstrip("!")
         kind = classify(text)
         if kind == "word" or not text:
-            self.index = first
+            self.barren, self.index = self.index, first  # no part of it has a value either
             return False
         self.add(kind, start, start + len(text), text)
         self.skip_to(start + len(text))
@@ -282,20 +284,11 @@ def _merge(pieces: list[Piece], text: str) -> list[Piece]:
 def _joins(merged: list[Piece], piece: Piece) -> bool:
     before = merged[-1]
     formula = ("value", "name")
-    if piece.kind == before.kind == "value" and _last_word(before) in SPOKEN - {"squared", "cubed"}:
-        return True
     if piece.kind in formula and before.kind in formula:
         return before.text[-1:] in OPERATORS or piece.text[:1] in OPERATORS - {"-", "−", "–"}
     if piece.kind in formula and before.kind == "sign" and before.text in OPERATORS - {"–"}:
         return (len(merged) > 1 and merged[-2].kind in formula) or before.text in "-−<>≤≥"
-    if piece.kind == "sign" and before.kind in formula and piece.text in OPERATORS - {"-", "–", "→"}:
-        return True
-    spoken = before.text.casefold() in SPOKEN if before.kind == "word" else piece.text.casefold() in SPOKEN - PREFIXES
-    return spoken and {before.kind, piece.kind} == {"word", "value"}
-
-
-def _last_word(piece: Piece) -> str:
-    return piece.text.rpartition(" ")[2].casefold()
+    return piece.kind == "sign" and before.kind in formula and piece.text in OPERATORS - {"-", "–", "→"}
 
 
 def _strip_delimiters(text: str) -> str:

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from qed.grading.extraction.spoken_formulas import write_formulas
+
 MAX_TAIL_CHARS = 20_000
 MAX_SENTENCE_CHARS = 1_000
 FENCES = ("```", "~~~")
@@ -19,6 +21,8 @@ NUMBERING = re.compile(r"(?:step \d{1,2}[:.)]\s*|\d{1,2}[.)]\s+)(?=[^\d\W])", re
 RULE = re.compile(r"[-*_=\s]{3,200}")
 END = re.compile(r"[.!?。！？؟।]")
 ABBREVIATIONS = frozenset("e.g i.e eg ie approx vs etc mr mrs ms dr prof no fig eq cf resp ca st sec u.s".split())  # noqa: SIM905
+# A number with an exclamation mark is a factorial where orders are counted.
+COUNTING = re.compile(r"factorial|permut|arrang|ways|orders|anagrams", re.IGNORECASE)
 TOTALS = re.compile(
     r"(?:grand |final )?(?:total|answer|result|sum|final|合计|总计|答案|итого|ответ|gesamt|summe|suma|somme)\b.{0,30}",
     re.IGNORECASE,
@@ -144,7 +148,8 @@ def _split_line(line: str) -> Iterator[Sentence]:
             spans.popleft()
         inside = bool(spans) and spans[0][0] < end.start()
         if end.start() >= start and not inside and _ends_sentence(line, start, end):
-            yield _build_sentence(line[start : end.start()], end.group() in "?？؟")
+            factorial = end.group() == "!" and line[end.start() - 1].isdigit() and COUNTING.search(line) is not None
+            yield _build_sentence(line[start : end.start() + factorial], end.group() in "?？؟")
             start = end.end()
     if line[start:].strip(" *_)]"):
         yield _build_sentence(line[start:], False)
@@ -206,4 +211,4 @@ def strip_emphasis(text: str) -> str:
         text = ITALIC.sub(r"\2", text) if "$" not in text and "\\" not in text else text
     if text.count("**") == 1 or text.startswith("**") or text.rstrip().endswith("**"):
         text = text.strip().removeprefix("**").removesuffix("**") if not re.search(r"\w\*\*\w", text) else text
-    return text.replace("`", "").strip()
+    return write_formulas(text.replace("`", "").strip())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from qed.grading.extraction import words
+from qed.grading.extraction import choices, words
 from qed.grading.extraction.clause import RELATIVE, Clause
 from qed.grading.extraction.outcome import HEDGED, NEGATED, Refusal, Result
 from qed.grading.extraction.pieces import read_pieces
@@ -18,7 +18,6 @@ PREFIX = re.compile(
 )
 MAX_PARTS = 12
 MAX_TEXT_WORDS = 6
-LETTER = re.compile(r"\(?[A-J]\)?")
 KNOWN = re.compile(
     r"\bno (?:real |integer |positive |such |valid |possible |common )?"
     r"(?:solutions?|roots?|answers?|values?|integers?|numbers?|triangles?|limit|maximum|minimum)\b|"
@@ -90,20 +89,32 @@ def read_text(clause: Clause, announced: bool, closing: bool) -> Result:
         return Refusal(HEDGED)
     if (known := find_known_phrase(clause.text)) is not None:
         return known
-    if clause.finds(words.NOT) or clause.finds(words.WRONG):
+    stated = _cut_relative(clause.text, announced)
+    if choices.YES_NO.fullmatch(stated.strip(" .:!")):
+        return stated.strip(" .:!")
+    if words.NOT.search(stated) or words.WRONG.search(stated):
         return Refusal(NEGATED)
-    start = max((match.end() for match in words.COPULA.finditer(clause.text)), default=0)
-    text = _cut_phrase(clause.text[start:], announced)
-    if not start and not announced and not (closing and LETTER.fullmatch(text)):
+    start = max((match.end() for match in words.COPULA.finditer(stated)), default=0)
+    text = _cut_phrase(stated[start:], announced)
+    if not start and not announced and not (closing and choices.LETTER.fullmatch(text)):
         return None
     return text if _is_phrase(text, announced) else None
 
 
+def _cut_relative(text: str, announced: bool) -> str:
+    """Cut a text before a relative clause, if something is stated before it: C because …, but not we conclude that …"""
+    for relative in RELATIVE.finditer(text):
+        start = max((match.end() for match in words.COPULA.finditer(text, 0, relative.start())), default=0)
+        if (start or announced) and text[start : relative.start()].strip(" ,"):
+            return text[: relative.start()]
+    return text
+
+
 def _cut_phrase(text: str, announced: bool) -> str:
-    """Return a phrase without punctuation and relative clause."""
-    text = text.strip(" .:,;!*\"'“”")
-    if relative := RELATIVE.search(text):
-        text = text[: relative.start()].strip(" ,")
+    """Return a phrase without punctuation, and a letter without its article."""
+    text = choices.ENDING.sub("", text.strip(" .:,;!*\"'“”、，。"))
+    if (letter := choices.LETTER.fullmatch(choices.ARTICLE.sub("", text, count=1))) is not None:
+        return letter.group()
     return text.partition(",")[0] if text[:1].isalpha() and not announced else text
 
 
@@ -112,7 +123,7 @@ def _is_phrase(text: str, announced: bool) -> bool:
     count = len(text.split())
     if not 0 < count <= (MAX_TEXT_WORDS if announced else 3):
         return False
-    return text.split()[0].casefold() not in NO_TEXT or (announced and count > 1)
+    return text.split()[0].casefold() not in NO_TEXT or (announced and (count > 1 or len(text) == 1))
 
 
 def find_known_phrase(text: str) -> str | None:

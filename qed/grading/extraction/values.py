@@ -5,7 +5,7 @@ from __future__ import annotations
 from qed.grading.extraction import words
 from qed.grading.extraction.clause import Clause
 from qed.grading.extraction.lists import read_list
-from qed.grading.extraction.outcome import BOUNDED, SEVERAL, Refusal, Result
+from qed.grading.extraction.outcome import BOUNDED, HEDGED, SEVERAL, Refusal, Result
 from qed.grading.extraction.pieces import CONJUNCTIONS
 
 
@@ -15,6 +15,8 @@ def read_values(clause: Clause, announced: bool) -> Result:
     if isinstance(start, Refusal):
         return start
     found, after = read_list(clause, start)
+    if announced and found == "one":  # one of 3 and 4
+        return Refusal(HEDGED)
     if clause.is_bounded(start):
         return Refusal(BOUNDED)
     rest = [index for index in clause.alive if index >= after]

@@ -31,7 +31,8 @@ def list_words(words: str) -> frozenset[str]:
 
 # What is an answer called. Phrases that contain the word, such as "answer choices", are taken back by NO_ANSWER.
 ANSWER = compile_words(
-    r"answers?|ans|correct (?:option|choice)(?! is (?:not|wrong))|答案|答え|解答|正解|故选|故選|选择|選択|"
+    r"answers?|ans|i (?:pick|choose|select|go with|settle on)|correct (?:option|choice)(?! is (?:not|"
+    r"wrong))|答案|答え|解答|正解|故选|故選|选择|選択|"
     r"应选|應選|答(?=[:：])"
     r"|정답|답(?=은|:|：)|ответ(?:ом)?|відповідь|respuesta|resposta|réponse|reponse|risposta|antwort|antwoord"
     r"|odpowiedź|odpověď|svaret|svar|cevap|cevabı|yanıt|đáp án|đáp số|jawaban(?:nya)?|απάντηση|răspuns(?:ul)?"
@@ -67,7 +68,7 @@ COPULA = compile_words(
 )
 NOT = compile_words(
     r"not|isn't|isnt|aren't|wasn't|weren't|doesn't|don't|didn't|won't|wouldn't|shouldn't|can't|cannot|couldn't|never|"
-    r"neither|nor|no|≠|\\neq?|rather than|instead of|isn’t|aren’t|wasn’t|doesn’t|don’t|can’t|"
+    r"neither|nor|no|≠|\\neq?|rather than|instead of|used to be|isn’t|aren’t|wasn’t|doesn’t|don’t|can’t|"
     r"不是|不等于|不等於|并非|並非|不为|不為|不对|不是的|非|没有|ではない|ではありません|じゃない|でない|"
     r"아니다|아닙니다|아니라|아닌|아니|"
     r"не|нет|nicht|kein|keine|keinen|weder|noch|ne|n'est pas|n’est pas|pas|ni|tampoco|nunca|jamais|não|nao|nem|"
@@ -75,7 +76,8 @@ NOT = compile_words(
 )
 # Negations after the value that they deny.
 WRONG = compile_words(
-    r"wrong|incorrect|false|mistaken|ruled out|rejected|discarded|eliminated|excluded|extraneous|invalid|not correct|"
+    r"wrong|too (?:small|large|big|low|high|many|few|much|little|short|long)|incorrect|false|mistaken|"
+    r"ruled out|rejected|discarded|eliminated|excluded|extraneous|invalid|not correct|"
     r"is impossible|错误|错|錯|不对|不正确|不正確|間違い|間違って|誤り|違います|틀렸|틀린|틀립|오답|"
     r"неверно|неверный|неверен|неправильно|"
     r"неправильный|неправильный|falsch|inkorrekt|faux|fausse|incorrecte?|incorrect[oa]s?|erróne[oa]|equivocad[oa]|"
@@ -93,12 +95,13 @@ HEDGE = compile_words(
     r"kanske|kanskje|belki|mungkin|có thể|có lẽ|ίσως|ربما|لا أعرف|शायद|אולי"
 )
 BUT = compile_words(
-    r"but|however|instead|aber|sondern|mais|pero|sino|no obstante|но|а(?= )|mas|porém|ma|bensì|ale|maar|"
+    r"but|however|instead(?! of)|aber|sondern|mais|pero|sino|no obstante|но|а(?= )|mas|porém|ma|bensì|ale|maar|"
     r"但是?|而是|しかし|"
     r"하지만|그러나|لكن|بل|लेकिन|बल्कि|ama|fakat|tetapi|nhưng"
 )
 SO = compile_words(
-    r"so|therefore|thus|hence|consequently|which gives|giving|it follows that|we conclude that|in conclusion|finally|"
+    r"(?<!or )so(?! that)|therefore|thus|hence|consequently|which gives|giving|it follows that|we "
+    r"conclude that|in conclusion|finally|"
     r"overall|in summary|also|daher|also|somit|folglich|deshalb|donc|ainsi|por lo tanto|por tanto|"
     r"entonces|así que|luego|"
     r"portanto|logo|então|quindi|dunque|perciò|значит|следовательно|итак|поэтому|таким образом|więc|zatem|dus|alltså|"
@@ -186,4 +189,10 @@ RETRACTION = re.compile(
 )
 SOFT_RETRACTION = re.compile(
     r"(?<!\w)(?:wait|actually|hmm+|hold on|sorry|i mean|or rather|no,|correct is|the correct)(?!\w)", re.IGNORECASE
+)
+HYPOTHESIS = re.compile(
+    r"\W{0,3}(?:suppose|assume|assuming|let|imagine|consider|define|denote|say|angenommen|sei|supposons|"
+    r"soit|supongamos|"
+    r"sea|пусть|предположим|设|設|假设)\b",
+    re.IGNORECASE,
 )

@@ -1,0 +1,58 @@
+"""The options of `qed evaluate` for multiple choice by log-likelihood."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from qed.errors import UsageError
+
+SCORINGS = ("sampled", "likelihood")
+
+
+def add_likelihood_options(add: Any) -> None:
+    """Add `--scoring` and `--shots`."""
+    add(
+        "--scoring",
+        choices=SCORINGS,
+        default="sampled",
+        help="sampled: answers that the model writes (default); likelihood: the most likely choice of multiple-choice "
+        "questions, in the formats of lm-eval",
+    )
+    add(
+        "--shots",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --scoring likelihood: worked examples before a question, from the dev questions of its subject",
+    )
+
+
+def check_likelihood(args: argparse.Namespace) -> None:
+    """Refuse options that have no meaning for log-likelihoods, and those that have one only there.
+
+    Raises:
+        UsageError: one is given.
+    """
+    if args.shots < 0:
+        raise UsageError("qed evaluate: --shots must not be negative.")
+    if args.scoring == "sampled":
+        if args.shots:
+            raise UsageError("qed evaluate: --shots is for --scoring likelihood; a few-shot prompt is a --prompt.")
+        return
+    given = {
+        "--greedy": args.greedy,
+        "--samples": args.samples not in (None, 1),
+        "--max-tokens": args.max_tokens,
+        "--prompt": args.prompt,
+        "--system-prompt": args.system_prompt,
+        "--reward": args.reward,
+        "--policy": args.policy != "math",
+        "--also-grade": args.also_grade,
+    }
+    wrong = [name for name, value in given.items() if value]
+    if wrong:
+        raise UsageError(
+            f"--scoring likelihood samples and grades no text: it compares the log-probs of the choices. Leave out "
+            f"{', '.join(wrong)}."
+        )

@@ -1,0 +1,177 @@
+"""Pairs of answers with decimal commas, several units, dates and times of day.
+
+One pair a line, `gold ## answer`; a line with # in front is the reason for the pairs below it.
+"""
+
+SAME = r"""
+# a decimal comma, a point at the start, spaces and points between thousands
+3.5 ## 3{,}5
+3{,}5 ## \frac72
+2.75 ## 2{,}75
+0{,}125 ## \frac18
+1{,}234 ## 1234
+1{,}234{,}567 ## 1234567
+3{,}1416 ## 3.1416
+12{,}5\% ## 12.5\%
+3.7 ## 3,7
+3,7 ## 3, 7
+3,7 ## 7, 3
+(3,7) ## (3, 7)
+0,25 ## \frac14
+-2,5 ## -2.5
+2,5\text{ cm} ## 2.5
+2,5 cm ## 2.5 cm
+x = 2,5 ## 2.5
+12,34 ## 12.34
+3,14159 ## 3.14159
+1,234 ## 1234
+0,234 ## 0.234
+1.234,56 ## 1234.56
+1.234.567 ## 1234567
+1.234.567,89 ## 1234567.89
+1,234.56 ## 1234.56
+12,5 € ## 12.5
+7,5\% ## 7.5\%
+.4 ## 0.4
+.4 ## \frac25
+-.4 ## -0.4
+x=.5 ## \frac12
+(.5, .25) ## (\frac12,\frac14)
+\frac{.5}{2} ## 0.25
+1 000 ## 1000
+1 000 000 ## 1000000
+1\,000\,000 ## 1000000
+1~000 ## 1000
+12 345.67 ## 12345.67
+12 345,67 ## 12345.67
+-1 000 ## -1000
+\$1 000 ## 1000
+1 000\text{ km} ## 1000
+1 000 km ## 1000 km
+1'000 ## 1000
+1 000 005 ## 1000005
+# several units of one quantity, and a length in feet and inches
+2 h 15 min ## 2\text{ h }15\text{ min}
+2 h 15 min ## 2 hours 15 minutes
+2 h 15 min ## 135 min
+2 h 15 min ## 135\text{ minutes}
+2 h 15 min ## 2.25 hours
+2h 15min ## 2 hours and 15 minutes
+2h15m ## 2 hours 15 minutes
+2 hr 15 min ## 2 hours, 15 minutes
+2 days 3 hours ## 51 hours
+1 hour 30 minutes ## 1.5 hours
+1 hour 30 minutes ## 90 minutes
+5'4" ## 5 feet 4 inches
+5'4" ## 5 ft 4 in
+5'4" ## 64 inches
+5'4" ## 64\text{ in}
+5'4" ## 5' 4"
+5'4'' ## 5 feet 4 inches
+5′4″ ## 5 feet 4 inches
+6 ft 2 in ## 74 inches
+3 m 20 cm ## 320 cm
+3 m 20 cm ## 3.2 m
+1 kg 500 g ## 1.5 kg
+3 kg 250 g ## 3250 g
+4 lb 8 oz ## 72 oz
+4 pounds 8 ounces ## 4.5 pounds
+\$3 and 50 cents ## \$3.50
+3 dollars and 50 cents ## \$3.50
+1 min 30 s ## 90 seconds
+1\text{ h } 40\text{ min} ## 100\text{ min}
+10^\circ 30' ## 10.5^\circ
+# dates in either order, and times of day
+March 21 ## 21 March
+March 21 ## March 21st
+March 21 ## 21st March
+March 21 ## 21st of March
+March 21 ## the 21st of March
+March 21 ## \text{March 21}
+March 21 ## Mar 21
+March 21 ## Mar. 21
+\text{March 21} ## 21 March
+July 4, 1776 ## 4 July 1776
+July 4, 1776 ## July 4th, 1776
+May 5 ## 5 May
+\text{Tuesday, March 21} ## Tuesday, March 21
+15:30 ## 3:30 p.m.
+15:30 ## 3:30 PM
+15:30 ## 15:30 hours
+15:30\text{ Uhr} ## 15:30
+3:30 p.m. ## 3:30pm
+3:30 p.m. ## 15:30
+12:00 ## 12:00 p.m.
+12:00 ## noon
+12:00 a.m. ## midnight
+00:00 ## 12:00 a.m.
+9:05 ## 09:05
+3 pm ## 15:00
+3 p.m. ## 3:00 PM
+"""
+
+DIFFERENT = r"""
+# a decimal comma, a point at the start, spaces and points between thousands
+3{,}5 ## 35
+3{,}5 ## 5.3
+2.75 ## 275
+1{,}234 ## 1.234
+3,7 ## 37
+3,7 ## 3
+3,7 ## 7
+3,7 ## 7.3
+3,7 ## 3.07
+3, 7 ## 3.7
+(3,7) ## 3.7
+\{3,7\} ## 3.7
+[3,7] ## 3.7
+0,25 ## 25
+-2,5 ## 2.5
+2,5 cm ## 25 cm
+12,34 ## 1234
+1,234 ## 1.234
+0,234 ## 234
+1.234,56 ## 1.23456
+1.234.567 ## 1.234567
+1,2,3 ## 1.23
+1,2,3 ## 1.2
+1,2 ## 12
+.4 ## 4
+-.4 ## -4
+1 000 ## 1
+1 000 ## 0
+1 000 ## 10000
+1 00 ## 100
+10 00 ## 1000
+1 0000 ## 10000
+1 000 005 ## 5
+# several units of one quantity, and a length in feet and inches
+2 h 15 min ## 2 h 51 min
+2 h 15 min ## 2 h
+2 h 15 min ## 15 min
+2 h 15 min ## 215
+2 h 15 min ## 2 min 15 s
+2 h 15 min ## 17
+5'4" ## 4'5"
+5'4" ## 5.4 feet
+5'4" ## 54
+5'4" ## 5'
+3 m 20 cm ## 3.02 m
+3 kg 250 g ## 3.025 kg
+3 dollars and 50 cents ## \$3.05
+# dates in either order, and times of day
+March 21 ## 21 May
+March 21 ## 12 March
+March 21 ## March 2
+March 21 ## March
+March 21 ## 21
+July 4, 1776 ## July 4, 1777
+July 4, 1776 ## July 4
+July 4, 1776 ## 5 July 1776
+March 21 ## March 21, 2020
+15:30 ## 3:30 a.m.
+15:30 ## 15.30
+3:30 p.m. ## 15:33
+00:00 ## 12:00 p.m.
+9:05 ## 9:50
+"""
