@@ -17,6 +17,7 @@ from qed.report.panels import label_runs
 from qed.report.record import Record
 from qed.runs.run import Row
 
+UNPAIRED = "The runs have no stored answers to the same problems, so no paired test is possible."
 COLUMNS = ("", "first", "other", "difference in points", "better / worse", "p", "p (Holm)", "n")
 
 
@@ -97,11 +98,13 @@ def _warn_of(sides: Sequence[Decoding], decoding: str) -> Iterator[str]:
         yield f"{decoding} answers cut off at the limit of tokens: {' in the first run, '.join(shown)} in this one."
 
 
-def render_tests(found: RunTests, task: str) -> Html | None:
-    """Render the tests of a task; None unless two runs have answers to the same problems."""
+def render_tests(found: RunTests, records: Sequence[Record], task: str) -> Html | None:
+    """Render the tests of a task, or a sentence where there can be none; None unless two runs have evaluated it."""
     own = {name: adjusted for name, adjusted in found.tests.items() if name.task == task}
-    if not own:
+    if sum(bool(record.list_evaluations(task)) for record in records) < 2:
         return None
+    if not own:
+        return build_element("p", f"{UNPAIRED} A difference is not established.", class_="note")
     rows = [
         (join_html(name.other, build_element("small", name.label)), _build_cells(test)) for name, test in own.items()
     ]

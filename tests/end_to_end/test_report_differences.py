@@ -124,3 +124,11 @@ def test_too_few_problems_are_said(tmp_path: Path) -> None:
     text = report(tmp_path / "a", tmp_path / "b").text
     assert "too few problems]" in text
     assert "4 problems are too few for a test" in text
+
+
+def test_runs_with_other_problems_are_not_tested(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        rows = [{**row, "group_id": f"{name} {row['group_id']}"} for row in rows_of(0, "greedy", 0.5, 1)]
+        write_evaluation(tmp_path / name, 0, "maths", rows, {"greedy": summarize(rows)})
+    said = "The runs have no stored answers to the same problems, so no paired test is possible. A difference is not"
+    assert said in report(tmp_path / "a", tmp_path / "b").text
