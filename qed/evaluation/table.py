@@ -6,19 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qed.console.live import Console
-from qed.evaluation.summary import average_tasks
 
 Figures = Mapping[str, Any]
 MAX_KINDS = 12  # rows of a breakdown that is printed; larger ones are only in summary.json
 ALL, ALL_SOURCES = "mean of tasks", "mean of sources"
 
 
-def show_summary(console: Console, summaries: Mapping[str, Figures]) -> None:
-    """Print the figures of each task: accuracy, pass@k and maj@k, format × answer, lengths, breakdowns."""
+def show_summary(console: Console, summaries: Mapping[str, Figures], overall: Figures) -> None:
+    """Print the figures of each task, and their mean: accuracy, pass@k and maj@k, classes, lengths, breakdowns."""
     console.say()
     rows = [_format_accuracy(name, figures) for name, figures in summaries.items()]
     if len(summaries) > 1:
-        rows.append((ALL, "", "", _format_interval(average_tasks(list(summaries.values()))), "", "", ""))
+        rows.append((ALL, "", "", _format_interval(overall), "", "", ""))
     console.table("Right, %", ("task", "n", "k", "avg@k [95 %]", "strict", "flexible", "string"), rows)
     several = [row for name, figures in summaries.items() if figures["k"] > 1 for row in _list_several(name, figures)]
     if several:
