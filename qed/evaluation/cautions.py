@@ -10,7 +10,19 @@ from qed.evaluation.compared_runs import Decoding
 from qed.runs.run import Row
 
 # Settings that may differ in an honest comparison: what is compared, on which hardware, and the seed.
-FREE = ("model", "weights", "revision", "seed", "task", "problems", "samples", "rows_per_batch", "sampler", "endpoint")
+FREE = (
+    "model",
+    "weights",
+    "revision",
+    "seed",
+    "task",
+    "problems",
+    "samples",
+    "rows_per_batch",
+    "sampler",
+    "endpoint",
+    "also",
+)
 OPTIONS = {"judged_by": "--reward"}  # where the option is not named as the setting
 MAX_SHOWN = 60  # characters of a setting
 Sides = tuple[Sequence[Decoding], Sequence[Decoding]]

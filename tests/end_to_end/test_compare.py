@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from qed.cli.main import main
+from qed.console.live import Console
 from qed.evaluation.arms import compare_arms
 from qed.evaluation.intervals import adjust_holm
 from qed.evaluation.paired import compare_paired
 from qed.evaluation.power import compute_detectable_difference
-from qed.evaluation.summary import summarize
+from qed.evaluation.summary import average_tasks, summarize
+from qed.evaluation.table import show_summary
 from qed.runs.run import Row, build_row, write_evaluation
 from qed.types import Grade, Problem, Rollout
 
@@ -274,3 +276,14 @@ def test_answers_in_files_make_arms_too(compare: Compare) -> None:
             Path(f"{name}{seed}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (found,) = compare("a*.jsonl", "b*.jsonl")[1].values()
     assert (found["seeds"], found["n"]) == ([2, 2], 12)
+
+
+def test_figures_say_what_is_odd_about_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Uneven numbers of answers, too few problems, and answers that were cut off and are right."""
+    rows = make_rows([1, 1, 0, 1, 0], cut=3)
+    figures = summarize([*rows, {**rows[4], "sample_id": 1}])
+    show_summary(Console(), {"sums": figures}, average_tasks([figures]))
+    said = capsys.readouterr().out
+    assert "1 (1–2)" in said
+    assert "] too few" in said
+    assert "sums: 2 of 3 answers that were cut off are right: their answer stands before the limit." in said
