@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qed.evaluation.cautions import count_truncated, list_cautions
+from qed.evaluation.cautions import count_truncated, list_cautions, part_golds
 from qed.evaluation.compared_runs import Decoding, build_decoding, describe_training
 from qed.evaluation.compared_tasks import count_answers
 from qed.evaluation.measures import ACCURACY
@@ -63,14 +63,16 @@ def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> RunTests:
         for name, other, (other_step, other_figures) in evaluated[1:]:
             first_name, first, (step, figures) = evaluated[0]
             for decoding in [decoding for decoding in figures if decoding in other_figures]:
-                sides = [
-                    _load_side(first, step, task, decoding, figures),
-                    _load_side(other, other_step, task, decoding, other_figures),
-                ]
+                sides, notes = part_golds(
+                    [
+                        _load_side(first, step, task, decoding, figures),
+                        _load_side(other, other_step, task, decoding, other_figures),
+                    ]
+                )
                 found = list(_test_sides(sides))
                 tests |= {PairName(task, first_name, name, decoding, test.measure): test for test in found}
                 if found:
-                    cautions.setdefault(task, []).extend(f"{name}, {line}" for line in _warn_of(sides, decoding))
+                    cautions.setdefault(task, []).extend(f"{name}, {line}" for line in _warn_of(sides, notes, decoding))
     return RunTests(adjust_tests(tests), cautions)
 
 
@@ -88,9 +90,9 @@ def _test_sides(sides: Sequence[Decoding]) -> Iterator[PairedTest]:
             yield test
 
 
-def _warn_of(sides: Sequence[Decoding], decoding: str) -> Iterator[str]:
+def _warn_of(sides: Sequence[Decoding], notes: Sequence[str], decoding: str) -> Iterator[str]:
     """Yield what else differs between two sides, and the answers that were cut off."""
-    for line in list_cautions(sides[:1], sides[1:]):
+    for line in [*list_cautions(sides[:1], sides[1:]), *notes]:
         yield f"{decoding} answers. {line}"
     cut = [count_truncated([side]) for side in sides]
     if any(side["truncated"] for side in cut):

@@ -161,8 +161,20 @@ def test_doubled_answers_and_several_golds_are_said(compare: Compare) -> None:
     assert found["warnings"] == [
         "1 id with another gold after than before (q5): left out, because these are other problems. Check that both "
         "files have the same golds.",
-        "1 id with several golds (q0): each gold counts as a problem.",
+        "1 id with several golds (q0): each counts as a problem.",
         "1 answer stored twice, with the same problem and number: the first one counts.",
+    ]
+
+
+def test_an_id_with_two_golds_in_one_file_is_still_paired(compare: Compare) -> None:
+    rows = [{"id": number, "gold": str(number), "response": str(number)} for number in range(8)]
+    for name, more in (("a", [rows[2], {**rows[3], "gold": "9"}]), ("b", [])):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
+    (found,) = compare("a.jsonl", "b.jsonl")[1].values()
+    assert (found["n"], found["unpaired"]) == (8, 1)
+    assert found["warnings"] == [
+        "Before: 1 id with several golds (3): each gold counts as a problem.",
+        "Before: 1 row left out as exact copies of others.",
     ]
 
 
