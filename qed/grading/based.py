@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from qed.grading.tokens import Token
 from qed.grading.tree import Node
@@ -63,7 +64,10 @@ def _read_radix(token: Token) -> int | None:
 def _read_prefixed(text: str) -> Node | None:
     """Read a numeral as programs write it."""
     match = PREFIXED.fullmatch(text)
-    return None if match is None else _build_based(match.group(2).upper(), PREFIXES[match.group(1).lower()])
+    if match is None:
+        return None
+    # The number marks a prefix, which is part of the numeral and not an index that may be dropped.
+    return _build_based(match.group(2).upper(), PREFIXES[match.group(1).lower()])._replace(number=Fraction(1))
 
 
 def _is_invalid(text: str, radix: int) -> bool:

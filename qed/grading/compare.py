@@ -6,35 +6,32 @@ from collections.abc import Callable
 
 from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError, Work
 from qed.grading.closeness import are_near
-from qed.grading.constants import are_same_with_constants, rename_constant
+from qed.grading.constants import are_same_with_constants
 from qed.grading.equivalent_forms import (
     convert_to_matrix,
     has_distinct_names,
-    is_combination,
     is_named_beside_bare,
+    rename_parameter,
     sort_by_names,
-    strip_argument,
     strip_point_name,
     unify_imaginary_unit,
 )
 from qed.grading.exact import compute_rational
 from qed.grading.families import are_same_families, describes_family
-from qed.grading.inequalities import solves
 from qed.grading.meanings import mean_the_same, read_set_in_words
-from qed.grading.piecewise import are_same_cases
+from qed.grading.piecewise import are_same_cases, is_same_function
 from qed.grading.policy import Policy
 from qed.grading.quantities import are_same_in_base, are_same_quantity, are_same_ratio
-from qed.grading.regions import FLIPPED, are_same_region, build_region
-from qed.grading.scalars import are_same_scalar, compute_ratio, is_scalar, list_names
+from qed.grading.relations import Relations
+from qed.grading.scalars import are_same_scalar, is_scalar
 from qed.grading.tree import Node, expand_signs
 from qed.grading.vectors import compute_vector, is_column, read_as_column, unify_vectors
 
 COMPUTED = {"negate", "add", "multiply", "divide", "power", "function", "apply"}
-INVERTED = {"\\log", "\\ln", "\\exp"}
 INEQUALITIES = {"<", "<=", ">", ">=", "!="}
 
 
-class Comparison:
+class Comparison(Relations):
     """One comparison, with its conventions and its remaining work."""
 
     def __init__(self, policy: Policy, work: Work) -> None:
@@ -59,6 +56,7 @@ class Comparison:
             if same is not None:
                 return same
         gold, answer = self.drop_name(gold, answer), self.drop_name(answer, gold)
+        answer = rename_parameter(gold, answer)
         left, right = self.list_items(gold), self.list_items(answer)
         if len(left) > 1 or len(right) > 1 or "set" in (gold.kind, answer.kind):
             return self.are_same_lists(gold, answer, left, right)
@@ -70,6 +68,10 @@ class Comparison:
             named = other.kind == "relation" or any(part.kind == "relation" for part in other.parts)
             if self.is_name(node.parts[0]) and not named:
                 return node.parts[1]
+            if node.name == "in" and other.kind == "list":  # x ∈ {1, 2} against x = 1 or x = 2
+                return Node(
+                    "list", "or", tuple(Node("relation", "=", (node.parts[0], part)) for part in node.parts[1].parts)
+                )
         return node
 
     def list_items(self, node: Node) -> list[Node]:
@@ -86,9 +88,7 @@ class Comparison:
         """Return the values that the ± of a node stand for."""
         if node.kind == "list":
             return [node]
-        if node.kind == "relation" and node.name == "=":  # x = ±2 is x = 2 and x = −2
-            return [node._replace(parts=(node.parts[0], right)) for right in expand_signs(node.parts[1], self.work)]
-        return expand_signs(node, self.work)
+        return expand_signs(node, self.work)  # x = ±2 is x = 2 and x = −2
 
     def are_same_lists(self, gold: Node, answer: Node, left: list[Node], right: list[Node]) -> bool:
         """Compare lists and sets in any order, and a tuple with a bare list in order."""
@@ -166,6 +166,9 @@ class Comparison:
             return self.are_same_relations(gold, answer)
         if kinds & {"based", "unit", "ratio"}:
             return self.are_same_quantities(gold, answer) or self.is_near(gold, answer)
+        for one, other in ((gold, answer), (answer, gold)):
+            if one.kind == "matrix" and one.name == "cases" and is_scalar(other):
+                return is_same_function(one, other, self.work)
         if len(kinds) == 1 and gold.kind in self.structures:
             return self.structures[gold.kind](gold, answer)
         return self.are_same_expressions(gold, answer)
@@ -235,111 +238,3 @@ class Comparison:
         near = are_near(gold, answer, self.policy, self.work)
         self.near = self.near or near
         return near
-
-    def are_same_regions(self, gold: Node, answer: Node) -> bool | None:
-        """Return whether two values are the same set of reals; None if one of them does not describe a set."""
-        left, right = build_region(gold, self.work), build_region(answer, self.work)
-        if left is None or right is None:
-            return None
-        if (left.variable is None) != (right.variable is None):
-            variable = left.variable or right.variable
-            named = variable is not None and variable.kind != "function" and self.is_name(variable)
-            if not self.policy.interval_as_inequality or not named:
-                return False  # |x| < 2 is the interval for |x|, not for x
-        return are_same_region(left, right, self.work)
-
-    def is_solution(self, gold: Node, answer: Node) -> bool:
-        """Return whether one value is an inequality and the other its solution set."""
-        if not self.policy.interval_as_inequality:
-            return False
-        for one, other in ((gold, answer), (answer, gold)):
-            region = build_region(other, self.work) if one.kind == "relation" else None
-            if region is not None and solves(region, one, self.work):
-                return True
-        return False
-
-    def are_same_relations(self, gold: Node, answer: Node) -> bool:
-        """Compare equations, inequalities and unions."""
-        both = gold.kind == answer.kind == "relation"
-        if both and "=" in (gold.name, answer.name):
-            return gold.name == answer.name and self.are_same_equations(gold, answer)
-        for one, other in ((gold, answer), (answer, gold)):
-            if one.kind == "relation" and one.name == "=":
-                if one is answer and other.kind != "relation" and is_combination(one.parts[0]):
-                    return self.are_same(one.parts[1], other)
-                return self.equals_right_side(one, other)
-        if self.are_same_regions(gold, answer) or self.is_solution(gold, answer):
-            return True
-        return self.are_same_inequalities(gold, answer) if both else self.are_same_sets(gold, answer)
-
-    def are_same_sets(self, gold: Node, answer: Node) -> bool:
-        """Compare sets whose ends are not constants: x ∈ S equals S, and unions are equal in any order."""
-        for one, other in ((gold, answer), (answer, gold)):
-            if one.kind == "relation" and one.name == "in":
-                return self.are_same(one.parts[1], other)
-        if gold.kind == answer.kind == "union" and gold.name == answer.name == "or":
-            return self.match_items(self.list_union(gold), self.list_union(answer))
-        return False
-
-    def list_union(self, node: Node) -> list[Node]:
-        """Return the members of a nested union."""
-        if node.kind == "union" and node.name == "or":
-            return [inner for part in node.parts for inner in self.list_union(part)]
-        return [node]
-
-    def are_same_equations(self, gold: Node, answer: Node) -> bool:
-        """Return whether two equations have the same sides, or one is a constant multiple of the other."""
-        left, right = gold.parts, rename_constant(gold, strip_argument(gold, answer)).parts
-        if not all(map(is_scalar, (*left, *right))):
-            return self.are_all_same(left, right) or self.are_all_same(left[::-1], right)
-        if self.are_all_same(left, right) or self.are_all_same(left[::-1], right):
-            return True
-        return compute_ratio(_subtract(left), _subtract(right), self.work) is not None
-
-    def equals_right_side(self, equation: Node, other: Node) -> bool:
-        """Return whether x = 5 equals 5: a name before the sign may be dropped, an expression may not."""
-        left, right = equation.parts
-        if left == right:  # 5 = 5 has no content
-            return False
-        if self.is_name(left):
-            return self.are_same(right, other)
-        if self.is_name(right) and not list_names(left):
-            return self.are_same(left, other)
-        if (
-            is_scalar(left)
-            and is_scalar(right)
-            and not list_names(left, right)
-            and are_same_scalar(left, right, self.work)
-        ):
-            return self.are_same(right, other)
-        return False
-
-    def is_name(self, node: Node) -> bool:
-        """Return whether a node is a name and not a computed value: a symbol, f(x), |AB|, AB/CD, A:B, (x, y)."""
-        if node.kind in {"symbol", "apply", "text"}:
-            return True
-        if node.kind == "function":
-            inverted = node.name in INVERTED and node.parts[0].kind == "symbol"  # ln x = 4 gives x another value
-            return node.name not in {"root", "!", "\\binom"} and not inverted and bool(list_names(node))
-        if node.kind in {"sequence", "multiply", "ratio", "divide"}:
-            return all(map(self.is_name, node.parts))
-        return node.kind == "constant" and node.name == "e"
-
-    def are_same_inequalities(self, gold: Node, answer: Node) -> bool:
-        """Return whether two inequalities have the same sides in either direction, or are multiples of each other."""
-        left, right = gold.name.split(), answer.name.split()
-        flipped = [FLIPPED.get(sign, sign) for sign in right[::-1]]
-        if left == right and self.are_all_same(gold.parts, answer.parts):
-            return True
-        if left == flipped and self.are_all_same(gold.parts, answer.parts[::-1]):
-            return True
-        if len(left) != 1 or len(right) != 1 or not all(map(is_scalar, (*gold.parts, *answer.parts))):
-            return False
-        factor = compute_ratio(_subtract(gold.parts), _subtract(answer.parts), self.work)
-        if factor is None or getattr(factor, "imag", 0) != 0:
-            return False
-        return left == right if factor.real > 0 or left == ["!="] else left == [FLIPPED.get(right[0], "")]
-
-
-def _subtract(sides: tuple[Node, ...]) -> Node:
-    return Node("add", parts=(sides[0], Node("negate", parts=(sides[1],))))

@@ -14,6 +14,8 @@ from qed.grading.scalars import are_same_scalar, is_scalar, list_names
 from qed.grading.tree import Node, walk
 
 FREE = re.compile(r"[Cc](?:_\d)?")  # what the gold must call its constants
+ADDED = re.compile(r"(?:[CcKk]|const|constant)(?:_\d)?")  # in a sum
+INDEXED = re.compile(r"[CcKk]_\d")
 NAMES = re.compile(r"(?:[CcKkAaBDM]|const|constant)(?:_\d)?")
 VARIABLES = {"x", "y", "z", "t", "u", "s", "r", "\\theta", "x()", "y()", "f()", "F()"}
 MAX_CONSTANTS = 3
@@ -29,9 +31,15 @@ def are_same_with_constants(gold: Node, answer: Node, work: Work) -> bool:
     others = [name for name in list_names(answer) if name not in variables]
     if len(others) != len(names) or not all(map(NAMES.fullmatch, others)):
         return False
+    if "A" in names and not all(map(INDEXED.fullmatch, others)):
+        return False
     if len(names) == 1 and (term := _split_constant(gold, names[0])) is not None:
         other = _split_constant(answer, others[0])
-        return other is not None and _differ_by_constant(term, other, sorted(variables), work)
+        return (
+            other is not None
+            and ADDED.fullmatch(others[0]) is not None
+            and _differ_by_constant(term, other, sorted(variables), work)
+        )
     renamed = _rename(gold, dict(zip(names, map(_name_fresh, range(len(names))), strict=True)))
     for order in permutations(range(len(names))):
         candidate = _rename(answer, dict(zip(others, map(_name_fresh, order), strict=True)))

@@ -25,7 +25,7 @@ from qed.grading.vocabulary import BIG
 CACHED_GOLDS = 512
 # The most frequent answers need no parser. Bounded lengths keep the arithmetic bounded.
 PLAIN = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30})?")
-SPACED_UNIT = re.compile(r"[^A-Za-z\\]{1,30}(?:\\(?:times|cdot)[^A-Za-z\\]{1,20})? [mgshLJNVWC]")
+SPACED_UNIT = re.compile(r"[^A-Za-z\\]{1,30}(?:\\(?:times|cdot)[^A-Za-z\\]{1,20})? [mgshLJNVWC](?:\^\{?[23]\}?|[²³])?")
 
 ORDINAL = re.compile(r"\d(?:st|nd|rd|th)(?![A-Za-z])")
 
@@ -115,8 +115,9 @@ def _compare_values(gold: str, answer: str, left: Reading, right: Reading, polic
 def _has_digits_of(left: Reading, right: Reading) -> bool:
     """Return whether one side has a base and the other only its digits, which may be letters: 2A7_{16} and 2A7."""
     for one, other in ((left, right), (right, left)):
-        if one.values and one.values[0].kind == "based" and not one.values[0].parts:
-            return one.values[0].name.partition("_")[0] == other.key.replace(" ", "").upper()
+        based = one.values[0] if one.values else None
+        if based is not None and based.kind == "based" and not based.parts and not based.number:
+            return based.name.partition("_")[0] == other.key.replace(" ", "").upper()
     return False
 
 

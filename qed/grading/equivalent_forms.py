@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from qed.grading.scalars import has_imaginary_unit, list_names
-from qed.grading.tree import Node, negate, walk
+from qed.grading.tree import Node, negate
 
+PARAMETERS = {"t", "s", "u", "v", "k", "\\lambda", "\\mu"}
 COORDINATES = {"x", "y", "z"}
 
 
@@ -39,14 +40,16 @@ def sort_by_names(items: Node, names: Node) -> Node:
     )
 
 
-def strip_argument(gold: Node, answer: Node) -> Node:
-    """Rewrite y(x) = … as y = … if the gold does not write the argument."""
-    name, called = gold.parts[0], answer.parts[0]
-    if called.kind != "multiply" or len(called.parts) != 2 or called.parts[0] != name or name.kind != "symbol":
+def rename_parameter(gold: Node, answer: Node) -> Node:
+    """Rename the parameter of x = 1 + 2s, y = 3s to that of the gold, if both give values to the same names."""
+    if not (gold.kind == answer.kind == "list" and has_distinct_names(gold) and has_distinct_names(answer)):
         return answer
-    argument = called.parts[1]
-    used = argument.kind == "symbol" and argument in walk(answer.parts[1])
-    return answer._replace(parts=(name, answer.parts[1])) if used else answer
+    (old, *others), (new, *more) = (
+        sorted(set(list_names(one)) - set(list_names(two))) or [""] for one, two in ((answer, gold), (gold, answer))
+    )
+    if others or more or not {old, new} <= PARAMETERS:
+        return answer
+    return replace_name(answer, Node("symbol", old), Node("symbol", new))
 
 
 def strip_point_name(node: Node) -> Node:
@@ -74,11 +77,12 @@ def unify_imaginary_unit(node: Node, other: Node) -> Node:
     """Replace j by i in 3 + 4j if the other side is written with i."""
     if node.kind != "add" or "j" not in list_names(node) or "j" in list_names(other) or not has_imaginary_unit(other):
         return node
-    return _replace_name(node, Node("symbol", "j"), Node("constant", "i"))
+    return replace_name(node, Node("symbol", "j"), Node("constant", "i"))
 
 
-def _replace_name(node: Node, old: Node, new: Node) -> Node:
-    return new if node == old else node._replace(parts=tuple(_replace_name(part, old, new) for part in node.parts))
+def replace_name(node: Node, old: Node, new: Node) -> Node:
+    """Replace every occurrence of a node by another."""
+    return new if node == old else node._replace(parts=tuple(replace_name(part, old, new) for part in node.parts))
 
 
 def is_combination(node: Node) -> bool:

@@ -95,12 +95,16 @@ def _read_family(node: Node, work: Work) -> Family | None:
     values = [value for part in values for value in expand_signs(part, work)]
     names = set(list_names(*values))
     parameter = declared[0].parts[0].name if declared else names.pop() if len(names) == 1 else ""
-    if not all(map(is_scalar, values)) or (not declared and parameter not in PARAMETERS):
+    if not all(map(_is_value, values)) or (not declared and parameter not in PARAMETERS):
         return None
     if unknown is not None and (unknown.kind != "symbol" or unknown.name == parameter):
         return None
     values = [_replace_parameter(value, parameter, NUMBER) for value in values]
     return Family(tuple(values), unknown, declared[0].parts[1].name if declared else "")
+
+
+def _is_value(node: Node) -> bool:
+    return is_scalar(node) or (node.kind == "sequence" and all(map(is_scalar, node.parts)))
 
 
 def _write_progression(node: Node) -> Node:
@@ -124,7 +128,7 @@ def _list_progressions(values: tuple[Node, ...], work: Work) -> list[Progression
     """Return the progressions of all values; None if one is neither linear nor linear for even and odd numbers."""
     result = list[Progression]()
     for value in values:
-        if set(list_names(value)) != {NUMBER.name}:
+        if set(list_names(value)) != {NUMBER.name} or not is_scalar(value):
             return None
         places = [
             try_evaluate(_replace_parameter(value, NUMBER.name, make_number(n)), Point({}, 0, work)) for n in range(8)

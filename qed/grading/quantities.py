@@ -153,4 +153,9 @@ def are_same_in_base(gold: Node, answer: Node, policy: Policy) -> bool:
     if gold.kind == answer.kind:
         return gold.name == answer.name
     based, plain = (gold, answer) if gold.kind == "based" else (answer, gold)
-    return policy.base_optional and plain.kind == "number" and str(plain.number) == based.name.partition("_")[0]
+    return (
+        policy.base_optional
+        and not based.number
+        and plain.kind == "number"
+        and str(plain.number) == based.name.partition("_")[0]
+    )

@@ -1,0 +1,74 @@
+"""Equations in forms that are not multiples of each other: y = 12/x and xy = 12, f(x) = 2x and f(n) = 2n."""
+
+from __future__ import annotations
+
+from qed.grading.bounds import Work
+from qed.grading.equivalent_forms import replace_name
+from qed.grading.scalars import are_same_scalar, compute_ratio, list_names
+from qed.grading.tree import Node, make_number, walk
+
+MAX_DEGREE = 2  # of the factor that a solution is divided by
+Sides = tuple[Node, ...]
+
+
+def strip_argument(gold: Node, answer: Node) -> Node:
+    """Rewrite y(x) = … as y = … if the gold does not write the argument."""
+    name, called = gold.parts[0], answer.parts[0]
+    if called.kind != "multiply" or len(called.parts) != 2 or called.parts[0] != name or name.kind != "symbol":
+        return answer
+    argument = called.parts[1]
+    used = argument.kind == "symbol" and argument in walk(answer.parts[1])
+    return answer._replace(parts=(name, answer.parts[1])) if used else answer
+
+
+def rename_argument(gold: Node, answer: Node) -> Node:
+    """Rewrite f(n) = 2n as f(x) = 2x if the gold names the argument of the same function so."""
+    name, called = gold.parts[0], answer.parts[0]
+    if not (
+        name.kind == called.kind == "apply" and name.name == called.name and len(name.parts) == len(called.parts) == 1
+    ):
+        return answer
+    argument, other = name.parts[0], called.parts[0]
+    if not (argument.kind == other.kind == "symbol") or argument in walk(answer.parts[1]):
+        return answer
+    return replace_name(answer, other, argument)
+
+
+def subtract(sides: Sides) -> Node:
+    """Return the difference of both sides."""
+    return Node("add", parts=(sides[0], Node("negate", parts=(sides[1],))))
+
+
+def solves_equation(solution: Sides, equation: Sides, work: Work) -> bool:
+    """Return whether y = f(x) is the solution of an equation that is linear in y, as y = 12/x is of xy = 12.
+
+    The factor of y must be a power of a name, and where it is zero the equation must not hold, so that
+    no solution is lost.
+    """
+    name, value = solution
+    names = list_names(*equation, value)
+    if name.kind != "symbol" or name.name in list_names(value) or not 1 < len(names) <= 4:
+        return False
+    left, right = (replace_name(side, name, value) for side in equation)
+    if not are_same_scalar(left, right, work):
+        return False
+    zero, one, two = (replace_name(subtract(equation), name, make_number(number)) for number in range(3))
+    factor = subtract((one, zero))
+    if not are_same_scalar(factor, subtract((two, one)), work):
+        return False
+    return any(
+        _is_power(factor, Node("symbol", other), work) and _holds_nowhere(one, Node("symbol", other), work)
+        for other in names
+        if other != name.name and not other.endswith("()")
+    )
+
+
+def _is_power(factor: Node, name: Node, work: Work) -> bool:
+    powers = (Node("power", parts=(name, make_number(degree))) for degree in range(1, MAX_DEGREE + 1))
+    return any(compute_ratio(factor, power, work) is not None for power in powers)
+
+
+def _holds_nowhere(difference: Node, name: Node, work: Work) -> bool:
+    """Return whether an equation cannot hold where a name is zero, its difference being without the other one."""
+    value = replace_name(difference, name, make_number(0))
+    return not list_names(value) and not are_same_scalar(value, make_number(0), work)
