@@ -37,6 +37,15 @@ SYNONYMS |= dict.fromkeys(
 SUBJECT = re.compile(
     r"^(?:(?:it|they|(?:the|this) (?:series|sequence|function|integral|sum|graph|curve|lines|number)) )?(?:is |are )?"
 )
+OWNER = re.compile(r"^(?:it|(?:the|this) (?:equation|system|inequality|problem)|the equations) (?:has|have) ")
+# Yes, no, true and false in other languages.
+ABROAD = {
+    "yes": "oui sí да 是 是的 はい sim 예 네 نعم हाँ evet",
+    "no": "non nein нет 否 不是 不 いいえ não 아니요 لا नहीं",
+    "true": "vrai wahr verdadero верно 正确 对 真 verdadeiro",
+    "false": "faux falsch falso неверно 错误 错 假",
+}
+SYNONYMS |= {word: meaning for meaning, words in ABROAD.items() for word in words.split()}
 # What an adjective alone stands for: `odd` is an odd function.
 NOUNS = re.compile(
     r"function|triangle|number|integer|series?|sequence|line|angle|quadrilateral|polygon|colou?r|matrix|event"
@@ -46,6 +55,7 @@ INFINITY = Node("constant", "infinity")
 
 def read_meaning(words: str) -> str:
     """Return one wording for words of the same meaning, without article and plural ending."""
+    words = OWNER.sub("", words)
     for pattern, meaning in ((NO_SOLUTION, NO_SOLUTIONS), (INFINITE, INFINITELY_MANY), (MISSING, NONEXISTENT)):
         if pattern.fullmatch(_strip_article(words)):
             return meaning
