@@ -197,7 +197,7 @@ class _Scanner:
             before = self.tokens[self.index - 1][1][-1] if self.index == first and self.index else " "
             return not (before.isascii() and before.isalpha())  # the 2 of H2O
         if kind == "command":
-            return token not in ("\\)", "\\]")
+            return token not in ("\\)", "\\]", "\\(", "\\[")
         return self.is_symbol(token) if kind == "word" else self.is_sign(token, self.index == first)
 
     def is_sign(self, token: str, begins: bool) -> bool:
