@@ -25,6 +25,7 @@ LETTERS = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 # Commands that may stand in a number.
 NUMERIC = re.compile(r"\\(?:d?t?frac|sqrt|times|cdot|div|pi|left|right|pm|,|!|;|:| |%|\$)")
 LOGARITHM = re.compile(r"\\?(?:log|ln|lg)(?![A-Za-z]).{0,9}[a-z]\)?", re.DOTALL)
+CALCULATION = re.compile(r"\d[\d.,]{0,20} ?[A-Za-z]{0,3}(?: ?[*/×] ?\d[\d.,]{0,20} ?[A-Za-z]{0,3}){1,6}")
 ROUNDED = Policy(rounded_gold=True)
 
 
@@ -45,9 +46,16 @@ def simplify(text: str) -> str | Refusal:
         return Refusal(UNSOLVED)
     if any(not _agree(side, last) for side in sides[:-1]):
         return Refusal(CONTRADICTORY)
-    if _is_number(sides[0]) and any(side != last for side in sides):
+    if is_computed(sides) and any(side != last for side in sides):
         return last
     return text.strip() if len(sides) == 2 else f"{sides[0]} = {last}"
+
+
+def is_computed(sides: list[str]) -> bool:
+    """Return whether the sides of a chain begin with a calculation in numbers, perhaps with units: 60g * 4/5."""
+    return len(sides) > 1 and (
+        _is_number(sides[0]) or (CALCULATION.fullmatch(sides[0]) is not None and _is_number(sides[-1]))
+    )
 
 
 def split_sides(text: str) -> list[str]:
