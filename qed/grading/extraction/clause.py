@@ -16,10 +16,10 @@ BOUNDARY = re.compile(
     re.IGNORECASE,
 )
 RELATIVE = re.compile(
-    r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies|produces|yields|leaves|totals|comes|rounds|costs|"
-    r"will|would|results|brings))|(?<!see )(?<!know )(?<!find )(?<!found )(?<!means )(?<!conclude )(?<!shows )that|who|whose|where|because|"
-    r"since|if|when|while|"
-    r"so that|given that|as)(?!\w)|, with ",
+    r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies|produces|yields|leaves|totals|comes|rounds|"
+    r"costs|will|would|results|brings))|"
+    r"(?<!see )(?<!know )(?<!find )(?<!found )(?<!means )(?<!conclude )(?<!shows )that|"
+    r"who|whose|where|because|since|if|when|while|so that|given that|as)(?!\w)|, with ",
     re.IGNORECASE,
 )
 MAIN_VERB = re.compile(r"\s(?!true|the case|correct|right)\w+ (?:\w+ ){0,6}(?:is|are|was|were|=)(?!\w)")
