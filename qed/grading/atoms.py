@@ -229,7 +229,7 @@ def _parse_operator_name(cursor: Cursor, name: str) -> Node:
     if name in SYMBOLS:
         return _parse_indexed(cursor, name)
     if name in DECORATIONS or name in {"\\mathbb", "\\mathcal"}:
-        return _parse_indexed(cursor, f"{name} {read_raw_argument(cursor)}")
+        return _parse_indexed(cursor, f"{name} {read_raw_argument(cursor).strip('{} ')}")
     if name in PREFIXES:
         while cursor.peek().kind == "letter":
             name += cursor.take().text

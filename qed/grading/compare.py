@@ -19,7 +19,7 @@ from qed.grading.equivalent_forms import (
 from qed.grading.exact import compute_rational
 from qed.grading.families import are_same_families, describes_family
 from qed.grading.meanings import mean_the_same, read_set_in_words
-from qed.grading.piecewise import are_same_cases
+from qed.grading.piecewise import are_same_cases, is_same_function
 from qed.grading.policy import Policy
 from qed.grading.quantities import are_same_in_base, are_same_quantity, are_same_ratio
 from qed.grading.relations import Relations
@@ -166,6 +166,9 @@ class Comparison(Relations):
             return self.are_same_relations(gold, answer)
         if kinds & {"based", "unit", "ratio"}:
             return self.are_same_quantities(gold, answer) or self.is_near(gold, answer)
+        for one, other in ((gold, answer), (answer, gold)):
+            if one.kind == "matrix" and one.name == "cases" and is_scalar(other):
+                return is_same_function(one, other, self.work)
         if len(kinds) == 1 and gold.kind in self.structures:
             return self.structures[gold.kind](gold, answer)
         return self.are_same_expressions(gold, answer)

@@ -25,7 +25,12 @@ US_PREFIX = re.compile(r"\bU\.?S\.? ?(?=\\?\$)")
 OUTWARD_BRACKETS = re.compile(r"([\[\]])([^\[\](){}]{1,200}[,;][^\[\](){}]{1,200})([\[\]])")
 UNION = re.compile(r"([)\]}]) ?U ?([(\[\\])")
 MODULO = re.compile(r"(?:\( ?\\?b?mod|(?<![\\A-Za-z])mod) ?([^(){},]{1,30})(?:\)|$)")
-EXCEPT = re.compile(r"^(?:\\text ?\{ ?)?all real (?:numbers|values) except(?: for)? ?\}? ?([^A-Za-z]{1,30}[^ ]{0,30})$")
+MODULO_WORD = re.compile(r"\\(?:text|mathrm|operatorname) ?\{ ?mod ?\}")
+SET_BUILDER = re.compile(r"^\{ ?([a-z] ?(?:[:|]|\\mid|\\in)[^{}]{1,200})\}$")
+EXCEPT = re.compile(
+    r"^(?:\\text ?\{ ?)?all (?:real (?:numbers|values)|reals|real x|x)(?: except(?: for)?| but| other than) ?\}? ?"
+    r"(?:x ?= ?)?([^A-Za-z]{1,30}[^ ]{0,30})$"
+)
 SYMBOLS = r"[gmsL]|[ckm]m|[km]g|m[lL]|ft|in|lb|oz|mi|hr"
 WORDS = rf"(?:{SYMBOLS})(?=\\|\))|[A-Za-z][A-Za-z '-]{{2,60}}"
 BEFORE = r"(?:\\boxed ?\{|\\?\$| ){0,4}[-\d.,/]{0,29}\d"
@@ -120,7 +125,8 @@ REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
     ("dots", _rewrite_ellipses),
     ("clock", lambda text: text.replace("o'clock", "")),
     ("per cent", lambda text: text.replace("per cent", "percent")),
-    ("mod", lambda text: MODULO.sub(r"\\pmod{\1}", text)),
+    ("mod", lambda text: MODULO.sub(r"\\pmod{\1}", MODULO_WORD.sub("mod ", text))),
+    ("{", lambda text: SET_BUILDER.sub(r"\\{\1\\}", text)),
     ("except", lambda text: EXCEPT.sub(r"\\mathbb{R}\\setminus\\{\1\\}", text)),
     ("+/-", lambda text: text.replace("+/-", "\\pm ")),
     ("S", lambda text: US_PREFIX.sub("", text)),
