@@ -186,6 +186,8 @@ class Reducer:
 
     def take_logarithm_of_rational(self, value: Fraction) -> Node:
         """Rewrite the logarithm of a rational number as a sum over primes."""
+        if value == 0:
+            raise UndefinedError("the logarithm of zero")
         if value < 0:
             return add(multiply(IMAGINARY, self.name_atom(PI)), self.take_logarithm_of_rational(-value))
         terms = []

@@ -177,6 +177,7 @@ e^{\pi\sqrt{163}} ## 262537412640768744
 e^{e^{7}}+1 ## e^{e^{7}}
 2^{\sqrt2} ## 2^{\sqrt2}+10^{-500}
 # logarithms, arcs and powers in other forms
+\ln(\sin\pi) ## 0
 \arccos\frac13 ## \arctan(2\sqrt3)
 \arcsin\frac35+\arcsin\frac45 ## \frac{\pi}{2}+10^{-90}
 \sqrt[3]{7+5\sqrt2} ## 1+\sqrt2+10^{-70}
