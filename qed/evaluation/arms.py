@@ -20,6 +20,7 @@ from qed.evaluation.measures import ACCURACY, Row, measure_problems
 from qed.evaluation.paired import compute_difference, describe_too_few, enclose, estimate_spread
 from qed.evaluation.summary import group_by_problem
 
+MOST_DF = 3  # degrees of freedom of the interval for each of the seeds' variance
 MIN_SEEDS = 3  # of each arm; with fewer, what varies between seeds is hardly known
 ONE_SEED = "one run of each arm: the interval is over problems alone, and says nothing of other seeds"
 
@@ -35,6 +36,7 @@ class ArmsTest:
             has two runs.
         within: standard deviation of a run's mean that the choice of problems and of answers makes, of each arm.
         between: standard deviation between seeds beyond that of the answers, of each arm; None for one run.
+        runs: the measure of each run of each arm.
         note: why there is no p-value, or what the interval does not cover; else empty.
     """
 
@@ -48,6 +50,7 @@ class ArmsTest:
     p_value: float | None
     within: tuple[float, float]
     between: tuple[float | None, float | None]
+    runs: tuple[tuple[float, ...], tuple[float, ...]]
     note: str = ""
     measure: str = ACCURACY
 
@@ -92,6 +95,7 @@ def compare_arms(
         p_value=p_value,
         within=(spreads[0][0], spreads[1][0]),
         between=(spreads[0][1], spreads[1][1]),
+        runs=(tuple(old.mean(1).tolist()), tuple(new.mean(1).tolist())),
         note=note,
         measure=measure,
     )
@@ -124,19 +128,32 @@ def compute_arms_differences(old: Floats, new: Floats) -> tuple[Floats, Floats, 
     parts = estimate_spread(differences)
     bounded = parts.widest < compute_student_quantile(parts.df) * parts.spread
     problems = np.where(bounded, parts.widest / Z, parts.spread) ** 2
-    terms = [(problems, np.where(bounded, MAX_DF, parts.df))]
-    noise = np.zeros_like(problems)
-    for arm, other in ((old, new), (new, old)):
-        means, runs = (arm if len(arm) > 1 else other), len(arm)
-        terms.append((means.mean(1).var(0, ddof=1) / runs, np.full_like(problems, len(means) - 1.0)))
-        noise = noise + _compute_noise(means) / runs
-    seeds = terms[1][0] + terms[2][0]
-    total = np.maximum(np.maximum(problems, seeds), problems + seeds - noise)
-    df = total**2 / sum(variance**2 / degrees for variance, degrees in terms)
-    error, df = np.sqrt(total), np.maximum(1.0, df)
+    # Both arms are taken to vary alike between seeds: with few runs of each, two variances are known too badly.
+    spread, noise, freedom = _pool_seeds([arm for arm in (old, new) if len(arm) > 1])
+    share = 1 / len(old) + 1 / len(new)
+    seeds, answers = spread * share, noise * share
+    total = np.maximum(np.maximum(problems, seeds), problems + seeds - answers)
+    df = total**2 / (problems**2 / np.where(bounded, MAX_DF, parts.df) + seeds**2 / freedom)
+    # A share of seeds that looks small by luck must not buy many degrees of freedom.
+    error, df = np.sqrt(total), np.clip(df, 1.0, MOST_DF * freedom)
     low, high = enclose(differences.mean(0), parts.middle, compute_student_quantile(df) * error)
     p_values = np.maximum(compute_student_tail(parts.middle / error, df), 2.0 ** (1 - len(differences)))
     return low, high, p_values
+
+
+def _pool_seeds(arms: Sequence[Floats]) -> tuple[Floats, Floats, int]:
+    """Return the variance of runs' means, the part of it that answers make, and the degrees of freedom of the first."""
+    degrees = [len(arm) - 1 for arm in arms]
+    spread, noise = (
+        np.average([compute(arm) for arm in arms], axis=0, weights=degrees)
+        for compute in (_compute_seed_variance, _compute_noise)
+    )
+    return spread, noise, sum(degrees)
+
+
+def _compute_seed_variance(arm: Floats) -> Floats:
+    variance: Floats = arm.mean(1).var(0, ddof=1)
+    return variance
 
 
 def _compute_noise(arm: Floats) -> Floats:

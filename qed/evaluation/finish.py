@@ -71,10 +71,10 @@ def build_result(
     result: dict[str, Any] = {"folder": str(folder), "step": step, "tasks": summaries, "outputs": outputs}
     result["sampler_check"] = checks
     if summaries:
-        show_summary(console, summaries)
+        result["overall"] = average_tasks(list(summaries.values()))
+        show_summary(console, summaries, result["overall"])
         show_choices(console, summaries)
         show_verdicts(console, summaries)
-        result["overall"] = average_tasks(list(summaries.values()))
     console.say(f"Every answer is in {folder / name_step_folder(step)}.")
     return result
 

@@ -18,9 +18,8 @@ import numpy as np
 
 from qed.console.live import Console
 from qed.errors import DataError, Interrupted, ModelError, UsageError
-from qed.evaluation.intervals import compute_wilson_interval
+from qed.evaluation.intervals import compute_mean_intervals
 from qed.evaluation.judges import Ask
-from qed.evaluation.resampling import bootstrap_intervals
 from qed.evaluation.rubrics import CHECK_SAFETY, COMPARE, PREFERENCE, SAFETY, parse_verdict, read_rubric
 from qed.guards.signals import EXIT_CODES
 from qed.net.cache import ReplyCache
@@ -199,11 +198,9 @@ def _summarize(rows: Sequence[Mapping[str, Any]], rubric: str) -> dict[str, Any]
     figures: dict[str, Any] = {
         "n": len(rows),
         "not_judged": len(rows) - len(judged),
-        **_estimate([row["value"] for row in judged], rubric),
+        **_estimate([row["value"] for row in judged]),
         "mean_chars": fmean(len(row["output"]) for row in rows),
-        "by": {
-            kind: _estimate([row["value"] for row in judged if row["kind"] == kind], rubric) for kind in kinds if kind
-        },
+        "by": {kind: _estimate([row["value"] for row in judged if row["kind"] == kind]) for kind in kinds if kind},
     }
     if rubric == PREFERENCE:
         figures["ties"] = sum(row["value"] == 0.5 for row in judged)
@@ -211,14 +208,11 @@ def _summarize(rows: Sequence[Mapping[str, Any]], rubric: str) -> dict[str, Any]
     return figures
 
 
-def _estimate(values: Sequence[float], rubric: str) -> dict[str, Any]:
-    """Return the mean of values and its 95 % interval; None where nothing was judged."""
+def _estimate(values: Sequence[float]) -> dict[str, Any]:
+    """Return the mean of values in [0, 1] and its 95 % interval; None where nothing was judged."""
     if not values:
         return {"judged": 0, "value": None, "ci_lo": None, "ci_hi": None}
-    if rubric == SAFETY:
-        low, high = compute_wilson_interval(round(sum(values)), len(values))
-    else:
-        low, high = bootstrap_intervals(np.array(values, dtype=np.float64)[:, None])[0]
+    low, high = compute_mean_intervals(np.array(values, dtype=np.float64)[:, None])[0]
     return {"judged": len(values), "value": fmean(values), "ci_lo": low, "ci_hi": high}
 
 

@@ -18,7 +18,7 @@ from qed.evaluation.answer_lists import pick_own, require_answers, split_answers
 from qed.evaluation.grade_files import GOLD, RESPONSE, grade_answer, read_value
 from qed.evaluation.per_sample_metrics import compute_sample_metrics
 from qed.evaluation.stored_problems import StoredRow, find_problems
-from qed.evaluation.summary import average_tasks, summarize
+from qed.evaluation.summary import average_columns, summarize
 from qed.evaluation.table import show_summary
 from qed.evaluation.verdicts import SecondGrader, judge_again, show_verdicts, summarize_verdicts
 from qed.grading import symbolic
@@ -173,10 +173,11 @@ def finish_scores(
     """
     for note in dict.fromkeys(note for own in figures.values() for note in own.get("notes", ())):
         console.say(note)
-    show_summary(console, figures)
+    overall = average_columns(list(scored.values()))
+    show_summary(console, figures, overall)
     show_verdicts(console, figures)
     if out:
         for name, rows in scored.items():
             write_evaluation(out, 0, name, rows, {DECODING: figures[name]})
         console.say(f"Every verdict is in {out / 'eval'}.")
-    return {"tasks": figures, "overall": average_tasks(list(figures.values()))}
+    return {"tasks": figures, "overall": overall}

@@ -110,6 +110,7 @@ def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
         "wrong_tokens": _compute_mean([row["n_tokens"] for row in tokens if not row["correct"]]),
         "mean_chars": fmean(len(str(row.get("text") or "")) for row in rows),
         "truncated_frac": fmean(row.get("stop_reason") == "length" for row in rows),
+        "truncated_right": sum(row.get("stop_reason") == "length" and bool(row["correct"]) for row in rows),
         "no_answer_frac": fmean(row.get("extracted") is None for row in rows),
         "reasoning_frac": len(thoughts) / len(rows),
         "reasoning_chars": _compute_mean(thoughts),
@@ -134,8 +135,22 @@ def compute_accuracy(groups: Sequence[Sequence[Row]]) -> dict[str, Any]:
 
 
 def average_tasks(summaries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Compute the unweighted mean of the accuracies of several tasks, with its interval."""
+    """Compute the unweighted mean of the accuracies of several tasks with problems of their own, with its interval."""
     return {"tasks": len(summaries), **_average(summaries)}
+
+
+def average_columns(columns: Sequence[Sequence[Row]]) -> dict[str, Any]:
+    """Compute the unweighted mean of the accuracies of several columns of answers to the same problems.
+
+    Columns rise and fall together with the problems, so the interval is that of the problems' means over columns.
+
+    Args:
+        columns: the rows of each column; all have the same problems.
+    """
+    shares = [measure_problems(list(group_by_problem(rows).values())) for rows in columns]
+    means = np.mean(np.array(shares, dtype=np.float64), axis=0)
+    low, high = compute_mean_intervals(means[:, None])[0]
+    return {"tasks": len(columns), "accuracy": float(means.mean()), "ci_lo": low, "ci_hi": high}
 
 
 def _average(parts: Sequence[Mapping[str, Any]]) -> dict[str, float]:

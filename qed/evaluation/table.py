@@ -6,19 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qed.console.live import Console
-from qed.evaluation.summary import average_tasks
 
 Figures = Mapping[str, Any]
 MAX_KINDS = 12  # rows of a breakdown that is printed; larger ones are only in summary.json
 ALL, ALL_SOURCES = "mean of tasks", "mean of sources"
 
 
-def show_summary(console: Console, summaries: Mapping[str, Figures]) -> None:
-    """Print the figures of each task: accuracy, pass@k and maj@k, format × answer, lengths, breakdowns."""
+def show_summary(console: Console, summaries: Mapping[str, Figures], overall: Figures) -> None:
+    """Print the figures of each task, and their mean: accuracy, pass@k and maj@k, classes, lengths, breakdowns."""
     console.say()
     rows = [_format_accuracy(name, figures) for name, figures in summaries.items()]
     if len(summaries) > 1:
-        rows.append((ALL, "", "", _format_interval(average_tasks(list(summaries.values()))), "", "", ""))
+        rows.append((ALL, "", "", _format_interval(overall), "", "", ""))
     console.table("Right, %", ("task", "n", "k", "avg@k [95 %]", "strict", "flexible", "string"), rows)
     several = [row for name, figures in summaries.items() if figures["k"] > 1 for row in _list_several(name, figures)]
     if several:
@@ -73,6 +72,11 @@ def _show_kinds(console: Console, name: str, figures: Figures) -> None:
     if figures["timeouts"] or figures["errors"]:
         failures = f"{figures['timeouts']} answers timed out in the grader, {figures['errors']} made it fail"
         console.say(f"{name}: {failures}; they count as wrong.")
+    if right := figures.get("truncated_right"):
+        cut = round(figures["truncated_frac"] * figures["answers"])
+        console.say(
+            f"{name}: {right:,} of {cut:,} answers that were cut off are right: their answer stands before the limit."
+        )
     if figures.get("without_reward"):
         console.say(f"{name}: {figures['without_reward']} answers have no reward; they are not in its mean.")
     for key, kinds in figures["by"].items():
@@ -87,7 +91,8 @@ def _format_accuracy(name: str, figures: Figures) -> Sequence[str]:
     ways = [
         _format_percent(figures["accuracy_by"].get(way, {}).get("value")) for way in ("strict", "flexible", "string")
     ]
-    return name, f"{figures['n']:,}", str(figures["k"]), _format_interval(figures), *ways
+    k = f"{figures['k']} ({figures['k_min']}–{figures['k_max']})" if "k_min" in figures else str(figures["k"])
+    return name, f"{figures['n']:,}", k, _format_interval(figures), *ways
 
 
 def _list_several(name: str, figures: Figures) -> Iterator[Sequence[str]]:
@@ -112,7 +117,9 @@ def _list_lengths(name: str, figures: Figures) -> Sequence[str]:
 
 
 def _format_interval(figures: Figures, key: str = "accuracy") -> str:
-    return f"{_format_percent(figures[key])} [{_format_percent(figures['ci_lo'])}, {_format_percent(figures['ci_hi'])}]"
+    few = " too few" if figures.get("too_few") else ""
+    bounds = f"[{_format_percent(figures['ci_lo'])}, {_format_percent(figures['ci_hi'])}]"
+    return f"{_format_percent(figures[key])} {bounds}{few}"
 
 
 def _format_percent(share: float | None) -> str:

@@ -25,7 +25,7 @@ from qed.grading.vocabulary import BIG
 CACHED_GOLDS = 512
 # The most frequent answers need no parser. Bounded lengths keep the arithmetic bounded.
 PLAIN = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30})?")
-SPACED_UNIT = re.compile(r"[^A-Za-z\\]{1,30}(?:\\(?:times|cdot)[^A-Za-z\\]{1,20})? [mgshLJNVWC]")
+SPACED_UNIT = re.compile(r"[^A-Za-z\\]{1,30}(?:\\(?:times|cdot)[^A-Za-z\\]{1,20})? [mgshLJNVWC](?:\^\{?[23]\}?|[²³])?")
 
 ORDINAL = re.compile(r"\d(?:st|nd|rd|th)(?![A-Za-z])")
 

@@ -20,6 +20,7 @@ MISSING = re.compile(
     r"(?:dne|(?:does|do) not exist|(?:is )?(?:not defined|undefined))"
 )
 NEITHER = {"neither even nor odd", "neither odd nor even", "neither function"}
+NO_SOLUTIONS, INFINITELY_MANY, NONEXISTENT = "no solution", "infinitely many", "does not exist"
 SYNONYMS = {
     "convergent": "converges", "diverges": "diverges", "divergent": "diverges", "converge": "converges",
     "diverge": "diverges", "absolutely convergent": "converges absolutely",
@@ -27,6 +28,12 @@ SYNONYMS = {
     "even numbers": "even integers", "odd numbers": "odd integers", "all even numbers": "all even integers",
     "all odd numbers": "all odd integers", "both even and odd": "both", "both odd and even": "both",
 }  # fmt: skip
+# Yes, no and no solution in other languages.
+SYNONYMS |= dict.fromkeys("да sí oui sim sì 是 是的 はい 예 네 نعم हाँ हां так evet".split(), "yes")  # noqa: SIM905
+SYNONYMS |= dict.fromkeys("нет non nein não 否 不是 いいえ 아니요 아니오 لا नहीं ні hayır".split(), "no")  # noqa: SIM905
+SYNONYMS |= dict.fromkeys(
+    ("无解", "無解", "解なし", "нет решений", "keine lösung", "sin solución", "pas de solution"), NO_SOLUTIONS
+)
 SUBJECT = re.compile(
     r"^(?:(?:it|they|(?:the|this) (?:series|sequence|function|integral|sum|graph|curve|lines|number)) )?(?:is |are )?"
 )
@@ -43,7 +50,6 @@ SYNONYMS |= {word: meaning for meaning, words in ABROAD.items() for word in word
 NOUNS = re.compile(
     r"function|triangle|number|integer|series?|sequence|line|angle|quadrilateral|polygon|colou?r|matrix|event"
 )
-NO_SOLUTIONS, INFINITELY_MANY, NONEXISTENT = "no solution", "infinitely many", "does not exist"
 INFINITY = Node("constant", "infinity")
 
 

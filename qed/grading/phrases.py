@@ -43,7 +43,7 @@ BETWEEN = re.compile(
 )
 # The subject of a sentence: `the ratio is 3 to 5`. What follows may not be a negation.
 SUBJECT = re.compile(
-    r"^(?!.{0,60}\b(?:wrong|incorrect|false|not|never|opposite|negative|reciprocal|inverse|other|twice|half|double)\b.* is )"
+    r"^(?!.{0,60}\b(?:wrong|incorrect|false|not|never|opposite|negative|reciprocal|inverse|other|twice|half)\b.* is )"
     r"(?:the|this|that|it|they|these|those|there)\b[A-Za-z' ]{0,60}? (?:is|are|was|were|equals?) "
     r"(?!not |never |n't |given |as |in |at |such |of )(.+)$"
     r"|^(?:it|they) (?:is|are) (?!not |never )(.+)$",

@@ -50,6 +50,7 @@ PROSE = re.compile(r"[A-Za-z ,.'\-!?]+")
 NUMBERED = re.compile(r"[-$\\]{0,2}\d[\d,.]* [A-Za-z][A-Za-z ,.'-]*")  # a number and words after it
 SYMBOL_UNITS = {"\\Omega": "ohm", "\\AA": "angstrom"}
 PREFIXED = {"rs", "usd", "eur", "gbp"}  # currencies before a number
+VOWELS = set("aeiouy")
 LONG_WORD = re.compile(r"[a-z]{4}")
 THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
 OPENING, CLOSING = {"(", "[", "\\{"}, {")", "]", "\\}"}
@@ -176,6 +177,8 @@ class Reader:
             return len(text) > 3 or self.may_be_unit(text)
         if text.lower() in ORDINALS and self.get_last() in {"^", "{"}:
             return True
+        if len(text) == 3 and text[0].isupper() and not VOWELS & set(text.lower()):  # Bqv
+            return False
         return len(text) > (4 if text.isupper() else 2 if text[1:].islower() and text[0].isupper() else 3)
 
     def may_be_unit(self, text: str) -> bool:

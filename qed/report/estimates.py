@@ -1,19 +1,21 @@
 """Compute intervals for the means of an evaluation summary from its stored answers.
 
-Answers to one problem are not independent, so the bootstrap resamples problems, as for accuracy
-(`qed.evaluation.resampling`).
+Answers to one problem are not independent, so the spread is that between problems, as for accuracy
+(`qed.evaluation.intervals`). A mean over answers is a ratio of two sums over problems, that of the values and that of
+the answers to which the measure applies, and its variance is that of the ratio (Cochran 1977, "Sampling Techniques",
+chapter 6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 
-from qed.evaluation.intervals import compute_wilson_interval
-from qed.evaluation.resampling import bootstrap_intervals, resample_means
+from qed.evaluation.distributions import Floats, Z, compute_student_quantile
+from qed.evaluation.intervals import compute_mean_intervals, compute_share_interval, compute_share_intervals
 from qed.evaluation.summary import group_by_problem
 from qed.report.numbers import read_number
 from qed.runs.run import Row
@@ -64,35 +66,18 @@ def compute_bounds(rows: Sequence[Row]) -> dict[str, Bounds]:
     groups = list(group_by_problem(rows).values())
     parts = {name for row in rows for name in row.get("parts") or {}}
     bounds: dict[str, Bounds] = {}
-    means: dict[str, list[float]] = {}  # of each problem, for measures of all answers
-    ratios: dict[str, Values] = {}  # for measures that apply to some answers only
     for name, measure in (SHARES | MEANS | {f"reward/{name}": _read_part(name) for name in sorted(parts)}).items():
         values = [[value for row in group if (value := measure(dict(row))) is not None] for group in groups]
         count = sum(map(len, values))
-        partial = None if count == len(rows) else count
-        if count and (name in SHARES or _is_share(values)) and all(len(own) <= 1 for own in values):
-            bounds[name] = Bounds(compute_wilson_interval(round(sum(map(sum, values))), count), partial)
-        elif count == len(rows) and (name in SHARES or _is_spread(values)):
-            means[name] = [fmean(own) for own in values]
-        elif _can_resample(values):
-            ratios[name] = values
-        elif count:
-            bounds[name] = Bounds(None, partial)
-    return bounds | _bound_means(means) | _bound_ratios(ratios, len(rows))
+        if count:
+            known = [own for own in values if own]
+            ends = _bound(known, share=name in SHARES or _is_share(known))
+            bounds[name] = Bounds(ends, None if count == len(rows) else count)
+    return bounds
 
 
 def _read_part(name: str) -> Measure:
     return lambda row: read_number((row.get("parts") or {}).get(name))
-
-
-def _can_resample(values: Values) -> bool:
-    """Return whether several problems have values and the values differ; equal values give no spread to resample."""
-    return sum(map(bool, values)) > 1 and len({value for own in values for value in own}) > 1
-
-
-def _is_spread(values: Values) -> bool:
-    """Return whether the means of the problems differ. Lengths may differ within each problem alone."""
-    return _can_resample(values) and np.ptp([fmean(own) for own in values]) > ROUNDING
 
 
 def _is_share(values: Values) -> bool:
@@ -100,31 +85,30 @@ def _is_share(values: Values) -> bool:
     return {value for own in values for value in own} == {0.0, 1.0}
 
 
-def _bound_means(means: Mapping[str, Sequence[float]]) -> dict[str, Bounds]:
-    """Compute the intervals of means over problems.
+def _bound(values: Values, share: bool) -> tuple[float, float] | None:
+    """Return the interval of a mean over answers; None where problems have equal values that are no shares."""
+    totals, counts = (np.array([compute(own) for own in values], dtype=np.float64) for compute in (sum, len))
+    if share and counts.max() == 1:
+        return compute_share_interval(round(totals.sum()), len(values))
+    if share and np.ptp(counts) == 0:
+        return compute_mean_intervals((totals / counts)[:, None])[0]
+    mean = float(totals.sum() / counts.sum())
+    spread = float(np.sqrt(((totals - mean * counts) ** 2).sum())) / counts.sum()
+    if share:
+        return _bound_share(mean, spread, counts)
+    if len(values) < 2 or spread < ROUNDING:
+        return None
+    half = float(compute_student_quantile(np.array(len(values) - 1.0))) * spread
+    half *= math.sqrt(len(values) / (len(values) - 1))
+    return mean - half, mean + half
 
-    All measures share one set of resamples: a new set for each would dominate the time of a report.
-    """
-    if not means:
-        return {}
-    intervals = bootstrap_intervals(np.array(list(means.values()), dtype=np.float64).T)
-    return {name: Bounds(ends) for name, ends in zip(means, intervals, strict=True)}
 
-
-def _bound_ratios(ratios: Mapping[str, Values], n_answers: int) -> dict[str, Bounds]:
-    """Compute the intervals of means over the answers to which a measure applies.
-
-    The number of these answers is resampled with their sum. The interval is a percentile interval, because a ratio has
-    no equally simple correction for skewness.
-    """
-    if not ratios:
-        return {}
-    columns = [[compute(own) for own in values] for values in ratios.values() for compute in (sum, len)]
-    means = resample_means(np.array(columns, dtype=np.float64).T)
-    bounds: dict[str, Bounds] = {}
-    for index, (name, values) in enumerate(ratios.items()):
-        totals, counts = means[:, 2 * index], means[:, 2 * index + 1]
-        low, high = np.quantile(totals[counts > 0] / counts[counts > 0], (0.025, 0.975))
-        count = sum(map(len, values))
-        bounds[name] = Bounds((float(low), float(high)), None if count == n_answers else count)
-    return bounds
+def _bound_share(share: float, error: float, counts: Floats) -> tuple[float, float]:
+    """Return the interval of a share of uneven numbers of answers, which is at most that of as many whole problems."""
+    problems = float(counts.sum() ** 2 / (counts**2).sum())
+    if problems < 2:
+        return 0.0, 1.0
+    error *= float(compute_student_quantile(np.array(problems - 1))) / Z * math.sqrt(problems / (problems - 1))
+    effective = max(problems, share * (1 - share) / error**2) if error > ROUNDING else problems
+    low, high = compute_share_intervals(np.array(share), np.array(effective))
+    return float(low), float(high)

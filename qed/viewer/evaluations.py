@@ -139,7 +139,7 @@ def describe_evaluation(library: Library, params: Params) -> dict[str, Any]:
 
 
 def _measure_rows(library: Library, place: RunPlace, evaluation: Evaluation) -> dict[str, Any]:
-    """Return what the stored answers say beyond the summary; computed once, because resampling takes a while."""
+    """Return what the stored answers say beyond the summary; computed once, because it takes a while."""
     file = find_rows(place, evaluation.step, evaluation.task)
     data = file[0] if file else place.folder
 
@@ -172,9 +172,8 @@ def _cross_kinds(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for subject, own in split_rows(rows, "subject").items():
         for level, part in split_rows(own, "level").items():
             figures = compute_accuracy(list(group_by_problem(part).values()))
-            right = sum(row["correct"] for row in part) / len(part)
-            bounds = {"lo": figures["ci_lo"], "hi": figures["ci_hi"]}
-            cells.append({"subject": subject, "level": level, "n": figures["n"], "right": right, **bounds})
+            cell = {"right": figures["accuracy"], "lo": figures["ci_lo"], "hi": figures["ci_hi"]}
+            cells.append({"subject": subject, "level": level, "n": figures["n"], **cell})
     return cells
 
 

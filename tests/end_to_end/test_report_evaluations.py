@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from run_folders import Page, make_evaluation, make_run, make_whole_run, report, rows_of
 
-from qed.evaluation.intervals import compute_wilson_interval
+from qed.evaluation.intervals import compute_share_interval
 from qed.evaluation.paired import compare_paired
 from qed.evaluation.summary import summarize
 from qed.report.estimates import CLASSES, compute_bounds
@@ -44,7 +44,7 @@ def test_a_share_of_single_answers_has_wilsons_interval(tmp_path: Path) -> None:
     rows = rows_of(8, "greedy", 0.9, 1)
     page = report(make_whole_run(tmp_path))
     kept = sum(row["format_ok"] for row in rows)
-    low, high = compute_wilson_interval(kept, 12)
+    low, high = compute_share_interval(kept, 12)
     assert f"{format_percent(kept / 12)} [{100 * low:.1f}, {100 * high:.1f}]".replace("\u00a0", " ") in page.text
 
 
@@ -66,7 +66,7 @@ def test_a_part_of_the_reward_that_is_a_share_has_the_interval_of_one() -> None:
     rows = rows_of(8, "greedy", 0.9, 1)
     found = compute_bounds(rows)
     assert found["reward/style"] == found["format"]
-    assert found["reward"].ends == compute_wilson_interval(sum(row["correct"] for row in rows), len(rows))
+    assert found["reward"].ends == compute_share_interval(sum(row["correct"] for row in rows), len(rows))
     same = compute_bounds([{**row, "reward": 1.0} for row in rows])
     assert same["reward"].ends is None, "a reward that never differed says nothing of its range"
 
@@ -115,10 +115,13 @@ def test_runs_are_tested_in_pairs(tmp_path: Path) -> None:
     assert found is not None
     assert found.lost
     assert f"{len(found.gained)} / {len(found.lost)}" in page.text
-    assert "exact McNemar" in page.text
-    assert "adjusted t over problems" in page.text
-    assert "Bonferroni" in page.text
-    assert "Bonferroni" not in report(make_evaluation(tmp_path, "a", 0.4), make_evaluation(tmp_path, "b", 0.8)).text
+    assert found.test in page.text
+    assert "sampled answers, pass@4" in page.text
+    assert "sampled answers, maj@4" in page.text
+    assert "With 4 tests" in page.text
+    assert "require p (Holm) < 0.05" in page.text
+    one, other = (make_evaluation(tmp_path, name, share, "greedy", 1) for name, share in (("a", 0.4), ("b", 0.8)))
+    assert "require p" not in report(one, other).text
 
 
 @pytest.mark.parametrize(("decoding", "answers"), [("sampled", 4), ("greedy", 1), ("responses", 1)])

@@ -108,6 +108,31 @@ May 5 ## 5 May
 9:05 ## 09:05
 3 pm ## 15:00
 3 p.m. ## 3:00 PM
+# factors and denials in other languages are no counted nouns
+50000 ## 5万
+5000000 ## 5 millions
+5000000 ## 5 million
+5 ## 5 Äpfel
+5 ## 5 лет
+5 ## 5 яблок
+5\text{ m} ## 5米
+5\text{ cm} ## 5厘米
+500\text{ cm} ## 5米
+30 ## 30度
+2\text{ hours} ## 2小时
+12\text{ 元} ## 12
+12 ## 12 元
+12\text{ 元} ## 12\text{ yuan}
+5 ## 5个
+5 ## 5 人
+5\text{ kg} ## 5千克
+5 ## 5 m²
+5\text{ m}^2 ## 5 m²
+qvB ## Bqv
+Tom ## tom
+20\% ## 20 Prozent
+12 ## 12 Euro
+12\text{ euros} ## 12 Euro
 """
 
 DIFFERENT = r"""
@@ -174,4 +199,34 @@ March 21 ## March 21, 2020
 3:30 p.m. ## 15:33
 00:00 ## 12:00 p.m.
 9:05 ## 9:50
+# factors and denials in other languages are no counted nouns
+5 ## 5 Millionen
+5 ## 5 millions
+5 ## 5 tausend
+5 ## 5 Tausend
+5 ## 5 hundert
+5 ## 5 mille
+5 ## 5 cientos
+5 ## 5 mil
+5 ## 5 millones
+5 ## 5万
+5 ## 5万元
+5 ## 5千
+5 ## 5百
+5 ## 5 тысяч
+5 ## 5 миллионов
+5 ## 5 nicht
+5 ## 5 oder
+5 ## 5不是
+5 ## 5 не
+5 ## 5 лет назад нет
+5\text{ cm} ## 5米
+12\text{ 元} ## \$12
+5 ## 6个
+5 ## 5半
+5 ## 5倍
+5 ## 5分之一
+5\text{ m} ## 5 m²
+Tom ## Mot
+5 ## 5 Prozent mehr als
 """

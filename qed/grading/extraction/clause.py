@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from qed.grading.extraction import words
 from qed.grading.extraction.pieces import read_pieces
 
+PAUSES = frozenset(",.:;!，。、—")
 INTERJECTION = re.compile(r"(?:no|non|nein|нет|não|nie|nee|nej|不|不是|不对|いいえ|아니|아니요|لا|नहीं)", re.IGNORECASE)
 BOUNDARY = re.compile(
-    r"[,;:—()،、，；：]|(?<!\w)(?:it|it's|they|so|but|therefore|which|that|who|because|since)(?!\w)", re.IGNORECASE
+    r"[,;:—()،、，；：]|(?<!\w)(?:it|it's|they|so|but|therefore|which|that|who|because|since|"
+    r"and (?:keep|take|choose|accept))(?!\w)",
+    re.IGNORECASE,
 )
 RELATIVE = re.compile(
     r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies))|that|who|whose|where|because|"
@@ -56,7 +59,7 @@ class Clause:
         """Yield the values that the clause says are not the answer."""
         boundaries = [match.start() for match in self.find_words(BOUNDARY)]
         for match in self.find_words(words.NOT):
-            if INTERJECTION.fullmatch(match.group()) and self.text[match.end() : match.end() + 1] in ",.:;!，。、—":
+            if INTERJECTION.fullmatch(match.group()) and self.text[match.end() : match.end() + 1] in PAUSES:
                 continue
             until = next((place for place in boundaries if place >= match.end()), len(self.text))
             after = [index for index in self.values if match.end() <= self.pieces[index].start < until]
@@ -77,7 +80,12 @@ class Clause:
         if not before:
             return []
         gap = self.text[self.pieces[before[-1]].end : match.start()]
-        if AUXILIARY.fullmatch(gap) or JUDGED.search(self.text, match.end()) or not self.text[match.start()].isascii():
+        if (
+            AUXILIARY.fullmatch(gap)
+            or words.COPULA.fullmatch(gap.strip())
+            or JUDGED.search(self.text, match.end())
+            or not self.text[match.start()].isascii()
+        ):
             return before
         return []
 
@@ -102,6 +110,8 @@ class Clause:
 
     def is_bounded(self, index: int) -> bool:
         before = self.text[: self.pieces[index].start].rstrip()
+        if before.casefold().endswith(" from"):
+            return True  # from 3 to 5
         match = next((match for match in words.BOUND.finditer(before) if match.end() == len(before)), None)
         if match is None:
             return False

@@ -37,7 +37,7 @@ DETOUR = re.compile(
     r"\s{0,3}(?:to|for|of|in|as|with|on|from|by|we|that|i|zu|auf|für|pour|de|du|para|a|на|\()(?!\w)", re.IGNORECASE
 )
 STATING = re.compile(
-    r"(?:(?<!\w)(?:is|are|equals|was|should be|must be|would be|ist|lautet|est|es|é|è)(?!\w)|[:：=])", re.IGNORECASE
+    r"(?:(?<!\w)(?:is|are|equals|was|should be|must be|would be|ist|lautet|est|es|é|è)(?!\w)|[:：=—–→])", re.IGNORECASE
 )
 DIRECTLY = re.compile(r"[\s*]{0,4}(?:[$\\\d(\-−+√\[{.]|[A-J](?![\w']))")
 MAX_DETOUR_CHARS = 160
@@ -71,34 +71,37 @@ def _find_conclusion(text: str) -> Extracted | Refusal:
 
 
 def read_whole(text: str) -> Result:
-    """Read a response that is nothing but an answer: a formula, several values, a word or two."""
-    lines = text.strip().splitlines()
-    if len(text) > MAX_WHOLE_CHARS or len(lines) != 1:
+    """Read a response that is nothing but an answer: a formula, several values, a letter, a word or two."""
+    sentences = split_sentences(text) if len(text) <= MAX_WHOLE_CHARS and len(text.strip().splitlines()) == 1 else []
+    if len(sentences) != 1 or sentences[0].asked:
         return None
-    sentence = split_sentences(text)
-    if len(sentence) != 1 or sentence[0].asked:
-        return None
-    line = sentence[0].text.strip(" *_")
-    pieces = read_pieces(line)
-    if (
-        pieces
-        and pieces[0].kind == "value"
-        and all(
-            piece.kind in ("value", "name") or piece.text.casefold() in CONJUNCTIONS or piece.text in ",;、，；."
-            for piece in pieces
-        )
-    ):
-        if text.strip(" *").endswith("!") and len(pieces) == 1:
-            return f"{pieces[0].text}!"
-        inside = line.rstrip(". ")
-        return chains.simplify(pieces[0].text) if len(pieces) == 1 or inside == pieces[0].text else inside
-    if letter := choices.ALONE.fullmatch(line):
-        return letter.group(1)
+    line = sentences[0].text.strip(" *_")
+    if (formula := _read_whole_formula(line, text.strip(" *").endswith("!"))) is not None:
+        return formula
     plain = line.rstrip(".!。")
-    stated = words.SO.search(plain) or words.COPULA.search(plain)
-    if stated is None and 0 < len(plain.split()) <= 2 and len(plain) <= 40 and plain.replace(" ", "").isalpha():
-        return plain
-    return None
+    letter = choices.ALONE.fullmatch(line) or choices.LETTER.fullmatch(choices.ARTICLE.sub("", plain, count=1))
+    if letter is not None:
+        return letter.group(1)
+    stated = any(pattern.search(plain) for pattern in (words.SO, words.COPULA, words.ANSWER))
+    short = 0 < len(plain.split()) <= 2 and len(plain) <= 40 and plain.replace(" ", "").isalpha()
+    return plain if short and not stated else None
+
+
+def _read_whole_formula(line: str, exclaimed: bool) -> Result:
+    """Read a line of values that only signs, `and` or `or` separate."""
+    pieces = read_pieces(line)
+    formula = all(
+        piece.kind in ("value", "name") or piece.text.casefold() in CONJUNCTIONS or piece.text in ",;、，；."
+        for piece in pieces
+    )
+    if not pieces or pieces[0].kind != "value" or not formula:
+        return None
+    if len(pieces) == 1 and exclaimed:
+        return f"{pieces[0].text}!"
+    if chains.is_derivation([piece.text for piece in pieces if piece.kind == "value"]):
+        return chains.simplify(pieces[-1].text)
+    inside = line.rstrip(". ")
+    return chains.simplify(pieces[0].text) if len(pieces) == 1 or inside == pieces[0].text else inside
 
 
 def find_retraction(sentences: list[Sentence]) -> tuple[int, bool]:
@@ -169,6 +172,9 @@ def read_announcement(text: str) -> Result:
             continue
         if OTHER_ANSWER.search(text, 0, match.start()):
             return Refusal(NEGATED)
+        word = re.split(r"[:：]|^[はが은는是为]", text[match.end() :])[-1].strip(" .。!*")
+        if choices.YES_NO.fullmatch(word):
+            return word
         rest = find_announced_part(text[match.end() :])
         if choices.OPTION.match(rest) is not None:
             return rest.strip(" .*:")

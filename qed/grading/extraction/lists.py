@@ -24,7 +24,7 @@ AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|
 RAISED = str.maketrans("²³", "23")
 HALF_DAY = re.compile(r"\s?(?:[ap]\.\s?m\.?|[AaPp][Mm])(?!\w)|\s?o['’]clock", re.IGNORECASE)
 NO_NOUN = re.compile(
-    r"(?:in|of|to|for|from|on|at|by|as|per|with|than|if|when|where|while|since|because|which|that|who|"
+    r"(?:in|of|out|to|for|from|on|at|by|as|per|with|than|if|when|where|while|since|because|which|that|who|"
     r"then|so|but|is|are|"
     r"was|were|be|has|have|had|left|more|less|each|every|only|total|altogether|after|before|during|until|not|and|or|"
     r"remaining|again|there|here|we|you|i|he|she|it|they|will|can|would|should|must|may|also|too|either|both|ago|"
@@ -37,7 +37,7 @@ AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|
 RAISED = str.maketrans("²³", "23")
 HALF_DAY = re.compile(r"\s?(?:[ap]\.\s?m\.?|[AaPp][Mm])(?!\w)|\s?o['’]clock", re.IGNORECASE)
 NO_NOUN = re.compile(
-    r"(?:in|of|to|for|from|on|at|by|as|per|with|than|if|when|where|while|since|because|which|that|who|"
+    r"(?:in|of|out|to|for|from|on|at|by|as|per|with|than|if|when|where|while|since|because|which|that|who|"
     r"then|so|but|is|are|"
     r"was|were|be|has|have|had|left|more|less|each|every|only|total|altogether|after|before|during|until|not|and|or|"
     r"remaining|again|there|here|we|you|i|he|she|it|they|will|can|would|should|must|may|also|too|either|both|ago|"
@@ -58,7 +58,7 @@ def read_list(clause: Clause, index: int) -> tuple[Result, int]:
         items.append(position)
         position, end = read_unit(clause, position)
         raw.append(clause.text[clause.pieces[items[-1]].start : end])
-        following = find_next_item(clause, position)
+        following = find_next_item(clause, position) or find_range_end(clause, position)
         if following is None:
             break
         position = following
@@ -66,8 +66,10 @@ def read_list(clause: Clause, index: int) -> tuple[Result, int]:
         (place for place in range(items[-1] + 1, len(clause.pieces)) if clause.pieces[place].start >= end),
         len(clause.pieces),
     )
+    if len(items) > 1 and chains.is_derivation([clause.pieces[item].text for item in items]):
+        items = items[-1:]
     if len(items) == 1:
-        return finish(clause, clause.pieces[index], end), after
+        return finish(clause, clause.pieces[items[0]], end), after
     return clause.text[start:end].strip(), after
 
 
@@ -82,6 +84,17 @@ def find_next_item(clause: Clause, position: int) -> int | None:
     if position < len(clause.pieces) and clause.pieces[position].text.casefold() in ("also", "either"):
         position += 1
     return position if joined and position in clause.alive else None
+
+
+def find_range_end(clause: Clause, position: int) -> int | None:
+    """Return the second value of 3 to 5."""
+    if (
+        position + 1 in clause.alive
+        and clause.pieces[position].text == "to"
+        and clause.pieces[position - 1].kind == "value"
+    ):
+        return position + 1
+    return None
 
 
 def read_unit(clause: Clause, index: int) -> tuple[int, int]:

@@ -87,7 +87,7 @@ def _drop_code(lines: list[str]) -> Iterator[str]:
 
 def _clean_line(line: str, several: bool) -> str:
     """Remove the Markdown of a line; of a table only a row of totals stays."""
-    if line.startswith("|"):
+    if line.startswith("|") and line.endswith("|") and line.count("|") > 2:
         return _read_row(line)
     if RULE.fullmatch(line) and line[0] in "-*_=":
         return ""

@@ -89,11 +89,16 @@ def is_subordinate(clause: Clause, after: int) -> bool:
     position = clause.pieces[after - 1].end
     if clause.find_relative() <= clause.pieces[min(after, len(clause.pieces) - 1)].start:
         return True
-    for piece in clause.pieces[after:]:
+    rest = clause.pieces[after:]
+    if rest and rest[0].text == "(":
+        return len(rest) > 1 and rest[1].text.casefold() not in CONJUNCTIONS  # 5 (or 6)
+    for piece in rest:
         if piece.kind == "value":
             return False
         word = piece.text.casefold()
-        if words.CIRCUMSTANCE.fullmatch(word) or words.BECAUSE.fullmatch(word) or word in ("(", "≈", "not"):
+        if word in CONJUNCTIONS:
+            return False
+        if words.CIRCUMSTANCE.fullmatch(word) or words.BECAUSE.fullmatch(word) or word in ("≈", "not"):
             return True
         if words.NOT.match(clause.text, piece.start):
             return True

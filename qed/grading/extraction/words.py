@@ -68,7 +68,8 @@ COPULA = compile_words(
 )
 NOT = compile_words(
     r"not|isn't|isnt|aren't|wasn't|weren't|doesn't|don't|didn't|won't|wouldn't|shouldn't|can't|cannot|couldn't|never|"
-    r"neither|nor|no|≠|\\neq?|rather than|instead of|used to be|isn’t|aren’t|wasn’t|doesn’t|don’t|can’t|"
+    r"neither|nor|no|≠|\\neq?|rather than|instead of|used to be|reject|rejecting|discard|discarding|"
+    r"exclude|excluding|eliminate|ruling out|rule out|isn’t|aren’t|wasn’t|doesn’t|don’t|can’t|"
     r"不是|不等于|不等於|并非|並非|不为|不為|不对|不是的|非|没有|ではない|ではありません|じゃない|でない|"
     r"아니다|아닙니다|아니라|아닌|아니|"
     r"не|нет|nicht|kein|keine|keinen|weder|noch|ne|n'est pas|n’est pas|pas|ni|tampoco|nunca|jamais|não|nao|nem|"

@@ -167,8 +167,8 @@ function showAll(reply) {
   return h("section", {}, h("h2", {}, "Figures"),
     showFigures({ caption: "Every figure with its 95 % interval", heads: ["", "value"], rows, kind: "figures plain" }),
     h("p", { class: "note" }, reply.figures.k > 1
-      ? "Intervals are bootstrap intervals over problems: answers to one problem are not independent."
-      : "Intervals of shares are Wilson's; those of means are bootstrap intervals over problems."));
+      ? "Intervals are over problems: answers to one problem are not independent."
+      : "Intervals of shares are Wilson's; those of means are Student's over problems."));
 }
 
 function listCopied(reply) {
