@@ -16,7 +16,7 @@ WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": Non
 class ChangedChat:
     """A leaf of the prompts whose messages or whose chat template are changed; everything else is the leaf's.
 
-    `system` replaces the system message, unless it is empty; `options` are variables of the chat template with their values.
+    `system` replaces the system message, unless it is empty; `options` are variables of the template with their values.
     """
 
     leaf: Any
