@@ -1,4 +1,4 @@
-"""More pairs of answers in different notations: a second look at every kind of .
+"""More pairs of answers in different notations: a second look at every kind of `pairs_of_forms`.
 
 One pair a line, `gold ## answer`; ONE_WAY holds for a gold and an answer in this order only.
 """
