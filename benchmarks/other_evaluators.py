@@ -1,7 +1,7 @@
 """Compare qed's evaluation with lm-eval 0.4.13 and with Qwen2.5-Math's evaluator: the same model, the same answers.
 
     python benchmarks/other_evaluators.py --model FOLDER --lm-eval PYTHON [--qwen PYTHON --qwen-folder EVALUATION]
-        [--data ../shared/data] [--limit 300] [--out other_evaluators]
+        [--data ../shared/data] [--limit 300] [--only stored]
 
 Needs a Hugging Face folder of a small model (best one that was trained on `Question: …\\nAnswer: …` of GSM8K, so that
 some answers are right), a Python with lm-eval 0.4.13 and torch, and for Qwen's evaluator a copy of the folder
@@ -54,8 +54,9 @@ def main() -> None:
     asked = _parse()
     asked.out.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Any] = {}
-    for name, compare in (("likelihood", compare_choices), ("greedy", compare_greedy), ("stored", compare_stored)):
-        figures[name] = compare(asked)
+    comparisons = {"likelihood": compare_choices, "greedy": compare_greedy, "stored": compare_stored}
+    for name in asked.only.split(","):
+        figures[name] = comparisons[name](asked)
     sys.stdout.write(json.dumps(figures) + "\n")
 
 
@@ -68,6 +69,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--limit", type=int, default=300)
     parser.add_argument("--trained", type=int, default=0, help="also so many questions that the model was trained on")
+    parser.add_argument("--only", default="likelihood,greedy,stored", help="some of the three comparisons")
     parser.add_argument("--out", type=Path, default=Path("other_evaluators"))
     return parser.parse_args()
 
@@ -323,9 +325,7 @@ def _compare_pairs(asked: argparse.Namespace) -> dict[str, Any]:
     theirs = [each["correct"] for each in json.loads((asked.out / "pairs-qwen.json").read_text())]
     ours = [equal(pair["gold"], pair["answer"], QWEN).correct for pair in pairs]
     different = [(pair, other) for pair, mine, other in zip(pairs, ours, theirs, strict=True) if mine != other]
-    say(
-        f"pairs of numbers: math_equal accepts {sum(theirs)} of {len(pairs)}; the policy qwen differs on {len(different)}"
-    )
+    say(f"pairs: math_equal accepts {sum(theirs)} of {len(pairs)} numbers; the policy qwen differs on {len(different)}")
     for pair, other in different[:SHOWN]:
         say(f"  {pair} math_equal {other}")
     return {"pairs": len(pairs), "pairs accepted": sum(theirs), "pairs differ": len(different)}
