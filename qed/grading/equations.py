@@ -34,6 +34,26 @@ def rename_argument(gold: Node, answer: Node) -> Node:
     return replace_name(answer, other, argument)
 
 
+def have_same_chains(gold: Node, answer: Node) -> bool:
+    """Return whether two lists of equations between names join the same ones: a = b, b = c and a = c, b = c."""
+    for node in (gold, answer):
+        if node.kind != "list" or not all(map(_is_between_names, node.parts)):
+            return False
+    return _join_names(gold) == _join_names(answer)
+
+
+def _is_between_names(node: Node) -> bool:
+    return node.kind == "relation" and node.name == "=" and all(side.kind == "symbol" for side in node.parts)
+
+
+def _join_names(node: Node) -> set[frozenset[Node]]:
+    groups = set[frozenset[Node]]()
+    for part in node.parts:
+        touched = {group for group in groups if group & set(part.parts)}
+        groups = (groups - touched) | {frozenset(part.parts).union(*touched)}
+    return groups
+
+
 def subtract(sides: Sides) -> Node:
     """Return the difference of both sides."""
     return Node("add", parts=(sides[0], Node("negate", parts=(sides[1],))))
