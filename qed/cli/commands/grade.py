@@ -35,11 +35,11 @@ def run(arguments: Sequence[str]) -> int:
     """Grade the files, or explain one verdict."""
     args = _build_parser().parse(arguments)
     if args.explain:
-        from qed.grading.explain import explain
+        from qed.grading.explain import explain_response
 
         gold, answer = args.explain
         # The terminal may pass arguments that are not valid Unicode.
-        shown = explain(gold, answer, find_policy(args.policy), args.json)
+        shown = explain_response(gold, answer, args.extract, find_policy(args.policy), args.json)
         print(strip_control(shown).encode("utf-8", "replace").decode())
         return 0
     if not args.files:

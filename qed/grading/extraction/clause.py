@@ -16,11 +16,13 @@ BOUNDARY = re.compile(
     re.IGNORECASE,
 )
 RELATIVE = re.compile(
-    r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies))|that|who|whose|where|because|"
-    r"since|if|when|while|"
-    r"so that|given that|as)(?!\w)|, with ",
+    r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies|produces|yields|leaves|totals|comes|rounds|"
+    r"costs|will|would|results|brings))|"
+    r"(?<!see )(?<!know )(?<!find )(?<!found )(?<!means )(?<!conclude )(?<!shows )that|"
+    r"who|whose|where|because|since|if|when|while|so that|given that|as)(?!\w)|, with ",
     re.IGNORECASE,
 )
+MAIN_VERB = re.compile(r"\s(?!true|the case|correct|right)\w+ (?:\w+ ){0,6}(?:is|are|was|were|=)(?!\w)")
 RESTART = re.compile(r"(?<!\w)(?:it's|that's|there's)(?!\w)", re.IGNORECASE)
 JUDGED = re.compile(
     r"(?<!\w)(?:answers?|correct|right|solutions?|valid|works?|possible|accept\w*|true|allowed|sought)(?!\w)",
@@ -63,6 +65,8 @@ class Clause:
                 continue
             until = next((place for place in boundaries if place >= match.end()), len(self.text))
             after = [index for index in self.values if match.end() <= self.pieces[index].start < until]
+            if after and MAIN_VERB.search(self.text, match.end(), self.pieces[after[0]].start):
+                continue  # the number that were not ready is 21
             if after and RESTART.search(self.text, match.end(), self.pieces[after[0]].start):
                 after = []  # it is not, it's 7
             yield from after if after else self.find_denied_before(match, boundaries)

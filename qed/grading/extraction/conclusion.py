@@ -42,6 +42,7 @@ STATING = re.compile(
 DIRECTLY = re.compile(r"[\s*]{0,4}(?:[$\\\d(\-−+√\[{.]|[A-J](?![\w']))")
 MAX_DETOUR_CHARS = 160
 LAST_LINE = re.compile(r"(?:A|Ans|R|Q\.E\.F)[:：]\s?(?=\S)")
+CONCLUDING = re.compile(r"\W{0,3}(?:so|therefore|thus|hence|finally|in conclusion|in total|overall)\b", re.IGNORECASE)
 HEADING = re.compile(
     r"(?:step|part|case|question|problem|example|method|solution|figure|table|section)\s?\W?\d+", re.IGNORECASE
 )
@@ -207,24 +208,35 @@ def is_inside_formula(text: str, match: re.Match[str]) -> bool:
 
 
 def find_bold(sentences: list[Sentence]) -> Extracted | Refusal | None:
-    """Return the last value in bold text, if its sentence does not deny it."""
+    """Return the last value in bold text, if its sentence does not deny it and no later sentence concludes."""
     for sentence in reversed(sentences):
-        if not sentence.bold or sentence.asked or words.REMARK.match(sentence.text) or words.CHECK.match(sentence.text):
+        if not states_something(sentence):
             continue
-        bold = sentence.bold[-1].strip(" .:")
-        if HEADING.match(bold) or sentence.bold[-1].rstrip().endswith(":"):
+        if not _has_bold_value(sentence):
+            if CONCLUDING.match(sentence.text) and isinstance(read_clause(sentence.text, closing=False), str):
+                return None
             continue
-        pieces = read_pieces(bold)
-        if not any(piece.kind == "value" for piece in pieces):
-            continue
-        whole = read_clause(sentence.text)
-        if isinstance(whole, Refusal) and whole.reason in (NEGATED, HEDGED):
-            return whole
-        found = read_whole(bold) or read_clause(bold)
-        if isinstance(found, str) and isinstance(whole, str) and found in whole:
-            found = whole  # **5** cm
-        return Extracted(found, "bold") if isinstance(found, str) else found
+        return _read_bold(sentence, sentence.bold[-1].strip(" .:"))
     return None
+
+
+def _has_bold_value(sentence: Sentence) -> bool:
+    """Return whether the last bold text of a sentence has a value and is no heading or label."""
+    bold = sentence.bold[-1].strip() if sentence.bold else ""
+    label = bold.endswith(":") or sentence.text.startswith((f"{bold}:", f"{bold} :"))
+    if not bold or label or HEADING.match(bold):
+        return False
+    return any(piece.kind == "value" for piece in read_pieces(bold))
+
+
+def _read_bold(sentence: Sentence, bold: str) -> Extracted | Refusal | None:
+    whole = read_clause(sentence.text)
+    if isinstance(whole, Refusal) and whole.reason in (NEGATED, HEDGED):
+        return whole
+    found = read_whole(bold) or read_clause(bold)
+    if isinstance(found, str) and isinstance(whole, str) and found in whole:
+        found = whole  # **5** cm
+    return Extracted(found, "bold") if isinstance(found, str) else found
 
 
 def find_choice(sentences: list[Sentence]) -> Extracted | Refusal | None:

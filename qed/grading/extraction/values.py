@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qed.grading.extraction import words
+from qed.grading.extraction import chains, words
 from qed.grading.extraction.clause import Clause
 from qed.grading.extraction.lists import read_list
 from qed.grading.extraction.outcome import BOUNDED, HEDGED, SEVERAL, Refusal, Result
@@ -30,6 +30,8 @@ def find_start(clause: Clause, announced: bool) -> int | Refusal:
     first = find_first_piece(clause)
     if first in clause.alive and (announced or is_subject(clause, first)):
         return first
+    if (computed := find_computed(clause)) is not None:
+        return computed
     limit = clause.find_relative()
     main = [index for index in clause.alive if clause.pieces[index].start < limit] or clause.alive
     places = [match for match in clause.find_words(words.COPULA) if match.end() <= clause.pieces[main[-1]].start]
@@ -45,6 +47,23 @@ def find_start(clause: Clause, announced: bool) -> int | Refusal:
     if len({clause.pieces[index].text for index in before}) == 1:
         return before[0]
     return Refusal(SEVERAL)
+
+
+def find_computed(clause: Clause) -> int | Refusal | None:
+    """Return the last value that the clause computes: 60 + 10 = 70, or total = 70; None if it computes none."""
+    found: int | None = None
+    for index in reversed(clause.alive):
+        piece, before = clause.pieces[index], clause.pieces[max(index - 1, 0)]
+        sides = chains.split_sides(piece.text)
+        computed = chains.is_computed(sides) or (index > 0 and before.kind == "sign" and before.text == "=")
+        if found is None and computed:
+            found = index
+        elif found is None and not clause.is_in_circumstance(index):
+            return None
+        elif computed and found is not None and sides[-1].strip("$ ") not in clause.pieces[found].text:
+            between = {other.text.casefold() for other in clause.pieces[index:found]}
+            return Refusal(SEVERAL) if between & CONJUNCTIONS else found
+    return found
 
 
 def choose_start(clause: Clause, starts: list[int], main: list[int]) -> int | Refusal:
