@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from qed.evaluation.compared_runs import Decoding
+from qed.evaluation.stored_problems import name_gold
 from qed.runs.run import Row
 
 # Settings that may differ in an honest comparison: what is compared, on which hardware, and the seed.
-FREE = ("model", "weights", "revision", "seed", "task", "problems", "samples", "rows_per_batch", "sampler", "endpoint")
+FREE = (
+    "model",
+    "weights",
+    "revision",
+    "seed",
+    "task",
+    "problems",
+    "samples",
+    "rows_per_batch",
+    "sampler",
+    "endpoint",
+    "also",
+)
 OPTIONS = {"judged_by": "--reward"}  # where the option is not named as the setting
 MAX_SHOWN = 60  # characters of a setting
 Sides = tuple[Sequence[Decoding], Sequence[Decoding]]
@@ -50,19 +63,18 @@ def part_golds(decodings: Iterable[Decoding]) -> tuple[list[Decoding], list[str]
         the decodings, and sentences that say what was done.
     """
     decodings = list(decodings)
-    golds: dict[str, set[str]] = {}
+    several: set[str] = set()
     for decoding in decodings:
-        own: dict[str, set[str]] = {}
+        golds: dict[str, str] = {}
         for row in decoding.rows:
-            own.setdefault(str(row["group_id"]), set()).add(str(row.get("gold")))
-        for problem, values in own.items():
-            if len(values) > 1:
-                golds.setdefault(problem, set()).update(values)
-    kept = [_drop_copies(decoding, golds) for decoding in decodings]
+            problem, gold = str(row["group_id"]), str(row.get("gold"))
+            if golds.setdefault(problem, gold) != gold:
+                several.add(problem)
+    kept = [_drop_copies(decoding, several) for decoding in _name_alike(decodings)]
     copies = sum(len(old.rows) - len(new.rows) for old, new in zip(decodings, kept, strict=True))
     notes = []
-    if golds:
-        notes.append(f"{_count(len(golds), 'id')} with several golds ({_list(golds)}): each gold counts as a problem.")
+    if several:
+        notes.append(f"{_count(len(several), 'id')} with several golds ({_list(several)}): each counts as a problem.")
     if copies:
         notes.append(
             f"{_count(copies, 'answer')} stored twice, with the same problem and number: the first one counts."
@@ -82,7 +94,27 @@ def count_truncated(decodings: Sequence[Decoding]) -> dict[str, int]:
     }
 
 
-def _drop_copies(decoding: Decoding, golds: Mapping[str, set[str]]) -> Decoding:
+def _name_alike(decodings: Sequence[Decoding]) -> list[Decoding]:
+    """Give a problem the name that another file has for it, in which its id has several golds."""
+    known = {str(row["group_id"]) for decoding in decodings for row in decoding.rows}
+    named = {name for name in known if "~" in name}
+    if not named:
+        return list(decodings)
+    return [
+        replace(
+            decoding,
+            rows=[
+                {**row, "group_id": name}
+                if (name := name_gold(str(row["group_id"]), str(row.get("gold")))) in named
+                else row
+                for row in decoding.rows
+            ],
+        )
+        for decoding in decodings
+    ]
+
+
+def _drop_copies(decoding: Decoding, several: set[str]) -> Decoding:
     rows: list[Row] = []
     seen: set[tuple[str, str, Any]] = set()
     for row in decoding.rows:
@@ -91,7 +123,7 @@ def _drop_copies(decoding: Decoding, golds: Mapping[str, set[str]]) -> Decoding:
         if name[2] is not None and name in seen:
             continue
         seen.add(name)
-        rows.append({**row, "group_id": f"{problem}, gold {gold}"} if problem in golds else row)
+        rows.append({**row, "group_id": name_gold(problem, gold)} if problem in several else row)
     return replace(decoding, rows=rows)
 
 

@@ -118,9 +118,8 @@ def _show_arms(console: Console, pair: TaskPair, test: ArmsTest) -> None:
     for name, runs, between, within in zip(("before", "after"), test.runs, test.between, test.within, strict=True):
         values = ", ".join(f"{100 * value:.1f}" for value in runs)
         seeds = "unknown, with one run" if between is None else f"{100 * between:.1f}"
-        console.say(
-            f"  {name}: {values}; standard deviation between seeds {seeds}, from problems and answers {100 * within:.1f}"
-        )
+        spread = f"standard deviation between seeds {seeds}, from problems and answers {100 * within:.1f}"
+        console.say(f"  {name}: {values}; {spread}")
 
 
 def _count(number: int, noun: str) -> str:

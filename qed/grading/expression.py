@@ -176,8 +176,13 @@ def _parse_function(cursor: Cursor) -> Node:
             base = (parse_argument(cursor),)
         else:
             raised = parse_exponent(cursor)
+    bracketed = cursor.text in {"(", "["}
     with cursor.nest():
         arguments = _parse_arguments(cursor)
+    if bracketed and raised is None and cursor.text in {"^", "**"}:  # sin(x)^2 is (sin x)^2
+        cursor.take()
+        raised = parse_exponent(cursor)
+        return Node("power", parts=(Node("function", name, (*arguments, *base)), raised))
     if raised == make_number(-1) and name in {"\\sin", "\\cos", "\\tan", "\\cot", "\\sec", "\\csc"}:
         name, raised = "\\arc" + name[1:], None
     result = Node("function", name, (*arguments, *base))

@@ -99,10 +99,10 @@ def _render_comparison(records: Sequence[Record], title: str) -> Iterator[Html]:
     for task in tasks:
         yield build_element("p", _describe_spread(records, task), class_="headline")
         note = build_element("p", INTERVALS.format(one=""), class_="note")
-        parts = outcomes.render_finals(records, task), note, pairs.render_tests(tests, task)
+        parts = outcomes.render_finals(records, task), note, pairs.render_tests(tests, records, task)
         yield build_element("section", build_element("h2", f"Final evaluation on {task}"), *parts)
     for task in dict.fromkeys(task for record in records for task in record.extra_tasks if task not in tasks):
-        yield from _render_evaluation(records, task, pairs.render_tests(tests, task))
+        yield from _render_evaluation(records, task, pairs.render_tests(tests, records, task))
     if arms := seeds.render_seeds(records, everything):
         yield arms
     yield from _render_curves(records)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qed.evaluation.cautions import count_truncated, list_cautions
+from qed.evaluation.cautions import count_truncated, list_cautions, part_golds
 from qed.evaluation.compared_runs import Decoding, build_decoding, describe_training
 from qed.evaluation.compared_tasks import count_answers
 from qed.evaluation.measures import ACCURACY
@@ -17,6 +17,7 @@ from qed.report.panels import label_runs
 from qed.report.record import Record
 from qed.runs.run import Row
 
+UNPAIRED = "The runs have no stored answers to the same problems, so no paired test is possible."
 COLUMNS = ("", "first", "other", "difference in points", "better / worse", "p", "p (Holm)", "n")
 
 
@@ -62,14 +63,16 @@ def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> RunTests:
         for name, other, (other_step, other_figures) in evaluated[1:]:
             first_name, first, (step, figures) = evaluated[0]
             for decoding in [decoding for decoding in figures if decoding in other_figures]:
-                sides = [
-                    _load_side(first, step, task, decoding, figures),
-                    _load_side(other, other_step, task, decoding, other_figures),
-                ]
+                sides, notes = part_golds(
+                    [
+                        _load_side(first, step, task, decoding, figures),
+                        _load_side(other, other_step, task, decoding, other_figures),
+                    ]
+                )
                 found = list(_test_sides(sides))
                 tests |= {PairName(task, first_name, name, decoding, test.measure): test for test in found}
                 if found:
-                    cautions.setdefault(task, []).extend(f"{name}, {line}" for line in _warn_of(sides, decoding))
+                    cautions.setdefault(task, []).extend(f"{name}, {line}" for line in _warn_of(sides, notes, decoding))
     return RunTests(adjust_tests(tests), cautions)
 
 
@@ -87,9 +90,9 @@ def _test_sides(sides: Sequence[Decoding]) -> Iterator[PairedTest]:
             yield test
 
 
-def _warn_of(sides: Sequence[Decoding], decoding: str) -> Iterator[str]:
+def _warn_of(sides: Sequence[Decoding], notes: Sequence[str], decoding: str) -> Iterator[str]:
     """Yield what else differs between two sides, and the answers that were cut off."""
-    for line in list_cautions(sides[:1], sides[1:]):
+    for line in [*list_cautions(sides[:1], sides[1:]), *notes]:
         yield f"{decoding} answers. {line}"
     cut = [count_truncated([side]) for side in sides]
     if any(side["truncated"] for side in cut):
@@ -97,11 +100,13 @@ def _warn_of(sides: Sequence[Decoding], decoding: str) -> Iterator[str]:
         yield f"{decoding} answers cut off at the limit of tokens: {' in the first run, '.join(shown)} in this one."
 
 
-def render_tests(found: RunTests, task: str) -> Html | None:
-    """Render the tests of a task; None unless two runs have answers to the same problems."""
+def render_tests(found: RunTests, records: Sequence[Record], task: str) -> Html | None:
+    """Render the tests of a task, or a sentence where there can be none; None unless two runs have evaluated it."""
     own = {name: adjusted for name, adjusted in found.tests.items() if name.task == task}
-    if not own:
+    if sum(bool(record.list_evaluations(task)) for record in records) < 2:
         return None
+    if not own:
+        return build_element("p", f"{UNPAIRED} A difference is not established.", class_="note")
     rows = [
         (join_html(name.other, build_element("small", name.label)), _build_cells(test)) for name, test in own.items()
     ]

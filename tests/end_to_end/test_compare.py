@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from qed.cli.main import main
+from qed.console.live import Console
 from qed.evaluation.arms import compare_arms
 from qed.evaluation.intervals import adjust_holm
 from qed.evaluation.paired import compare_paired
 from qed.evaluation.power import compute_detectable_difference
-from qed.evaluation.summary import summarize
+from qed.evaluation.summary import average_tasks, summarize
+from qed.evaluation.table import show_summary
 from qed.runs.run import Row, build_row, write_evaluation
 from qed.types import Grade, Problem, Rollout
 
@@ -159,8 +161,20 @@ def test_doubled_answers_and_several_golds_are_said(compare: Compare) -> None:
     assert found["warnings"] == [
         "1 id with another gold after than before (q5): left out, because these are other problems. Check that both "
         "files have the same golds.",
-        "1 id with several golds (q0): each gold counts as a problem.",
+        "1 id with several golds (q0): each counts as a problem.",
         "1 answer stored twice, with the same problem and number: the first one counts.",
+    ]
+
+
+def test_an_id_with_two_golds_in_one_file_is_still_paired(compare: Compare) -> None:
+    rows = [{"id": number, "gold": str(number), "response": str(number)} for number in range(8)]
+    for name, more in (("a", [rows[2], {**rows[3], "gold": "9"}]), ("b", [])):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, *more]))
+    (found,) = compare("a.jsonl", "b.jsonl")[1].values()
+    assert (found["n"], found["unpaired"]) == (8, 1)
+    assert found["warnings"] == [
+        "Before: 1 id with several golds (3): each gold counts as a problem.",
+        "Before: 1 row left out as exact copies of others.",
     ]
 
 
@@ -274,3 +288,14 @@ def test_answers_in_files_make_arms_too(compare: Compare) -> None:
             Path(f"{name}{seed}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (found,) = compare("a*.jsonl", "b*.jsonl")[1].values()
     assert (found["seeds"], found["n"]) == ([2, 2], 12)
+
+
+def test_figures_say_what_is_odd_about_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """Uneven numbers of answers, too few problems, and answers that were cut off and are right."""
+    rows = make_rows([1, 1, 0, 1, 0], cut=3)
+    figures = summarize([*rows, {**rows[4], "sample_id": 1}])
+    show_summary(Console(), {"sums": figures}, average_tasks([figures]))
+    said = capsys.readouterr().out
+    assert "1 (1–2)" in said
+    assert "] too few" in said
+    assert "sums: 2 of 3 answers that were cut off are right: their answer stands before the limit." in said

@@ -105,12 +105,15 @@ def test_seeds_of_an_arm_are_compared_together(tmp_path: Path) -> None:
 def test_what_else_differs_between_runs_is_said(tmp_path: Path) -> None:
     rows = rows_of(0, "sampled", 0.5, 4)
     for name, length in (("a", 48), ("b", 64)):
+        rows = [*rows, rows[0]] if name == "b" else rows
         summary = {"sampled": {**summarize(rows), "settings": {"max_tokens": length, "model": name}}}
         write_evaluation(tmp_path / name, 0, "maths", rows, summary)
     text = report(tmp_path / "a", tmp_path / "b").text
     assert (
         "b, sampled answers. Other max_tokens: 48 before, 64 after. Evaluate both with the same --max-tokens." in text
     )
+    assert "b, sampled answers. 1 answer stored twice, with the same problem and number: the first one counts." in text
+    rows = rows[:-1]
     cut = [row for row in rows if row["stop_reason"] == "length"]
     shown = f"{len(cut)} of {len(rows)} ({sum(row['correct'] for row in cut)} right)"
     assert f"b, sampled answers cut off at the limit of tokens: {shown} in the first run, {shown} in this one." in text
@@ -124,3 +127,11 @@ def test_too_few_problems_are_said(tmp_path: Path) -> None:
     text = report(tmp_path / "a", tmp_path / "b").text
     assert "too few problems]" in text
     assert "4 problems are too few for a test" in text
+
+
+def test_runs_with_other_problems_are_not_tested(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        rows = [{**row, "group_id": f"{name} {row['group_id']}"} for row in rows_of(0, "greedy", 0.5, 1)]
+        write_evaluation(tmp_path / name, 0, "maths", rows, {"greedy": summarize(rows)})
+    said = "The runs have no stored answers to the same problems, so no paired test is possible. A difference is not"
+    assert said in report(tmp_path / "a", tmp_path / "b").text
