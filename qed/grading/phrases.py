@@ -13,7 +13,7 @@ from qed.grading.vocabulary import NUMBER_WORDS
 TRIGGER = re.compile(
     r"(?<![A-Za-z\\])(?:minus|negative|plus|positive|nonnegative|nonpositive|least|most|than|between|to|of|in|over"
     r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant|the|an?|yes|no|all|any|every|exactly|only|just|numbers?|at|ratio|or)"
-    r"(?![A-Za-z])|n't |'s |\\in\b.*[)}RZN]$|-to-|\+-|^[=:]",
+    r"(?![A-Za-z])|n't |^(?:\\(?:text|mathrm) ?\{ ?)?\\?(?:max|min)(?![A-Za-z])|'s |\\in\b.*[)}RZN]$|-to-|\+-|^[=:]",
     re.IGNORECASE,
 )
 TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|textit|textnormal|rm) ?\{([^{}]*)\}")
@@ -146,6 +146,7 @@ RULES: tuple[Rule, ...] = (
     (HALF_LINE, _write_half_line),
     (TWO_BOUNDS, r"\1 \2 \3 and \1 \4 \5"),
     (OR_MORE, _write_or_more),
+    (_compile(r"^\\?(?:max|min)(?:imum)?(?: value)? ?= ?(?=[-\d\\])"), ""),
     (_compile(r"^at (?=[a-z] ?=)"), ""),
     (_compile(r"^(?:the |a |in the )?ratio (?:of )?(?=\d)"), ""),
     (_compile(r"\bplus or minus (?=[\d.\\(])|^\+-(?=\d)"), r"\\pm "),

@@ -82,6 +82,8 @@ FF_{16} ## FF
 n\equiv2,5\pmod7 ## n\equiv5,2\pmod7
 n\equiv2,5\pmod7 ## n\equiv 2 \pmod 7 \text{ or } n\equiv 5\pmod 7
 a=b=c ## a=b, b=c
+# a name with its title is no product of letters
+Mrs. Hilt ## \text{Mrs. Hilt}
 """
 
 ONE_WAY = r"""

@@ -223,6 +223,7 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
         also=read_also(args.also_grade),
         scoring=args.scoring,
         shots=args.shots,
+        exemplars=args.exemplars,
     )
     if args.cluster:
         from qed.cluster.evaluation import evaluate_on_cluster
