@@ -18,7 +18,8 @@ from qed.evaluation.benchmarks import Benchmark
 from qed.evaluation.choice_formats import MMLU_SHOTS, build_items, find_format, require_choices
 from qed.evaluation.finish import TaskRecord
 from qed.evaluation.likelihood import TIER, ChoicePolicy, ChoiceScorer
-from qed.evaluation.plan import BATCHES_PER_CHUNK, EvaluationRequest, Plan, TaskPlan
+from qed.evaluation.plan import BATCHES_PER_CHUNK, Plan, TaskPlan
+from qed.evaluation.request import EvaluationRequest
 from qed.evaluation.weights import hash_weights
 from qed.models import threads
 from qed.models.load import pick_device, read_window
