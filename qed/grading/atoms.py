@@ -34,7 +34,7 @@ def starts_atom(cursor: Cursor) -> bool:
     if token.kind == "letter":
         return not (cursor.letter_units and _is_unit(cursor))
     if token.kind == "number":  # (n-2) 2^n
-        return cursor.peek(-1).text in {")", "}", "i"} or (
+        return cursor.peek(-1).text in {")", "}", "i", "!"} or (
             cursor.peek(-1).kind == "letter" and cursor.peek(1).text == "^"
         )
     if token.kind == "word":

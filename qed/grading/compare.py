@@ -7,6 +7,7 @@ from collections.abc import Callable
 from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError, Work
 from qed.grading.closeness import are_near
 from qed.grading.constants import are_same_with_constants
+from qed.grading.equations import have_same_chains
 from qed.grading.equivalent_forms import (
     convert_to_matrix,
     has_distinct_names,
@@ -109,7 +110,7 @@ class Comparison(Relations):
             answer.name,
         ):  # 7/2 or 3.5: one value in two notations
             return all(self.are_same(one, other) for one in left for other in right)
-        return self.are_same_items(kinds, left, right)
+        return have_same_chains(gold, answer) or self.are_same_items(kinds, left, right)
 
     def are_same_items(self, kinds: set[str], left: list[Node], right: list[Node]) -> bool:
         """Compare item by item, in any order."""

@@ -10,20 +10,22 @@ ARTICLES = ("a ", "an ", "the ")
 COUNTED = r"(?:solution|root|answer|value|zero)"
 NO_SOLUTION = re.compile(
     rf"(?:there (?:is|are|exist|exists) )?no(?: real| such| valid| possible)?(?: {COUNTED}s?)(?: exists?| of x)?"
-    r"|none|null set|empty set|no such (?:x|number|value)s?(?: exists?)?|has no(?: real)? solutions?"
+    rf"|none|null set|empty set|(?:there (?:is|are) )?no such (?:x|number|value|integer|point|function)s?(?: exists?)?"
+    rf"|(?:has no|does not have (?:an?|any)|do not have any)(?: real)? {COUNTED}s?"
 )
 INFINITE = re.compile(
     rf"(?:there (?:is|are|exist|exists) )?(?:an )?infinite(?:ly)?(?: many)?(?: number of)?(?: {COUNTED}s?)?(?: exist)?"
 )
 MISSING = re.compile(
     r"(?:the |this )?(?:limit |value |derivative |integral )?"
-    r"(?:dne|(?:does|do) not exist|(?:is )?(?:not defined|undefined))"
+    r"(?:dne|no limit(?: exists)?|(?:does|do) not exist|(?:is )?(?:not defined|undefined))"
 )
 NEITHER = {"neither even nor odd", "neither odd nor even", "neither function"}
 NO_SOLUTIONS, INFINITELY_MANY, NONEXISTENT = "no solution", "infinitely many", "does not exist"
 SYNONYMS = {
     "convergent": "converges", "diverges": "diverges", "divergent": "diverges", "converge": "converges",
-    "diverge": "diverges", "absolutely convergent": "converges absolutely",
+    "diverge": "diverges", "does not converge": "diverges", "not convergent": "diverges",
+    "absolutely convergent": "converges absolutely",
     "conditionally convergent": "converges conditionally", "right-angled": "right", "right angled": "right",
     "even numbers": "even integers", "odd numbers": "odd integers", "all even numbers": "all even integers",
     "all odd numbers": "all odd integers", "both even and odd": "both", "both odd and even": "both",

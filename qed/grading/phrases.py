@@ -12,8 +12,8 @@ from qed.grading.vocabulary import NUMBER_WORDS
 
 TRIGGER = re.compile(
     r"(?<![A-Za-z\\])(?:minus|negative|plus|positive|nonnegative|nonpositive|least|most|than|between|to|of|in|over"
-    r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant|the|an?|yes|no|all|any|every|exactly|numbers?|at|ratio|or)"
-    r"(?![A-Za-z])|n't |\\in\b.*[)}RZN]$|-to-|\+-|^[=:]",
+    r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant|the|an?|yes|no|all|any|every|exactly|only|just|numbers?|at|ratio|or)"
+    r"(?![A-Za-z])|n't |^(?:\\(?:text|mathrm) ?\{ ?)?\\?(?:max|min)(?![A-Za-z])|'s |\\in\b.*[)}RZN]$|-to-|\+-|^[=:]",
     re.IGNORECASE,
 )
 TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|textit|textnormal|rm) ?\{([^{}]*)\}")
@@ -43,7 +43,8 @@ BETWEEN = re.compile(
 )
 # The subject of a sentence: `the ratio is 3 to 5`. What follows may not be a negation.
 SUBJECT = re.compile(
-    r"^(?:the|this|that|it|they|these|those|there)\b[A-Za-z' ]{0,60}? (?:is|are|was|were|equals?) "
+    r"^(?!.{0,60}\b(?:wrong|incorrect|false|not|never|opposite|negative|reciprocal|inverse|other|twice|half)\b.* is )"
+    r"(?:the|this|that|it|they|these|those|there)\b[A-Za-z' ]{0,60}? (?:is|are|was|were|equals?) "
     r"(?!not |never |n't |given |as |in |at |such |of )(.+)$"
     r"|^(?:it|they) (?:is|are) (?!not |never )(.+)$",
     re.IGNORECASE,
@@ -123,6 +124,8 @@ def _write_digits(match: re.Match[str]) -> str:
 
 RULES: tuple[Rule, ...] = (
     (_compile(r"n't(?= )"), " not"),
+    (_compile(r"^(there|it|that|here|he|she)'s (?=[a-z\d-])"), r"\1 is "),
+    (_compile(rf"^(?:exactly|only|just) (?={SMALL}\b)"), ""),
     (REAL_PARAMETER, ""),
     (MEMBER, r", \1 \\in \2"),
     (INTEGER_WORDS, lambda match: f", {match.group(1) or match.group(2)} \\in \\mathbb{{Z}}"),
@@ -136,13 +139,14 @@ RULES: tuple[Rule, ...] = (
     (REAL_NUMBERS, ""),
     (PROPERTY, r"\1"),
     (_compile(r"^([a-z]) (?:is|equals) (?=-?[\d\\])"), r"\1 = "),
-    (_compile(r"^(?:=|:|is |equals |exactly |a total of )[ :]?(?=-?[\d\\(])"), ""),
+    (_compile(r"^(?:=|:|is |equals |exactly |only |just |a total of )[ :]?(?=-?[\d\\(])"), ""),
     (BETWEEN, _write_between),
     (SIGN_WORD, _write_sign_word),
     (COMPARED, lambda match: f"{SIGNS[match.group(1).lower()]} "),
     (HALF_LINE, _write_half_line),
     (TWO_BOUNDS, r"\1 \2 \3 and \1 \4 \5"),
     (OR_MORE, _write_or_more),
+    (_compile(r"^\\?(?:max|min)(?:imum)?(?: value)? ?= ?(?=[-\d\\])"), ""),
     (_compile(r"^at (?=[a-z] ?=)"), ""),
     (_compile(r"^(?:the |a |in the )?ratio (?:of )?(?=\d)"), ""),
     (_compile(r"\bplus or minus (?=[\d.\\(])|^\+-(?=\d)"), r"\\pm "),

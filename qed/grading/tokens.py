@@ -51,6 +51,7 @@ NUMBERED = re.compile(r"[-$\\]{0,2}\d[\d,.]* [A-Za-z][A-Za-z ,.'-]*")  # a numbe
 SYMBOL_UNITS = {"\\Omega": "ohm", "\\AA": "angstrom"}
 PREFIXED = {"rs", "usd", "eur", "gbp"}  # currencies before a number
 VOWELS = set("aeiouy")
+TITLES = ("Mr. ", "Mrs. ", "Ms. ", "Dr. ")
 LONG_WORD = re.compile(r"[a-z]{4}")
 THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
 OPENING, CLOSING = {"(", "[", "\\{"}, {")", "]", "\\}"}
@@ -91,7 +92,7 @@ class Reader:
         # Inside of brackets a comma is a separator, unless other commas have a space after them and this one has none.
         self.commas = commas
         worded = PROSE.fullmatch(text) or (NUMBERED.fullmatch(text) and not FUNCTION_WORDS.keys() & set(text.split()))
-        self.prose = bool(worded) and LONG_WORD.search(text) is not None
+        self.prose = bool(worded) and (LONG_WORD.search(text) is not None or text.startswith(TITLES))
         self.mixed = commas and ", " in text and THOUSANDS.search(text) is not None
 
     def choose_scanner(self) -> re.Pattern[str]:

@@ -66,6 +66,13 @@ def test_worked_examples_are_of_the_same_subject() -> None:
         build_items("arc_c", [build_problem(2)], examples, 2)
 
 
+def test_an_option_may_end_in_white_space() -> None:
+    options = ("one ", "two ")
+    problem = Problem("p", "Which?\n\nA) one \nB) two", "B", meta={"choices": options, "options": "AB"})
+    (item,) = build_items("mmlu", [problem], [], 0)
+    assert item.context.endswith("(with answers).\n\nWhich?\nA. one \nB. two \nAnswer:")
+
+
 def test_labels_may_be_digits() -> None:
     listed = "\n".join(f"{number}) {option}" for number, option in enumerate(OPTIONS, 1))
     problem = Problem("p", f"Which?\n\n{listed}", "3", meta={"choices": OPTIONS, "options": "1234"})

@@ -25,29 +25,47 @@ LETTERS = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 # Commands that may stand in a number.
 NUMERIC = re.compile(r"\\(?:d?t?frac|sqrt|times|cdot|div|pi|left|right|pm|,|!|;|:| |%|\$)")
 LOGARITHM = re.compile(r"\\?(?:log|ln|lg)(?![A-Za-z]).{0,9}[a-z]\)?", re.DOTALL)
+CALCULATION = re.compile(r"\d[\d.,]{0,20} ?[A-Za-z]{0,3}(?: ?[*/×] ?\d[\d.,]{0,20} ?[A-Za-z]{0,3}){1,6}")
 ROUNDED = Policy(rounded_gold=True)
 
 
-def simplify(text: str) -> str | Refusal:
-    """Reduce a chain of equations to its name and its last side; refuse one whose numbers differ."""
-    if "\\begin" in text:
-        text = _join_rows(ENVIRONMENT.sub(" ", text)) if ENVIRONMENT.search(text) else text
-    if len(arrows := ARROWS.split(text)) > 1 and arrows[-1].strip():
-        text = arrows[-1].strip()
-    arrows = STEPS.split(text)
-    if len(arrows) > 1 and all("=" in step for step in arrows):
-        text = arrows[-1].strip()
-    sides = [text] if "\\begin" in text or SEPARATE.search(text) else split_sides(text)
-    if len(sides) < 2 or len(sides) > MAX_SIDES or not all(sides):
+def simplify(text: str, partial: bool = False) -> str | Refusal:
+    """Reduce a chain of equations to its name and its last side; refuse one whose numbers differ.
+
+    The first side of a `partial` chain began before it: 90 minutes / 450 minutes * 100% = 20%.
+    """
+    text = _find_last_step(text)
+    separate = "\\begin" in text or SEPARATE.search(text)
+    sides = [text] if separate else split_sides(text)
+    if not 2 <= len(sides) <= MAX_SIDES or not all(sides):
         return text.strip()
     last = sides[-1]
+    if partial and _is_number(last):
+        return last
     if LOGARITHM.fullmatch(sides[0]) and _is_number(last):
         return Refusal(UNSOLVED)
     if any(not _agree(side, last) for side in sides[:-1]):
         return Refusal(CONTRADICTORY)
-    if _is_number(sides[0]) and any(side != last for side in sides):
+    if is_computed(sides) and any(side != last for side in sides):
         return last
     return text.strip() if len(sides) == 2 else f"{sides[0]} = {last}"
+
+
+def _find_last_step(text: str) -> str:
+    """Return the last equation of an alignment, or of several that arrows join."""
+    if "\\begin" in text and ENVIRONMENT.search(text):
+        text = _join_rows(ENVIRONMENT.sub(" ", text))
+    if len(arrows := ARROWS.split(text)) > 1 and arrows[-1].strip():
+        text = arrows[-1].strip()
+    steps = STEPS.split(text)
+    return steps[-1].strip() if len(steps) > 1 and all("=" in step for step in steps) else text
+
+
+def is_computed(sides: list[str]) -> bool:
+    """Return whether the sides of a chain begin with a calculation in numbers, perhaps with units: 60g * 4/5."""
+    return len(sides) > 1 and (
+        _is_number(sides[0]) or (CALCULATION.fullmatch(sides[0]) is not None and _is_number(sides[-1]))
+    )
 
 
 def split_sides(text: str) -> list[str]:

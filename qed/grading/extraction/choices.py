@@ -12,7 +12,7 @@ ALONE = re.compile(
     r"textbf)\s?\{\s?\(?)?([A-J])[\s*_$)\]}.,:\"'“”」】）。]{0,6}"
 )
 CHOSEN = re.compile(
-    r"(?i:option|choice|letter|answer|alternative|opción|opção|option|choix|réponse|antwort|вариант|选项?|"
+    r"(?i:option|choice|answer|alternative|opción|opção|option|choix|réponse|antwort|вариант|选项?|"
     r"選項?|选择|選擇|"
     r"故选|应选|choose|pick|select|go with|it's|it is)(?: "
     r"is)?\s{0,2}[:：]?\s?[\"'“(（\[]?([A-J])(?![A-Za-z'’])[\"'”)）\]]?"

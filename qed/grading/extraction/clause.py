@@ -16,11 +16,13 @@ BOUNDARY = re.compile(
     re.IGNORECASE,
 )
 RELATIVE = re.compile(
-    r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies))|that|who|whose|where|because|"
-    r"since|if|when|while|"
-    r"so that|given that|as)(?!\w)|, with ",
+    r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies|produces|yields|leaves|totals|comes|rounds|"
+    r"costs|will|would|results|brings))|"
+    r"(?<!see )(?<!know )(?<!find )(?<!found )(?<!means )(?<!conclude )(?<!shows )that|"
+    r"who|whose|where|because|since|if|when|while|so that|given that|as)(?!\w)|, with ",
     re.IGNORECASE,
 )
+MAIN_VERB = re.compile(r"\s(?!true|the case|correct|right)\w+ (?:\w+ ){0,6}(?:is|are|was|were|=)(?!\w)")
 RESTART = re.compile(r"(?<!\w)(?:it's|that's|there's)(?!\w)", re.IGNORECASE)
 JUDGED = re.compile(
     r"(?<!\w)(?:answers?|correct|right|solutions?|valid|works?|possible|accept\w*|true|allowed|sought)(?!\w)",
@@ -28,6 +30,9 @@ JUDGED = re.compile(
 )
 AUXILIARY = re.compile(
     r"\s{0,3}(?:is|are|was|were|does|do|did|can|could|will|would|should|has|have)?\s{0,3}$", re.IGNORECASE
+)
+LINKING = words.list_words(
+    "out found has have had going need needs shown seen known calculated computed equal simplifies"
 )
 NEEDS = re.compile(r"\b(?:needs?|requires?|must|should|have to|has to|draw|take)\b", re.IGNORECASE)
 AT_LEAST = re.compile(r"at (?:least|most)", re.IGNORECASE)
@@ -63,6 +68,8 @@ class Clause:
                 continue
             until = next((place for place in boundaries if place >= match.end()), len(self.text))
             after = [index for index in self.values if match.end() <= self.pieces[index].start < until]
+            if after and MAIN_VERB.search(self.text, match.end(), self.pieces[after[0]].start):
+                continue  # the number that were not ready is 21
             if after and RESTART.search(self.text, match.end(), self.pieces[after[0]].start):
                 after = []  # it is not, it's 7
             yield from after if after else self.find_denied_before(match, boundaries)
@@ -101,12 +108,20 @@ class Clause:
 
     def is_in_circumstance(self, index: int) -> bool:
         """Return whether a preposition stands between the last verb or value and a value."""
-        for piece in reversed(self.pieces[:index]):
-            if piece.kind == "value" or (piece.kind == "word" and words.COPULA.fullmatch(piece.text)):
+        for place in range(index - 1, -1, -1):
+            piece = self.pieces[place]
+            if piece.kind == "value":
                 return False
+            if piece.kind == "word" and words.COPULA.fullmatch(piece.text):
+                return self.is_infinitive(place)
             if piece.kind == "word" and words.CIRCUMSTANCE.fullmatch(piece.text):
                 return True
         return False
+
+    def is_infinitive(self, place: int) -> bool:
+        """Return whether a verb is no main verb: to make 16 muffins, for it to be 600; but turns out to be 5."""
+        before = [piece.text.casefold() for piece in self.pieces[max(0, place - 2) : place]]
+        return len(before) == 2 and before[1] == "to" and before[0] not in LINKING
 
     def is_bounded(self, index: int) -> bool:
         before = self.text[: self.pieces[index].start].rstrip()

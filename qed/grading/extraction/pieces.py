@@ -145,8 +145,8 @@ class _Scanner:
             return False
         if kind == "space":
             return bool(stack) or self.continues_after_space(first)
-        if token == "$" and self.index > first and self.text.find("$", start + 1) > 0:
-            return False  # the beginning of a delimited formula
+        if token == "$" and self.index > first and (end := self.text.find("$", start + 1)) > 0:
+            return is_money(self.text, start, end)  # otherwise it begins a delimited formula
         if stack:
             return self.fits_in_bracket(kind, token, stack[-1])
         return token not in CLOSED and self.belongs(kind, token, first)
@@ -197,7 +197,7 @@ class _Scanner:
             before = self.tokens[self.index - 1][1][-1] if self.index == first and self.index else " "
             return not (before.isascii() and before.isalpha())  # the 2 of H2O
         if kind == "command":
-            return token not in ("\\)", "\\]")
+            return token not in ("\\)", "\\]", "\\(", "\\[")
         return self.is_symbol(token) if kind == "word" else self.is_sign(token, self.index == first)
 
     def is_sign(self, token: str, begins: bool) -> bool:

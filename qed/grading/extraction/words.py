@@ -101,7 +101,7 @@ BUT = compile_words(
     r"하지만|그러나|لكن|بل|लेकिन|बल्कि|ama|fakat|tetapi|nhưng"
 )
 SO = compile_words(
-    r"(?<!or )so(?! that)|therefore|thus|hence|consequently|which gives|giving|it follows that|we "
+    r"(?<!or )so(?! that(?!'))|then|therefore|thus|hence|consequently|which gives|giving|it follows that|we "
     r"conclude that|in conclusion|finally|"
     r"overall|in summary|also|daher|also|somit|folglich|deshalb|donc|ainsi|por lo tanto|por tanto|"
     r"entonces|así que|luego|"
@@ -192,7 +192,7 @@ SOFT_RETRACTION = re.compile(
     r"(?<!\w)(?:wait|actually|hmm+|hold on|sorry|i mean|or rather|no,|correct is|the correct)(?!\w)", re.IGNORECASE
 )
 HYPOTHESIS = re.compile(
-    r"\W{0,3}(?:suppose|assume|assuming|let|imagine|consider|define|denote|say|angenommen|sei|supposons|"
+    r"\W{0,3}(?:suppose|assume|assuming|let(?! us|'s| me)|imagine|consider|define|denote|say|angenommen|sei|supposons|"
     r"soit|supongamos|"
     r"sea|пусть|предположим|设|設|假设)\b",
     re.IGNORECASE,
