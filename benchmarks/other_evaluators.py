@@ -1,16 +1,17 @@
 """Compare qed's evaluation with lm-eval 0.4.13 and with Qwen2.5-Math's evaluator: the same model, the same answers.
 
     python benchmarks/other_evaluators.py --model FOLDER --lm-eval PYTHON [--qwen PYTHON --qwen-folder EVALUATION]
-        [--data ../shared/data] [--limit 300] [--out other_evaluators]
+        [--data ../shared/data] [--limit 300] [--only stored]
 
-Needs a Hugging Face folder of a small model (best one that was trained on `Question: …\\nAnswer: …` of GSM8K, so that some
-answers are right), a Python with lm-eval 0.4.13 and torch, and for Qwen's evaluator a copy of the folder `evaluation` of
-github.com/QwenLM/Qwen2.5-Math and a Python with what it imports (sympy, antlr4-python3-runtime 4.11, latex2sympy, regex,
-word2number). Three comparisons, each with every difference case by case:
+Needs a Hugging Face folder of a small model (best one that was trained on `Question: …\\nAnswer: …` of GSM8K, so that
+some answers are right), a Python with lm-eval 0.4.13 and torch, and for Qwen's evaluator a copy of the folder
+`evaluation` of github.com/QwenLM/Qwen2.5-Math and a Python with what it imports (sympy, antlr4-python3-runtime 4.11,
+latex2sympy, regex, word2number). Three comparisons, each with its differences case by case:
 
 1. Log-likelihoods of choices, in the formats of MMLU (0 and 5 worked examples), ARC and GPQA.
 2. Greedy answers to GSM8K without worked examples: the texts, and the verdicts `strict-match` and `flexible-extract`.
-3. Stored answers of four published models to GSM8K's test questions, judged by all; and number pairs under the policy qwen.
+3. Stored answers of four published models to GSM8K's test questions, judged by all; pairs of numbers under the policy
+   qwen.
 
 Prints a card; the last line is JSON.
 """
@@ -53,8 +54,9 @@ def main() -> None:
     asked = _parse()
     asked.out.mkdir(parents=True, exist_ok=True)
     figures: dict[str, Any] = {}
-    for name, compare in (("likelihood", compare_choices), ("greedy", compare_greedy), ("stored", compare_stored)):
-        figures[name] = compare(asked)
+    comparisons = {"likelihood": compare_choices, "greedy": compare_greedy, "stored": compare_stored}
+    for name in asked.only.split(","):
+        figures[name] = comparisons[name](asked)
     sys.stdout.write(json.dumps(figures) + "\n")
 
 
@@ -67,6 +69,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--limit", type=int, default=300)
     parser.add_argument("--trained", type=int, default=0, help="also so many questions that the model was trained on")
+    parser.add_argument("--only", default="likelihood,greedy,stored", help="some of the three comparisons")
     parser.add_argument("--out", type=Path, default=Path("other_evaluators"))
     return parser.parse_args()
 
@@ -147,10 +150,10 @@ def _score(
     """Score choices with qed: the scorer of `qed evaluate --scoring likelihood` on these very problems."""
     import torch  # noqa: PLC0415
 
+    from qed.config.settings import ModelSettings  # noqa: PLC0415
     from qed.evaluation.choice_formats import build_items  # noqa: PLC0415
     from qed.evaluation.likelihood import ChoiceScorer  # noqa: PLC0415
     from qed.models.load import load_model, read_window  # noqa: PLC0415
-    from qed.config.settings import ModelSettings  # noqa: PLC0415
 
     torch.set_num_threads(2)
     model, tokenizer = load_model(ModelSettings(name=str(asked.model)))
@@ -298,9 +301,8 @@ def _show_differences(
     say(f"qed and {name} differ on {len(different)} of {len(answers)} stored answers")
     for at in different[:SHOWN]:
         answer = found[at].answer if found[at] else None
-        say(
-            f"  {answers[at]['id']}: qed {ours[at]} {answer!r}, gold {answers[at]['gold']}, … {answers[at]['text'][-60:]!r}"
-        )
+        row = answers[at]
+        say(f"  {row['id']}: qed {ours[at]} {answer!r}, gold {row['gold']}, … {row['text'][-60:]!r}")
 
 
 def _compare_pairs(asked: argparse.Namespace) -> dict[str, Any]:
@@ -323,9 +325,7 @@ def _compare_pairs(asked: argparse.Namespace) -> dict[str, Any]:
     theirs = [each["correct"] for each in json.loads((asked.out / "pairs-qwen.json").read_text())]
     ours = [equal(pair["gold"], pair["answer"], QWEN).correct for pair in pairs]
     different = [(pair, other) for pair, mine, other in zip(pairs, ours, theirs, strict=True) if mine != other]
-    say(
-        f"pairs of numbers: {sum(theirs)} of {len(pairs)} accepted by math_equal; the policy qwen differs on {len(different)}"
-    )
+    say(f"pairs: math_equal accepts {sum(theirs)} of {len(pairs)} numbers; the policy qwen differs on {len(different)}")
     for pair, other in different[:SHOWN]:
         say(f"  {pair} math_equal {other}")
     return {"pairs": len(pairs), "pairs accepted": sum(theirs), "pairs differ": len(different)}

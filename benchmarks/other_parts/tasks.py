@@ -45,7 +45,7 @@ def _write_task(folder: Path, name: str, files: dict[str, str], fields: dict[str
 
 
 def write_mmlu(folder: Path, problems: Sequence[Problem], examples: Sequence[Problem]) -> list[str]:
-    """Write a task for each subject, with the fields of lm-eval's mmlu and its worked examples, and return the names."""
+    """Write a task for each subject, with the fields and the worked examples of lm-eval's mmlu; return the names."""
     names = []
     for subject in dict.fromkeys(problem.meta["subject"] for problem in problems):
         files = {

@@ -155,6 +155,18 @@ e^{2x} ## (e^x)^2
 f(x)+1 ## 1+f(x)
 \sin 2x ## 2\sin x\cos x
 \lfloor x\rfloor+1 ## \lfloor x+1\rfloor
+# a power behind the brackets of a function is a power of its value
+\cos(1)^2 ## \cos^2 1
+e^{\cos(1)^2} ## e^{\cos^2 1}
+2^{\sin(x)^2} ## 2^{\sin^2 x}
+\cos(x)^2+\sin(x)^2 ## 1
+\sin(x)^2 ## \left(\sin x\right)^2
+\ln(x)^2 ## (\ln x)^2
+\sin\left(x\right)^2 ## \sin^2 x
+3\sin(x)^2\cos(x) ## 3\cos x\sin^2 x
+\sin(x)^{-1} ## \frac{1}{\sin x}
+\log_2(8)^2 ## 9
+\sqrt{1-\cos(\theta)^2} ## \sqrt{1-\cos^2\theta}
 """
 
 DIFFERENT = r"""
@@ -189,4 +201,8 @@ x+\frac{1}{2004!} ## x+\frac{1}{2006!}
 \sqrt{x^2+10^{-400}} ## x
 x^{1000}+1 ## x^{1000}
 \sin(x+10^{-150}) ## \sin x
+# a power behind the brackets of a function is a power of its value
+\sin(x)^2 ## \sin(x^2)
+\ln(x)^2 ## 2\ln x
+\sin(x)^{-1} ## \arcsin x
 """

@@ -120,3 +120,9 @@ def test_what_is_neither_proven_nor_disproven_is_refused() -> None:
 )
 def test_what_has_no_value_equals_nothing(text: str) -> None:
     assert not equal(text, text + r"+0\pi", Policy(symbolic=False)).correct
+
+
+@pytest.mark.parametrize("text", [r"\arctan(i)", r"\frac{5}{\arctan(i)}", r"e^{\cos((\frac{22}{7})^{100}\pi)}"])
+@pytest.mark.parametrize("digits", [61, 140])
+def test_no_tier_takes_close_values_for_equal(text: str, digits: int) -> None:
+    assert not equal(text, text + rf"+10^{{-{digits}}}").correct

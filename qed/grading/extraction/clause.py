@@ -31,6 +31,9 @@ JUDGED = re.compile(
 AUXILIARY = re.compile(
     r"\s{0,3}(?:is|are|was|were|does|do|did|can|could|will|would|should|has|have)?\s{0,3}$", re.IGNORECASE
 )
+LINKING = words.list_words(
+    "out found has have had going need needs shown seen known calculated computed equal simplifies"
+)
 NEEDS = re.compile(r"\b(?:needs?|requires?|must|should|have to|has to|draw|take)\b", re.IGNORECASE)
 AT_LEAST = re.compile(r"at (?:least|most)", re.IGNORECASE)
 
@@ -105,12 +108,20 @@ class Clause:
 
     def is_in_circumstance(self, index: int) -> bool:
         """Return whether a preposition stands between the last verb or value and a value."""
-        for piece in reversed(self.pieces[:index]):
-            if piece.kind == "value" or (piece.kind == "word" and words.COPULA.fullmatch(piece.text)):
+        for place in range(index - 1, -1, -1):
+            piece = self.pieces[place]
+            if piece.kind == "value":
                 return False
+            if piece.kind == "word" and words.COPULA.fullmatch(piece.text):
+                return self.is_infinitive(place)
             if piece.kind == "word" and words.CIRCUMSTANCE.fullmatch(piece.text):
                 return True
         return False
+
+    def is_infinitive(self, place: int) -> bool:
+        """Return whether a verb is no main verb: to make 16 muffins, for it to be 600; but turns out to be 5."""
+        before = [piece.text.casefold() for piece in self.pieces[max(0, place - 2) : place]]
+        return len(before) == 2 and before[1] == "to" and before[0] not in LINKING
 
     def is_bounded(self, index: int) -> bool:
         before = self.text[: self.pieces[index].start].rstrip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from qed.grading.extraction import chains, choices, words
+from qed.grading.extraction.announcements import read_announcement
 from qed.grading.extraction.outcome import (
     ASKED,
     HEDGED,
@@ -15,32 +16,14 @@ from qed.grading.extraction.outcome import (
     Refusal,
     Result,
 )
+from qed.grading.extraction.parts import split_parts
 from qed.grading.extraction.pieces import CONJUNCTIONS, read_pieces
-from qed.grading.extraction.sentences import Sentence, split_sentences
+from qed.grading.extraction.sentences import MAX_TAIL_CHARS, Sentence, split_sentences
 from qed.grading.extraction.statement import read_clause
+from qed.grading.spoken import read_number
 
 MAX_WHOLE_CHARS = 400
 MAX_SEARCHED = 4  # sentences from the end that may state the answer without announcing it
-NO_ANSWER = re.compile(
-    r"(?:answer (?:choice|option|key|format|sheet|the|in|with|this|your|must|should be (?:given|in|written))s?\b|"
-    r"\b(?:to|can|cannot|can't|could|not|will|i'll|i|you|please|must|should|we) answer\b(?! is)|"
-    r"answers? (?:above|below))",
-    re.IGNORECASE,
-)
-OTHER_ANSWER = re.compile(
-    r"(?:wrong|incorrect|first|initial|previous|common|naive|tempting|false|earlier|original|old|not (?:an|the|a|my)|"
-    r"no|(?:if|suppose|assume|assuming|say|imagine|let) (?:that )?(?:the|my|your|our)|"
-    r"whether the|falsche|mauvaise|неправильный)\s{0,2}$",
-    re.IGNORECASE,
-)
-DETOUR = re.compile(
-    r"\s{0,3}(?:to|for|of|in|as|with|on|from|by|we|that|i|zu|auf|für|pour|de|du|para|a|на|\()(?!\w)", re.IGNORECASE
-)
-STATING = re.compile(
-    r"(?:(?<!\w)(?:is|are|equals|was|should be|must be|would be|ist|lautet|est|es|é|è)(?!\w)|[:：=—–→])", re.IGNORECASE
-)
-DIRECTLY = re.compile(r"[\s*]{0,4}(?:[$\\\d(\-−+√\[{.]|[A-J](?![\w']))")
-MAX_DETOUR_CHARS = 160
 LAST_LINE = re.compile(r"(?:A|Ans|R|Q\.E\.F)[:：]\s?(?=\S)")
 CONCLUDING = re.compile(r"\W{0,3}(?:so|therefore|thus|hence|finally|in conclusion|in total|overall)\b", re.IGNORECASE)
 HEADING = re.compile(
@@ -60,6 +43,8 @@ def find_conclusion(text: str) -> Extracted | Refusal:
 def _find_conclusion(text: str) -> Extracted | Refusal:
     if (whole := read_whole(text)) is not None:
         return Extracted(whole, "whole") if isinstance(whole, str) else whole
+    if (joined := join_parts(text[-MAX_TAIL_CHARS:])) is not None:
+        return joined
     sentences = split_sentences(text)
     start, certain = find_retraction(sentences)
     if start:
@@ -69,6 +54,13 @@ def _find_conclusion(text: str) -> Extracted | Refusal:
         if certain:
             return Refusal(RETRACTED)
     return find_stated(sentences)
+
+
+def join_parts(text: str) -> Extracted | None:
+    """Return the answers of labelled parts as one list, if each part states one."""
+    stated = [find_stated(split_sentences(part)) for part in split_parts(text)]
+    answers = [found.answer for found in stated if isinstance(found, Extracted)]
+    return Extracted(", ".join(answers), "parts") if answers and len(answers) == len(stated) else None
 
 
 def read_whole(text: str) -> Result:
@@ -85,7 +77,8 @@ def read_whole(text: str) -> Result:
         return letter.group(1)
     stated = any(pattern.search(plain) for pattern in (words.SO, words.COPULA, words.ANSWER))
     short = 0 < len(plain.split()) <= 2 and len(plain) <= 40 and plain.replace(" ", "").isalpha()
-    return plain if short and not stated else None
+    counted = read_number(plain.casefold().replace("-", " ").split()) is not None
+    return plain if (short and not stated) or counted else None
 
 
 def _read_whole_formula(line: str, exclaimed: bool) -> Result:
@@ -164,44 +157,6 @@ def find_announced(sentences: list[Sentence], denied: list[str]) -> Extracted | 
         elif found is not None and refusal is None:
             refusal = found
     return refusal
-
-
-def read_announcement(text: str) -> Result:
-    """Read the answer that a sentence announces; None if it announces none."""
-    for match in reversed(list(words.ANSWER.finditer(text))):
-        if NO_ANSWER.search(text, max(0, match.start() - 12), match.end() + 16) or is_inside_formula(text, match):
-            continue
-        if OTHER_ANSWER.search(text, 0, match.start()):
-            return Refusal(NEGATED)
-        word = re.split(r"[:：]|^[はが은는是为]", text[match.end() :])[-1].strip(" .。!*")
-        if choices.YES_NO.fullmatch(word):
-            return word
-        rest = find_announced_part(text[match.end() :])
-        if choices.OPTION.match(rest) is not None:
-            return rest.strip(" .*:")
-        if rest.strip(" .*_:"):
-            return read_clause(rest, announced=True)
-        if match.start() > 0:
-            return read_clause(text[: match.start()], announced=False)
-    return None
-
-
-def find_announced_part(after: str) -> str:
-    """Return what follows `answer`, `answer is` or `answer to part 2 is`; an empty text if that is no announcement."""
-    connection = words.CONNECTION.match(after)
-    length = connection.end() if connection is not None else 0
-    if STATING.search(after, 0, length) or DIRECTLY.match(after):
-        return after[length:]
-    foreign = not after[:1].isascii()
-    detour = STATING.search(after, 0, MAX_DETOUR_CHARS) if DETOUR.match(after) or foreign else None
-    if detour is not None:
-        return after[detour.end() :]
-    return after[length:] if foreign and after[:1].strip() else ""
-
-
-def is_inside_formula(text: str, match: re.Match[str]) -> bool:
-    """Return whether a word is a part of a command or a formula."""
-    return text[: match.start()].endswith("\\") or "\\text{" in text[max(0, match.start() - 8) : match.start()]
 
 
 # An answer without an announcement

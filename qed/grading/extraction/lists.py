@@ -18,7 +18,8 @@ NO_NOUN = re.compile(
     r"(?:a|an|the|in|of|out|to|for|from|on|at|by|as|per|with|than|if|when|where|while|since|because|which|that|who|"
     r"then|so|but|is|are|was|were|be|has|have|had|left|more|less|each|every|only|total|altogether|after|before|"
     r"during|until|not|and|or|remaining|again|there|here|we|you|i|he|she|it|they|will|can|would|should|must|may|also|"
-    r"too|either|both|ago|instead|rather|maybe|perhaps|over|under|between|through|into|without|within|using|given|"
+    r"too|either|both|ago|satisf(?:y|ies)|works?|holds|fits|all|instead|rather|"
+    r"maybe|perhaps|over|under|between|through|into|without|within|using|given|"
     r"although|though|unless|including|ist|sind|es|son|est|sont|é|são)",
     re.IGNORECASE,
 )

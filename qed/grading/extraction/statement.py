@@ -25,7 +25,8 @@ KNOWN = re.compile(
     r"\binfinitely many(?: solutions)?\b|\bdoes not exist\b|\bdo not exist\b|\bDNE\b|\bundefined\b|\bnot defined\b|"
     r"\bimpossible\b|\bnot possible\b|\bcannot be determined\b|\bnot enough information\b|"
     r"\bnone of (?:the above|these)\b|\ball real numbers\b|\bdiverges\b|\bempty set\b|\bneither even nor odd\b|"
-    r"\bneither\b(?! \S+ nor)"
+    r"\bneither\b(?! \S+ nor)",
+    re.IGNORECASE,
 )
 NO_TEXT = words.list_words(
     "that this it what how which we you i he she they the a an as follows here there wrong incorrect "

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 from qed.grading.extraction import chains, words
 from qed.grading.extraction.clause import Clause
 from qed.grading.extraction.lists import read_list
 from qed.grading.extraction.outcome import BOUNDED, HEDGED, SEVERAL, Refusal, Result
 from qed.grading.extraction.pieces import CONJUNCTIONS
+
+# Verbs after an answer; what follows them are conditions.
+SATISFYING = words.list_words("satisfies satisfy works work remains holds fits")
+# x is at least 3, up to the value.
+NAMED_BOUND = re.compile(
+    r"(?<![A-Za-z\\])[A-Za-z] (?:is |must be |should be )(?:strictly )?"
+    r"(?:(?:less|greater|more|larger|smaller) than(?: or equal to)?|at least|at most) \S{1,40}$"
+)
 
 
 def read_values(clause: Clause, announced: bool) -> Result:
@@ -18,7 +28,8 @@ def read_values(clause: Clause, announced: bool) -> Result:
     if announced and found == "one":  # one of 3 and 4
         return Refusal(HEDGED)
     if clause.is_bounded(start):
-        return Refusal(BOUNDED)
+        named = NAMED_BOUND.search(clause.text, 0, clause.pieces[start].end)
+        return Refusal(BOUNDED) if named is None else named.group()
     rest = [index for index in clause.alive if index >= after]
     if rest and not is_subordinate(clause, after) and not repeats(clause, found, rest):
         return Refusal(SEVERAL)
@@ -98,6 +109,8 @@ def is_subject(clause: Clause, index: int) -> bool:
     if not any(later >= after for later in clause.alive):
         return True
     word = clause.pieces[after].text if after < len(clause.pieces) else ""
+    if word in SATISFYING:
+        return True
     return word in {"is", "are", "ist", "sind", "est", "es"} and not any(
         not clause.is_in_circumstance(later) for later in clause.alive if later >= after
     )
@@ -109,6 +122,8 @@ def is_subordinate(clause: Clause, after: int) -> bool:
     if clause.find_relative() <= clause.pieces[min(after, len(clause.pieces) - 1)].start:
         return True
     rest = clause.pieces[after:]
+    if rest and rest[0].text in SATISFYING:
+        return True
     if rest and rest[0].text == "(":
         return len(rest) > 1 and rest[1].text.casefold() not in CONJUNCTIONS  # 5 (or 6)
     for piece in rest:
