@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qed.evaluation.distributions import MAX_DF, Floats, Z, compute_student_quantile, compute_student_tail
+from qed.evaluation.distributions import Floats, compute_student_tail
 from qed.evaluation.intervals import MIN_PROBLEMS
 from qed.evaluation.measures import ACCURACY, Row, measure_problems
-from qed.evaluation.paired import compute_difference, describe_too_few, enclose, estimate_spread
+from qed.evaluation.paired import Estimate, compute_difference, describe_too_few, enclose, estimate_difference
 from qed.evaluation.summary import group_by_problem
 
 MOST_DF = 3  # degrees of freedom of the interval for each of the seeds' variance
@@ -125,20 +125,19 @@ def compute_arms_difference(old: Floats, new: Floats) -> tuple[float, float, flo
 def compute_arms_differences(old: Floats, new: Floats) -> tuple[Floats, Floats, Floats]:
     """Compute the intervals and p-values of many pairs of arms, [runs, problems, pairs], one arm of several runs."""
     differences = new.mean(0) - old.mean(0)
-    parts = estimate_spread(differences)
-    bounded = parts.widest < compute_student_quantile(parts.df) * parts.spread
-    problems = np.where(bounded, parts.widest / Z, parts.spread) ** 2
+    found = estimate_difference(differences)
+    problems = found.error**2
     # Both arms are taken to vary alike between seeds: with few runs of each, two variances are known too badly.
     spread, noise, freedom = _pool_seeds([arm for arm in (old, new) if len(arm) > 1])
     share = 1 / len(old) + 1 / len(new)
     seeds, answers = spread * share, noise * share
     total = np.maximum(np.maximum(problems, seeds), problems + seeds - answers)
-    df = total**2 / (problems**2 / np.where(bounded, MAX_DF, parts.df) + seeds**2 / freedom)
+    df = total**2 / (problems**2 / found.df + seeds**2 / freedom)
     # A share of seeds that looks small by luck must not buy many degrees of freedom.
     error, df = np.sqrt(total), np.clip(df, 1.0, MOST_DF * freedom)
-    low, high = enclose(differences.mean(0), parts.middle, compute_student_quantile(df) * error)
-    p_values = np.maximum(compute_student_tail(parts.middle / error, df), 2.0 ** (1 - len(differences)))
-    return low, high, p_values
+    wider = Estimate(found.middle, error, df, found.middle / error)
+    p_values = np.maximum(compute_student_tail(wider.score, df), 2.0 ** (1 - len(differences)))
+    return *enclose(differences.mean(0), wider), p_values
 
 
 def _pool_seeds(arms: Sequence[Floats]) -> tuple[Floats, Floats, int]:

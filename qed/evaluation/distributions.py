@@ -1,4 +1,4 @@
-"""Compute tails and quantiles of the normal and of Student's distribution, for many values at once."""
+"""Compute tails and quantiles of Student's distribution, for many values at once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,7 @@ LEVEL = 0.05  # two-sided: intervals have 95 %
 Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 MAX_DF = 1e7  # Student's distribution is the normal one to seven digits
 TERMS, ROUNDS = 400, 30
-_erfc = np.vectorize(math.erfc, otypes=[np.float64])
 _lgamma = np.vectorize(math.lgamma, otypes=[np.float64])
-
-
-def compute_normal_tail(score: Floats) -> Floats:
-    """Compute the chance that a normal score is at least as far from zero, on both sides."""
-    tail: Floats = _erfc(np.abs(score) / math.sqrt(2))
-    return tail
 
 
 def compute_student_tail(score: Floats, df: Floats) -> Floats:

@@ -7,14 +7,15 @@ one loss more, z = (gained - lost) / sqrt(gained + lost + 2): the adjusted Wald 
 "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data") with the variance of
 the null. Where it just excludes zero and the exact test does not, it is extended to zero.
 
-For several answers one problem more gains and one more loses as much as the problems that change do, and the quantile
-is Student's with as many degrees of freedom as problems carry the change. The p-value is one minus the level at which
-this interval ends at zero.
+For several answers the interval is Student's. The variance of the differences has one problem more that gains and one
+more that loses, as much as the problems that change do, and is drawn towards its bound, that of single answers with as
+many gains and losses, as if one more problem had it. The problems that carry the change, (sum of squares)² / sum of
+fourth powers, count the degrees of freedom and weigh against the bound. Where the interval of single answers is
+shorter, it is taken. The p-value is one minus the level at which the interval ends at zero.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -23,9 +24,9 @@ import numpy as np
 
 from qed.evaluation.distributions import (
     LEVEL,
+    MAX_DF,
     Floats,
     Z,
-    compute_normal_tail,
     compute_student_quantile,
     compute_student_tail,
 )
@@ -34,6 +35,7 @@ from qed.evaluation.measures import ACCURACY, Row, measure_problems
 from qed.evaluation.summary import group_by_problem
 
 TESTS = {True: "exact McNemar", False: "adjusted t over problems"}  # of differences of single answers, and of others
+FIELDS = ("middle", "error", "df", "score")
 
 
 @dataclass(frozen=True)
@@ -46,26 +48,13 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """The adjusted mean of differences and its standard error, twice.
-
-    `spread` is that of the differences, with `df` degrees of freedom: the number of problems that carry the change; it
-    is infinite for single answers. `bound` is that of single answers with as many gains and losses, which is at least
-    as large and takes no degrees of freedom. `total` is the number of problems and added ones.
-    """
+class Estimate:
+    """The middle of an interval, its standard error and degrees of freedom, and the score of the null of 0."""
 
     middle: Floats
-    spread: Floats
+    error: Floats
     df: Floats
-    bound: Floats
-    total: int
-
-    @property
-    def widest(self) -> Floats:
-        """Return the half-width of the interval from `bound`: the differences that its score test does not reject."""
-        left = 1 - Z * Z / self.total
-        half: Floats = Z * self.bound / math.sqrt(left) if left > 0 else np.full_like(self.bound, 2.0)
-        return half
+    score: Floats
 
 
 @dataclass(frozen=True)
@@ -142,51 +131,56 @@ def compute_difference(differences: Floats) -> tuple[float, float, float | None]
     """
     lows, highs, p_values = compute_differences(differences[:, None])
     low, high, p_value = float(lows[0]), float(highs[0]), float(p_values[0])
-    few = len(differences) < MIN_PROBLEMS
+    if len(differences) < MIN_PROBLEMS:
+        return low, high, None
     if _is_single(differences):
         p_value = compute_mcnemar_p(int((differences > 0.5).sum()), int((differences < -0.5).sum()))
-    if few or p_value >= LEVEL:
-        low, high = min(0.0, low), max(0.0, high)
-    return low, high, None if few else p_value
+        if p_value >= LEVEL:
+            low, high = min(0.0, low), max(0.0, high)
+    return low, high, p_value
 
 
 def compute_differences(differences: Floats) -> tuple[Floats, Floats, Floats]:
     """Compute the interval and the p-value of each column of differences, [problems, columns] in [-1, 1].
 
-    The p-values of single answers are those of the score test. None is below the chance that all signs are equal.
+    The p-values of single answers are those of the score test. None is below the chance that all signs are equal. For
+    fewer than 6 problems all are 1.
     """
-    parts = estimate_spread(differences)
-    score = parts.middle / np.hypot(parts.bound, parts.middle / math.sqrt(parts.total))
-    tails = np.minimum(compute_student_tail(parts.middle / parts.spread, parts.df), compute_normal_tail(score))
-    half = np.minimum(compute_student_quantile(parts.df) * parts.spread, parts.widest)
-    p_values = np.maximum(tails, 2.0 ** (1 - len(differences)))
-    return *enclose(differences.mean(0), parts.middle, half), p_values
+    count = len(differences)
+    found = estimate_difference(differences)
+    low, high = enclose(differences.mean(0), found)
+    if count < MIN_PROBLEMS:
+        return np.minimum(low, 0.0), np.maximum(high, 0.0), np.ones_like(low)
+    return low, high, np.maximum(compute_student_tail(found.score, found.df), 2.0 ** (1 - count))
 
 
-def estimate_spread(differences: Floats) -> Spread:
-    """Estimate the standard error of the mean of each column of differences, [problems, columns] in [-1, 1].
-
-    One problem more gains and one more loses as much as the problems that change do: the root of the mean square of
-    their changes, each weighted by its square. This number is one for single answers.
-    """
-    total = len(differences) + 2
-    squares, fourths = (differences**2).sum(0), (differences**4).sum(0)
+def estimate_difference(differences: Floats) -> Estimate:
+    """Estimate the mean of each column of differences, [problems, columns] in [-1, 1], and its standard error."""
+    count, total = len(differences), len(differences) + 2
+    sizes, squares, fourths = ((np.abs(differences) ** power).sum(0) for power in (1, 2, 4))
+    middle = differences.sum(0) / total
+    bound = (sizes + 2) / total - middle**2
+    left = 1 - Z * Z / total
+    widest = np.sqrt(bound / total / left) if left > 0 else np.full_like(middle, 2.0)
+    single = Estimate(middle, widest, np.full_like(middle, MAX_DF), middle / np.sqrt((sizes + 2) / total**2))
+    if count < MIN_PROBLEMS:
+        return single
     changed = squares > 0
     size = np.where(changed, fourths / np.where(changed, squares, 1.0), 1.0)
-    carriers = np.where(changed, squares**2 / np.where(changed, fourths, 1.0), 1.0)
-    middle = differences.sum(0) / total
-    single = np.abs(differences).sum(0) - squares < ROUNDING
-    spread, bound = (
-        np.sqrt(np.maximum(around / total - middle**2, 0.0) / total)
-        for around in (squares + 2 * size, np.abs(differences).sum(0) + 2)
-    )
-    df = np.clip(carriers, 1.0, max(1, len(differences) - 1))
-    return Spread(middle, np.where(single, np.inf, spread), df, bound, total)
+    carriers = np.where(changed, squares**2 / np.where(changed, fourths, 1.0), 0.0)
+    variance = np.minimum((squares + 2 * size) / total - middle**2, bound)
+    error = np.sqrt(variance ** (carriers / (carriers + 1)) * bound ** (1 / (carriers + 1)) / count)
+    df = np.clip(carriers, 1.0, count - 1)
+    mean = differences.mean(0)
+    shorter = (sizes - squares > ROUNDING) & (compute_student_quantile(df) * error < Z * widest)
+    several = Estimate(mean, error, df, mean / error)
+    return Estimate(*(np.where(shorter, getattr(several, name), getattr(single, name)) for name in FIELDS))
 
 
-def enclose(means: Floats, middle: Floats, half: Floats) -> tuple[Floats, Floats]:
-    """Return the bounds `middle` ± `half`, within [-1, 1] and around the means."""
-    low, high = np.minimum(means, middle - half), np.maximum(means, middle + half)
+def enclose(means: Floats, found: Estimate) -> tuple[Floats, Floats]:
+    """Return the bounds of an estimate, within [-1, 1] and around the means."""
+    half = compute_student_quantile(found.df) * found.error
+    low, high = np.minimum(means, found.middle - half), np.maximum(means, found.middle + half)
     return np.maximum(-1.0, low), np.minimum(1.0, high)
 
 

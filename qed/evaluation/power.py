@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qed.evaluation.distributions import LEVEL, Floats, Z, compute_student_quantile
+from qed.evaluation.distributions import LEVEL, Floats, compute_student_quantile
 from qed.evaluation.intervals import MIN_PROBLEMS
 from qed.evaluation.measures import ACCURACY, Row, measure_problems
-from qed.evaluation.paired import estimate_spread
+from qed.evaluation.paired import estimate_difference
 from qed.evaluation.summary import group_by_problem
 
 POWER = 0.8
-Z_POWER = 0.8416212335729143  # the 80 % quantile of the normal distribution
 
 
 @dataclass(frozen=True)
@@ -82,13 +81,9 @@ def _solve(differences: Floats) -> tuple[float | None, float]:
     spread = float(differences.std(ddof=1)) if len(differences) > 1 else 0.0
     if len(differences) < MIN_PROBLEMS:
         return None, spread
-    parts = estimate_spread((differences - differences.mean())[:, None])
-    scores = [compute_student_quantile(parts.df, tail) for tail in (LEVEL, 2 * (1 - POWER))]
-    error = parts.spread
-    if parts.widest[0] <= float((scores[0] * error)[0]):
-        scores, error = [np.array([Z]), np.array([Z_POWER])], parts.widest / Z
-    # The test is that of a mean that two more problems draw towards zero, as they do the true difference.
-    difference = float((sum(scores) * error)[0]) * parts.total / len(differences)
+    found = estimate_difference((differences - differences.mean())[:, None])
+    scores = sum(compute_student_quantile(found.df, tail) for tail in (LEVEL, 2 * (1 - POWER)))
+    difference = float((scores * found.error)[0])
     return (difference if difference <= 1 else None), spread
 
 

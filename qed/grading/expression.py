@@ -54,7 +54,7 @@ def parse_product(cursor: Cursor, signed: bool = False) -> Node:
             result = _multiply(result, _parse_factor(cursor))
         elif cursor.accept_any("/"):
             result = Node("divide", parts=(result, _parse_factor(cursor)))
-        elif result.kind == "degree" and cursor.text in {"C", "F"}:
+        elif result.kind == "degree" and (cursor.text in {"C", "F"} or cursor.peek(1).text == "'"):
             return result
         elif starts_atom(cursor) and not starts_unit_fraction(cursor):
             result = _multiply(result, parse_power(cursor))

@@ -38,6 +38,7 @@ COUNTED = re.compile(rf"^({BEFORE}) {{0,4}}(?:\\left)?\(({WORDS})(?:\\right)?\)(
 ELLIPSIS = re.compile(r"(\d\.\d{3,40}) ?(?:\.\.\.|\\[lc]?dots)(?![A-Za-z\d])")
 # A vector in signs of comparison, which have no side before them.
 ANGLE_BRACKETS = re.compile(r"(?:(?<=^)|(?<=[=,] )|(?<=[=,;(])|\\left ?)<([^<>=]{1,200},[^<>=]{1,200}?)(?:\\right ?)?>")
+PRIMES = re.compile(r"\^ ?(?:\{ ?(?:\\prime ?){1,4}\}|\\prime(?![A-Za-z]) ?)")
 COMMAND_SPELLINGS = (
     ("\\text{,}", "{,}"),
     ("\\left.", ""),
@@ -123,6 +124,7 @@ REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
     (")", _strip_counted_noun),
     ("...", _rewrite_ellipses),
     ("dots", _rewrite_ellipses),
+    ("\\prime", lambda text: PRIMES.sub(lambda match: "'" * match.group().count("prime"), text)),
     ("clock", lambda text: text.replace("o'clock", "")),
     ("per cent", lambda text: text.replace("per cent", "percent")),
     ("mod", lambda text: MODULO.sub(r"\\pmod{\1}", MODULO_WORD.sub("mod ", text))),

@@ -200,6 +200,16 @@ x＝５ ## 5
 −５ ## -5
 5％ ## 5\%
 5 ٪ ## 5%
+# primes behind names, degrees and feet
+x^{\prime}+\frac{r}{V}x=0 ## x'+\frac{r}{V}x=0
+f^{\prime}(x) ## f'(x)
+f^\prime(x) ## f'(x)
+f^{\prime\prime}(x) ## f''(x)
+10^{\circ} 30^{\prime} ## 10.5^\circ
+10^\circ 30' ## 10.5
+179^{\circ} 59^{\prime} 56^{\prime \prime} ## 179^\circ 59' 56''
+5^{\prime}4^{\prime\prime} ## 5 feet 4 inches
+A^{\prime} ## A'
 """
 
 DIFFERENT = r"""
@@ -280,4 +290,9 @@ mgh ## mhv
 6 pm ## 16:00
 ٤٢ ## 24
 5① ## 5
+# primes behind names, degrees and feet
+f^{\prime\prime}(x) ## f'(x)
+f^{\prime}(x) ## f(x)
+179^{\circ} 59^{\prime} 56^{\prime \prime} ## 179^\circ 59'
+A^{\prime} ## A
 """
