@@ -16,16 +16,16 @@ WORDS: dict[str, Any] = {"true": True, "false": False, "null": None, "none": Non
 class ChangedChat:
     """A leaf of the prompts whose messages or whose chat template are changed; everything else is the leaf's.
 
-    `system` replaces the system message, unless it is empty; `options` are variables of the chat template.
+    `system` replaces the system message, unless it is empty; `options` are variables of the template with their values.
     """
 
     leaf: Any
     system: str = ""
-    options: Mapping[str, Any] | None = None
+    options: tuple[tuple[str, Any], ...] = ()
 
     def render(self, problem: Problem, tokenizer: Any) -> str:
         """Render a problem as the leaf does, with the changes."""
-        text: str = self.leaf.render(problem, _ChangedTokenizer(tokenizer, self.system, self.options or {}))
+        text: str = self.leaf.render(problem, _ChangedTokenizer(tokenizer, self.system, dict(self.options)))
         return text
 
     def __getattr__(self, name: str) -> Any:
@@ -81,7 +81,7 @@ def change_chat(leaf: Any, name: str, system: str, options: Sequence[str]) -> An
             f"{given} needs a prompt that uses the model's chat template, and {name} is plain text. Use "
             f"--prompt chat, boxed or think_answer, or leave {given} out."
         )
-    return ChangedChat(leaf, system, dict(map(_parse_option, options)))
+    return ChangedChat(leaf, system, tuple(map(_parse_option, options)))
 
 
 def _parse_option(option: str) -> tuple[str, Any]:

@@ -15,9 +15,9 @@ STRATA = ("source", "subject", "level")  # columns of a problem's meta, the oute
 def draw_subset(problems: Sequence[Problem], count: int, seed: int) -> tuple[list[Problem], str]:
     """Draw problems without replacement, stratified by those of `STRATA` that vary.
 
-    Problems are ordered by their strata and, within these, at random; then every n/count-th is taken from a random
-    start (systematic sampling, Madow and Madow 1944). So each problem is drawn with the same chance, and each source,
-    and each subject within it, has its share of the subset to within one problem.
+    The outermost strata get their shares, rounded by the largest remainders, so that none with a fair share is left
+    out. Within each, problems are ordered by the inner strata and then at random, and every m-th is taken from a random
+    start (systematic sampling, Madow and Madow 1944).
 
     Args:
         problems: of the benchmark; their number is n.
@@ -31,13 +31,27 @@ def draw_subset(problems: Sequence[Problem], count: int, seed: int) -> tuple[lis
     if not 0 < count < total:
         return list(problems), ""
     names = [name for name in STRATA if len({str(problem.meta.get(name)) for problem in problems}) > 1]
-    order = _sort_by_strata(problems, names, seed)
-    start = draw_uniform(seed, "subset", total, count)
-    # Rounding must not reach the end: the last number is below the total.
-    chosen = {order[min(total - 1, int((number + start) * total / count))] for number in range(count)}
+    chosen: set[int] = set()
+    strata: dict[str, list[int]] = {}
+    for index in _sort_by_strata(problems, names, seed):
+        strata.setdefault(str(problems[index].meta.get(names[0])) if names else "", []).append(index)
+    shares = _round_shares([len(own) * count / total for own in strata.values()], count)
+    for (name, own), share in zip(strata.items(), shares, strict=True):
+        start = draw_uniform(seed, "subset", total, count, name)
+        # Rounding must not reach the end: the last number is below the size.
+        chosen |= {own[min(len(own) - 1, int((number + start) * len(own) / share))] for number in range(share)}
     by = f", stratified by {_join(names)}" if names else ""
     told = f"{count:,} of {total:,} problems, drawn by seed {seed}{by}"
     return [problem for index, problem in enumerate(problems) if index in chosen], told
+
+
+def _round_shares(shares: Sequence[float], count: int) -> list[int]:
+    """Round shares to whole numbers that sum to `count`, by the largest remainders."""
+    whole = [int(share) for share in shares]
+    order = sorted(range(len(shares)), key=lambda index: whole[index] - shares[index])
+    for index in order[: count - sum(whole)]:
+        whole[index] += 1
+    return whole
 
 
 def _sort_by_strata(problems: Sequence[Problem], names: Sequence[str], seed: int) -> list[int]:

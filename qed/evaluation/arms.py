@@ -36,6 +36,7 @@ class ArmsTest:
             has two runs.
         within: standard deviation of a run's mean that the choice of problems and of answers makes, of each arm.
         between: standard deviation between seeds beyond that of the answers, of each arm; None for one run.
+        runs: the measure of each run of each arm.
         note: why there is no p-value, or what the interval does not cover; else empty.
     """
 
@@ -49,6 +50,7 @@ class ArmsTest:
     p_value: float | None
     within: tuple[float, float]
     between: tuple[float | None, float | None]
+    runs: tuple[tuple[float, ...], tuple[float, ...]]
     note: str = ""
     measure: str = ACCURACY
 
@@ -93,6 +95,7 @@ def compare_arms(
         p_value=p_value,
         within=(spreads[0][0], spreads[1][0]),
         between=(spreads[0][1], spreads[1][1]),
+        runs=(tuple(old.mean(1).tolist()), tuple(new.mean(1).tolist())),
         note=note,
         measure=measure,
     )

@@ -16,6 +16,7 @@ from qed.data import tasks
 from qed.data.splits import choose_columns, load_problems, parse_pairs, resolve_prompt_name, resolve_reward_names
 from qed.data.subsets import draw_subset
 from qed.errors import DataError, UsageError
+from qed.evaluation.few_shot import Shots, add_exemplars, find_exemplars
 from qed.grading.equal import read_gold
 from qed.grading.policy import PolicyName
 from qed.rewards.policies import DEFAULT, add_policy
@@ -37,7 +38,7 @@ class Benchmark:
     `data` has the prompt and the reward, `counts` the number of samples per problem, `left_out` the counts of dropped
     rows, and `unreadable` the problems whose golds the grader cannot parse. `judged` says whether correct answers
     exist; without them, the outputs are written for a program that compares them. `subset` says how the problems were
-    drawn if they are not all.
+    drawn if they are not all. `exemplars` names the worked examples before a question, whose stop strings are `stop`.
     """
 
     name: str
@@ -49,6 +50,8 @@ class Benchmark:
     unreadable: tuple[str, ...] = ()
     judged: bool = True
     subset: str = ""
+    stop: tuple[str, ...] = ()
+    exemplars: str = ""
 
     def samples_of(self, problem: Problem) -> int:
         """Return the number of samples of a problem."""
@@ -61,6 +64,13 @@ class Benchmark:
         names = resolve_reward_names(self.data)
         options = add_policy(names, self.data.reward_options, policy)
         return replace(self, data=replace(self.data, reward=names, reward_options=options))
+
+    def with_exemplars(self, shots: Shots) -> Benchmark:
+        """Return the benchmark with the prompt of its worked examples, which its problems have, and their reward."""
+        name, chosen, count = find_exemplars(self.name, shots)
+        reward = (chosen.reward,) if self.data.reward == ("auto",) else self.data.reward
+        data = replace(self.data, prompt="few_shot", prompt_options=(), reward=reward)
+        return replace(self, data=data, stop=chosen.stop, exemplars=f"{count} of {name}")
 
     def report_problems(self, console: Console) -> None:
         """Print what is left out, how a subset was drawn, and the problems whose gold cannot be parsed."""
@@ -96,13 +106,16 @@ class Benchmark:
         )
 
 
-def load_benchmarks(settings: Settings, names: Sequence[str], samples: int, limit: int) -> list[Benchmark]:
+def load_benchmarks(
+    settings: Settings, names: Sequence[str], samples: int, limit: int, shots: Shots | None = None
+) -> list[Benchmark]:
     """Load benchmarks by name, or the held-out problems of a run if no names are given.
 
     Args:
         settings: settings with prompt and reward; `auto` uses each task's default.
         samples: answers per problem; 0 uses each benchmark's number.
         limit: problems of each benchmark, drawn by the run's seed; 0 uses all.
+        shots: worked examples before a question; None leaves the prompt as it is.
     """
     loaded: dict[str, Benchmark] = {}
     for name, label, problems, left_out, subset in _list_tasks(settings, names):
@@ -111,8 +124,11 @@ def load_benchmarks(settings: Settings, names: Sequence[str], samples: int, limi
                 f"Two tasks to evaluate would both be called '{label}'; name one of them, or rename a file."
             )
         data = replace(settings.data, tasks=(name,))
+        if shots is not None:
+            problems = add_exemplars(name, problems, shots)
         bench = _build_benchmark(name, problems, left_out, data, samples, (limit, settings.run.seed))
-        loaded[label] = bench if bench.subset else replace(bench, subset=subset)
+        bench = bench if bench.subset else replace(bench, subset=subset)
+        loaded[label] = bench if shots is None else bench.with_exemplars(shots)
     return list(loaded.values())
 
 

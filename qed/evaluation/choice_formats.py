@@ -149,4 +149,5 @@ def _list_options(problem: Problem) -> list[str]:
 def _find_stem(problem: Problem, options: Sequence[str]) -> str:
     """Return the question without the options that `qed.data.sources.choices` has written behind it."""
     listed = "\n".join(f"{label}) {option}" for label, option in zip(list_labels(problem), options, strict=False))
-    return str(problem.meta.get("stem", problem.question.removesuffix(f"\n\n{listed}")))
+    # White space at the end of the last option may be lost in the question, but not in the options.
+    return str(problem.meta.get("stem", problem.question.rstrip().removesuffix(f"\n\n{listed}".rstrip())))

@@ -59,7 +59,7 @@ def plan_choices(request: EvaluationRequest, console: Console) -> Plan:
 
 def _plan_task(bench: Benchmark, request: EvaluationRequest, scorer: ChoiceScorer) -> TaskPlan:
     examples = _load_examples(bench.name, request) if request.shots else []
-    items = build_items(bench.name, bench.problems, examples, request.shots)
+    items = build_items(bench.name, bench.problems, examples, request.shots or 0)
     form = find_format(bench.name).name
     about = f"{bench.label}: {len(items)} problems by the log-likelihood of their choices, format {form}"
     about += f", {request.shots} worked examples" if request.shots else ""
@@ -99,7 +99,7 @@ def _describe_request(bench: Benchmark, request: EvaluationRequest, contexts: Se
         "samples": 1,
         "scoring": request.scoring,
         "format": find_format(bench.name).name,
-        "shots": request.shots,
+        "shots": request.shots or 0,
         "rows_per_batch": settings.sampling.rows_per_batch,
         "seed": settings.run.seed,
     }

@@ -26,6 +26,7 @@ from qed.evaluation.benchmarks import Benchmark
 from qed.evaluation.endpoint.ask import EndpointPolicy
 from qed.evaluation.endpoint.model import EndpointSettings
 from qed.evaluation.endpoint.prompts import EndpointTemplate
+from qed.evaluation.few_shot import parse_shots
 from qed.evaluation.finish import TaskRecord
 from qed.evaluation.likelihood import ChoicePolicy
 from qed.evaluation.outputs import list_references
@@ -89,7 +90,8 @@ class EvaluationRequest:
     policy: PolicyName = "math"
     also: tuple[str, ...] = ()
     scoring: Literal["sampled", "likelihood"] = "sampled"
-    shots: int = 0
+    shots: int | None = None
+    exemplars: str = ""
 
     @property
     def decoding(self) -> str:
@@ -159,7 +161,8 @@ def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
     """Load the model and the tasks, check the sampler, and split the problems into chunks."""
     settings = request.settings
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
-    loaded = benchmarks.load_benchmarks(settings, request.tasks, request.samples, request.limit)
+    shots = parse_shots(request.exemplars, request.shots)
+    loaded = benchmarks.load_benchmarks(settings, request.tasks, request.samples, request.limit, shots)
     loaded = [bench.with_policy(request.policy) for bench in loaded]
     for bench in loaded:
         bench.report_problems(console)
@@ -225,7 +228,8 @@ def _plan_task(
     bench: Benchmark, request: EvaluationRequest, policy: Policy, max_tokens: int, console: Console
 ) -> TaskPlan:
     settings = request.settings
-    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,), settings.sampling.stop)
+    stop = (*settings.sampling.stop, *bench.stop)
+    template = PromptTemplate(load_prompt(bench.data), policy.tokenizer, (policy.template.end,), stop)
     policy = replace(policy, template=template)
     sampling = replace(request.sampling, max_tokens=max_tokens, stop=template.stop)
     ids = [problem.id for problem in bench.problems]
@@ -240,7 +244,7 @@ def _plan_task(
 
 def _plan_endpoint_task(bench: Benchmark, request: EvaluationRequest, endpoint: EndpointSettings) -> TaskPlan:
     """Plan a task for an endpoint: every problem is a chunk, and which prompts are too long the endpoint tells."""
-    template = EndpointTemplate(load_prompt(bench.data), endpoint.api, request.settings.sampling.stop)
+    template = EndpointTemplate(load_prompt(bench.data), endpoint.api, (*request.settings.sampling.stop, *bench.stop))
     max_tokens = request.sampling.max_tokens or max(DEFAULT_TOKENS, benchmarks.find_usual_tokens(bench.name))
     sampling = replace(request.sampling, max_tokens=max_tokens, stop=template.stop)
     grader, record = _describe_task(bench, bench.problems, request, sampling, None)
@@ -324,6 +328,7 @@ def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evalua
         # Only where it is given, so that evaluations of earlier versions go on.
         **({"system_prompt": bench.data.system_prompt} if bench.data.system_prompt else {}),
         **({"chat_template_options": options} if (options := list(bench.data.chat_template_options)) else {}),
+        **({"exemplars": bench.exemplars, "prompts": _hash_prompts(kept)} if bench.exemplars else {}),
         **({"stop": list(settings.sampling.stop)} if settings.sampling.stop else {}),
         "reward": list(resolve_reward_names(bench.data)),
         "reward_options": list(bench.data.reward_options),
@@ -339,3 +344,7 @@ def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: Evalua
         **({"policy": request.policy} if request.policy != "math" else {}),
         **({"also": list(request.also)} if request.also else {}),
     }
+
+
+def _hash_prompts(problems: Sequence[Problem]) -> str:
+    return f"{derive_seed(*(str(problem.meta.get('rendered')) for problem in problems)):016x}"

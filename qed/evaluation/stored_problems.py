@@ -71,6 +71,11 @@ def find_problems(table: Sequence[tuple[Place, Row]], gold_key: str, id_key: str
     return rows, notes
 
 
+def name_gold(problem: str, gold: str) -> str:
+    """Return the id of a problem whose id has several golds; it depends on the gold alone, whatever file it is in."""
+    return f"{problem}~{derive_seed(gold) % 2**32:08x}"
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -104,7 +109,7 @@ def _part_golds(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], list[str]]:
     if not several:
         return list(rows), []
     parted = [
-        StoredRow(each.place, each.row, f"{each.id}~{derive_seed(each.gold) % 2**32:08x}", each.question, each.gold)
+        StoredRow(each.place, each.row, name_gold(each.id, each.gold), each.question, each.gold)
         if each.id in several
         else each
         for each in rows

@@ -110,6 +110,7 @@ def _compute_averages(rows: Sequence[Row]) -> dict[str, Any]:
         "wrong_tokens": _compute_mean([row["n_tokens"] for row in tokens if not row["correct"]]),
         "mean_chars": fmean(len(str(row.get("text") or "")) for row in rows),
         "truncated_frac": fmean(row.get("stop_reason") == "length" for row in rows),
+        "truncated_right": sum(row.get("stop_reason") == "length" and bool(row["correct"]) for row in rows),
         "no_answer_frac": fmean(row.get("extracted") is None for row in rows),
         "reasoning_frac": len(thoughts) / len(rows),
         "reasoning_chars": _compute_mean(thoughts),

@@ -72,6 +72,11 @@ def _show_kinds(console: Console, name: str, figures: Figures) -> None:
     if figures["timeouts"] or figures["errors"]:
         failures = f"{figures['timeouts']} answers timed out in the grader, {figures['errors']} made it fail"
         console.say(f"{name}: {failures}; they count as wrong.")
+    if right := figures.get("truncated_right"):
+        cut = round(figures["truncated_frac"] * figures["answers"])
+        console.say(
+            f"{name}: {right:,} of {cut:,} answers that were cut off are right: their answer stands before the limit."
+        )
     if figures.get("without_reward"):
         console.say(f"{name}: {figures['without_reward']} answers have no reward; they are not in its mean.")
     for key, kinds in figures["by"].items():
@@ -86,7 +91,8 @@ def _format_accuracy(name: str, figures: Figures) -> Sequence[str]:
     ways = [
         _format_percent(figures["accuracy_by"].get(way, {}).get("value")) for way in ("strict", "flexible", "string")
     ]
-    return name, f"{figures['n']:,}", str(figures["k"]), _format_interval(figures), *ways
+    k = f"{figures['k']} ({figures['k_min']}–{figures['k_max']})" if "k_min" in figures else str(figures["k"])
+    return name, f"{figures['n']:,}", k, _format_interval(figures), *ways
 
 
 def _list_several(name: str, figures: Figures) -> Iterator[Sequence[str]]:
@@ -111,7 +117,9 @@ def _list_lengths(name: str, figures: Figures) -> Sequence[str]:
 
 
 def _format_interval(figures: Figures, key: str = "accuracy") -> str:
-    return f"{_format_percent(figures[key])} [{_format_percent(figures['ci_lo'])}, {_format_percent(figures['ci_hi'])}]"
+    few = " too few" if figures.get("too_few") else ""
+    bounds = f"[{_format_percent(figures['ci_lo'])}, {_format_percent(figures['ci_hi'])}]"
+    return f"{_format_percent(figures[key])} {bounds}{few}"
 
 
 def _format_percent(share: float | None) -> str:

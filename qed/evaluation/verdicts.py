@@ -130,4 +130,4 @@ def show_verdicts(console: Console, summaries: Mapping[str, Mapping[str, Any]]) 
 def format_accuracy(figures: Mapping[str, Any]) -> str:
     """Format an accuracy with its interval, in percent."""
     value, low, high = (f"{100 * figures[key]:.1f}" for key in ("accuracy", "ci_lo", "ci_hi"))
-    return f"{value} [{low}, {high}]"
+    return f"{value} [{low}, {high}]{' too few' if figures.get('too_few') else ''}"

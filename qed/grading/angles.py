@@ -8,25 +8,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qed.grading.balls import Precision
 from qed.grading.bounds import UnreadableError
 from qed.grading.enclosures import enclose
 from qed.grading.exact import UndefinedError
 from qed.grading.gaussian import sum_arctangents
-from qed.grading.linear_terms import ONE, TWO, add, divide, find_fraction, multiply, negate_node, split
+from qed.grading.linear_terms import IMAGINARY, ONE, TWO, add, divide, find_fraction, multiply, negate_node, split
 from qed.grading.numeric import DIGITS
 from qed.grading.tree import Node, make_number
 
 if TYPE_CHECKING:
     from qed.grading.closed_forms import Reducer
 
-IMAGINARY, PI = Node("constant", "i"), Node("constant", "pi")
+PI = Node("constant", "pi")
 ZERO = make_number(0)
 MAX_TURN = 1_000  # the denominator of a multiple of π
 MAX_MULTIPLE = 12  # of an angle that is expanded
-ARCS = ("\\arctan", "\\arcsin")
+# Multiples of one angle that another one may be.
+RELATED = [Fraction(sign * size) for size in (Fraction(1), Fraction(2), Fraction(1, 2)) for sign in (1, -1)]
 
 
 class Waves(NamedTuple):
@@ -65,7 +66,7 @@ def _multiply_folded(reducer: Reducer) -> Callable[[Node, Node], Node]:
 
 def _take_multiple(reducer: Reducer, term: Node, count: Fraction) -> Waves:
     """Return the waves of a multiple of one angle, from those of the angle or of its half."""
-    arc = next((known for name in ARCS if (known := _read_arc(reducer, term, name)) is not None), None)
+    arc = _read_arc(reducer, term)
     parts = count.denominator if arc is not None or count.denominator > 2 else 2
     if abs(count.numerator * parts // count.denominator) > MAX_MULTIPLE or (arc and parts > 2):
         parts, arc, term, count = 1, None, multiply(make_number(abs(count)), term), Fraction(1 if count > 0 else -1)
@@ -79,17 +80,14 @@ def _take_multiple(reducer: Reducer, term: Node, count: Fraction) -> Waves:
     return waves if count > 0 else Waves(waves.cosine, negate_node(waves.sine))
 
 
-def _read_arc(reducer: Reducer, term: Node, name: str) -> Waves | None:
-    """Return the waves of an angle that is an arctangent or an arcsine."""
-    value = reducer.find_atom(term, name)
+def _read_arc(reducer: Reducer, term: Node) -> Waves | None:
+    """Return the waves of an angle that is an arctangent."""
+    value = reducer.find_atom(term, "\\arctan")
     if value is None:
         return None
-    square = Node("power", parts=(value, TWO))
-    other = add(ONE, square if name == "\\arctan" else negate_node(square))
-    root = Node("function", "root", (reducer.fold(other), TWO))
-    if name == "\\arcsin":
-        return Waves(root, value)
-    return Waves(divide(ONE, root), divide(value, root))
+    square = reducer.fold(Node("power", parts=(value, TWO)))
+    root = reducer.fold(Node("function", "root", (reducer.fold(add(ONE, square)), TWO)))
+    return Waves(reducer.fold(divide(ONE, root)), reducer.fold(divide(value, root)))
 
 
 def _halve(waves: Waves) -> Waves:
@@ -126,23 +124,48 @@ def _turn_cosine(count: Fraction) -> Node:
 
 
 def take_arc(reducer: Reducer, name: str, value: Node) -> Node:
-    """Rewrite an arcsine, arccosine or arctangent: as a rational multiple of π, if it is one."""
-    if name == "\\arctan" and value.kind == "number":
-        return sum_arctangents(value.number, reducer.name_atom)
-    precision = Precision(DIGITS, reducer.work)
-    arc = enclose(Node("function", name, (reducer.restore(value),)), precision)
-    count = find_fraction(precision.require_real(arc) / precision.arithmetic.pi, 60)
-    if count is not None and _is_arc(reducer, name, value, turn(count)):
-        return multiply(make_number(count), reducer.name_atom(PI))
+    """Rewrite an arcsine, arccosine or arctangent as a part of π, or by arctangents of positive numbers."""
+    pi = reducer.name_atom(PI)
     if name == "\\arccos":
-        half = multiply(make_number(Fraction(1, 2)), reducer.name_atom(PI))
-        return add(half, negate_node(take_arc(reducer, "\\arcsin", value)))
+        return add(multiply(make_number(Fraction(1, 2)), pi), negate_node(take_arc(reducer, "\\arcsin", value)))
+    count = find_fraction(_measure_arc(reducer, name, value) / Precision(DIGITS, reducer.work).arithmetic.pi, 60)
+    if count is not None and _is_arc(reducer, name, value, turn(count)):
+        return multiply(make_number(count), pi)
     size = reducer.measure(value)
     if size is None:
         raise UnreadableError("an arc of a value near zero")
     if size < 0:
         return negate_node(take_arc(reducer, name, reducer.fold(negate_node(value))))
-    return reducer.name_atom(Node("function", name, (value,)))
+    if name == "\\arcsin":
+        square = negate_node(reducer.fold(Node("power", parts=(value, TWO))))
+        cosine = reducer.fold(Node("function", "root", (reducer.fold(add(ONE, square)), TWO)))
+        value = reducer.fold(divide(value, cosine))
+    if value.kind == "number":
+        return sum_arctangents(value.number, reducer.name_atom)
+    return _relate_arctangent(reducer, value)
+
+
+def _measure_arc(reducer: Reducer, name: str, value: Node) -> Any:
+    precision = Precision(DIGITS, reducer.work)
+    return precision.require_real(enclose(Node("function", name, (reducer.restore(value),)), precision))
+
+
+def _relate_arctangent(reducer: Reducer, value: Node) -> Node:
+    """Return an arctangent as a multiple of one that is known already and a part of π, or as an atom."""
+    angle, pi = _measure_arc(reducer, "\\arctan", value), Precision(DIGITS, reducer.work).arithmetic.pi
+    for atom, name in list(reducer.atoms.items()):
+        if atom.name != "\\arctan":
+            continue
+        other = _measure_arc(reducer, "\\arctan", atom.parts[0])
+        for factor in RELATED:
+            rest = find_fraction((angle - other * factor.numerator / factor.denominator) / pi, 12)
+            if rest is None:
+                continue
+            terms = [multiply(make_number(factor), name), multiply(make_number(rest), reducer.name_atom(PI))]
+            related = add(*terms[: 1 + bool(rest)])
+            if _is_arc(reducer, "\\arctan", value, take_waves(reducer, related)):
+                return related
+    return reducer.name_atom(Node("function", "\\arctan", (value,)))
 
 
 def _is_arc(reducer: Reducer, name: str, value: Node, waves: Waves) -> bool:

@@ -34,7 +34,7 @@ def starts_atom(cursor: Cursor) -> bool:
     if token.kind == "letter":
         return not (cursor.letter_units and _is_unit(cursor))
     if token.kind == "number":  # (n-2) 2^n
-        return cursor.peek(-1).text in {")", "}", "i"} or (
+        return cursor.peek(-1).text in {")", "}", "i", "!"} or (
             cursor.peek(-1).kind == "letter" and cursor.peek(1).text == "^"
         )
     if token.kind == "word":
@@ -229,7 +229,7 @@ def _parse_operator_name(cursor: Cursor, name: str) -> Node:
     if name in SYMBOLS:
         return _parse_indexed(cursor, name)
     if name in DECORATIONS or name in {"\\mathbb", "\\mathcal"}:
-        return _parse_indexed(cursor, f"{name} {read_raw_argument(cursor)}")
+        return _parse_indexed(cursor, f"{name} {read_raw_argument(cursor).strip('{} ')}")
     if name in PREFIXES:
         while cursor.peek().kind == "letter":
             name += cursor.take().text

@@ -12,6 +12,7 @@ from qed.grading.vocabulary import NUMBER_WORDS
 BASE_BRACKETS = {"{", "}", "(", ")"}
 NO_NUMERAL = Node("text", "no such numeral")  # a digit that is not smaller than the base
 NAMED_BASES = {"binary": "2", "octal": "8", "decimal": "10", "hexadecimal": "16", "hex": "16", "bin": "2", "oct": "8"}
+MARKS = {"_", "base"} | NAMED_BASES.keys()
 PREFIXED = re.compile(r"0([xXbBoO])([0-9a-fA-F]{1,60})")
 PREFIXES = {"x": 16, "b": 2, "o": 8}
 DIGIT_KINDS = {"number", "letter", "word"}
@@ -23,6 +24,8 @@ def read_based(tokens: list[Token]) -> Node | None:
         tokens = tokens[2:]
     if len(tokens) > 1 and tokens[0].text == "0":
         return _read_prefixed("".join(token.text for token in tokens))
+    if MARKS.isdisjoint(token.text.lower() for token in tokens):
+        return None
     digits, base = _split_base(tokens)
     if len(digits) > 2 and digits[0].text == "(" and digits[-1].text == ")":
         digits = digits[1:-1]

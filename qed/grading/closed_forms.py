@@ -17,11 +17,11 @@ from qed.grading.balls import IndeterminateError, Precision
 from qed.grading.bounds import OverBoundError, UnreadableError, Work
 from qed.grading.enclosures import enclose
 from qed.grading.exact import UndefinedError, compute_rational
-from qed.grading.linear_terms import ONE, TWO, add, divide, find_fraction, multiply, negate_node, split
+from qed.grading.linear_terms import IMAGINARY, ONE, TWO, add, divide, find_fraction, multiply, negate_node, split
 from qed.grading.numeric import DIGITS
 from qed.grading.tree import Node, make_number
 
-IMAGINARY, PI, E = Node("constant", "i"), Node("constant", "pi"), Node("constant", "e")
+PI, E = Node("constant", "pi"), Node("constant", "e")
 MAX_PRIME = 1_000  # of the factors that a logarithm is split into
 
 
@@ -82,10 +82,22 @@ class Reducer:
         """Rewrite the factorial of a half; other values that are not rational become atoms."""
         if node.kind == "number":
             return node
+        if node.name in {"\\max", "\\min"}:
+            return self.choose_extreme(node)
         factorial = _compute_half_factorial(node.parts[0]) if node.name == "!" else None
         if factorial is None:
             return self.name_atom(node)
         return multiply(make_number(factorial), Node("function", "root", (self.name_atom(PI), TWO)))
+
+    def choose_extreme(self, node: Node) -> Node:
+        """Return the largest or the smallest part, where all differences are certain."""
+        best = node.parts[0]
+        for part in node.parts[1:]:
+            difference = self.measure(add(part, negate_node(best)))
+            if difference is None:
+                raise UnreadableError("the extreme of values that may be equal")
+            best = part if (difference > 0) == (node.name == "\\max") else best
+        return best
 
     def fold(self, node: Node) -> Node:
         """Compute a node whose parts are rational."""
@@ -148,8 +160,14 @@ class Reducer:
             return self.take_logarithm_of_rational(node.number)
         if (above := self.find_atom(node, "\\exp")) is not None:
             return above
+        if node == IMAGINARY:
+            return multiply(make_number(Fraction(1, 2)), IMAGINARY, self.name_atom(PI))
         if not self.is_positive(node):
             raise UnreadableError("the logarithm of a value that is not positive")
+        return self.take_logarithm_of_positive(node)
+
+    def take_logarithm_of_positive(self, node: Node) -> Node:
+        """Rewrite the logarithm of a positive number that is not rational."""
         powers = node.kind == "power" or (node.kind == "function" and node.name == "root")
         if powers and self.is_positive(node.parts[0]):
             count = node.parts[1] if node.kind == "power" else divide(ONE, node.parts[1])
@@ -168,8 +186,10 @@ class Reducer:
 
     def take_logarithm_of_rational(self, value: Fraction) -> Node:
         """Rewrite the logarithm of a rational number as a sum over primes."""
-        if value <= 0:
-            raise UnreadableError("the logarithm of a value that is not positive")
+        if value == 0:
+            raise UndefinedError("the logarithm of zero")
+        if value < 0:
+            return add(multiply(IMAGINARY, self.name_atom(PI)), self.take_logarithm_of_rational(-value))
         terms = []
         for number, sign in ((value.numerator, 1), (value.denominator, -1)):
             for prime, count in _factor(number).items():

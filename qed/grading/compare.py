@@ -7,6 +7,7 @@ from collections.abc import Callable
 from qed.grading.bounds import MAX_ITEMS, OverBoundError, UnreadableError, Work
 from qed.grading.closeness import are_near
 from qed.grading.constants import are_same_with_constants
+from qed.grading.equations import have_same_chains
 from qed.grading.equivalent_forms import (
     convert_to_matrix,
     has_distinct_names,
@@ -19,7 +20,7 @@ from qed.grading.equivalent_forms import (
 from qed.grading.exact import compute_rational
 from qed.grading.families import are_same_families, describes_family
 from qed.grading.meanings import mean_the_same, read_set_in_words
-from qed.grading.piecewise import are_same_cases
+from qed.grading.piecewise import are_same_cases, is_same_function
 from qed.grading.policy import Policy
 from qed.grading.quantities import are_same_in_base, are_same_quantity, are_same_ratio
 from qed.grading.relations import Relations
@@ -109,7 +110,7 @@ class Comparison(Relations):
             answer.name,
         ):  # 7/2 or 3.5: one value in two notations
             return all(self.are_same(one, other) for one in left for other in right)
-        return self.are_same_items(kinds, left, right)
+        return have_same_chains(gold, answer) or self.are_same_items(kinds, left, right)
 
     def are_same_items(self, kinds: set[str], left: list[Node], right: list[Node]) -> bool:
         """Compare item by item, in any order."""
@@ -166,6 +167,9 @@ class Comparison(Relations):
             return self.are_same_relations(gold, answer)
         if kinds & {"based", "unit", "ratio"}:
             return self.are_same_quantities(gold, answer) or self.is_near(gold, answer)
+        for one, other in ((gold, answer), (answer, gold)):
+            if one.kind == "matrix" and one.name == "cases" and is_scalar(other):
+                return is_same_function(one, other, self.work)
         if len(kinds) == 1 and gold.kind in self.structures:
             return self.structures[gold.kind](gold, answer)
         return self.are_same_expressions(gold, answer)

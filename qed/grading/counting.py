@@ -91,7 +91,12 @@ def _match_indices(tokens: list[Token], index: int) -> Match | None:
         if group is None:
             return None
         found[tokens[position].text], position = group
-    return (tokens[index].text, found["_"], found["^"], position) if len(found) == 2 else None
+    if len(found) != 2:
+        return None
+    below, above = found["_"], found["^"]  # n is below, but above in C^{10}_3
+    if not _can_be_counted(below, above):
+        below, above = above, below
+    return tokens[index].text, below, above, position
 
 
 def _match_infix(tokens: list[Token], index: int) -> Match | None:

@@ -25,8 +25,9 @@ from qed.grading.vocabulary import BIG
 CACHED_GOLDS = 512
 # The most frequent answers need no parser. Bounded lengths keep the arithmetic bounded.
 PLAIN = re.compile(r"-?[0-9]{1,30}(?:\.[0-9]{1,30})?")
-SPACED_UNIT = re.compile(r"[^A-Za-z\\]{1,30}(?:\\(?:times|cdot)[^A-Za-z\\]{1,20})? [mgshLJNVWC]")
+SPACED_UNIT = re.compile(r"[^A-Za-z\\]{1,30}(?:\\(?:times|cdot)[^A-Za-z\\]{1,20})? [mgshLJNVWC](?:\^\{?[23]\}?|[²³])?")
 
+LETTER = re.compile(r"[^\W\d_]")
 ORDINAL = re.compile(r"\d(?:st|nd|rd|th)(?![A-Za-z])")
 
 
@@ -141,6 +142,8 @@ def _list_readings(gold: str, answer: str, left: Reading, right: Reading) -> lis
 
 def _reread_beside_unit(one: str, other: str, left: Reading, right: Reading) -> list[tuple[Reading, Reading]]:
     """Return the ways to read a side with a unit and a side without one."""
+    if LETTER.search(other) is None:
+        return [(left, right)]
     units = read_answer(other, "units")
     pairs = [(left, units if _has_unit(units) else right)]
     if list_names(*right.values):

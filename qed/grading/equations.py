@@ -22,16 +22,41 @@ def strip_argument(gold: Node, answer: Node) -> Node:
 
 
 def rename_argument(gold: Node, answer: Node) -> Node:
-    """Rewrite f(n) = 2n as f(x) = 2x if the gold names the argument of the same function so."""
-    name, called = gold.parts[0], answer.parts[0]
-    if not (
-        name.kind == called.kind == "apply" and name.name == called.name and len(name.parts) == len(called.parts) == 1
-    ):
+    """Rewrite f(n) = 2n as f(x) = 2x, and a_k = 2k as a_n = 2n, if the gold names the argument so."""
+    name, called = _split_call(gold.parts[0]), _split_call(answer.parts[0])
+    if name is None or called is None or name[0] != called[0] or name[1] in walk(answer.parts[1]):
         return answer
-    argument, other = name.parts[0], called.parts[0]
-    if not (argument.kind == other.kind == "symbol") or argument in walk(answer.parts[1]):
-        return answer
-    return replace_name(answer, other, argument)
+    return Node(answer.kind, answer.name, (gold.parts[0], replace_name(answer.parts[1], called[1], name[1])))
+
+
+def _split_call(node: Node) -> tuple[str, Node] | None:
+    """Return the name and the argument of f(x) or a_n, if the argument is a name."""
+    if node.kind == "apply" and len(node.parts) == 1 and node.parts[0].kind == "symbol":
+        return node.name, node.parts[0]
+    name, mark, index = node.name.partition("_")
+    if node.kind == "symbol" and mark and len(index) == 1 and index.isalpha():
+        return name + mark, Node("symbol", index)
+    return None
+
+
+def have_same_chains(gold: Node, answer: Node) -> bool:
+    """Return whether two lists of equations between names join the same ones: a = b, b = c and a = c, b = c."""
+    for node in (gold, answer):
+        if node.kind != "list" or not all(map(_is_between_names, node.parts)):
+            return False
+    return _join_names(gold) == _join_names(answer)
+
+
+def _is_between_names(node: Node) -> bool:
+    return node.kind == "relation" and node.name == "=" and all(side.kind == "symbol" for side in node.parts)
+
+
+def _join_names(node: Node) -> set[frozenset[Node]]:
+    groups = set[frozenset[Node]]()
+    for part in node.parts:
+        touched = {group for group in groups if group & set(part.parts)}
+        groups = (groups - touched) | {frozenset(part.parts).union(*touched)}
+    return groups
 
 
 def subtract(sides: Sides) -> Node:

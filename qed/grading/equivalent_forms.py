@@ -90,8 +90,10 @@ def is_combination(node: Node) -> bool:
 
     x + 1 has one unknown, and x + y = 6 is the equation of a line.
     """
+    if node.kind != "add" or not all(map(_is_term, node.parts)):
+        return False
     names = set(list_names(node))
-    return node.kind == "add" and len(names) > 1 and not names & COORDINATES and all(map(_is_term, node.parts))
+    return len(names) > 1 and not names & COORDINATES
 
 
 def _is_term(node: Node) -> bool:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from qed.grading.equal import Verdict, equal, read_both
+from qed.grading.extract import Extracted, Refusal, find_final_answer
 from qed.grading.normalise import clean_text
 from qed.grading.policy import MATH, Policy
 from qed.grading.reading import Reading
@@ -21,6 +22,7 @@ TIERS = {
     "timeout": "math-verify took too long",
     "error": "math-verify failed",
     "unknown": "no tier can read it",
+    "extract": "nothing was compared",
 }
 
 
@@ -36,6 +38,25 @@ def explain(gold: str, answer: str, policy: Policy = MATH, as_json: bool = False
         return json.dumps({**read, "correct": verdict.correct, "tier": verdict.tier, "reason": verdict.reason})
     lines = [line for side in read for line in _format_side(side, read[side])]
     return "\n".join([*lines, *_format_decision(verdict)])
+
+
+def explain_response(gold: str, text: str, mode: str = "flexible", policy: Policy = MATH, as_json: bool = False) -> str:
+    """Explain a verdict on an answer, or on a response: what is extracted, or why nothing is, and how it is compared.
+
+    A text that equals the gold answer, or that is nothing but an answer, is explained as an answer.
+    """
+    found = find_final_answer(text, mode)
+    answer = found.answer if isinstance(found, Extracted) else ""
+    if answer == text.strip() or len(text.split()) < 2 or equal(gold, text, policy).correct:
+        return explain(gold, text, policy, as_json)
+    if isinstance(found, Refusal):
+        if as_json:
+            return json.dumps({"response": text, "correct": False, "tier": "extract", "reason": found.reason})
+        verdict = Verdict(False, "extract", found.reason)
+        return "\n".join([f"{'response':<9}{text}", *_format_decision(verdict)])
+    if as_json:
+        return json.dumps({"response": text, "source": found.source, **json.loads(explain(gold, answer, policy, True))})
+    return f"{'response':<9}{text}\n  {'extracted':<14}{answer} ({found.source})\n{explain(gold, answer, policy)}"
 
 
 def _describe_reading(text: str, reading: Reading) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def parse_product(cursor: Cursor, signed: bool = False) -> Node:
             result = _multiply(result, _parse_factor(cursor))
         elif cursor.accept_any("/"):
             result = Node("divide", parts=(result, _parse_factor(cursor)))
-        elif result.kind == "degree" and cursor.text in {"C", "F"}:
+        elif result.kind == "degree" and (cursor.text in {"C", "F"} or cursor.peek(1).text == "'"):
             return result
         elif starts_atom(cursor) and not starts_unit_fraction(cursor):
             result = _multiply(result, parse_power(cursor))
@@ -176,8 +176,13 @@ def _parse_function(cursor: Cursor) -> Node:
             base = (parse_argument(cursor),)
         else:
             raised = parse_exponent(cursor)
+    bracketed = cursor.text in {"(", "["}
     with cursor.nest():
         arguments = _parse_arguments(cursor)
+    if bracketed and raised is None and cursor.text in {"^", "**"}:  # sin(x)^2 is (sin x)^2
+        cursor.take()
+        raised = parse_exponent(cursor)
+        return Node("power", parts=(Node("function", name, (*arguments, *base)), raised))
     if raised == make_number(-1) and name in {"\\sin", "\\cos", "\\tan", "\\cot", "\\sec", "\\csc"}:
         name, raised = "\\arc" + name[1:], None
     result = Node("function", name, (*arguments, *base))

@@ -8,6 +8,7 @@ from typing import Any
 from qed.grading.tree import Node, make_number
 
 ONE, TWO = make_number(1), make_number(2)
+IMAGINARY = Node("constant", "i")
 Linear = dict[Node, Fraction]
 
 
@@ -34,7 +35,7 @@ def negate_node(node: Node) -> Node:
 def split(node: Node) -> Linear:
     """Split a rewritten expression into terms with rational coefficients; the rational part belongs to ONE."""
     if node.kind == "number":
-        return {ONE: node.number}
+        return {ONE: node.number} if node.number else {}
     if node.kind == "negate":
         return scale(split(node.parts[0]), Fraction(-1))
     if node.kind == "add":
@@ -67,6 +68,8 @@ def _split_product(node: Node) -> Linear:
     count, rest = Fraction(1), list[Node]()
     for part in node.parts:
         terms = split(part)
+        if not terms:
+            return {}
         if len(terms) == 1:
             [(term, times)] = terms.items()
             count *= times
@@ -75,7 +78,7 @@ def _split_product(node: Node) -> Linear:
             rest.append(part)
     count *= _cancel_factors(rest)
     if len(rest) == 1:
-        return scale(split(rest[0]) if rest[0].kind == "add" else {rest[0]: Fraction(1)}, count)
+        return scale(split(rest[0]), count)
     return {multiply(*sorted(rest, key=repr)): count} if rest else {ONE: count}
 
 
@@ -91,6 +94,10 @@ def _cancel_factors(factors: list[Node]) -> Fraction:
             factors.remove(factor)
             factors.remove(factor)
             count *= factor.parts[0].number
+    while factors.count(IMAGINARY) > 1:
+        factors.remove(IMAGINARY)
+        factors.remove(IMAGINARY)
+        count = -count
     for factor in [factor for factor in factors if factor.kind == "number"]:
         factors.remove(factor)
         count *= factor.number
@@ -99,7 +106,7 @@ def _cancel_factors(factors: list[Node]) -> Fraction:
 
 def scale(terms: Linear, factor: Fraction) -> Linear:
     """Multiply all coefficients by a factor."""
-    return {term: count * factor for term, count in terms.items()}
+    return {term: count * factor for term, count in terms.items() if factor}
 
 
 def join(terms: Linear) -> Node:

@@ -10,36 +10,54 @@ ARTICLES = ("a ", "an ", "the ")
 COUNTED = r"(?:solution|root|answer|value|zero)"
 NO_SOLUTION = re.compile(
     rf"(?:there (?:is|are|exist|exists) )?no(?: real| such| valid| possible)?(?: {COUNTED}s?)(?: exists?| of x)?"
-    r"|none|null set|empty set|no such (?:x|number|value)s?(?: exists?)?|has no(?: real)? solutions?"
+    rf"|none|null set|empty set|(?:there (?:is|are) )?no such (?:x|number|value|integer|point|function)s?(?: exists?)?"
+    rf"|(?:has no|does not have (?:an?|any)|do not have any)(?: real)? {COUNTED}s?"
 )
 INFINITE = re.compile(
     rf"(?:there (?:is|are|exist|exists) )?(?:an )?infinite(?:ly)?(?: many)?(?: number of)?(?: {COUNTED}s?)?(?: exist)?"
 )
 MISSING = re.compile(
     r"(?:the |this )?(?:limit |value |derivative |integral )?"
-    r"(?:dne|(?:does|do) not exist|(?:is )?(?:not defined|undefined))"
+    r"(?:dne|no limit(?: exists)?|(?:does|do) not exist|(?:is )?(?:not defined|undefined))"
 )
 NEITHER = {"neither even nor odd", "neither odd nor even", "neither function"}
+NO_SOLUTIONS, INFINITELY_MANY, NONEXISTENT = "no solution", "infinitely many", "does not exist"
 SYNONYMS = {
     "convergent": "converges", "diverges": "diverges", "divergent": "diverges", "converge": "converges",
-    "diverge": "diverges", "absolutely convergent": "converges absolutely",
+    "diverge": "diverges", "does not converge": "diverges", "not convergent": "diverges",
+    "absolutely convergent": "converges absolutely",
     "conditionally convergent": "converges conditionally", "right-angled": "right", "right angled": "right",
     "even numbers": "even integers", "odd numbers": "odd integers", "all even numbers": "all even integers",
     "all odd numbers": "all odd integers", "both even and odd": "both", "both odd and even": "both",
 }  # fmt: skip
+# Yes, no and no solution in other languages.
+SYNONYMS |= dict.fromkeys("да sí oui sim sì 是 是的 はい 예 네 نعم हाँ हां так evet".split(), "yes")  # noqa: SIM905
+SYNONYMS |= dict.fromkeys("нет non nein não 否 不是 いいえ 아니요 아니오 لا नहीं ні hayır".split(), "no")  # noqa: SIM905
+SYNONYMS |= dict.fromkeys(
+    ("无解", "無解", "解なし", "нет решений", "keine lösung", "sin solución", "pas de solution"), NO_SOLUTIONS
+)
 SUBJECT = re.compile(
     r"^(?:(?:it|they|(?:the|this) (?:series|sequence|function|integral|sum|graph|curve|lines|number)) )?(?:is |are )?"
 )
+OWNER = re.compile(r"^(?:it|(?:the|this) (?:equation|system|inequality|problem)|the equations) (?:has|have) ")
+# Yes, no, true and false in other languages.
+ABROAD = {
+    "yes": "oui sí да 是 是的 はい sim 예 네 نعم हाँ evet",
+    "no": "non nein нет 否 不是 不 いいえ não 아니요 لا नहीं",
+    "true": "vrai wahr verdadero верно 正确 对 真 verdadeiro",
+    "false": "faux falsch falso неверно 错误 错 假",
+}
+SYNONYMS |= {word: meaning for meaning, words in ABROAD.items() for word in words.split()}
 # What an adjective alone stands for: `odd` is an odd function.
 NOUNS = re.compile(
     r"function|triangle|number|integer|series?|sequence|line|angle|quadrilateral|polygon|colou?r|matrix|event"
 )
-NO_SOLUTIONS, INFINITELY_MANY, NONEXISTENT = "no solution", "infinitely many", "does not exist"
 INFINITY = Node("constant", "infinity")
 
 
 def read_meaning(words: str) -> str:
     """Return one wording for words of the same meaning, without article and plural ending."""
+    words = OWNER.sub("", words)
     for pattern, meaning in ((NO_SOLUTION, NO_SOLUTIONS), (INFINITE, INFINITELY_MANY), (MISSING, NONEXISTENT)):
         if pattern.fullmatch(_strip_article(words)):
             return meaning

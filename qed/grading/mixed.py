@@ -12,7 +12,7 @@ COMPOUND = re.compile(rf"{PART}(?:,? (?:and )?|)?{PART}(?:(?:,? (?:and )?|)?{PAR
 FEET = re.compile(rf"({AMOUNT}) ?\^?\{{?(?:'|\\prime)\}}? ?({AMOUNT}) ?(?:\"|''|\^\{{?\\prime ?\\prime\}}?)")
 MONTHS = "january february march april may june july august september october november december".split()  # noqa: SIM905
 MONTH = "(" + "|".join(f"{name}|{name[:3]}" for name in MONTHS) + r"|sept)\.?"
-DAY = r"(\d{1,2})(?:st|nd|rd|th)?"
+DAY = r"(\d{1,2})(?:st|nd|rd|th|\.)?"
 YEAR = r"(?:,? (\d{4}))?"
 DATES = (
     re.compile(rf"()(?:the )?{DAY} (?:of )?{MONTH}{YEAR}", re.IGNORECASE),

@@ -25,7 +25,8 @@ SIGNS = {
     "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}",
     "、": ",", "。": ".", "∶": ":", "‖": r"\|", "∣": "|", "∖": r"\setminus ", "％": "%", "﹪": "%",
     "【": "(", "】": ")", "“": '"', "”": '"',
-    "،": ",", "٫": ".", "٬": ",", "٪": "%", "≧": r"\geq ", "≦": r"\leq ",
+    "Ø": r"\emptyset ", "≧": r"\geq ", "≦": r"\leq ",
+    "،": ",", "٫": ".", "٬": ",", "٪": "%",
     "Å": r"\text{ angstrom}", "≡": r"\equiv ", "∧": r"\land ", "∨": r"\lor ", "∂": r"\partial ", "¢": r"\text{ cents}",
 }  # fmt: skip
 INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff\u00ad\u200e\u200f\u2061\u2062\u2063\ufe0f"

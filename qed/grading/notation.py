@@ -25,7 +25,12 @@ US_PREFIX = re.compile(r"\bU\.?S\.? ?(?=\\?\$)")
 OUTWARD_BRACKETS = re.compile(r"([\[\]])([^\[\](){}]{1,200}[,;][^\[\](){}]{1,200})([\[\]])")
 UNION = re.compile(r"([)\]}]) ?U ?([(\[\\])")
 MODULO = re.compile(r"(?:\( ?\\?b?mod|(?<![\\A-Za-z])mod) ?([^(){},]{1,30})(?:\)|$)")
-EXCEPT = re.compile(r"^(?:\\text ?\{ ?)?all real (?:numbers|values) except(?: for)? ?\}? ?([^A-Za-z]{1,30}[^ ]{0,30})$")
+MODULO_WORD = re.compile(r"\\(?:text|mathrm|operatorname) ?\{ ?mod ?\}")
+SET_BUILDER = re.compile(r"^\{ ?([a-z] ?(?:[:|]|\\mid|\\in)[^{}]{1,200})\}$")
+EXCEPT = re.compile(
+    r"^(?:\\text ?\{ ?)?all (?:real (?:numbers|values)|reals|real x|x)(?: except(?: for)?| but| other than) ?\}? ?"
+    r"(?:x ?= ?)?([^A-Za-z]{1,30}[^ ]{0,30})$"
+)
 SYMBOLS = r"[gmsL]|[ckm]m|[km]g|m[lL]|ft|in|lb|oz|mi|hr"
 WORDS = rf"(?:{SYMBOLS})(?=\\|\))|[A-Za-z][A-Za-z '-]{{2,60}}"
 BEFORE = r"(?:\\boxed ?\{|\\?\$| ){0,4}[-\d.,/]{0,29}\d"
@@ -33,6 +38,7 @@ COUNTED = re.compile(rf"^({BEFORE}) {{0,4}}(?:\\left)?\(({WORDS})(?:\\right)?\)(
 ELLIPSIS = re.compile(r"(\d\.\d{3,40}) ?(?:\.\.\.|\\[lc]?dots)(?![A-Za-z\d])")
 # A vector in signs of comparison, which have no side before them.
 ANGLE_BRACKETS = re.compile(r"(?:(?<=^)|(?<=[=,] )|(?<=[=,;(])|\\left ?)<([^<>=]{1,200},[^<>=]{1,200}?)(?:\\right ?)?>")
+PRIMES = re.compile(r"\^ ?(?:\{ ?(?:\\prime ?){1,4}\}|\\prime(?![A-Za-z]) ?)")
 COMMAND_SPELLINGS = (
     ("\\text{,}", "{,}"),
     ("\\left.", ""),
@@ -118,9 +124,11 @@ REWRITES: tuple[tuple[str, Callable[[str], str]], ...] = (
     (")", _strip_counted_noun),
     ("...", _rewrite_ellipses),
     ("dots", _rewrite_ellipses),
+    ("\\prime", lambda text: PRIMES.sub(lambda match: "'" * match.group().count("prime"), text)),
     ("clock", lambda text: text.replace("o'clock", "")),
     ("per cent", lambda text: text.replace("per cent", "percent")),
-    ("mod", lambda text: MODULO.sub(r"\\pmod{\1}", text)),
+    ("mod", lambda text: MODULO.sub(r"\\pmod{\1}", MODULO_WORD.sub("mod ", text))),
+    ("{", lambda text: SET_BUILDER.sub(r"\\{\1\\}", text)),
     ("except", lambda text: EXCEPT.sub(r"\\mathbb{R}\\setminus\\{\1\\}", text)),
     ("+/-", lambda text: text.replace("+/-", "\\pm ")),
     ("S", lambda text: US_PREFIX.sub("", text)),

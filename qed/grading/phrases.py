@@ -12,11 +12,12 @@ from qed.grading.vocabulary import NUMBER_WORDS
 
 TRIGGER = re.compile(
     r"(?<![A-Za-z\\])(?:minus|negative|plus|positive|nonnegative|nonpositive|least|most|than|between|to|of|in|over"
-    r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant|the|an?|yes|no|all|any|every|exactly|numbers?)"
-    r"(?![A-Za-z])|n't |\\in\b.*\)$|\+-|^[=:]",
+    r"|times|divided|squared|cubed|choose|factorial|equals?|is|are|was|root|integers?|where|for|raised|exist|const|constant|the|an?|yes|no|all|any|every|exactly|only|just|numbers?|at|ratio|or)"
+    r"(?![A-Za-z])|n't |^(?:\\(?:text|mathrm) ?\{ ?)?\\?(?:max|min)(?![A-Za-z])|'s |\\in\b.*[)}RZN]$|-to-|\+-|^[=:]",
     re.IGNORECASE,
 )
 TEXT = re.compile(r"\\(?:text|mathrm|textrm|mbox|textbf|textit|textnormal|rm) ?\{([^{}]*)\}")
+MARKS = (" ", "\\in", "\\text", "+-", "-to-", "=", ":")  # every phrase has one
 MAX_CHARS = 300  # of a text whose phrases are rewritten
 OPERAND = r"(?:\d(?:[\d.,/]{0,30}\d)?|[A-Za-z](?![A-Za-z])|\\(?:d?frac|sqrt)[^ ]{1,40}|\\?pi)"
 SIGNED = rf"-?{OPERAND}"
@@ -42,7 +43,8 @@ BETWEEN = re.compile(
 )
 # The subject of a sentence: `the ratio is 3 to 5`. What follows may not be a negation.
 SUBJECT = re.compile(
-    r"^(?:the|this|that|it|they|these|those|there)\b[A-Za-z' ]{0,60}? (?:is|are|was|were|equals?) "
+    r"^(?!.{0,60}\b(?:wrong|incorrect|false|not|never|opposite|negative|reciprocal|inverse|other|twice|half)\b.* is )"
+    r"(?:the|this|that|it|they|these|those|there)\b[A-Za-z' ]{0,60}? (?:is|are|was|were|equals?) "
     r"(?!not |never |n't |given |as |in |at |such |of )(.+)$"
     r"|^(?:it|they) (?:is|are) (?!not |never )(.+)$",
     re.IGNORECASE,
@@ -51,9 +53,19 @@ REAL_NUMBERS = re.compile(
     r"\b(?:the set of )?(?:all |any |every |a )?(?:real )?numbers? (?:that (?:is|are) |which (?:is|are) )?"
     r"(?=(?:strictly )?(?:greater|less|larger|smaller|at least|at most|between))"
 )
+# What a function, a number or a figure is: f(x) is odd, ABCD is a rhombus.
 PROPERTY = re.compile(
-    r"^[a-z] is (?:an? )?((?!not |less |greater |at |more |between |posi|nega|non)[a-z]{3}[a-z ]{0,40})$"
+    r"^(?:[a-z](?:\([a-z]\))?|[A-Z]{2,5}|(?:[Tt]riangle|[Qq]uadrilateral) [A-Z]{3,5}) is (?:an? )?"
+    r"((?!not |less |greater |at |more |between |posi|nega|non)[a-z]{3}[a-z ]{0,40})$"
 )
+REAL_PARAMETER = re.compile(
+    r"(?<=[^ ,;])[,;] ?(?:where |with |for )?\(?[A-Za-z](?:_\d)? ?\\in ?\\mathbb ?\{? ?R ?\}?\)?$"
+)
+TWO_BOUNDS = re.compile(rf"^([a-z]) (>|<|\\geq|\\leq) ({SIGNED}) and (>|<|\\geq|\\leq) ({SIGNED})$")
+OR_MORE = re.compile(
+    rf"^({SIGNED}) or (more|greater|above|larger|higher|less|fewer|below|smaller|lower)$", re.IGNORECASE
+)
+MORE = {"more", "greater", "above", "larger", "higher"}
 INTEGER = r"(\\mathbb ?\{? ?[ZN] ?\}?|Z(?![a-z]))"
 MEMBER = re.compile(
     rf"[,;]? ?(?:where |for |with )?(?:any |all |every )?\(? ?(?<![A-Za-z\\])([a-z]) ?\\in ?{INTEGER} ?\)?$"
@@ -90,6 +102,11 @@ def _write_half_line(match: re.Match[str]) -> str:
     return match.expand(HALF_LINES[match.group(1)])
 
 
+def _write_or_more(match: re.Match[str]) -> str:
+    bound, side = match.groups()
+    return f"[{bound},\\infty)" if side.lower() in MORE else f"(-\\infty,{bound}]"
+
+
 def _write_sign_word(match: re.Match[str]) -> str:
     return f"{match.group(1)} {SIGN_WORDS[('non' if match.group(2) else '') + match.group(3).lower()]}"
 
@@ -107,6 +124,9 @@ def _write_digits(match: re.Match[str]) -> str:
 
 RULES: tuple[Rule, ...] = (
     (_compile(r"n't(?= )"), " not"),
+    (_compile(r"^(there|it|that|here|he|she)'s (?=[a-z\d-])"), r"\1 is "),
+    (_compile(rf"^(?:exactly|only|just) (?={SMALL}\b)"), ""),
+    (REAL_PARAMETER, ""),
     (MEMBER, r", \1 \\in \2"),
     (INTEGER_WORDS, lambda match: f", {match.group(1) or match.group(2)} \\in \\mathbb{{Z}}"),
     (CONSTANT_WORDS, ""),
@@ -119,17 +139,22 @@ RULES: tuple[Rule, ...] = (
     (REAL_NUMBERS, ""),
     (PROPERTY, r"\1"),
     (_compile(r"^([a-z]) (?:is|equals) (?=-?[\d\\])"), r"\1 = "),
-    (_compile(r"^(?:=|:|is |equals |exactly |a total of )[ :]?(?=-?[\d\\(])"), ""),
+    (_compile(r"^(?:=|:|is |equals |exactly |only |just |a total of )[ :]?(?=-?[\d\\(])"), ""),
     (BETWEEN, _write_between),
     (SIGN_WORD, _write_sign_word),
     (COMPARED, lambda match: f"{SIGNS[match.group(1).lower()]} "),
     (HALF_LINE, _write_half_line),
+    (TWO_BOUNDS, r"\1 \2 \3 and \1 \4 \5"),
+    (OR_MORE, _write_or_more),
+    (_compile(r"^\\?(?:max|min)(?:imum)?(?: value)? ?= ?(?=[-\d\\])"), ""),
+    (_compile(r"^at (?=[a-z] ?=)"), ""),
+    (_compile(r"^(?:the |a |in the )?ratio (?:of )?(?=\d)"), ""),
     (_compile(r"\bplus or minus (?=[\d.\\(])|^\+-(?=\d)"), r"\\pm "),
     (_compile(rf"\b(?:minus|negative) {END}"), "-"),
     (_compile(rf"(?<=[\w)}}]) plus {END}"), "+ "),
     (_compile(r"^(?:plus|positive) (?=\d)"), ""),
     (_compile(rf"^({SIGNED}) to ({OPERAND}) to ({OPERAND})$"), r"\1:\2:\3"),
-    (_compile(rf"^({OPERAND}) to ({OPERAND})$"), r"\1:\2"),
+    (_compile(rf"^({OPERAND}) ?(?: (?:is )?to |-to-)({OPERAND})$"), r"\1:\2"),
     (_compile(r"^(\d{1,30}) (?:out of(?: every)?|in) (\d{1,30})$"), r"\\frac{\1}{\2}"),
     (_compile(rf"^({SIGNED}) (?:over|divided by) ({OPERAND})$"), r"\\frac{\1}{\2}"),
     (_compile(rf"\b({OPERAND}) choose ({OPERAND})"), r"\\binom{\1}{\2}"),
@@ -146,11 +171,7 @@ RULES: tuple[Rule, ...] = (
 
 def rewrite_phrases(text: str) -> str:
     """Rewrite the phrases of a cleaned text; return the text itself if it has none."""
-    if (
-        not (" " in text or "\\in" in text or "+-" in text or text[:1] in "=:")
-        or len(text) > MAX_CHARS
-        or TRIGGER.search(text) is None
-    ):
+    if len(text) > MAX_CHARS or not any(mark in text for mark in MARKS) or TRIGGER.search(text) is None:
         return text
     plain = " ".join(TEXT.sub(r" \1 ", text).replace("\\ ", " ").split()).rstrip(".")
     rewritten = plain

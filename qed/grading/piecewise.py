@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from qed.grading.bounds import Work
-from qed.grading.regions import are_same_region, build_region
+from qed.grading.inequalities import BEYOND, WITHIN, ValuePoint
+from qed.grading.regions import LINE, Interval, Region, are_same_region, build_region, compute_position
+from qed.grading.scalars import are_close, is_scalar, list_names, try_evaluate
 from qed.grading.tree import Node
 
 OTHERWISE = {"otherwise", "else", "if otherwise", "in other case", "in all other case", "for all other x", "elsewhere"}
@@ -38,6 +41,46 @@ def are_same_cases(gold: Node, answer: Node, are_same: Same, work: Work) -> bool
         _is_otherwise(one) and _is_rest(other, matched, work)
         for one, other in ((rest[0][1], unmatched[0][1]), (unmatched[0][1], rest[0][1]))
     )
+
+
+def is_same_function(cases: Node, expression: Node, work: Work) -> bool:
+    """Return whether a function by cases is the same as one expression on the whole line: |x|, or max(x, 0)."""
+    rows = [_read_row(row) for row in cases.parts]
+    if len(list_names(cases, expression)) != 1 or any(len(row) != 2 or not is_scalar(row[0]) for row in rows):
+        return False
+    conditions = [_read_equation(row[1]) for row in rows]
+    if _is_otherwise(conditions[-1]):
+        conditions[-1] = Node("union", "without", (REALS, Node("union", "or", tuple(conditions[:-1]))))
+    regions = [build_region(condition, work) for condition in conditions]
+    whole = build_region(Node("union", "or", tuple(conditions)), work)
+    if whole is None or not are_same_region(Region(whole.parts), Region([LINE]), work):
+        return False
+    return all(
+        region is not None and _agrees_on(region, row[0], expression, work)
+        for region, row in zip(regions, rows, strict=True)
+    )
+
+
+def _agrees_on(region: Region, value: Node, expression: Node, work: Work) -> bool:
+    """Return whether two expressions have the same values at fixed points of a region and at its closed ends."""
+    for part in region.parts:
+        for place in _list_places(part, work):
+            point = ValuePoint(place, work)
+            one, other = try_evaluate(value, point), try_evaluate(expression, point)
+            if one is None or other is None or not are_close(one, other, point.arithmetic):
+                return False
+    return True
+
+
+def _list_places(part: Interval, work: Work) -> list[Any]:
+    low, high = compute_position(part.low, work), compute_position(part.high, work)
+    ends = [end for end, closed in zip((low, high), part.closed, strict=True) if closed]
+    if low == high:
+        return ends
+    if abs(low) < float("inf") and abs(high) < float("inf"):
+        return [*ends, *(low + (high - low) * share / 100 for share in WITHIN)]
+    start, sign = (low, 1) if abs(low) < float("inf") else (high, -1)
+    return [*ends, *((start if abs(start) < float("inf") else 0) + sign * step for step in BEYOND)]
 
 
 def _read_row(row: Node) -> tuple[Node, ...]:

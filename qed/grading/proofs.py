@@ -23,7 +23,8 @@ START_BITS = 200  # the precision that the first comparison has anyway
 JITTER = 1 << 20  # resolution of the values that replace atoms
 # Which of several replacements is above and which below the atom's own value.
 SIDES = ((1, -1, -1, 1), (-1, -1, 1, 1), (-1, 1, -1, 1))
-NOT_DECIDED = "cannot decide whether the values are equal: they agree to {} digits"
+NO_ENCLOSURE = "cannot decide whether the values are equal: a part of them has no certain value"
+NOT_DECIDED = "cannot decide whether the values are equal: they agree to {} digits or more"
 
 
 def are_same_constants(left: Node, right: Node, work: Work) -> bool:
@@ -42,9 +43,13 @@ def are_same_constants(left: Node, right: Node, work: Work) -> bool:
             return True
         if (same := _decide_exactly(difference, work)) is not None:
             return same
-        return _separate(left, right, precision.depth + 2 * START_BITS, work)
+        if apart := _separate(left, right, work):
+            return False
     except (UndefinedError, ZeroDivisionError):
         return False
+    if apart is None:  # math-verify could not confirm more
+        raise OverBoundError(NO_ENCLOSURE)
+    raise UnreadableError(NOT_DECIDED.format(2 * DIGITS))
 
 
 def _are_apart(left: Node, right: Node, precision: Precision) -> bool | None:
@@ -155,14 +160,20 @@ def _find_neighbour(node: Node, offset: int, work: Work) -> Fraction:
     )
 
 
-def _separate(left: Node, right: Node, limit: int, work: Work) -> bool:
-    """Tell two values apart by enclosures at growing precision, up to a number of bits that their sizes suggest."""
+def _separate(left: Node, right: Node, work: Work) -> bool | None:
+    """Return whether enclosures at growing precision tell two values apart; None if there are no enclosures.
+
+    The precision grows up to a number of bits that the sizes of all values inside suggest.
+
+    Raises:
+        OverBoundError: that is too much.
+    """
     digits = 2 * DIGITS
     while True:
-        if _are_apart(left, right, Precision(digits, work)):
-            return False
-        if digits * 3.3 > limit:
-            raise UnreadableError(NOT_DECIDED.format(digits))
+        precision = Precision(digits, work)
+        apart = _are_apart(left, right, precision)
+        if apart or digits * 3.3 > precision.depth + START_BITS:
+            return apart
         digits *= 2
         if digits * 3.3 > MAX_BITS:
             raise OverBoundError(NOT_DECIDED.format(digits // 2))
@@ -170,12 +181,4 @@ def _separate(left: Node, right: Node, limit: int, work: Work) -> bool:
 
 def are_distinguishable(left: Node, right: Node, work: Work) -> bool:
     """Return whether enclosures tell two constants apart, with as many digits as their sizes suggest."""
-    precision = Precision(2 * DIGITS, work)
-    if _are_apart(left, right, precision):
-        return True
-    if precision.depth < START_BITS:
-        return False
-    try:
-        return not _separate(left, right, precision.depth, work)
-    except UnreadableError:
-        return False
+    return bool(_separate(left, right, work))

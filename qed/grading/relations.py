@@ -64,8 +64,8 @@ class Relations(ABC):
             return gold.name == answer.name and self.are_same_equations(gold, answer)
         for one, other in ((gold, answer), (answer, gold)):
             if one.kind == "relation" and one.name == "=":
-                if one is answer and other.kind != "relation" and is_combination(one.parts[0]):
-                    return self.are_same(one.parts[1], other)
+                if one is answer and other.kind != "relation" and any(map(is_combination, one.parts)):
+                    return self.are_same(one.parts[is_combination(one.parts[0])], other)
                 return self.equals_right_side(one, other)
         if self.are_same_regions(gold, answer) or self.is_solution(gold, answer):
             return True

@@ -220,7 +220,7 @@ def _parse_words(cursor: Cursor) -> Node | None:
     while cursor.peek(ahead).kind == "word":
         ahead += 1
     after = cursor.peek(ahead)
-    if not ahead or (ahead == 1 and len(cursor.text) == 1):
+    if not ahead or (ahead == 1 and len(cursor.text) == 1 and cursor.text < "\u3000"):  # a letter, unless Chinese
         return None
     if (
         after.text not in ENDING

@@ -50,6 +50,8 @@ PROSE = re.compile(r"[A-Za-z ,.'\-!?]+")
 NUMBERED = re.compile(r"[-$\\]{0,2}\d[\d,.]* [A-Za-z][A-Za-z ,.'-]*")  # a number and words after it
 SYMBOL_UNITS = {"\\Omega": "ohm", "\\AA": "angstrom"}
 PREFIXED = {"rs", "usd", "eur", "gbp"}  # currencies before a number
+VOWELS = set("aeiouy")
+TITLES = ("Mr. ", "Mrs. ", "Ms. ", "Dr. ")
 LONG_WORD = re.compile(r"[a-z]{4}")
 THOUSANDS = re.compile(r"\d,\d{3}(?!\d)")
 OPENING, CLOSING = {"(", "[", "\\{"}, {")", "]", "\\}"}
@@ -90,7 +92,7 @@ class Reader:
         # Inside of brackets a comma is a separator, unless other commas have a space after them and this one has none.
         self.commas = commas
         worded = PROSE.fullmatch(text) or (NUMBERED.fullmatch(text) and not FUNCTION_WORDS.keys() & set(text.split()))
-        self.prose = bool(worded) and LONG_WORD.search(text) is not None
+        self.prose = bool(worded) and (LONG_WORD.search(text) is not None or text.startswith(TITLES))
         self.mixed = commas and ", " in text and THOUSANDS.search(text) is not None
 
     def choose_scanner(self) -> re.Pattern[str]:
@@ -176,6 +178,8 @@ class Reader:
             return len(text) > 3 or self.may_be_unit(text)
         if text.lower() in ORDINALS and self.get_last() in {"^", "{"}:
             return True
+        if len(text) == 3 and text[0].isupper() and not VOWELS & set(text.lower()):  # Bqv
+            return False
         return len(text) > (4 if text.isupper() else 2 if text[1:].islower() and text[0].isupper() else 3)
 
     def may_be_unit(self, text: str) -> bool:

@@ -13,6 +13,7 @@ from qed.grading.tokens import PREFIXED, Token
 from qed.grading.tree import Node, make_number, negate
 from qed.grading.vocabulary import (
     ARTICLES,
+    CHANGING,
     LETTER_UNITS,
     MEASURED,
     MULTIPLES,
@@ -210,6 +211,11 @@ def _read_word(cursor: Cursor) -> str | None:
     return cursor.take().text.lower()
 
 
+def is_chinese(word: str) -> bool:
+    """Return whether a word is written in Chinese characters."""
+    return "一" <= word[:1] <= "鿿"
+
+
 def _add_counted_noun(powers: dict[str, int], name: str) -> None:
     """Add a counted noun; only the last of several counts, as in large red apples."""
     if name in MEASURED and powers:
@@ -218,7 +224,8 @@ def _add_counted_noun(powers: dict[str, int], name: str) -> None:
     if (
         name in NO_UNITS
         or name in NUMBER_WORDS
-        or not 3 <= len(name) <= 20
+        or not (1 if is_chinese(name) else 3) <= len(name) <= 20
+        or (is_chinese(name) and name[0] in CHANGING)
         or not name.isalpha()
         or powers.get(f"of {name}")
     ):

@@ -67,6 +67,8 @@ def read_as_column(node: Node) -> Node:
 
 def unify_vectors(gold: Node, answer: Node) -> tuple[Node, Node]:
     """Convert sums of the unit vectors i, j and k to tuples, if the other side is a vector in another notation."""
+    if "number" in (gold.kind, answer.kind):
+        return gold, answer
     length = next((len(node.parts) for node in (gold, answer) if _is_tuple(node) or is_column(node)), 0)
     marked = [any(inner.name in DECORATED for inner in walk(node)) for node in (gold, answer)]
     if not length and marked[0] == marked[1]:

@@ -89,14 +89,22 @@ NUMBER_WORDS = {
     )
 } | {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
 MULTIPLES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12}
+MULTIPLES |= {word + "s": value for word, value in MULTIPLES.items() if value >= 10**6}
+MULTIPLES |= {"万": 10**4, "亿": 10**8, "万亿": 10**12, "tausend": 10**3, "millionen": 10**6, "milliarden": 10**9}
 ORDINALS = {"st", "nd", "rd", "th"}
 # Words after a number that are not a unit or a counted noun.
 NO_UNITS = _parse_set(
     "is not no if plus minus less most least squared cubed factorial half over than else for in to by from "
     "mod modulo only the a an of but else none nan true false import lambda answer wrong correct each touch rm echo "
     "sudo exit quit print exec eval return pass def class open system os sys while try raise assert yield del global "
-    "with as at"
+    "with as at "
+    # the same, and numbers, in other languages
+    "nicht kein keine oder und ist bis mal mehr weniger hundert hunderte tausende milliarde non pas pour plus moins ou "
+    "est mille milliard milliards cent cents mil millones cientos ciento miles veces menos más que мил не нет или до "
+    "тысяч тысяча тысячи миллион миллиона миллионов миллиард миллиарда миллиардов раз раза"
 )
+# A noun in Chinese characters that begins like this may change the number: 5万元 is 50,000 yuan.
+CHANGING = set("万亿千百十半分成倍多余几两第不非没无或和到至以之上下折")
 
 # Words after a unit that do not change it.
 MEASURED = _parse_set("long tall wide deep high old away total altogether more extra")
@@ -106,20 +114,21 @@ ARTICLES = _parse_set("the a an their his her its all this that each")
 
 # dimension: its units, each with its factor to the base unit
 _UNITS = {
-    "length": "m meter metre=1 cm centimeter centimetre=1/100 mm millimeter millimetre=1/1000 km kilometer "
-    "kilometre=1000 in inch inche=127/5000 ft foot feet=381/1250 yd yard=1143/1250 mi mile=201168/125 "
+    "length": "m meter metre 米=1 cm centimeter centimetre 厘米=1/100 mm millimeter millimetre 毫米=1/1000 "
+    "km kilometer kilometre 千米 公里=1000 in inch inche=127/5000 ft foot feet=381/1250 yd yard=1143/1250 "
+    "mi mile=201168/125 "
     "μm micrometer micron=1/1000000 pc parsec=30856775814913673 kpc=30856775814913673000 "
     "mpc=30856775814913673000000 ly lightyear=9460730472580800 nm nanometer=1/1000000000 dm decimeter=1/10 "
     "au=149597870700 angstrom=1/10000000000",
-    "mass": "g gram=1/1000 kg kilogram=1 mg milligram=1/1000000 lb lbs pound=45359237/100000000 "
+    "mass": "g gram 克=1/1000 kg kilogram 千克 公斤=1 mg milligram=1/1000000 lb lbs pound=45359237/100000000 "
     "oz ounce=45359237/1600000000 "
     "tonne=1000 ton=90718474/100000",
-    "time": "s sec second=1 min minute=60 h hr hour=3600 day=86400 week=604800 ms millisecond=1/1000",
+    "time": "s sec second 秒=1 min minute 分钟=60 h hr hour 小时=3600 day 天=86400 week=604800 ms millisecond=1/1000",
     "year": "year yr=1 month=1/12 decade=10 centurie century=100",
     "money": "$ dollar usd buck=1 cent penny pennie=1/100 quarter=1/4 dime=1/10 nickel=1/20",
     "euro": "€ euro eur=1",
     "sterling": "£ gbp=1",
-    "yuan": "yuan rmb cny=1",
+    "yuan": "yuan rmb cny 元=1",
     "yen": "¥ yen jpy=1",
     "rupee": "₹ rupee rs=1",
     "volume": "l liter litre=1 ml milliliter millilitre=1/1000 gallon gal=473176473/125000000 "
@@ -139,9 +148,9 @@ _UNITS = {
     "amount": "mol mole=1",
     "charge": "c coulomb=1",
     "field": "tesla=1",
-    "degree": "degree deg=1",
+    "degree": "degree deg 度=1",
     "radian": "radian rad=1",
-    "percent": "% percent pct percentage percents=1",
+    "percent": "% percent pct percentage percents prozent=1",
     "": "unit=1",
     "am": "am=1",
     "pm": "pm=1",

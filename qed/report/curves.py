@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 
-from qed.evaluation.intervals import compute_wilson_interval
+from qed.evaluation.intervals import compute_share_interval
 from qed.report.numbers import (
     Point,
     choose_window,
@@ -101,7 +101,7 @@ def _format_tip(figures: Row, figure: str, value: float) -> str:
     count = figures["n"]
     if not figure.startswith("classes.") or figures.get("k", 1) > 1:
         return f"{format_plain(value)}, n = {count:,}"
-    low, high = compute_wilson_interval(round(value * count), count)
+    low, high = compute_share_interval(round(value * count), count)
     return f"{format_interval({'accuracy': value, 'ci_lo': low, 'ci_hi': high})}, n = {count:,}"
 
 

@@ -120,7 +120,12 @@ def _build_mean_rows(columns: Sequence[Column]) -> Iterator[tuple[str, list[obje
     for name, label in LENGTHS.items():
         values = [read_number(column.figures.get(name)) for column in columns]
         yield label, _format_means(columns, name, values, format_decimal)
-    counters = {"timeouts": "grader timeouts", "errors": "grader errors", "without_reward": "answers without a reward"}
+    counters = {
+        "truncated_right": "cut off, but right",
+        "timeouts": "grader timeouts",
+        "errors": "grader errors",
+        "without_reward": "answers without a reward",
+    }
     for name, label in counters.items():
         if any(column.figures.get(name) for column in columns):
             yield label, [f"{column.figures.get(name, 0):,}" for column in columns]

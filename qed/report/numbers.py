@@ -110,9 +110,10 @@ def format_percent(value: float | None, digits: int = 1) -> str:
 
 
 def format_interval(figures: Mapping[str, Any]) -> str:
-    """Format an accuracy with its 95 % interval from an evaluation summary."""
+    """Format an accuracy with its 95 % interval from an evaluation summary, which may be of too few problems."""
     low, high = (f"{100 * figures[bound]:.1f}" for bound in ("ci_lo", "ci_hi"))
-    return f"{format_percent(figures['accuracy'])} [{low},{SPACE}{high}]"
+    few = "; too few problems" if figures.get("too_few") else ""
+    return f"{format_percent(figures['accuracy'])} [{low},{SPACE}{high}{few}]"
 
 
 def format_points(difference: float) -> str:
@@ -126,8 +127,10 @@ def format_decimal(value: float | None) -> str:
     return "–" if value is None else f"{value:,.1f}"
 
 
-def format_p_value(value: float) -> str:
-    """Format a p-value for a sentence: p = 0.012, or p = 3 × 10⁻⁸."""
+def format_p_value(value: float | None) -> str:
+    """Format a p-value for a sentence: p = 0.012, or p = 3 × 10⁻⁸; a dash for None."""
+    if value is None:
+        return "–"
     if value < TINY_P:
         return f"p{SPACE}<{SPACE}10⁻³⁰⁰"
     if value < SMALL_P:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from qed.evaluation.paired import PairedTest
+from qed.report.adjusted import AdjustedTest
 from qed.report.markup import Html, build_element, build_table, join_html
 from qed.report.numbers import (
     SPACE,
     format_decimal,
     format_duration,
     format_interval,
-    format_p_value,
     format_percent,
     format_points,
     read_number,
@@ -133,11 +132,12 @@ def _build_accuracy_tiles(stages: Sequence[Stage], comparison: Comparison | None
         yield "change, greedy", format_points(last["accuracy"] - first["accuracy"]), f"points; {paired}"
 
 
-def _name_test(test: PairedTest | None) -> str:
-    """Return the name of a paired test with its p-value."""
-    if test is None:
+def _name_test(adjusted: AdjustedTest | None) -> str:
+    """Return the name of a paired test with its p-values."""
+    if adjusted is None:
         return "no paired test: no answers to the same problems"
-    return f"{test.test} {format_p_value(test.p_value)}" if test.p_value is not None else "too few problems for a test"
+    name = "" if adjusted.test.p_value is None else f"{adjusted.test.test} "
+    return f"{name}{adjusted.format_p_values()}"
 
 
 def _build_length_tiles(stages: Sequence[Stage]) -> Iterator[Tile]:

@@ -6,12 +6,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from qed.report import changes, details, outcomes, pairs, story, tables
+from qed.report import changes, details, outcomes, pairs, seeds, story, tables
 from qed.report.markup import Html, build_element
 from qed.report.numbers import format_percent, read_number
 from qed.report.panels import build_charts, label_runs
 from qed.report.record import Phase, Record
-from qed.report.stages import Comparison, ControlComparison, compare_control, compare_stages, find_stages
+from qed.report.stages import Comparison, ControlComparison, compare_controls, compare_stages, find_stages
 from qed.report.style import STYLE
 from qed.report.svg import render_figure
 
@@ -52,7 +52,7 @@ def _name_kind(records: Sequence[Record]) -> str:
 
 def _render_run(record: Record, title: str) -> Iterator[Html]:
     yield build_element("header", build_element("h1", title), build_element("p", _format_facts(record), class_="facts"))
-    comparisons = {task: comparison for task in record.tasks if (comparison := compare_stages(record, task))}
+    comparisons = compare_stages(record)
     yield from _render_results(record, comparisons)
     if alarms := story.list_alarms(record):
         items = build_element("ul", *(build_element("li", alarm) for alarm in alarms), class_="alarms")
@@ -77,8 +77,9 @@ def _render_results(record: Record, comparisons: Mapping[str, Comparison]) -> It
         yield build_element("p", story.write_headline(record, task), class_="headline")
     if record.phases and not record.tasks:
         yield build_element("p", _describe_unmeasured(record), class_="headline")
+    controls = compare_controls(record)
     for index, task in enumerate(record.tasks):
-        comparison, control = comparisons.get(task), compare_control(record, task)
+        comparison, control = comparisons.get(task), controls.get(task)
         if index == 0:
             yield outcomes.render_tiles(record, task, comparison, control)
         yield _render_outcomes(record, task, comparison, control)
@@ -93,23 +94,26 @@ def _render_comparison(records: Sequence[Record], title: str) -> Iterator[Html]:
         if trouble:
             yield build_element("p", f"{name}: {trouble}", class_="trouble")
     tasks = dict.fromkeys(task for record in records for task in record.tasks)
+    everything = list(dict.fromkeys(task for record in records for task in record.all_tasks))
+    tests = pairs.compare_runs(records, everything)
     for task in tasks:
         yield build_element("p", _describe_spread(records, task), class_="headline")
         note = build_element("p", INTERVALS.format(one=""), class_="note")
-        parts = outcomes.render_finals(records, task), note, pairs.render_tests(records, task)
+        parts = outcomes.render_finals(records, task), note, pairs.render_tests(tests, records, task)
         yield build_element("section", build_element("h2", f"Final evaluation on {task}"), *parts)
     for task in dict.fromkeys(task for record in records for task in record.extra_tasks if task not in tasks):
-        yield from _render_evaluation(records, task)
+        yield from _render_evaluation(records, task, pairs.render_tests(tests, records, task))
+    if arms := seeds.render_seeds(records, everything):
+        yield arms
     yield from _render_curves(records)
     for task in tasks:
         yield from _render_details(details.render_runs(records, task), task)
     yield from _render_cost(records)
 
 
-def _render_evaluation(records: Sequence[Record], task: str) -> Iterator[Html]:
+def _render_evaluation(records: Sequence[Record], task: str, tests: Html | None = None) -> Iterator[Html]:
     """Render the evaluations of a task that was not evaluated during training, side by side for several runs."""
-    shown, tests = details.render_runs(records, task), pairs.render_tests(records, task)
-    if shown:
+    if shown := details.render_runs(records, task):
         note = build_element("p", EVALUATION_INTERVALS, class_="note")
         yield build_element("section", build_element("h2", f"Evaluation on {task}"), tests, *shown, note)
 

@@ -2,43 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from qed.evaluation.cautions import count_truncated, list_cautions, part_golds
+from qed.evaluation.compared_runs import Decoding, build_decoding, describe_training
+from qed.evaluation.compared_tasks import count_answers
+from qed.evaluation.measures import ACCURACY
 from qed.evaluation.paired import PairedTest, compare_paired
+from qed.report.adjusted import SIGNIFICANT, AdjustedTest, adjust_tests
 from qed.report.markup import Html, build_element, build_table, join_html
 from qed.report.numbers import SPACE, format_p_value, format_percent, format_points
 from qed.report.panels import label_runs
 from qed.report.record import Record
+from qed.runs.run import Row
 
-COLUMNS = ("", "first", "other", "difference in points", "better / worse", "p", "n")
-SIGNIFICANT = 0.05
+UNPAIRED = "The runs have no stored answers to the same problems, so no paired test is possible."
+COLUMNS = ("", "first", "other", "difference in points", "better / worse", "p", "p (Holm)", "n")
 
 
-def render_tests(records: Sequence[Record], task: str) -> Html | None:
-    """Render the paired tests of the last evaluations; None unless two runs have answers to the same problems."""
-    evaluated = [
-        (name, record, evaluations[-1])
-        for record, name in zip(records, label_runs(records), strict=True)
-        if (evaluations := record.list_evaluations(task))
+@dataclass(frozen=True)
+class PairName:
+    """What a test compares: a measure of a decoding of a task, of the run `other` against the run `first`."""
+
+    task: str
+    first: str
+    other: str
+    decoding: str
+    measure: str
+
+    @property
+    def label(self) -> str:
+        """Return what is compared, in words."""
+        return f"{self.decoding} answers" + ("" if self.measure == ACCURACY else f", {self.measure}")
+
+
+@dataclass(frozen=True)
+class RunTests:
+    """The paired tests of a report, and what else than the policy differs, by task."""
+
+    tests: dict[PairName, AdjustedTest]
+    cautions: dict[str, list[str]]
+
+
+def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> RunTests:
+    """Compute the paired tests of the last evaluations of runs against the first, adjusted for all of them.
+
+    Args:
+        records: the runs.
+        tasks: the tasks of the report.
+    """
+    tests: dict[PairName, PairedTest] = {}
+    cautions: dict[str, list[str]] = {}
+    for task in tasks:
+        evaluated = [
+            (name, record, evaluations[-1])
+            for record, name in zip(records, label_runs(records), strict=True)
+            if (evaluations := record.list_evaluations(task))
+        ]
+        for name, other, (other_step, other_figures) in evaluated[1:]:
+            first_name, first, (step, figures) = evaluated[0]
+            for decoding in [decoding for decoding in figures if decoding in other_figures]:
+                sides, notes = part_golds(
+                    [
+                        _load_side(first, step, task, decoding, figures),
+                        _load_side(other, other_step, task, decoding, other_figures),
+                    ]
+                )
+                found = list(_test_sides(sides))
+                tests |= {PairName(task, first_name, name, decoding, test.measure): test for test in found}
+                if found:
+                    cautions.setdefault(task, []).extend(f"{name}, {line}" for line in _warn_of(sides, notes, decoding))
+    return RunTests(adjust_tests(tests), cautions)
+
+
+def _load_side(record: Record, step: int, task: str, decoding: str, figures: Row) -> Decoding:
+    rows = record.read_rows(step, task, decoding)
+    return build_decoding(rows, record.folder, figures[decoding], describe_training(record.settings))
+
+
+def _test_sides(sides: Sequence[Decoding]) -> Iterator[PairedTest]:
+    """Yield the test of the accuracy, and of pass@k and maj@k where both sides have k answers to each problem."""
+    before, after = (side.rows for side in sides)
+    k = count_answers([before, after])
+    for measure in [ACCURACY, *([f"pass@{k}", f"maj@{k}"] if k > 1 else [])]:
+        if test := compare_paired(before, after, measure):
+            yield test
+
+
+def _warn_of(sides: Sequence[Decoding], notes: Sequence[str], decoding: str) -> Iterator[str]:
+    """Yield what else differs between two sides, and the answers that were cut off."""
+    for line in [*list_cautions(sides[:1], sides[1:]), *notes]:
+        yield f"{decoding} answers. {line}"
+    cut = [count_truncated([side]) for side in sides]
+    if any(side["truncated"] for side in cut):
+        shown = (f"{side['truncated']:,} of {side['answers']:,} ({side['truncated_right']:,} right)" for side in cut)
+        yield f"{decoding} answers cut off at the limit of tokens: {' in the first run, '.join(shown)} in this one."
+
+
+def render_tests(found: RunTests, records: Sequence[Record], task: str) -> Html | None:
+    """Render the tests of a task, or a sentence where there can be none; None unless two runs have evaluated it."""
+    own = {name: adjusted for name, adjusted in found.tests.items() if name.task == task}
+    if sum(bool(record.list_evaluations(task)) for record in records) < 2:
+        return None
+    if not own:
+        return build_element("p", f"{UNPAIRED} A difference is not established.", class_="note")
+    rows = [
+        (join_html(name.other, build_element("small", name.label)), _build_cells(test)) for name, test in own.items()
     ]
-    if len(evaluated) < 2:
-        return None
-    first_name, first, (step, figures) = evaluated[0]
-    rows: list[tuple[Html, list[object]]] = []
-    for name, other, (other_step, other_figures) in evaluated[1:]:
-        for decoding in [decoding for decoding in figures if decoding in other_figures]:
-            test = compare_paired(first.read_rows(step, task, decoding), other.read_rows(other_step, task, decoding))
-            if test:
-                rows.append((join_html(name, build_element("small", f"{decoding} answers")), _build_cells(test)))
-    if not rows:
-        return None
-    caption = f"Problem by problem against {first_name}, the first run"
+    caption = f"Problem by problem against {next(iter(own)).first}, the first run"
+    lines = found.cautions.get(task, [])
     return join_html(
-        build_table(COLUMNS, rows, caption, "stack"), build_element("p", format_note(len(rows)), class_="note")
+        build_table(COLUMNS, rows, caption, "stack"),
+        build_element("ul", *(build_element("li", line) for line in lines)) if lines else None,
+        build_element("p", format_note(len(found.tests)), class_="note"),
     )
 
 
-def _build_cells(test: PairedTest) -> list[object]:
+def _build_cells(adjusted: AdjustedTest) -> list[object]:
+    test = adjusted.test
     bounds = f"[{format_points(test.ci_lo)},{SPACE}{format_points(test.ci_hi)}]"
     unpaired = build_element("small", f"{test.unpaired:,} unpaired") if test.unpaired else None
     return [
@@ -46,7 +128,8 @@ def _build_cells(test: PairedTest) -> list[object]:
         format_percent(test.after),
         join_html(build_element("b", format_points(test.difference)), build_element("small", bounds)),
         f"{len(test.gained):,} / {len(test.lost):,}",
-        join_html(format_p_value(test.p_value) if test.p_value is not None else "–", build_element("small", test.test)),
+        join_html(format_p_value(test.p_value), build_element("small", test.note or test.test)),
+        format_p_value(adjusted.p_holm),
         join_html(f"{test.n:,}", unpaired),
     ]
 
@@ -57,6 +140,6 @@ def format_note(count: int, one_run: bool = False) -> str:
     if count > 1:
         note += (
             f" With {count} tests the chance that one falls below {SIGNIFICANT} by luck is higher than {SIGNIFICANT}: "
+            f"require p (Holm) < {SIGNIFICANT}, which is adjusted for all of them."
         )
-        note += f"require p < {SIGNIFICANT / count:.2g} (Bonferroni)."
     return note if one_run else f"{note} Two runs also differ in their seeds; no test over problems can see that."

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qed.evaluation.paired import PairedTest, compare_paired
+from qed.evaluation.paired import compare_paired
+from qed.report.adjusted import AdjustedTest, adjust_tests
 from qed.report.numbers import read_number
 from qed.report.record import Phase, Record
 from qed.runs.run import Row
@@ -41,7 +42,7 @@ class Comparison:
     before: Stage
     after: Stage
     pairs: Pairs
-    tests: dict[str, PairedTest]
+    tests: dict[str, AdjustedTest]
 
     @property
     def counts(self) -> Counter[tuple[bool, bool]]:
@@ -62,7 +63,7 @@ class ControlComparison:
     phase: Phase
     finished: bool
     seconds: float
-    tests: dict[str, PairedTest]
+    tests: dict[str, AdjustedTest]
 
 
 def find_stages(record: Record, task: str) -> list[Stage]:
@@ -81,26 +82,37 @@ def find_stages(record: Record, task: str) -> list[Stage]:
     return stages
 
 
-def compare_stages(record: Record, task: str) -> Comparison | None:
-    """Compare the last two stages; None with fewer than two stages or without stored answers to the same problems."""
-    stages = find_stages(record, task)
-    if len(stages) < 2:
-        return None
-    before, after = stages[-2:]
-    tests = compare_decodings((record, before), (record, after), task)
-    pairs = _pair_answers(record.read_rows(before.step, task, "greedy"), record.read_rows(after.step, task, "greedy"))
-    return Comparison(before, after, pairs, tests) if pairs else None
+def compare_stages(record: Record) -> dict[str, Comparison]:
+    """Compare the last two stages of each task.
+
+    Tasks with fewer than two stages, or without stored answers to the same problems, are left out.
+    """
+    stages = {task: own[-2:] for task in record.tasks if len(own := find_stages(record, task)) > 1}
+    tests = _test_stages({task: ((record, before), (record, after)) for task, (before, after) in stages.items()})
+    comparisons = {}
+    for task, (before, after) in stages.items():
+        rows = (record.read_rows(stage.step, task, "greedy") for stage in (before, after))
+        if pairs := _pair_answers(*rows):
+            comparisons[task] = Comparison(before, after, pairs, tests[task])
+    return comparisons
 
 
-def compare_decodings(one: tuple[Record, Stage], other: tuple[Record, Stage], task: str) -> dict[str, PairedTest]:
-    """Compute the paired test of each decoding of two stages, where both have stored answers to the same problems."""
-    (before, old), (after, new) = one, other
-    tests = {
-        decoding: compare_paired(before.read_rows(old.step, task, decoding), after.read_rows(new.step, task, decoding))
-        for decoding in old.figures
-        if decoding in new.figures
-    }
-    return {decoding: test for decoding, test in tests.items() if test}
+def _test_stages(
+    stages: Mapping[str, tuple[tuple[Record, Stage], tuple[Record, Stage]]],
+) -> dict[str, dict[str, AdjustedTest]]:
+    """Compute the paired test of each decoding of two stages of each task, with p-values adjusted for all of them.
+
+    Decodings without stored answers to the same problems are left out.
+    """
+    tests = {}
+    for task, ((before, old), (after, new)) in stages.items():
+        for decoding in old.figures:
+            if decoding in new.figures:
+                rows = before.read_rows(old.step, task, decoding), after.read_rows(new.step, task, decoding)
+                if test := compare_paired(*rows):
+                    tests[task, decoding] = test
+    adjusted = adjust_tests(tests)
+    return {task: {decoding: test for (own, decoding), test in adjusted.items() if own == task} for task in stages}
 
 
 def find_control_stage(record: Record, task: str) -> Stage | None:
@@ -109,18 +121,25 @@ def find_control_stage(record: Record, task: str) -> Stage | None:
     return next((stage for stage in stages if stage.label != START), None)
 
 
-def compare_control(record: Record, task: str) -> ControlComparison | None:
-    """Compare an RL run with its control; None where one of them has no evaluation."""
-    control, control_stage = record.control, find_control_stage(record, task)
+def compare_controls(record: Record) -> dict[str, ControlComparison]:
+    """Compare an RL run with its control on each task; tasks that one of them has not evaluated are left out."""
+    control = record.control
     phase = next((phase for phase in record.phases if phase.is_online), None)
-    end = next((stage for stage in find_stages(record, task)[-1:] if phase and stage.step > phase.begin), None)
-    if control is None or control_stage is None or phase is None or end is None:
-        return None
-    rows = [row for part in control.phases for row in part.rows if row["step"] <= control_stage.step]
-    seconds = sum(read_number(row.get("time/step")) or 0.0 for row in rows)
+    if control is None or phase is None:
+        return {}
+    stages = {}
+    for task in record.tasks:
+        last, theirs = find_stages(record, task)[-1:], find_control_stage(record, task)
+        if theirs is not None and last and last[0].step > phase.begin:
+            stages[task] = (control, theirs), (record, last[0])
+    tests = _test_stages(stages)
     is_finished = all(part.is_complete for part in (*control.phases, phase))
-    tests = compare_decodings((control, control_stage), (record, end), task)
-    return ControlComparison(control_stage, end, phase, is_finished, seconds, tests)
+    comparisons = {}
+    for task, ((_, theirs), (_, ours)) in stages.items():
+        rows = [row for part in control.phases for row in part.rows if row["step"] <= theirs.step]
+        seconds = sum(read_number(row.get("time/step")) or 0.0 for row in rows)
+        comparisons[task] = ControlComparison(theirs, ours, phase, is_finished, seconds, tests[task])
+    return comparisons
 
 
 def _pair_answers(before: Sequence[Row], after: Sequence[Row]) -> Pairs:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from qed.evaluation.paired import PairedTest
+from qed.report.adjusted import AdjustedTest
 from qed.report.numbers import (
-    SPACE,
     format_decimal,
     format_duration,
     format_interval,
-    format_p_value,
     format_percent,
-    format_points,
     read_number,
 )
 from qed.report.record import Record
@@ -23,7 +20,6 @@ from qed.runs.run import Row
 THOUGHT = re.compile(r"<think>(.*?)(?:</think>|$)", re.DOTALL)
 LONGER, MORE_THOUGHT, NEARLY = 1.2, 0.1, 0.05
 SAME_TIME = 0.1
-SIGNIFICANT = 0.05
 UNPAIRED = "Both have no stored answers to the same problems, so no paired test is possible."
 
 
@@ -61,32 +57,18 @@ def write_headline(record: Record, task: str) -> str:
     )
 
 
-def describe_change(tests: Mapping[str, PairedTest]) -> str:
+def describe_change(tests: Mapping[str, AdjustedTest]) -> str:
     """Describe how many answers changed, with the paired test of each decoding."""
     sentences = []
-    for decoding, test in tests.items():
+    for decoding, adjusted in tests.items():
+        test = adjusted.test
         if decoding == "greedy":
             moves = f"{len(test.gained):,} went from wrong to right and {len(test.lost):,} from right to wrong"
-            sentences.append(f"Of {test.n:,} problems {moves}: {describe_test(test)}.")
+            sentences.append(f"Of {test.n:,} problems {moves}: {adjusted.describe()}.")
         else:
             moves = f"{len(test.gained):,} were answered better and {len(test.lost):,} worse"
-            sentences.append(f"With {decoding} answers {moves}: {describe_test(test)}.")
+            sentences.append(f"With {decoding} answers {moves}: {adjusted.describe()}.")
     return " ".join(sentences)
-
-
-def describe_test(test: PairedTest) -> str:
-    """Return what a paired test says of a difference, with the difference, its interval and its p-value."""
-    bounds = f"[{format_points(test.ci_lo)},{SPACE}{format_points(test.ci_hi)}]"
-    difference = f"{format_points(test.difference)} points {bounds}"
-    if test.p_value is None:
-        return f"{difference}, and {test.n:,} problems are too few for a test"
-    verdict = "more than chance explains" if is_established(test) else "no more than chance may explain"
-    return f"{difference}, {verdict} ({test.test}, {format_p_value(test.p_value)})"
-
-
-def is_established(test: PairedTest | None) -> bool:
-    """Return whether a paired test says that a difference is more than chance."""
-    return test is not None and test.p_value is not None and test.p_value < SIGNIFICANT
 
 
 def describe_control(comparison: ControlComparison) -> list[str]:
@@ -111,7 +93,8 @@ def describe_worked_steps(comparison: Comparison) -> str | None:
     earlier, later = before.greedy, after.greedy
     if later["accuracy"] <= earlier["accuracy"] or later["mean_tokens"] < LONGER * earlier["mean_tokens"]:
         return None
-    doubt = "" if is_established(comparison.tests.get("greedy")) else " (no more than chance may explain)"
+    test = comparison.tests.get("greedy")
+    doubt = "" if test is not None and test.is_established else " (no more than chance may explain)"
     gain = (
         f"Accuracy rose{doubt} together with length: the mean greedy answer has "
         f"{format_decimal(later['mean_tokens'])} tokens {after.label}, {format_decimal(earlier['mean_tokens'])} "
@@ -197,13 +180,14 @@ def _describe_duration(comparison: ControlComparison) -> str:
 
 def _describe_standing(comparison: ControlComparison, decoding: str) -> str:
     """Describe the difference to the control by the paired test of the problems that both answered."""
-    label, test = comparison.phase.label, comparison.tests.get(decoding)
-    if test is None:
+    label, adjusted = comparison.phase.label, comparison.tests.get(decoding)
+    if adjusted is None:
         return f"{UNPAIRED} A difference is not established."
+    test = adjusted.test
     gained, lost = f"{len(test.gained):,}", f"{len(test.lost):,}"
     moves = (
         f"{label} alone is right on {gained}, the control alone on {lost}"
         if decoding == "greedy"
         else f"{label} is better on {gained}, the control on {lost}"
     )
-    return f"Of the {test.n:,} problems that both answered, {moves}: {describe_test(test)}."
+    return f"Of the {test.n:,} problems that both answered, {moves}: {adjusted.describe()}."

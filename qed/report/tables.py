@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from qed.evaluation.intervals import compute_wilson_interval
+from qed.evaluation.intervals import compute_share_interval
 from qed.report.markup import Html, build_element, build_table, join_html
 from qed.report.numbers import format_duration, format_points
 from qed.report.outcomes import render_with_interval
@@ -75,7 +75,7 @@ def _render_breakdown(key: str, kinds: Mapping[str, Pairs], comparison: Comparis
 
 
 def _build_share(right: Sequence[bool]) -> Row:
-    low, high = compute_wilson_interval(sum(right), len(right))
+    low, high = compute_share_interval(sum(right), len(right))
     return {"accuracy": sum(right) / len(right), "ci_lo": low, "ci_hi": high}
 
 

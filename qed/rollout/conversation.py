@@ -42,7 +42,7 @@ class Conversation:
             {**turn, "content": self._render(turn["content"])[0][-1]["content"]} if turn["role"] == USER else turn
             for turn in self.turns[:-1]
         ]
-        options = getattr(self.template.leaf, "options", None) or {}
+        options = dict(getattr(self.template.leaf, "options", ()))
         text = render_chat([*before, *asked, last], self.template.tokenizer, add_generation_prompt=True, **options)
         return self.template.make_prompt(text + rest)
 

@@ -18,6 +18,7 @@ from qed.viewer import (
     answers,
     cards,
     comparing,
+    comparing_arms,
     curves,
     details,
     evaluations,
@@ -63,6 +64,7 @@ ENDPOINTS: dict[str, Endpoint] = {
     "problem": problems.describe_problem,
     "evaluations": evaluations.list_evaluations,
     "evaluation": evaluations.describe_evaluation,
+    "arms": comparing_arms.compare_seeds,
     "compare": comparing.compare_runs,
     "suspects": suspects.find_suspects,
 }

@@ -6,16 +6,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from qed.errors import UsageError
+from qed.evaluation.cautions import count_truncated, list_cautions
+from qed.evaluation.compared_runs import Decoding, build_decoding, describe_training
+from qed.evaluation.compared_tasks import count_answers, list_measures
+from qed.evaluation.intervals import adjust_holm
+from qed.evaluation.measures import ACCURACY, parse_measure
 from qed.evaluation.paired import Change, PairedTest, compare_paired
 from qed.guards.redaction import redact
 from qed.report.pairs import format_note
 from qed.runs.run import Row
 from qed.viewer.cards import build_card
-from qed.viewer.details import list_settings
+from qed.viewer.cleaning import clean_value
+from qed.viewer.details import list_settings, load_settings
 from qed.viewer.evaluations import find_rows, load_evaluation_index, load_evaluations
 from qed.viewer.library import Library, RunPlace
 from qed.viewer.outcomes import KINDS, build_rows, number_groups, split_rows
-from qed.viewer.params import Params
+from qed.viewer.params import Params, Refused
 
 MAX_CHANGES = 1_000  # problems of each kind of change
 MAX_VALUES = 60  # of a kind, such as the subjects
@@ -38,18 +45,21 @@ def compare_runs(library: Library, params: Params) -> dict[str, Any]:
 
     Args:
         library: the runs.
-        params: `a`, `b`, and `step_a`, `step_b` for other steps than the last.
+        params: `a`, `b`, `measure` for another one than the accuracy, and `step_a`, `step_b` for other steps than the
+            last.
     """
     a, b = library.find(params.text("a")), library.find(params.text("b"))
+    measure = _read_measure(params)
     tasks, skipped = [], []
     for pair in _pair_evaluations(a, b):
         steps = _choose_steps(pair, params, a == b)
-        task = _compare_pair(library, (a, b), pair, steps) if steps else None
+        task = _compare_pair(library, (a, b), pair, steps, measure) if steps else None
         if task:
             tasks.append(task)
         else:
-            reason = "no problem in common" if steps else "not evaluated at this step"
+            reason = f"no problem in common with answers for {measure}" if steps else "not evaluated at this step"
             skipped.append({"task": pair.task, "decoding": pair.decoding_a, "reason": reason})
+    _adjust([task["test"] for task in tasks])
     return {
         "a": build_card(library, a),
         "b": build_card(library, b),
@@ -68,6 +78,21 @@ def compare_settings(a: RunPlace, b: RunPlace) -> list[dict[str, Any]]:
         for key in dict.fromkeys([*one, *other])
         if one.get(key) != other.get(key)
     ]
+
+
+def _read_measure(params: Params) -> str:
+    measure = params.text("measure", ACCURACY)
+    try:
+        parse_measure(measure)
+    except UsageError as error:
+        raise Refused(400, str(error)) from error
+    return measure
+
+
+def _adjust(tests: Sequence[dict[str, Any]]) -> None:
+    """Add to tests that are read together the p-value that is adjusted for their number."""
+    for test, p_holm in zip(tests, adjust_holm([test["p_value"] for test in tests]), strict=True):
+        test["p_holm"] = p_holm
 
 
 def _pair_evaluations(a: RunPlace, b: RunPlace) -> Iterator[Pair]:
@@ -99,7 +124,7 @@ def _choose_steps(pair: Pair, params: Params, is_same: bool) -> tuple[int, int] 
 
 
 def _compare_pair(
-    library: Library, places: tuple[RunPlace, RunPlace], pair: Pair, steps: tuple[int, int]
+    library: Library, places: tuple[RunPlace, RunPlace], pair: Pair, steps: tuple[int, int], measure: str
 ) -> dict[str, Any] | None:
     """Compare two evaluations of a task; None without answers to the same problems."""
     indexes = [
@@ -109,10 +134,18 @@ def _compare_pair(
     if old is None or new is None:
         return None
     before, after = build_rows(old, pair.decoding_a), build_rows(new, pair.decoding_b)
-    test = compare_paired(before, after)
+    answers = count_answers([before, after])
+    test = compare_paired(before, after, measure) if answers >= max(1, parse_measure(measure)[1]) else None
     if test is None:
         return None
-    by = list(_compare_kinds(before, after))
+    by = list(_compare_kinds(before, after, measure))
+    _adjust(by)
+    sides = [
+        _describe_side(place, rows, (step, pair.task, decoding))
+        for place, rows, step, decoding in zip(
+            places, (before, after), steps, (pair.decoding_a, pair.decoding_b), strict=True
+        )
+    ]
     numbers = number_groups(old, pair.decoding_a), number_groups(new, pair.decoding_b)
     return {
         "task": pair.task,
@@ -122,7 +155,10 @@ def _compare_pair(
         "step_b": steps[1],
         "steps_a": pair.steps_a,
         "steps_b": pair.steps_b,
-        "test": {**_describe_test(test), "unpaired": test.unpaired, "test": test.test},
+        "test": {**_describe_test(test), "unpaired": test.unpaired, "test": test.test, "measure": measure},
+        "measures": list_measures(answers),
+        "warnings": list_cautions(sides[:1], sides[1:]),
+        "truncated": {"a": count_truncated(sides[:1]), "b": count_truncated(sides[1:])},
         "by": by,
         "by_note": format_note(len(by), one_run=places[0] == places[1]) if by else "",
         "n_gained": len(test.gained),
@@ -132,18 +168,27 @@ def _compare_pair(
     }
 
 
+def _describe_side(place: RunPlace, rows: list[Row], name: tuple[int, str, str]) -> Decoding:
+    """Return the answers of a side with its settings; `name` is the step, the task and the decoding."""
+    figures = next(
+        (each.figures for each in load_evaluations(place) if (each.step, each.task, each.decoding) == name), {}
+    )
+    trained = clean_value(describe_training(load_settings(place)))
+    return build_decoding(rows, place.folder, figures, trained)
+
+
 def _describe_test(test: PairedTest) -> dict[str, Any]:
-    names = ("n", "before", "after", "difference", "ci_lo", "ci_hi", "p_value")
+    names = ("n", "before", "after", "difference", "ci_lo", "ci_hi", "p_value", "note")
     return {name: getattr(test, name) for name in names}
 
 
-def _compare_kinds(before: Sequence[Row], after: Sequence[Row]) -> Iterator[dict[str, Any]]:
+def _compare_kinds(before: Sequence[Row], after: Sequence[Row], measure: str) -> Iterator[dict[str, Any]]:
     """Yield the test of each subject, level and source, where there are several."""
     for kind, label in KINDS.items():
         old, new = split_rows(before, kind), split_rows(after, kind)
         shared = [value for value in old if value in new]
         for value in shared[:MAX_VALUES] if len(shared) > 1 else ():
-            if test := compare_paired(old[value], new[value]):
+            if test := compare_paired(old[value], new[value], measure):
                 yield {"kind": label, "value": value, **_describe_test(test)}
 
 

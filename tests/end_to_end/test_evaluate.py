@@ -383,3 +383,18 @@ def test_a_task_has_its_usual_length_and_texts_that_end_an_answer(qed: Qed, shar
     assert (other.code, "stop" in other.err) == (2, True)
     refused = qed("evaluate", *asked, "--overwrite", "--prompt", "chat", "--chat-template-options", "thinking=false")
     assert (refused.code, "does not use thinking" in refused.err) == (2, True)
+
+
+def test_worked_examples_stand_before_a_question(qed: Qed, shared: Path, tmp_path: Path) -> None:
+    task = f"gsm8k:test@{shared / 'data/gsm8k/test.jsonl'}"
+    asked = ["--model", "new:tiny", "--tasks", task, "--limit", 2, "--greedy", *("--out", tmp_path / "out")]
+    done = qed("evaluate", *asked, "--exemplars", "gsm8k_cot", "--shots", 1, "--max-tokens", 4, "--json")
+    assert done.code == 0, done.err
+    ((name, figures),) = done.result["tasks"].items()
+    used = figures["settings"]
+    assert (used["prompt"], used["exemplars"], used["reward"]) == ("few_shot", "1 of gsm8k_cot", ["accuracy"])
+    assert all(row["prompt"].startswith("Q: There are 15 trees") for row in answers(tmp_path / "out", name))
+    other = qed("evaluate", *asked, "--exemplars", "gsm8k_cot", "--shots", 2, "--max-tokens", 4)
+    assert (other.code, "exemplars" in other.err) == (2, True), "another number is another evaluation"
+    refused = qed("evaluate", *asked, "--shots", 1, "--prompt", "boxed")
+    assert (refused.code, "bring their own prompt" in refused.err) == (2, True)

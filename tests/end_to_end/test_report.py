@@ -15,9 +15,11 @@ import pytest
 from run_folders import PROBLEMS, ROAD, Outcomes, make_run, report
 
 from qed.errors import DataError, QedError
-from qed.evaluation.intervals import compute_mcnemar_p, compute_wilson_interval
+from qed.evaluation.intervals import compute_wilson_interval
+from qed.evaluation.paired import compare_paired
 from qed.report import write
 from qed.report.numbers import MAX_POINTS
+from qed.report.record import read_record
 from qed.report.write import write_report
 
 HOSTILE = (
@@ -32,14 +34,17 @@ def make(tmp_path: Path) -> Callable[..., Path]:
     return partial(make_run, tmp_path)
 
 
-def test_the_figures_are_those_of_the_files(make: Callable[..., Path]) -> None:
+def test_the_figures_are_those_of_the_files(make: Callable[..., Path], tmp_path: Path) -> None:
     page = report(make())
     assert "mine: SFT, then GRPO" in page.text
     low, high = compute_wilson_interval(2, PROBLEMS)
     assert f"25.0 % [{100 * low:.1f}, {100 * high:.1f}] after SFT → 75.0 %" in page.text
     assert "the mean answer grew from 3.0 to 9.0 tokens" in page.text
     assert "Of 8 problems 5 went from wrong to right and 1 from right to wrong" in page.text
-    assert f"p = {compute_mcnemar_p(5, 1):.3f}" in page.text
+    record = read_record(tmp_path / "mine")
+    test = compare_paired(*(record.read_rows(step, "sums", "greedy") for step in (4, 8)))
+    assert test is not None
+    assert f"({test.test}, p = {test.p_value:.3f}, by Holm over 2 tests p = " in page.text
     assert "greedy, step 8: 75.0 %" in page.text
     assert "model.name toy my.yaml:3" in page.text
     assert "sft.learner.steps" not in page.text
@@ -154,7 +159,7 @@ def test_a_run_that_broke_off_says_so(make: Callable[..., Path], ending: dict[st
         ("01000001", range(1, 5), "GRPO alone is right on 6, the control alone on 2: +50.0 points ["),
         ("11111111", range(1, 5), "GRPO alone is right on 0, the control alone on 2: −25.0 points ["),
         ("10111110", range(1, 5), "GRPO alone is right on 0, the control alone on 0: +0.0 points ["),
-        ("00000000", range(1, 5), "more than chance explains (exact McNemar, p = 0.031)"),
+        ("00000000", range(1, 5), "GRPO alone is right on 6, the control alone on 0: +75.0 points ["),
         ("01000001", range(1, 4), "One of the two is not finished, so they cannot be compared yet."),
     ],
 )

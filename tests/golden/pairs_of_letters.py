@@ -122,6 +122,94 @@ ms^2 ## s^2m
 (1,\ 2) ## (1,\hspace{2mm}2)
 \mathbf{5} ## 5
 ４２ ## 42
+# letters, units, times and digits near these
+12 ## 12\text{ 元}
+12\text{ 元} ## 12
+5 ## 5个
+5 ## 5 人
+12 ## 12 Stück
+12 ## 12 euros
+5 ## 5 pommes
+3 ## 3 km²
+25 ## 25 cm²
+25 ## 25\,cm^2
+25 ## 25\text{ square centimeters}
+25 ## 25 sq. cm
+100 ## 100°
+100 ## 100 degrees
+37 ## 37°C
+5 ## 5 m²
+60 ## 60 km/h
+60\text{ km/h} ## 60 kilometers per hour
+60\text{ km/h} ## 60 kph
+20 ## \$20
+20 ## 20 dollars
+20 ## USD 20
+20 ## 20 USD
+\$20.50 ## 20.5
+20\% ## 20 percent
+3 ## 3 units
+3 ## 3 square units
+12 ## 12 ways
+12 ## 12 different ways
+12 ## n = 12
+6 ## 6\text{th}
+2 hours ## 120 minutes
+1/2 hour ## 30 minutes
+0.5 km ## 500 m
+4\pi ## 4\pi\,\text{cm}^2
+4\pi ## 4\pi cm^2
+4\pi ## 4\pi square units
+5\sqrt2 ## 5\sqrt2 \text{ units}
+10 ## 10 mph
+9.8\text{ m/s}^2 ## 9.8 m/s²
+6.02\times10^{23} ## 6.02 × 10²³
+3\times10^8\text{ m/s} ## 3 × 10^8 m/s
+\pi r^2 ## \pi r^2\text{ cm}^2
+2gh ## 2hg
+v^2/(2g) ## \frac{v^2}{2g}
+\sqrt{2gh} ## \sqrt{2hg}
+F=ma ## F=am
+PV=nRT ## nRT=VP
+mc^2 ## c^2m
+mgh ## hmg
+kx ## xk
+2lw+2lh+2wh ## 2(lw+lh+wh)
+\frac12 bh ## \frac{hb}{2}
+2\pi rl ## 2\pi lr
+\pi dh ## \pi hd
+6ms ## 6sm
+IR ## RI
+qvB ## Bqv
+-2mn ## -2nm
+ab\text{ cm} ## ab
+2,5 kg ## 2.5 kg
+3:45 PM ## 3:45pm
+8 am ## 8:00 a.m.
+18:00 ## 6 pm
+6 pm ## 18:00
+14.5 ## 14,5
+٤٢ ## 42
+４２ ## 42
+四 ## 四
+１/２ ## 0.5
+x＝５ ## 5
+3．5 ## 3.5
+３．５ ## 3.5
+１，０００ ## 1000
+−５ ## -5
+5％ ## 5\%
+5 ٪ ## 5%
+# primes behind names, degrees and feet
+x^{\prime}+\frac{r}{V}x=0 ## x'+\frac{r}{V}x=0
+f^{\prime}(x) ## f'(x)
+f^\prime(x) ## f'(x)
+f^{\prime\prime}(x) ## f''(x)
+10^{\circ} 30^{\prime} ## 10.5^\circ
+10^\circ 30' ## 10.5
+179^{\circ} 59^{\prime} 56^{\prime \prime} ## 179^\circ 59' 56''
+5^{\prime}4^{\prime\prime} ## 5 feet 4 inches
+A^{\prime} ## A'
 """
 
 DIFFERENT = r"""
@@ -168,4 +256,43 @@ no ## on
 \phantom{5} ## 5
 \phantom{\frac12} ## \frac12
 \cancel{5} ## 5
+# letters, units, times and digits near these
+5\text{ m} ## 5 m²
+2 hours ## 2 minutes
+0.5 km ## 0.5 m
+3\times10^8 ## 3\times10^8 n
+5 ## 5x
+5 ## 5a
+5 ## 5ab
+5 ## 5 ab
+7 ## 7pq
+7 ## 7hk
+7 ## 7 hk
+x ## x cm
+3x ## 3x kg
+a^2 ## a^2 cm
+\pi r^2 ## \pi r^2 cm
+2 ## 2mol k
+4 ## 4gh
+4 ## 4 gh
+4 ## 4ms
+4 ## 4 ms
+4 ## 4 pc
+4 ## 4kb
+4 ## 4 dl
+mgh ## mg
+mgh ## mhv
+2mn ## 2m
+2mn ## 2n
+2mn ## m^2n
+2mn ## -2mn
+8 am ## 8 pm
+6 pm ## 16:00
+٤٢ ## 24
+5① ## 5
+# primes behind names, degrees and feet
+f^{\prime\prime}(x) ## f'(x)
+f^{\prime}(x) ## f(x)
+179^{\circ} 59^{\prime} 56^{\prime \prime} ## 179^\circ 59'
+A^{\prime} ## A
 """

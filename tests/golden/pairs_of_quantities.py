@@ -108,6 +108,79 @@ May 5 ## 5 May
 9:05 ## 09:05
 3 pm ## 15:00
 3 p.m. ## 3:00 PM
+# factors and denials in other languages are no counted nouns
+50000 ## 5万
+5000000 ## 5 millions
+5000000 ## 5 million
+5 ## 5 Äpfel
+5 ## 5 лет
+5 ## 5 яблок
+5\text{ m} ## 5米
+5\text{ cm} ## 5厘米
+500\text{ cm} ## 5米
+30 ## 30度
+2\text{ hours} ## 2小时
+12\text{ 元} ## 12
+12 ## 12 元
+12\text{ 元} ## 12\text{ yuan}
+5 ## 5个
+5 ## 5 人
+5\text{ kg} ## 5千克
+5 ## 5 m²
+5\text{ m}^2 ## 5 m²
+qvB ## Bqv
+Tom ## tom
+20\% ## 20 Prozent
+12 ## 12 Euro
+12\text{ euros} ## 12 Euro
+# decimal commas and roundings in other dress
+4.5 ## 4{,}5
+\frac92 ## 4{,}5
+4.5 ## 4,5
+\frac92 ## 4,5
+4{,}5 ## 4.5
+2.75 ## 2,75
+0.25 ## 0,25
+\frac14 ## 0{,}25
+-0.5 ## -0{,}5
+3.5\% ## 3{,}5\%
+(1.5, 2) ## (1{,}5; 2)
+1{,}000 ## 1000
+10{,}000 ## 10000
+\$1{,}500 ## 1500
+1{,}500{,}000 ## 1500000
+0,5 ## \frac12
+1,5 \cdot 10^3 ## 1500
+5 cm ## 5,0 cm
+# dates and mixed units as sentences say them
+15 August ## August 15
+15 August ## 15th August
+15 August ## August 15th
+15 August ## the 15th of August
+August 15 ## 15. August
+July 4, 1776 ## July 4 1776
+July 4, 1776 ## 4th of July, 1776
+July 4, 1776 ## the 4th of July 1776
+January 1, 2000 ## Jan 1, 2000
+\text{March }21 ## March 21
+5'4" ## 5 ft 4 in
+5'4" ## 5 ft 4 in.
+5'4" ## 5 feet and 4 inches
+5'4" ## 5\text{ ft }4\text{ in}
+5'4" ## 64 in
+5'10" ## 70 inches
+5'10'' ## 5 feet 10 inches
+2\text{ h }15\text{ min} ## 2h 15m
+2 hours 30 minutes ## 2.5 hours
+2 hours 30 minutes ## 2\frac12 hours
+2 hours 30 minutes ## 2 hrs 30 mins
+1 h 1 min 1 s ## 3661 s
+3 weeks 2 days ## 23 days
+1 year 6 months ## 18 months
+2 yards 1 foot ## 7 feet
+1 gallon 2 quarts ## 6 quarts
+7 pounds 8 ounces ## 7.5 lb
+6 feet ## 2 yards
 """
 
 DIFFERENT = r"""
@@ -174,4 +247,47 @@ March 21 ## March 21, 2020
 3:30 p.m. ## 15:33
 00:00 ## 12:00 p.m.
 9:05 ## 9:50
+# factors and denials in other languages are no counted nouns
+5 ## 5 Millionen
+5 ## 5 millions
+5 ## 5 tausend
+5 ## 5 Tausend
+5 ## 5 hundert
+5 ## 5 mille
+5 ## 5 cientos
+5 ## 5 mil
+5 ## 5 millones
+5 ## 5万
+5 ## 5万元
+5 ## 5千
+5 ## 5百
+5 ## 5 тысяч
+5 ## 5 миллионов
+5 ## 5 nicht
+5 ## 5 oder
+5 ## 5不是
+5 ## 5 не
+5 ## 5 лет назад нет
+5\text{ cm} ## 5米
+12\text{ 元} ## \$12
+5 ## 6个
+5 ## 5半
+5 ## 5倍
+5 ## 5分之一
+5\text{ m} ## 5 m²
+Tom ## Mot
+5 ## 5 Prozent mehr als
+# decimal commas and roundings in other dress
+4.5 ## 45
+(1,5) ## 1.5
+1{,}000 ## 1
+1{,}5 ## 15
+0,5 ## 5
+12,5 ## 125
+# dates and mixed units as sentences say them
+August 15 ## August 16
+January 1, 2000 ## June 1, 2000
+5'10" ## 5.10 feet
+2 hours 30 minutes ## 2.3 hours
+2 hours 30 minutes ## 230 minutes
 """

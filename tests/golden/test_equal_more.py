@@ -8,8 +8,10 @@ import pairs_of_forms
 import pairs_of_letters
 import pairs_of_numbers
 import pairs_of_quantities
+import pairs_of_relations
 import pairs_of_structures
 import pairs_of_traps
+import pairs_of_wordings
 import pytest
 from answer_pairs import pairs
 from hypothesis import given, settings
@@ -19,8 +21,10 @@ from qed.grading.equal import equal
 from qed.grading.policy import Policy
 
 TABLES = (pairs_of_constants, pairs_of_letters, pairs_of_numbers, pairs_of_quantities, pairs_of_structures)
-SAME = "".join(table.SAME for table in (*TABLES, pairs_of_forms))
-DIFFERENT = "".join(table.DIFFERENT for table in (*TABLES, pairs_near_forms, pairs_of_traps))
+SAME = "".join(table.SAME for table in (*TABLES, pairs_of_forms, pairs_of_relations, pairs_of_wordings))
+DIFFERENT = "".join(
+    table.DIFFERENT for table in (*TABLES, pairs_near_forms, pairs_of_relations, pairs_of_traps, pairs_of_wordings)
+)
 
 
 @pytest.mark.parametrize(("gold", "answer"), list(pairs(SAME)))
@@ -29,7 +33,9 @@ def test_the_same(gold: str, answer: str) -> None:
     assert equal(answer, gold).correct
 
 
-@pytest.mark.parametrize(("gold", "answer"), list(pairs(pairs_of_forms.ONE_WAY)))
+@pytest.mark.parametrize(
+    ("gold", "answer"), list(pairs(pairs_of_forms.ONE_WAY + pairs_of_relations.ONE_WAY + pairs_of_wordings.ONE_WAY))
+)
 def test_the_same_as_its_gold(gold: str, answer: str) -> None:
     assert equal(gold, answer).correct
 

@@ -124,7 +124,7 @@ def test_commands_take_a_policy(answers: Path, capsys: pytest.CaptureFixture[str
     assert "a value that the policy accepts for it" in capsys.readouterr().out
     assert compare.run([str(answers), str(answers), "--policy", "qwen", "--json"]) == 0
     assert "75" in capsys.readouterr().out
-    with pytest.raises(UsageError, match="two files"):
+    with pytest.raises(UsageError, match="files of answers"):
         compare.run([str(tmp_path), str(answers), "--policy", "qwen"])
     with pytest.raises(UsageError, match="invalid choice"):
         grade.run([str(answers), "--policy", "lax"])

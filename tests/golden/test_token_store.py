@@ -22,10 +22,10 @@ from test_demonstrations import ROWS, read
 
 from qed.config import plugins
 from qed.data import demonstrations
+from qed.data.changed_chat import change_chat
 from qed.data.demonstrations import Demonstrations, Windows, build_key, tokenize_problems
 from qed.data.prompts.base import PromptTemplate, load_leaf
 from qed.data.sources.rows import Place
-from qed.data.system_prompt import replace_system_prompt
 from qed.data.tasks.base import build_problems
 from qed.data.token_store import TokenRow, build_store, open_store, read_store
 from qed.errors import QedError
@@ -39,7 +39,7 @@ ALPACA = {"instruction": "Name three colors.", "input": "In French.", "output": 
 
 def bind(name: str, system: str = "") -> PromptTemplate:
     TOKENIZER.chat_template = load.CHAT_TEMPLATE
-    return PromptTemplate(replace_system_prompt(load_leaf(name), name, system), TOKENIZER, (1,))
+    return PromptTemplate(change_chat(load_leaf(name), name, system, ()), TOKENIZER, (1,))
 
 
 def quiet(line: str) -> None:

@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from qed.grading.balls import IndeterminateError, Precision
 from qed.grading.bounds import UnreadableError, Work
 from qed.grading.enclosures import enclose
+from qed.grading.equal import equal
 from qed.grading.exact import UndefinedError
+from qed.grading.policy import Policy
 from qed.grading.proofs import are_same_constants
 from qed.grading.separation import compute_separation
 from qed.grading.structure import parse
@@ -110,3 +112,17 @@ def test_what_is_neither_proven_nor_disproven_is_refused() -> None:
     # Euler's reflection formula is beyond the identities that are known here.
     with pytest.raises(UnreadableError, match="cannot decide"):
         are_same_constants(read(r"(\frac13)!(-\frac13)!\sin\frac{\pi}{3}"), read(r"\frac{\pi}{3}"), Work())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [r"\log_3(\tan(\tan\pi))", r"\frac{\tan 1}{\sqrt[3]{\ln 1}}", r"\log_1\pi", r"\cot(\sin\pi)"],
+)
+def test_what_has_no_value_equals_nothing(text: str) -> None:
+    assert not equal(text, text + r"+0\pi", Policy(symbolic=False)).correct
+
+
+@pytest.mark.parametrize("text", [r"\arctan(i)", r"\frac{5}{\arctan(i)}", r"e^{\cos((\frac{22}{7})^{100}\pi)}"])
+@pytest.mark.parametrize("digits", [61, 140])
+def test_no_tier_takes_close_values_for_equal(text: str, digits: int) -> None:
+    assert not equal(text, text + rf"+10^{{-{digits}}}").correct

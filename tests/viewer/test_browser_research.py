@@ -70,6 +70,20 @@ def test_curves_of_runs_are_overlaid(tab: Tab) -> None:
     assert "faster" in said
 
 
+def test_all_seeds_of_two_arms_are_compared(tab: Tab) -> None:
+    """Two seeds against one run, by the test over problems and seeds; votes in place of the accuracy."""
+    runs = ["first", "second-seed", "faster"]
+    tab.open("compare", run=runs, a="first", b="faster", measure="maj@2")
+    told = tab.read("arms", a="first\nsecond-seed", b="faster", measure="maj@2")
+    assert told["tasks"]
+    assert told["tasks"][0]["test"]["seeds"] == [2, 1]
+    tab.page.get_by_role("heading", name="Seeds together").wait_for()
+    said = tab.text()
+    assert "A is first and 1 more seed, B is faster" in said
+    assert "p (Holm)" in said
+    assert "maj@2" in said
+
+
 def test_answers_of_two_runs_are_diffed(tab: Tab) -> None:
     """From the list of problems that changed."""
     tab.open("compare", run=["first", "faster"])

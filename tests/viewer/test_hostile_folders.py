@@ -30,6 +30,7 @@ PATHS = (
 )
 NUMBERS = ("-1", "1e9", "99999999999999999999", "0x10", "1.0", "NaN", "٣", "", "1;2", "1,2", " 1", "000001/..", "1\0")
 CHILDREN = ("search", "explain")
+PAIRS = ("arms", "compare")
 OWN = {
     "log": {"attempt": "1", "name": "main.log"},
     "step": {"step": "1"},
@@ -39,6 +40,7 @@ OWN = {
     "search": {"step": "1", "q": "a"},
     "problem": {"id": "x"},
     "evaluation": {"step": "0", "task": "arithmetic", "decoding": "greedy"},
+    "arms": {"a": "one", "b": "one"},
     "compare": {"a": "one", "b": "one"},
 }
 ROW = {"step": 1, "group_id": "p", "sample_id": 0, "question": "1+1?", "gold": "2", "prompt": "1+1?", "text": "2"}
@@ -71,7 +73,7 @@ def ask_everything(url: str, run: str, children: bool = False) -> dict[str, Any]
     """
     replies = {}
     for name in ENDPOINTS.keys() - {"about", *(() if children else CHILDREN)}:
-        params = {"run": run, **OWN.get(name, {}), **({"a": run, "b": run} if name == "compare" else {})}
+        params = {"run": run, **OWN.get(name, {}), **({"a": run, "b": run} if name in PAIRS else {})}
         reply = ask_view(url, name, **params)
         assert reply.status != 500, (name, reply.content[:500])
         assert SECRET.encode() not in reply.content, name
@@ -94,7 +96,7 @@ def test_the_endpoints_reply_to_what_is_right(url: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(ENDPOINTS.keys() - {"about", "runs"}))
 def test_runs_that_are_none(url: str, name: str) -> None:
-    key = "a" if name == "compare" else "run"
+    key = "a" if name in PAIRS else "run"
     for path in PATHS:
         assert_harmless(url, name, **{**OWN.get(name, {}), key: path})
 

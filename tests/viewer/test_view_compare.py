@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from asking_views import Asked
-from run_folders import make_evaluation, make_run, make_whole_run
+from run_folders import make_evaluation, make_run, make_whole_run, rows_of
 
+from qed.evaluation.arms import compare_arms
+from qed.evaluation.intervals import adjust_holm
 from qed.evaluation.paired import compare_paired
+from qed.evaluation.summary import summarize
 from qed.report.record import read_record
+from qed.runs.run import write_evaluation
+from qed.viewer.params import Refused
 
 OTHER = {0: ("00000000", "00000000"), 8: ("11001110", "11111111")}
 
@@ -84,13 +90,16 @@ def test_subjects_and_levels_have_tests_of_their_own(ask: Asked, tmp_path: Path)
     assert test is not None
     assert (task["by"][1]["difference"], task["by"][1]["p_value"]) == (test.difference, test.p_value)
     assert "With 5 tests" in task["by_note"]
-    assert "p < 0.01" in task["by_note"]
+    assert "require p (Holm) < 0.05" in task["by_note"]
 
 
-def test_many_tests_come_with_the_bonferroni_note(ask: Asked) -> None:
-    note = ask("compare", a="a", b="b")["note"]
-    assert "With 2 tests" in note
-    assert "p < 0.025 (Bonferroni)" in note
+def test_many_tests_are_adjusted_for_their_number(ask: Asked) -> None:
+    reply = ask("compare", a="a", b="b")
+    assert "With 2 tests" in reply["note"]
+    assert "require p (Holm) < 0.05" in reply["note"]
+    tests = [each["test"] for each in reply["tasks"]]
+    assert [test["p_holm"] for test in tests] == adjust_holm([test["p_value"] for test in tests])
+    assert any(test["p_holm"] > test["p_value"] for test in tests)
 
 
 def test_settings_that_differ_are_listed(tmp_path: Path) -> None:
@@ -118,3 +127,52 @@ def test_single_decodings_under_two_names_are_paired(ask: Asked, tmp_path: Path)
 def test_runs_without_a_common_problem_have_no_test(ask: Asked) -> None:
     reply = ask("compare", a="a", b="alone")
     assert (reply["tasks"], reply["skipped"]) == ([], [])
+
+
+def test_what_else_differs_is_said(ask: Asked, tmp_path: Path) -> None:
+    asked = {"prompt": "boxed", "max_tokens": 48, "seed": 1, "model": "m"}
+    for name, more in (
+        ("one", {}),
+        ("other", {"prompt": "r1_zero", "seed": 2, "api_key": "sk-abcdefghijklmnopqrstuv"}),
+    ):
+        rows = rows_of(0, "sampled", 0.5, 4)
+        summary = {"sampled": {**summarize(rows), "settings": {**asked, **more}}}
+        write_evaluation(tmp_path / name, 0, "maths", rows, summary)
+    (task,) = ask("compare", a="one", b="other")["tasks"]
+    assert task["warnings"][0] == "Other prompt: boxed before, r1_zero after. Evaluate both with the same --prompt."
+    assert "sk-abcdefghijklmnopqrstuv" not in json.dumps(task)
+    cut = [row for row in rows if row["stop_reason"] == "length"]
+    assert cut
+    assert task["truncated"]["a"] == task["truncated"]["b"]
+    assert task["truncated"]["a"]["truncated"] == len(cut)
+    assert task["truncated"]["a"]["truncated_right"] == sum(row["correct"] for row in cut)
+
+
+def test_pass_at_k_and_votes_are_compared(ask: Asked, tmp_path: Path) -> None:
+    (task,) = ask("compare", a="whole", b="alone", measure="pass@2")["tasks"]
+    rows = [
+        read_record(tmp_path / name).read_rows(step, "maths", "sampled") for name, step in (("whole", 8), ("alone", 0))
+    ]
+    test = compare_paired(rows[0], rows[1], "pass@2")
+    assert test is not None
+    assert (task["test"]["difference"], task["test"]["p_value"]) == (test.difference, test.p_value)
+    assert task["measures"] == ["accuracy", "pass@2", "pass@4", "maj@2", "maj@4"]
+    assert ask("compare", a="whole", b="alone", measure="maj@4")["tasks"][0]["test"]["measure"] == "maj@4"
+    (skipped,) = ask("compare", a="whole", b="alone", measure="pass@8")["skipped"]
+    assert "answers for pass@8" in skipped["reason"]
+    with pytest.raises(Refused, match="no measure"):
+        ask("compare", a="whole", b="alone", measure="mean@8")
+
+
+def test_seeds_are_compared_together(ask: Asked, tmp_path: Path) -> None:
+    make_run(tmp_path, "b2", outcomes=OTHER)
+    reply = ask("arms", a="a", b="b\nb2")
+    assert {each["decoding"] for each in reply["tasks"]} == {"greedy", "sampled"}
+    rows = [read_record(tmp_path / name).read_rows(8, "sums", "greedy") for name in ("a", "b", "b2")]
+    test = compare_arms(rows[:1], rows[1:])
+    assert test is not None
+    found = reply["tasks"][0]["test"]
+    assert (found["difference"], found["ci_lo"], found["p_value"]) == (test.difference, test.ci_lo, test.p_value)
+    assert found["seeds"] == [1, 2]
+    with pytest.raises(Refused, match="more than 24 runs"):
+        ask("arms", a="a", b="\n".join(["b"] * 24))

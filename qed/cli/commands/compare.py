@@ -3,53 +3,77 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from qed.cli.commands.base import Parser
+from qed.cli.commands.base import LISTS, Parser
 from qed.cli.commands.verdict_options import add_policy_option
 from qed.errors import UsageError
 
-ABOUT = """Compare two evaluations on the same problems, A before and B after.
+ABOUT = """Compare evaluations on the same problems, A before and B after.
 
-With one answer per problem the test is the exact McNemar test, with several answers a bootstrap over problems. A and
-B are runs (their last evaluation is used), folders eval/step_N, or files of answers. With --rollouts A and B are runs
-of the same settings, and what is shown is where they part: the first sampled token that differs, and how close the
-draw was. Runs on other numbers of ranks, or on other machines, round differently."""
+A and B are runs (their last evaluation is used), folders eval/step_N, or files of answers. A pattern in quotes, or
+several of these with commas between them, is an arm of several runs with other seeds: the spread between seeds counts
+too. What differs besides the model is said. With --rollouts A and B are runs of the same settings, and what is shown
+is where they part: the first sampled token that differs, and how close the draw was."""
 EPILOG = """examples:
   qed compare runs/base runs/trained
-  qed compare runs/x/eval/step_000000 runs/x/eval/step_000200
+  qed compare runs/x/eval/step_000000 runs/x/eval/step_000200 --measure pass@8
+  qed compare 'runs/grpo-*' 'runs/dapo-*' --power
   qed compare one.jsonl other.jsonl --response-key completion
   qed compare runs/one_rank runs/two_ranks --rollouts"""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Compare two evaluations, and print the paired tests."""
+    """Compare two evaluations or arms, and print the paired tests."""
+    args = _build_parser().parse(arguments)
+    if args.more:
+        raise UsageError(
+            f"qed compare takes A and B, and here are {2 + len(args.more)} paths. For arms of several runs keep the "
+            f"patterns in quotes: qed compare 'runs/a-*' 'runs/b-*'."
+        )
+    if not args.after and (args.rollouts or not args.power):
+        raise UsageError("qed compare takes A and B; with --power, A alone. `qed compare --help` shows how.")
+    from qed.console.live import Console
+    from qed.evaluation.compare import compare
+    from qed.evaluation.compared_runs import find_places
+    from qed.evaluation.detectable import show_power
+    from qed.evaluation.parting import show_parting
+    from qed.evaluation.stored import Scoring
+
+    places = [place for name in (args.before, args.after) if name for place in find_places(name)]
+    if args.policy != "math" and not all(place.is_file() for place in places):
+        raise UsageError("--policy is for files of answers, which are graded here. An evaluation has its verdicts.")
+    console = Console(args.json)
+    if args.rollouts:
+        result = show_parting(Path(args.before), Path(args.after), console)
+    else:
+        keys = tuple(args.response_key.split(","))
+        scoring = Scoring(args.gold_key, keys, args.id_key, lists=args.lists, policy=args.policy)
+        if args.after:
+            result = compare(args.before, args.after, scoring, console, args.measure, args.power)
+        else:
+            result = show_power(args.before, scoring, console, args.measure)
+    if args.json:
+        print(json.dumps(result))
+    return 0
+
+
+def _build_parser() -> Parser:
     parser = Parser("compare", ABOUT, EPILOG)
     add = parser.add_argument
-    add("before", type=Path, metavar="A", help="a run, a folder eval/step_N, or a file of answers")
-    add("after", type=Path, metavar="B", help="the same, to compare with A")
+    add("before", metavar="A", help="a run, a folder eval/step_N, a file of answers, or several of them")
+    add("after", nargs="?", default="", metavar="B", help="the same, to compare with A")
+    add("more", nargs="*", metavar="…", help=argparse.SUPPRESS)
+    add("--measure", default="accuracy", metavar="NAME", help="accuracy (default), pass@K or maj@K, such as pass@8")
+    add("--power", action="store_true", help="also print the smallest difference that these problems can detect")
     add("--gold-key", default="", metavar="COLUMN", help="for a file of answers: the column of the correct answer")
     add("--response-key", default="", metavar="COLUMN,…", help="for a file of answers: the columns of the answers")
     add("--id-key", default="", metavar="COLUMN", help="for a file of answers: the column that identifies a problem")
     add_policy_option(add)
+    add("--lists", default="", choices=LISTS, help="for a file of answers: what the items of a list are")
     add("--rollouts", action="store_true", help="show the first sampled token that differs in two runs")
     add("--json", action="store_true", help="print the tests as one line of JSON, as the last line of stdout")
-    args = parser.parse(arguments)
-    from qed.console.live import Console
-    from qed.evaluation.compare import compare
-    from qed.evaluation.parting import show_parting
-    from qed.evaluation.stored import Scoring
-
-    if args.policy != "math" and not (args.before.is_file() and args.after.is_file()):
-        raise UsageError("--policy is for two files of answers, which are graded here. An evaluation has its verdicts.")
-    console = Console(args.json)
-    if args.rollouts:
-        result = show_parting(args.before, args.after, console)
-    else:
-        scoring = Scoring(args.gold_key, tuple(args.response_key.split(",")), args.id_key, policy=args.policy)
-        result = compare(args.before, args.after, scoring, console)
-    if args.json:
-        print(json.dumps(result))
-    return 0
+    return parser

@@ -21,6 +21,7 @@ from qed.cli.commands.verdict_options import add_also_option, add_policy_option,
 from qed.cli.evaluation_file import read_options
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.phases import Settings
+from qed.config.values import split_items
 from qed.errors import DataError, UsageError
 from qed.runs.choose import FINAL, choose_checkpoint, is_run
 
@@ -223,6 +224,7 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
         also=read_also(args.also_grade),
         scoring=args.scoring,
         shots=args.shots,
+        exemplars=args.exemplars,
     )
     if args.cluster:
         from qed.cluster.evaluation import evaluate_on_cluster
@@ -298,7 +300,7 @@ def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
     scoring = Scoring(args.gold_key, keys, args.id_key, args.extract, lists=args.lists, policy=args.policy)
     scoring = replace(scoring, also=read_also(args.also_grade))
     names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
-    options = tuple(option.strip() for option in (args.reward_options or "").split(",") if option.strip())
+    options = tuple(item.text for item in split_items(args.reward_options or ""))
     job = ScoreJob(str(args.responses), scoring, names, options)
     console = Console(args.json)
     if not (args.shard or args.cluster):

@@ -13,6 +13,7 @@ from typing import Any
 from qed.cli.commands.base import LISTS, Parser, add_extract_option
 from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
+from qed.config.values import split_items
 from qed.errors import DataError, UsageError
 from qed.grading.policy import find_policy
 from qed.guards.redaction import strip_control
@@ -35,11 +36,11 @@ def run(arguments: Sequence[str]) -> int:
     """Grade the files, or explain one verdict."""
     args = _build_parser().parse(arguments)
     if args.explain:
-        from qed.grading.explain import explain
+        from qed.grading.explain import explain_response
 
         gold, answer = args.explain
         # The terminal may pass arguments that are not valid Unicode.
-        shown = explain(gold, answer, find_policy(args.policy), args.json)
+        shown = explain_response(gold, answer, args.extract, find_policy(args.policy), args.json)
         print(strip_control(shown).encode("utf-8", "replace").decode())
         return 0
     if not args.files:
@@ -83,7 +84,7 @@ def _grade_files(args: argparse.Namespace) -> dict[str, Any]:
 
     console = Console(args.json)
     names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
-    options = tuple(option.strip() for option in args.reward_options.split(",") if option.strip())
+    options = tuple(item.text for item in split_items(args.reward_options))
     files = tuple(map(str, args.files))
     job = GradeJob(
         files, (args.gold_key, args.response_key), args.extract, names, options, args.seconds, lists=args.lists

@@ -11,7 +11,7 @@ SCORINGS = ("sampled", "likelihood")
 
 
 def add_likelihood_options(add: Any) -> None:
-    """Add `--scoring` and `--shots`."""
+    """Add `--scoring`, `--shots` and `--exemplars`."""
     add(
         "--scoring",
         choices=SCORINGS,
@@ -22,9 +22,14 @@ def add_likelihood_options(add: Any) -> None:
     add(
         "--shots",
         type=int,
-        default=0,
         metavar="N",
-        help="with --scoring likelihood: worked examples before a question, from the dev questions of its subject",
+        help="worked examples before a question: lm-eval's of gsm8k, math and mmlu, or those of --exemplars",
+    )
+    add(
+        "--exemplars",
+        default="",
+        metavar="NAME[@PATH]",
+        help="worked examples by name: gsm8k (rows of its train split), gsm8k_cot, minerva_math or mmlu",
     )
 
 
@@ -34,17 +39,18 @@ def check_likelihood(args: argparse.Namespace) -> None:
     Raises:
         UsageError: one is given.
     """
-    if args.shots < 0:
+    if (args.shots or 0) < 0:
         raise UsageError("qed evaluate: --shots must not be negative.")
     if args.scoring == "sampled":
-        if args.shots:
-            raise UsageError("qed evaluate: --shots is for --scoring likelihood; a few-shot prompt is a --prompt.")
+        if args.prompt and (args.exemplars or args.shots is not None):
+            raise UsageError("qed evaluate: --shots and --exemplars bring their own prompt; leave --prompt out.")
         return
     given = {
         "--greedy": args.greedy,
         "--samples": args.samples not in (None, 1),
         "--max-tokens": args.max_tokens,
         "--prompt": args.prompt,
+        "--exemplars": args.exemplars,
         "--system-prompt": args.system_prompt,
         "--reward": args.reward,
         "--policy": args.policy != "math",

@@ -29,7 +29,7 @@ def read_turns(value: Any, place: Place, key: str) -> list[tuple[str, str]]:
         content = turn.get("content", turn.get("value"))
         if content is None and turn.get("tool_calls"):
             raise SkippedRow("conversations with tool calls")
-        if role is None or content is None:
+        if not isinstance(role, str) or content is None:
             raise DataError(f"{place}: a message of {key} has no role or no content: {str(turn)[:80]}")
         turns.append((ROLES.get(role, role), read_content(content, place, key)))
     return [(role, text) for role, text in turns if role != "system"]

@@ -20,6 +20,8 @@ JOINED = re.compile(
     r"(?P<joiner>(?:[,;]|\\q?quad|\\ |\s){0,6}(?:\\(?:text|mathrm|textrm)\s?\{\s?(?:and|or|und|et|y|или|и)\s?\}"
     r"|\band\b|\bor\b|\bund\b|\bet\b|\by\b|\bи\b|\bили\b|和|或|以及|[,;、])(?:[,;]|\\q?quad|\\ |\s){0,6})"
     r"[\s$]{0,9}(?:\\[(\[])?[\s$]{0,9}"
+    r"(?:(?:(?:and )?the )?(?:first|second|third|fourth|last|other|next|smaller|larger|smallest|largest)"
+    r"(?: \w{1,12})? (?:is|=|equals) [$]{0,2}(?:\\[(\[])?\s?)?"
     r"(?:(?P<name>[A-Za-z](?:_\{?\w{1,3}\}?)?)\s?(?:=|\\in)\s?)?"
 )
 NAME = re.compile(r"(?<![A-Za-z\\])(?P<name>[A-Za-z](?:_\{?\w{1,3}\}?)?)\s?=\s?$")

@@ -10,6 +10,7 @@ from qed.grading.policy import Policy
 
 MAX_SIDES = 8
 ARROWS = re.compile(r"\\(?:implies|Rightarrow|Longrightarrow|therefore|iff|Leftrightarrow)(?![A-Za-z])|⇒|∴|⟹|=>")
+STEPS = re.compile(r"→|⟶|->|\\(?:to|rightarrow)(?![A-Za-z])")  # arrows that may also be a limit
 ENVIRONMENT = re.compile(
     r"\\(?:begin|end)\s?\{(?:align|aligned|alignat|gather|gathered|split|equation|eqnarray|multline)\*?\}"
 )
@@ -20,29 +21,51 @@ SEPARATE = re.compile(
     r"\\(?:text|mathrm|mbox)\s?\{|\\(?:lor|vee|land|wedge|q?quad|or)(?![A-Za-z])|\b(?:or|and|if|for|when)\b"
 )
 NAMED = re.compile(r"(?P<name>[A-Za-z](?:_\{?\w{1,3}\}?)?)\s?=\s?(?P<value>[^=]{1,200})")
+LETTERS = re.compile(r"(?<![A-Za-z\\])[A-Za-z](?![A-Za-z])")
 # Commands that may stand in a number.
 NUMERIC = re.compile(r"\\(?:d?t?frac|sqrt|times|cdot|div|pi|left|right|pm|,|!|;|:| |%|\$)")
 LOGARITHM = re.compile(r"\\?(?:log|ln|lg)(?![A-Za-z]).{0,9}[a-z]\)?", re.DOTALL)
+CALCULATION = re.compile(r"\d[\d.,]{0,20} ?[A-Za-z]{0,3}(?: ?[*/×] ?\d[\d.,]{0,20} ?[A-Za-z]{0,3}){1,6}")
 ROUNDED = Policy(rounded_gold=True)
 
 
-def simplify(text: str) -> str | Refusal:
-    """Reduce a chain of equations to its name and its last side; refuse one whose numbers differ."""
-    if "\\begin" in text:
-        text = _join_rows(ENVIRONMENT.sub(" ", text)) if ENVIRONMENT.search(text) else text
-    if len(arrows := ARROWS.split(text)) > 1 and arrows[-1].strip():
-        text = arrows[-1].strip()
-    sides = [text] if SEPARATE.search(text) else split_sides(text)
-    if len(sides) < 2 or len(sides) > MAX_SIDES or not all(sides):
+def simplify(text: str, partial: bool = False) -> str | Refusal:
+    """Reduce a chain of equations to its name and its last side; refuse one whose numbers differ.
+
+    The first side of a `partial` chain began before it: 90 minutes / 450 minutes * 100% = 20%.
+    """
+    text = _find_last_step(text)
+    separate = "\\begin" in text or SEPARATE.search(text)
+    sides = [text] if separate else split_sides(text)
+    if not 2 <= len(sides) <= MAX_SIDES or not all(sides):
         return text.strip()
     last = sides[-1]
+    if partial and _is_number(last):
+        return last
     if LOGARITHM.fullmatch(sides[0]) and _is_number(last):
         return Refusal(UNSOLVED)
     if any(not _agree(side, last) for side in sides[:-1]):
         return Refusal(CONTRADICTORY)
-    if _is_number(sides[0]) and any(side != last for side in sides):
+    if is_computed(sides) and any(side != last for side in sides):
         return last
     return text.strip() if len(sides) == 2 else f"{sides[0]} = {last}"
+
+
+def _find_last_step(text: str) -> str:
+    """Return the last equation of an alignment, or of several that arrows join."""
+    if "\\begin" in text and ENVIRONMENT.search(text):
+        text = _join_rows(ENVIRONMENT.sub(" ", text))
+    if len(arrows := ARROWS.split(text)) > 1 and arrows[-1].strip():
+        text = arrows[-1].strip()
+    steps = STEPS.split(text)
+    return steps[-1].strip() if len(steps) > 1 and all("=" in step for step in steps) else text
+
+
+def is_computed(sides: list[str]) -> bool:
+    """Return whether the sides of a chain begin with a calculation in numbers, perhaps with units: 60g * 4/5."""
+    return len(sides) > 1 and (
+        _is_number(sides[0]) or (CALCULATION.fullmatch(sides[0]) is not None and _is_number(sides[-1]))
+    )
 
 
 def split_sides(text: str) -> list[str]:
@@ -101,3 +124,18 @@ def join_named(equations: list[str]) -> str | None:
     distinct = len({match["name"] for match in found}) == len(equations) > 1
     plain = all(not re.search(r"(?<![A-Za-z\\])[a-z](?![A-Za-z])", match["value"]) for match in found)
     return ", ".join(match.group() for match in found) if distinct and plain and len(found) == len(matches) else None
+
+
+def is_derivation(equations: list[str]) -> bool:
+    """Return whether the last equation solves the others: 2x = 16 and x = 8."""
+    if len(equations) < 2:
+        return False
+    last = NAMED.fullmatch(chain) if (chain := _first_and_last(equations[-1])) else None
+    if last is None or any(NAMED.fullmatch(equation) or "=" not in equation for equation in equations[:-1]):
+        return False
+    return all(set(LETTERS.findall(equation)) == {last["name"]} for equation in equations[:-1])
+
+
+def _first_and_last(equation: str) -> str:
+    sides = split_sides(equation)
+    return f"{sides[0]} = {sides[-1]}" if len(sides) > 1 else ""

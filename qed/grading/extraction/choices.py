@@ -12,7 +12,7 @@ ALONE = re.compile(
     r"textbf)\s?\{\s?\(?)?([A-J])[\s*_$)\]}.,:\"'“”」】）。]{0,6}"
 )
 CHOSEN = re.compile(
-    r"(?i:option|choice|letter|answer|alternative|opción|opção|option|choix|réponse|antwort|вариант|选项?|"
+    r"(?i:option|choice|answer|alternative|opción|opção|option|choix|réponse|antwort|вариант|选项?|"
     r"選項?|选择|選擇|"
     r"故选|应选|choose|pick|select|go with|it's|it is)(?: "
     r"is)?\s{0,2}[:：]?\s?[\"'“(（\[]?([A-J])(?![A-Za-z'’])[\"'”)）\]]?"
@@ -50,22 +50,16 @@ OPTION = re.compile(
 )
 # Words before a letter, and endings of a sentence after a word.
 ARTICLE = re.compile(
-    r"(?:(?:the|la|el|le|les|die|der|das|a|o|il|lo|de|option|choice|letter|opción|option|вариант|选项) )+",
+    r"(?:(?:the|la|el|le|les|die|der|das|a|o|il|lo|de|option|choice|letter|opción|вариант|选项) |选项?|選項?)+",
     re.IGNORECASE,
 )
 ENDING = re.compile(r"(?:です|である|だ|になります|となります|입니다|이다|예요|이에요| ?है| ?हैं|'dir|'dır)[.。।\s]{0,3}$")
 
 
 def find_leading_letter(text: str) -> str | None:
-    """Return the letter at the beginning of a text of the first sentence: A. Because B is wrong."""
-    match = LEADING.match(text)
-    if (
-        match is None
-        or LEADING.match(text, match.end() + 1)
-        or sum(map(bool, map(LEADING.match, text.splitlines()))) > 1
-    ):
-        return None
-    return match.group(1)
+    """Return the letter at the beginning of the first sentence: A. Because B is wrong."""
+    match = LEADING.match(text) or LETTER.fullmatch(text.strip(" *."))
+    return match.group(1) if match is not None else None
 
 
 def find_chosen_letter(sentence: str) -> str | None:

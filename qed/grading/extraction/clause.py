@@ -8,16 +8,21 @@ from collections.abc import Iterator
 from qed.grading.extraction import words
 from qed.grading.extraction.pieces import read_pieces
 
+PAUSES = frozenset(",.:;!，。、—")
 INTERJECTION = re.compile(r"(?:no|non|nein|нет|não|nie|nee|nej|不|不是|不对|いいえ|아니|아니요|لا|नहीं)", re.IGNORECASE)
 BOUNDARY = re.compile(
-    r"[,;:—()،、，；：]|(?<!\w)(?:it|it's|they|so|but|therefore|which|that|who|because|since)(?!\w)", re.IGNORECASE
-)
-RELATIVE = re.compile(
-    r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies))|that|who|whose|where|because|"
-    r"since|if|when|while|"
-    r"so that|given that|as)(?!\w)|, with ",
+    r"[,;:—()،、，；：]|(?<!\w)(?:it|it's|they|so|but|therefore|which|that|who|because|since|"
+    r"and (?:keep|take|choose|accept))(?!\w)",
     re.IGNORECASE,
 )
+RELATIVE = re.compile(
+    r"(?<!\w)(?:which(?! (?:is|are|equals|gives|makes|means|simplifies|produces|yields|leaves|totals|comes|rounds|"
+    r"costs|will|would|results|brings))|"
+    r"(?<!see )(?<!know )(?<!find )(?<!found )(?<!means )(?<!conclude )(?<!shows )that|"
+    r"who|whose|where|because|since|if|when|while|so that|given that|as)(?!\w)|, with ",
+    re.IGNORECASE,
+)
+MAIN_VERB = re.compile(r"\s(?!true|the case|correct|right)\w+ (?:\w+ ){0,6}(?:is|are|was|were|=)(?!\w)")
 RESTART = re.compile(r"(?<!\w)(?:it's|that's|there's)(?!\w)", re.IGNORECASE)
 JUDGED = re.compile(
     r"(?<!\w)(?:answers?|correct|right|solutions?|valid|works?|possible|accept\w*|true|allowed|sought)(?!\w)",
@@ -25,6 +30,9 @@ JUDGED = re.compile(
 )
 AUXILIARY = re.compile(
     r"\s{0,3}(?:is|are|was|were|does|do|did|can|could|will|would|should|has|have)?\s{0,3}$", re.IGNORECASE
+)
+LINKING = words.list_words(
+    "out found has have had going need needs shown seen known calculated computed equal simplifies"
 )
 NEEDS = re.compile(r"\b(?:needs?|requires?|must|should|have to|has to|draw|take)\b", re.IGNORECASE)
 AT_LEAST = re.compile(r"at (?:least|most)", re.IGNORECASE)
@@ -56,10 +64,12 @@ class Clause:
         """Yield the values that the clause says are not the answer."""
         boundaries = [match.start() for match in self.find_words(BOUNDARY)]
         for match in self.find_words(words.NOT):
-            if INTERJECTION.fullmatch(match.group()) and self.text[match.end() : match.end() + 1] in ",.:;!，。、—":
+            if INTERJECTION.fullmatch(match.group()) and self.text[match.end() : match.end() + 1] in PAUSES:
                 continue
             until = next((place for place in boundaries if place >= match.end()), len(self.text))
             after = [index for index in self.values if match.end() <= self.pieces[index].start < until]
+            if after and MAIN_VERB.search(self.text, match.end(), self.pieces[after[0]].start):
+                continue  # the number that were not ready is 21
             if after and RESTART.search(self.text, match.end(), self.pieces[after[0]].start):
                 after = []  # it is not, it's 7
             yield from after if after else self.find_denied_before(match, boundaries)
@@ -77,7 +87,12 @@ class Clause:
         if not before:
             return []
         gap = self.text[self.pieces[before[-1]].end : match.start()]
-        if AUXILIARY.fullmatch(gap) or JUDGED.search(self.text, match.end()) or not self.text[match.start()].isascii():
+        if (
+            AUXILIARY.fullmatch(gap)
+            or words.COPULA.fullmatch(gap.strip())
+            or JUDGED.search(self.text, match.end())
+            or not self.text[match.start()].isascii()
+        ):
             return before
         return []
 
@@ -93,15 +108,25 @@ class Clause:
 
     def is_in_circumstance(self, index: int) -> bool:
         """Return whether a preposition stands between the last verb or value and a value."""
-        for piece in reversed(self.pieces[:index]):
-            if piece.kind == "value" or (piece.kind == "word" and words.COPULA.fullmatch(piece.text)):
+        for place in range(index - 1, -1, -1):
+            piece = self.pieces[place]
+            if piece.kind == "value":
                 return False
+            if piece.kind == "word" and words.COPULA.fullmatch(piece.text):
+                return self.is_infinitive(place)
             if piece.kind == "word" and words.CIRCUMSTANCE.fullmatch(piece.text):
                 return True
         return False
 
+    def is_infinitive(self, place: int) -> bool:
+        """Return whether a verb is no main verb: to make 16 muffins, for it to be 600; but turns out to be 5."""
+        before = [piece.text.casefold() for piece in self.pieces[max(0, place - 2) : place]]
+        return len(before) == 2 and before[1] == "to" and before[0] not in LINKING
+
     def is_bounded(self, index: int) -> bool:
         before = self.text[: self.pieces[index].start].rstrip()
+        if before.casefold().endswith(" from"):
+            return True  # from 3 to 5
         match = next((match for match in words.BOUND.finditer(before) if match.end() == len(before)), None)
         if match is None:
             return False

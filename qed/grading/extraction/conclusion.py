@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from qed.grading.extraction import chains, choices, words
+from qed.grading.extraction.announcements import read_announcement
 from qed.grading.extraction.outcome import (
     ASKED,
     HEDGED,
@@ -15,33 +16,16 @@ from qed.grading.extraction.outcome import (
     Refusal,
     Result,
 )
+from qed.grading.extraction.parts import split_parts
 from qed.grading.extraction.pieces import CONJUNCTIONS, read_pieces
-from qed.grading.extraction.sentences import Sentence, split_sentences
+from qed.grading.extraction.sentences import MAX_TAIL_CHARS, Sentence, split_sentences
 from qed.grading.extraction.statement import read_clause
+from qed.grading.spoken import read_number
 
 MAX_WHOLE_CHARS = 400
 MAX_SEARCHED = 4  # sentences from the end that may state the answer without announcing it
-NO_ANSWER = re.compile(
-    r"(?:answer (?:choice|option|key|format|sheet|the|in|with|this|your|must|should be (?:given|in|written))s?\b|"
-    r"\b(?:to|can|cannot|can't|could|not|will|i'll|i|you|please|must|should|we) answer\b(?! is)|"
-    r"answers? (?:above|below))",
-    re.IGNORECASE,
-)
-OTHER_ANSWER = re.compile(
-    r"(?:wrong|incorrect|first|initial|previous|common|naive|tempting|false|earlier|original|old|not (?:an|the|a|my)|"
-    r"no|(?:if|suppose|assume|assuming|say|imagine|let) (?:that )?(?:the|my|your|our)|"
-    r"whether the|falsche|mauvaise|неправильный)\s{0,2}$",
-    re.IGNORECASE,
-)
-DETOUR = re.compile(
-    r"\s{0,3}(?:to|for|of|in|as|with|on|from|by|we|that|i|zu|auf|für|pour|de|du|para|a|на|\()(?!\w)", re.IGNORECASE
-)
-STATING = re.compile(
-    r"(?:(?<!\w)(?:is|are|equals|was|should be|must be|would be|ist|lautet|est|es|é|è)(?!\w)|[:：=])", re.IGNORECASE
-)
-DIRECTLY = re.compile(r"[\s*]{0,4}(?:[$\\\d(\-−+√\[{.]|[A-J](?![\w']))")
-MAX_DETOUR_CHARS = 160
 LAST_LINE = re.compile(r"(?:A|Ans|R|Q\.E\.F)[:：]\s?(?=\S)")
+CONCLUDING = re.compile(r"\W{0,3}(?:so|therefore|thus|hence|finally|in conclusion|in total|overall)\b", re.IGNORECASE)
 HEADING = re.compile(
     r"(?:step|part|case|question|problem|example|method|solution|figure|table|section)\s?\W?\d+", re.IGNORECASE
 )
@@ -59,6 +43,8 @@ def find_conclusion(text: str) -> Extracted | Refusal:
 def _find_conclusion(text: str) -> Extracted | Refusal:
     if (whole := read_whole(text)) is not None:
         return Extracted(whole, "whole") if isinstance(whole, str) else whole
+    if (joined := join_parts(text[-MAX_TAIL_CHARS:])) is not None:
+        return joined
     sentences = split_sentences(text)
     start, certain = find_retraction(sentences)
     if start:
@@ -70,35 +56,46 @@ def _find_conclusion(text: str) -> Extracted | Refusal:
     return find_stated(sentences)
 
 
+def join_parts(text: str) -> Extracted | None:
+    """Return the answers of labelled parts as one list, if each part states one."""
+    stated = [find_stated(split_sentences(part)) for part in split_parts(text)]
+    answers = [found.answer for found in stated if isinstance(found, Extracted)]
+    return Extracted(", ".join(answers), "parts") if answers and len(answers) == len(stated) else None
+
+
 def read_whole(text: str) -> Result:
-    """Read a response that is nothing but an answer: a formula, several values, a word or two."""
-    lines = text.strip().splitlines()
-    if len(text) > MAX_WHOLE_CHARS or len(lines) != 1:
+    """Read a response that is nothing but an answer: a formula, several values, a letter, a word or two."""
+    sentences = split_sentences(text) if len(text) <= MAX_WHOLE_CHARS and len(text.strip().splitlines()) == 1 else []
+    if len(sentences) != 1 or sentences[0].asked:
         return None
-    sentence = split_sentences(text)
-    if len(sentence) != 1 or sentence[0].asked:
-        return None
-    line = sentence[0].text.strip(" *_")
-    pieces = read_pieces(line)
-    if (
-        pieces
-        and pieces[0].kind == "value"
-        and all(
-            piece.kind in ("value", "name") or piece.text.casefold() in CONJUNCTIONS or piece.text in ",;、，；."
-            for piece in pieces
-        )
-    ):
-        if text.strip(" *").endswith("!") and len(pieces) == 1:
-            return f"{pieces[0].text}!"
-        inside = line.rstrip(". ")
-        return chains.simplify(pieces[0].text) if len(pieces) == 1 or inside == pieces[0].text else inside
-    if letter := choices.ALONE.fullmatch(line):
-        return letter.group(1)
+    line = sentences[0].text.strip(" *_")
+    if (formula := _read_whole_formula(line, text.strip(" *").endswith("!"))) is not None:
+        return formula
     plain = line.rstrip(".!。")
-    stated = words.SO.search(plain) or words.COPULA.search(plain)
-    if stated is None and 0 < len(plain.split()) <= 2 and len(plain) <= 40 and plain.replace(" ", "").isalpha():
-        return plain
-    return None
+    letter = choices.ALONE.fullmatch(line) or choices.LETTER.fullmatch(choices.ARTICLE.sub("", plain, count=1))
+    if letter is not None:
+        return letter.group(1)
+    stated = any(pattern.search(plain) for pattern in (words.SO, words.COPULA, words.ANSWER))
+    short = 0 < len(plain.split()) <= 2 and len(plain) <= 40 and plain.replace(" ", "").isalpha()
+    counted = read_number(plain.casefold().replace("-", " ").split()) is not None
+    return plain if (short and not stated) or counted else None
+
+
+def _read_whole_formula(line: str, exclaimed: bool) -> Result:
+    """Read a line of values that only signs, `and` or `or` separate."""
+    pieces = read_pieces(line)
+    formula = all(
+        piece.kind in ("value", "name") or piece.text.casefold() in CONJUNCTIONS or piece.text in ",;、，；."
+        for piece in pieces
+    )
+    if not pieces or pieces[0].kind != "value" or not formula:
+        return None
+    if len(pieces) == 1 and exclaimed:
+        return f"{pieces[0].text}!"
+    if chains.is_derivation([piece.text for piece in pieces if piece.kind == "value"]):
+        return chains.simplify(pieces[-1].text)
+    inside = line.rstrip(". ")
+    return chains.simplify(pieces[0].text) if len(pieces) == 1 or inside == pieces[0].text else inside
 
 
 def find_retraction(sentences: list[Sentence]) -> tuple[int, bool]:
@@ -162,63 +159,39 @@ def find_announced(sentences: list[Sentence], denied: list[str]) -> Extracted | 
     return refusal
 
 
-def read_announcement(text: str) -> Result:
-    """Read the answer that a sentence announces; None if it announces none."""
-    for match in reversed(list(words.ANSWER.finditer(text))):
-        if NO_ANSWER.search(text, max(0, match.start() - 12), match.end() + 16) or is_inside_formula(text, match):
-            continue
-        if OTHER_ANSWER.search(text, 0, match.start()):
-            return Refusal(NEGATED)
-        rest = find_announced_part(text[match.end() :])
-        if choices.OPTION.match(rest) is not None:
-            return rest.strip(" .*:")
-        if rest.strip(" .*_:"):
-            return read_clause(rest, announced=True)
-        if match.start() > 0:
-            return read_clause(text[: match.start()], announced=False)
-    return None
-
-
-def find_announced_part(after: str) -> str:
-    """Return what follows `answer`, `answer is` or `answer to part 2 is`; an empty text if that is no announcement."""
-    connection = words.CONNECTION.match(after)
-    length = connection.end() if connection is not None else 0
-    if STATING.search(after, 0, length) or DIRECTLY.match(after):
-        return after[length:]
-    foreign = not after[:1].isascii()
-    detour = STATING.search(after, 0, MAX_DETOUR_CHARS) if DETOUR.match(after) or foreign else None
-    if detour is not None:
-        return after[detour.end() :]
-    return after[length:] if foreign and after[:1].strip() else ""
-
-
-def is_inside_formula(text: str, match: re.Match[str]) -> bool:
-    """Return whether a word is a part of a command or a formula."""
-    return text[: match.start()].endswith("\\") or "\\text{" in text[max(0, match.start() - 8) : match.start()]
-
-
 # An answer without an announcement
 
 
 def find_bold(sentences: list[Sentence]) -> Extracted | Refusal | None:
-    """Return the last value in bold text, if its sentence does not deny it."""
+    """Return the last value in bold text, if its sentence does not deny it and no later sentence concludes."""
     for sentence in reversed(sentences):
-        if not sentence.bold or sentence.asked or words.REMARK.match(sentence.text) or words.CHECK.match(sentence.text):
+        if not states_something(sentence):
             continue
-        bold = sentence.bold[-1].strip(" .:")
-        if HEADING.match(bold) or sentence.bold[-1].rstrip().endswith(":"):
+        if not _has_bold_value(sentence):
+            if CONCLUDING.match(sentence.text) and isinstance(read_clause(sentence.text, closing=False), str):
+                return None
             continue
-        pieces = read_pieces(bold)
-        if not any(piece.kind == "value" for piece in pieces):
-            continue
-        whole = read_clause(sentence.text)
-        if isinstance(whole, Refusal) and whole.reason in (NEGATED, HEDGED):
-            return whole
-        found = read_whole(bold) or read_clause(bold)
-        if isinstance(found, str) and isinstance(whole, str) and found in whole:
-            found = whole  # **5** cm
-        return Extracted(found, "bold") if isinstance(found, str) else found
+        return _read_bold(sentence, sentence.bold[-1].strip(" .:"))
     return None
+
+
+def _has_bold_value(sentence: Sentence) -> bool:
+    """Return whether the last bold text of a sentence has a value and is no heading or label."""
+    bold = sentence.bold[-1].strip() if sentence.bold else ""
+    label = bold.endswith(":") or sentence.text.startswith((f"{bold}:", f"{bold} :"))
+    if not bold or label or HEADING.match(bold):
+        return False
+    return any(piece.kind == "value" for piece in read_pieces(bold))
+
+
+def _read_bold(sentence: Sentence, bold: str) -> Extracted | Refusal | None:
+    whole = read_clause(sentence.text)
+    if isinstance(whole, Refusal) and whole.reason in (NEGATED, HEDGED):
+        return whole
+    found = read_whole(bold) or read_clause(bold)
+    if isinstance(found, str) and isinstance(whole, str) and found in whole:
+        found = whole  # **5** cm
+    return Extracted(found, "bold") if isinstance(found, str) else found
 
 
 def find_choice(sentences: list[Sentence]) -> Extracted | Refusal | None:

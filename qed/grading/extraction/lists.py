@@ -12,41 +12,23 @@ from qed.grading.reading import read_answer
 
 # Letters after a number in a sentence are a unit: 3 m², 3m^2.
 AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|\^\{?[23]\}?)")
-# Letters after a number in a sentence are a unit: 3 m², 3m^2.
-AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|\^\{?[23]\}?)")
-RAISED = str.maketrans("²³", "23")
-# Letters after a number in a sentence are a unit: 3 m², 3m^2.
-AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|\^\{?[23]\}?)")
-RAISED = str.maketrans("²³", "23")
-HALF_DAY = re.compile(r"\s?(?:[ap]\.\s?m\.?|[AaPp][Mm])(?!\w)|\s?o['’]clock", re.IGNORECASE)
-# Letters after a number in a sentence are a unit: 3 m², 3m^2.
-AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|\^\{?[23]\}?)")
 RAISED = str.maketrans("²³", "23")
 HALF_DAY = re.compile(r"\s?(?:[ap]\.\s?m\.?|[AaPp][Mm])(?!\w)|\s?o['’]clock", re.IGNORECASE)
 NO_NOUN = re.compile(
-    r"(?:in|of|to|for|from|on|at|by|as|per|with|than|if|when|where|while|since|because|which|that|who|"
-    r"then|so|but|is|are|"
-    r"was|were|be|has|have|had|left|more|less|each|every|only|total|altogether|after|before|during|until|not|and|or|"
-    r"remaining|again|there|here|we|you|i|he|she|it|they|will|can|would|should|must|may|also|too|either|both|ago|"
-    r"instead|rather|maybe|perhaps|over|under|between|through|into|without|within|using|given|because|since|although|"
-    r"though|unless|including|ist|sind|es|son|est|sont|é|são)",
+    r"(?:a|an|the|in|of|out|to|for|from|on|at|by|as|per|with|than|if|when|where|while|since|because|which|that|who|"
+    r"then|so|but|is|are|was|were|be|has|have|had|left|more|less|each|every|only|total|altogether|after|before|"
+    r"during|until|not|and|or|remaining|again|there|here|we|you|i|he|she|it|they|will|can|would|should|must|may|also|"
+    r"too|either|both|ago|satisf(?:y|ies)|works?|holds|fits|all|instead|rather|"
+    r"maybe|perhaps|over|under|between|through|into|without|within|using|given|"
+    r"although|though|unless|including|ist|sind|es|son|est|sont|é|são)",
     re.IGNORECASE,
 )
-# Letters after a number in a sentence are a unit: 3 m², 3m^2.
-AREA = re.compile(r"([-−]?[\d.,]{0,40}\d)\s?(mm|cm|dm|km|m|ft|in|yd|mi)(²|³|\^\{?[23]\}?)")
-RAISED = str.maketrans("²³", "23")
-HALF_DAY = re.compile(r"\s?(?:[ap]\.\s?m\.?|[AaPp][Mm])(?!\w)|\s?o['’]clock", re.IGNORECASE)
-NO_NOUN = re.compile(
-    r"(?:in|of|to|for|from|on|at|by|as|per|with|than|if|when|where|while|since|because|which|that|who|"
-    r"then|so|but|is|are|"
-    r"was|were|be|has|have|had|left|more|less|each|every|only|total|altogether|after|before|during|until|not|and|or|"
-    r"remaining|again|there|here|we|you|i|he|she|it|they|will|can|would|should|must|may|also|too|either|both|ago|"
-    r"instead|rather|maybe|perhaps|over|under|between|through|into|without|within|using|given|because|since|although|"
-    r"though|unless|including|ist|sind|es|son|est|sont|é|são)",
-    re.IGNORECASE,
+CALCULATED = frozenset({"*", "/", "+", "-", "−", "–", "×", "÷", "x"})
+LARGER_UNITS = words.list_words(
+    "h hr hrs hour hours m min minute minutes d day days "
+    "week weeks year years month months ft foot feet yd yards lb lbs "
+    "pound pounds km kg dollar dollars degree degrees"
 )
-TEXT = re.compile(r"[^\W\d_]|[’' -]")
-MAX_TEXT_WORDS = 6
 MAX_NOUN_WORDS = 3
 
 
@@ -58,7 +40,7 @@ def read_list(clause: Clause, index: int) -> tuple[Result, int]:
         items.append(position)
         position, end = read_unit(clause, position)
         raw.append(clause.text[clause.pieces[items[-1]].start : end])
-        following = find_next_item(clause, position)
+        following = find_next_item(clause, position) or find_range_end(clause, position)
         if following is None:
             break
         position = following
@@ -66,15 +48,17 @@ def read_list(clause: Clause, index: int) -> tuple[Result, int]:
         (place for place in range(items[-1] + 1, len(clause.pieces)) if clause.pieces[place].start >= end),
         len(clause.pieces),
     )
+    if len(items) > 1 and chains.is_derivation([clause.pieces[item].text for item in items]):
+        items = items[-1:]
     if len(items) == 1:
-        return finish(clause, clause.pieces[index], end), after
+        return finish(clause, clause.pieces[items[0]], end), after
     return clause.text[start:end].strip(), after
 
 
 def find_next_item(clause: Clause, position: int) -> int | None:
     """Return the next value of a list, after a comma, a semicolon, `and` or `or`; None if the list ends here."""
-    joined = 0 < position < len(clause.pieces) and clause.pieces[position - 1].kind == "word"  # 2 hours 15 minutes
-    joined = joined and position in clause.alive
+    # 2 hours 15 minutes
+    joined = position in clause.alive and clause.pieces[position - 1].text.casefold() in LARGER_UNITS
     while position < len(clause.pieces) and (
         clause.pieces[position].text.casefold() in CONJUNCTIONS or clause.pieces[position].text in ",;、，；&"
     ):
@@ -82,6 +66,17 @@ def find_next_item(clause: Clause, position: int) -> int | None:
     if position < len(clause.pieces) and clause.pieces[position].text.casefold() in ("also", "either"):
         position += 1
     return position if joined and position in clause.alive else None
+
+
+def find_range_end(clause: Clause, position: int) -> int | None:
+    """Return the second value of 3 to 5."""
+    if (
+        position + 1 in clause.alive
+        and clause.pieces[position].text == "to"
+        and clause.pieces[position - 1].kind == "value"
+    ):
+        return position + 1
+    return None
 
 
 def read_unit(clause: Clause, index: int) -> tuple[int, int]:
@@ -107,7 +102,8 @@ def is_noun(clause: Clause, piece: Piece) -> bool:
 
 def finish(clause: Clause, piece: Piece, end: int) -> Result:
     """Return one value with its unit, if both can be read together."""
-    value = chains.simplify(piece.text)
+    place = clause.pieces.index(piece)
+    value = chains.simplify(piece.text, partial=place > 0 and clause.pieces[place - 1].text in CALCULATED)
     unit = clause.text[piece.end : end].strip()
     if isinstance(value, str) and (area := AREA.fullmatch(value + unit)) is not None:
         power = area[3].strip("^{}").translate(RAISED)

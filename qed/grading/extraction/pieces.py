@@ -145,8 +145,8 @@ class _Scanner:
             return False
         if kind == "space":
             return bool(stack) or self.continues_after_space(first)
-        if token == "$" and self.index > first and self.text.find("$", start + 1) > 0:
-            return False  # the beginning of a delimited formula
+        if token == "$" and self.index > first and (end := self.text.find("$", start + 1)) > 0:
+            return is_money(self.text, start, end)  # otherwise it begins a delimited formula
         if stack:
             return self.fits_in_bracket(kind, token, stack[-1])
         return token not in CLOSED and self.belongs(kind, token, first)
@@ -197,7 +197,7 @@ class _Scanner:
             before = self.tokens[self.index - 1][1][-1] if self.index == first and self.index else " "
             return not (before.isascii() and before.isalpha())  # the 2 of H2O
         if kind == "command":
-            return token not in ("\\)", "\\]")
+            return token not in ("\\)", "\\]", "\\(", "\\[")
         return self.is_symbol(token) if kind == "word" else self.is_sign(token, self.index == first)
 
     def is_sign(self, token: str, begins: bool) -> bool:
@@ -236,20 +236,20 @@ class _Scanner:
         if self.index == first:
             return False
         (before, left, _), (kind, right, _) = self.tokens[self.index - 1], self.peek(1)
-        if right in ("-", "–", "−", "+") and kind == "sign":
+        if left.isdigit() and right.isdigit():
+            return self.peek(2)[1] == "/" and self.peek(3)[0] == "number"  # 1 3/4
+        if kind == "sign" and right in "-–−+":
             # Alice - 5: a dash after a name; 7 - 5 and 7 -5 are differences only with equal spaces
             return self.peek(2)[0] == "space" or left in OPERATORS or left in "({["
         if (left in OPERATORS and before == "sign") or (kind == "sign" and right in OPERATORS):
             return True
-        if before == "command" or kind == "command":
+        if "command" in (before, kind):
             return left not in COMMANDS_OF_PROSE or kind == "command"
-        if kind == "sign" and right in ("(", "[", "{"):
-            return before in ("command",) or left in (")", "]", "}")
-        if kind == "sign" and right in ("%", "‰", "°"):
-            return before == "number" or left in (")", "}")
-        if left in FUNCTIONS or right in FUNCTIONS:
-            return before in ("number", "word", "sign") and kind in ("number", "word", "sign")
-        return False
+        if kind == "sign":
+            closed = left in (")", "]", "}")
+            return closed if right in ("(", "[", "{") else right in "%‰°" and (closed or before == "number")
+        formula = ("number", "word", "sign")
+        return (left in FUNCTIONS or right in FUNCTIONS) and before in formula and kind in formula
 
 
 def classify(text: str) -> str:

@@ -54,17 +54,20 @@ def split_sentences(text: str) -> list[Sentence]:
 
 
 def join_displays(text: str) -> str:
-    """Replace the line breaks within displayed formulas by spaces."""
+    r"""Replace the line breaks within displayed formulas by spaces, and drop a `\[` that is never closed."""
     pieces, position, missing = [], 0, set[str]()
     while (opening := OPENING.search(text, position)) is not None:
-        closing = dict(DISPLAYS)[opening.group()]
+        sign, closing = opening.group(), dict(DISPLAYS)[opening.group()]
         end = -1 if closing in missing else text.find(closing, opening.end())
-        pieces.append(text[position : opening.end()])
-        position = opening.end()
         if end < 0:
             missing.add(closing)
+        nested = sign in ("\\[", "\\(") and text.find(sign, opening.end(), end) >= 0
+        if end < 0 or nested:
+            pieces += [text[position : opening.start()], " " if sign in ("\\[", "\\(") else sign]
+            position = opening.end()
             continue
-        inside = text[position : end + len(closing)]
+        pieces.append(text[position : opening.start()])
+        inside = text[opening.start() : end + len(closing)]
         pieces.append(" ".join(line.strip() for line in inside.splitlines()) if "\n" in inside else inside)
         position = end + len(closing)
     return "".join([*pieces, text[position:]])
@@ -87,7 +90,7 @@ def _drop_code(lines: list[str]) -> Iterator[str]:
 
 def _clean_line(line: str, several: bool) -> str:
     """Remove the Markdown of a line; of a table only a row of totals stays."""
-    if line.startswith("|"):
+    if line.startswith("|") and line.endswith("|") and line.count("|") > 2:
         return _read_row(line)
     if RULE.fullmatch(line) and line[0] in "-*_=":
         return ""

@@ -19,6 +19,7 @@ REWRITES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("squared", re.compile(r"(?<=[\d)]) squared\b|(?<=\b[a-z]) squared\b"), "^2"),
     ("cubed", re.compile(r"(?<=[\d)]) cubed\b|(?<=\b[a-z]) cubed\b"), "^3"),
     ("times", re.compile(rf"(?<=[\d)]) times (?:the )?(?={OPERAND})(?!(?:the|a|as|more|less)\b)"), " * "),
+    ("x", re.compile(r"(?<=[1-9\d]\d) ?[xX] ?(?=\$?\d)|(?<=[1-9]) ?[xX] ?(?=\$?\d)"), " * "),
     ("multiplied", re.compile(rf"(?<=[\d)]) multiplied by (?={OPERAND})"), " * "),
     ("divided", re.compile(r"(?<=[\d)]) divided by (?=\$?[\d(])"), " / "),
     ("over", re.compile(r"(?<=\d) over (?=\d)"), "/"),

@@ -13,10 +13,11 @@ from qed.grading.extraction.values import read_values
 PREFIX = re.compile(
     r"\W{0,3}(?:if|when|since|because|as|for|after|given|with|while|although|assuming|in|from|by|using|at|on|once|"
     r"during|before|of|out of|considering|starting|let|suppose|wenn|weil|da|nach|si|como|quand|puisque|если|так как|"
-    r"step \d+|case \d+|part \w+)\b",
+    r"\w{3,}ing|step \d+|case \d+|part \w+)\b",
     re.IGNORECASE,
 )
 MAX_PARTS = 12
+MAX_PREFIXES = 3
 MAX_TEXT_WORDS = 6
 KNOWN = re.compile(
     r"\bno (?:real |integer |positive |such |valid |possible |common )?"
@@ -24,7 +25,8 @@ KNOWN = re.compile(
     r"\binfinitely many(?: solutions)?\b|\bdoes not exist\b|\bdo not exist\b|\bDNE\b|\bundefined\b|\bnot defined\b|"
     r"\bimpossible\b|\bnot possible\b|\bcannot be determined\b|\bnot enough information\b|"
     r"\bnone of (?:the above|these)\b|\ball real numbers\b|\bdiverges\b|\bempty set\b|\bneither even nor odd\b|"
-    r"\bneither\b(?! \S+ nor)"
+    r"\bneither\b(?! \S+ nor)",
+    re.IGNORECASE,
 )
 NO_TEXT = words.list_words(
     "that this it what how which we you i he she they the a an as follows here there wrong incorrect "
@@ -41,7 +43,8 @@ def read_clause(text: str, announced: bool = False, closing: bool = True) -> Res
         announced: whether the text before it announced an answer.
         closing: whether words alone may be the answer.
     """
-    text = _drop_prefix(text) if not announced else text
+    for _ in range(0 if announced else MAX_PREFIXES):
+        text = _drop_prefix(text)
     for pattern in (words.BUT, words.SO):
         if (parts := _split_at_last(pattern, text)) is not None:
             before, after = parts

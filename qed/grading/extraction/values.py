@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from qed.grading.extraction import words
+import re
+
+from qed.grading.extraction import chains, words
 from qed.grading.extraction.clause import Clause
 from qed.grading.extraction.lists import read_list
 from qed.grading.extraction.outcome import BOUNDED, HEDGED, SEVERAL, Refusal, Result
 from qed.grading.extraction.pieces import CONJUNCTIONS
+
+# Verbs after an answer; what follows them are conditions.
+SATISFYING = words.list_words("satisfies satisfy works work remains holds fits")
+# x is at least 3, up to the value.
+NAMED_BOUND = re.compile(
+    r"(?<![A-Za-z\\])[A-Za-z] (?:is |must be |should be )(?:strictly )?"
+    r"(?:(?:less|greater|more|larger|smaller) than(?: or equal to)?|at least|at most) \S{1,40}$"
+)
 
 
 def read_values(clause: Clause, announced: bool) -> Result:
@@ -18,7 +28,8 @@ def read_values(clause: Clause, announced: bool) -> Result:
     if announced and found == "one":  # one of 3 and 4
         return Refusal(HEDGED)
     if clause.is_bounded(start):
-        return Refusal(BOUNDED)
+        named = NAMED_BOUND.search(clause.text, 0, clause.pieces[start].end)
+        return Refusal(BOUNDED) if named is None else named.group()
     rest = [index for index in clause.alive if index >= after]
     if rest and not is_subordinate(clause, after) and not repeats(clause, found, rest):
         return Refusal(SEVERAL)
@@ -30,6 +41,8 @@ def find_start(clause: Clause, announced: bool) -> int | Refusal:
     first = find_first_piece(clause)
     if first in clause.alive and (announced or is_subject(clause, first)):
         return first
+    if (computed := find_computed(clause)) is not None:
+        return computed
     limit = clause.find_relative()
     main = [index for index in clause.alive if clause.pieces[index].start < limit] or clause.alive
     places = [match for match in clause.find_words(words.COPULA) if match.end() <= clause.pieces[main[-1]].start]
@@ -45,6 +58,23 @@ def find_start(clause: Clause, announced: bool) -> int | Refusal:
     if len({clause.pieces[index].text for index in before}) == 1:
         return before[0]
     return Refusal(SEVERAL)
+
+
+def find_computed(clause: Clause) -> int | Refusal | None:
+    """Return the last value that the clause computes: 60 + 10 = 70, or total = 70; None if it computes none."""
+    found: int | None = None
+    for index in reversed(clause.alive):
+        piece, before = clause.pieces[index], clause.pieces[max(index - 1, 0)]
+        sides = chains.split_sides(piece.text)
+        computed = chains.is_computed(sides) or (index > 0 and before.kind == "sign" and before.text == "=")
+        if found is None and computed:
+            found = index
+        elif found is None and not clause.is_in_circumstance(index):
+            return None
+        elif computed and found is not None and sides[-1].strip("$ ") not in clause.pieces[found].text:
+            between = {other.text.casefold() for other in clause.pieces[index:found]}
+            return Refusal(SEVERAL) if between & CONJUNCTIONS else found
+    return found
 
 
 def choose_start(clause: Clause, starts: list[int], main: list[int]) -> int | Refusal:
@@ -79,6 +109,8 @@ def is_subject(clause: Clause, index: int) -> bool:
     if not any(later >= after for later in clause.alive):
         return True
     word = clause.pieces[after].text if after < len(clause.pieces) else ""
+    if word in SATISFYING:
+        return True
     return word in {"is", "are", "ist", "sind", "est", "es"} and not any(
         not clause.is_in_circumstance(later) for later in clause.alive if later >= after
     )
@@ -89,11 +121,18 @@ def is_subordinate(clause: Clause, after: int) -> bool:
     position = clause.pieces[after - 1].end
     if clause.find_relative() <= clause.pieces[min(after, len(clause.pieces) - 1)].start:
         return True
-    for piece in clause.pieces[after:]:
+    rest = clause.pieces[after:]
+    if rest and rest[0].text in SATISFYING:
+        return True
+    if rest and rest[0].text == "(":
+        return len(rest) > 1 and rest[1].text.casefold() not in CONJUNCTIONS  # 5 (or 6)
+    for piece in rest:
         if piece.kind == "value":
             return False
         word = piece.text.casefold()
-        if words.CIRCUMSTANCE.fullmatch(word) or words.BECAUSE.fullmatch(word) or word in ("(", "≈", "not"):
+        if word in CONJUNCTIONS:
+            return False
+        if words.CIRCUMSTANCE.fullmatch(word) or words.BECAUSE.fullmatch(word) or word in ("≈", "not"):
             return True
         if words.NOT.match(clause.text, piece.start):
             return True

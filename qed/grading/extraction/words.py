@@ -68,7 +68,8 @@ COPULA = compile_words(
 )
 NOT = compile_words(
     r"not|isn't|isnt|aren't|wasn't|weren't|doesn't|don't|didn't|won't|wouldn't|shouldn't|can't|cannot|couldn't|never|"
-    r"neither|nor|no|≠|\\neq?|rather than|instead of|used to be|isn’t|aren’t|wasn’t|doesn’t|don’t|can’t|"
+    r"neither|nor|no|≠|\\neq?|rather than|instead of|used to be|reject|rejecting|discard|discarding|"
+    r"exclude|excluding|eliminate|ruling out|rule out|isn’t|aren’t|wasn’t|doesn’t|don’t|can’t|"
     r"不是|不等于|不等於|并非|並非|不为|不為|不对|不是的|非|没有|ではない|ではありません|じゃない|でない|"
     r"아니다|아닙니다|아니라|아닌|아니|"
     r"не|нет|nicht|kein|keine|keinen|weder|noch|ne|n'est pas|n’est pas|pas|ni|tampoco|nunca|jamais|não|nao|nem|"
@@ -100,7 +101,7 @@ BUT = compile_words(
     r"하지만|그러나|لكن|بل|लेकिन|बल्कि|ama|fakat|tetapi|nhưng"
 )
 SO = compile_words(
-    r"(?<!or )so(?! that)|therefore|thus|hence|consequently|which gives|giving|it follows that|we "
+    r"(?<!or )so(?! that(?!'))|then|therefore|thus|hence|consequently|which gives|giving|it follows that|we "
     r"conclude that|in conclusion|finally|"
     r"overall|in summary|also|daher|also|somit|folglich|deshalb|donc|ainsi|por lo tanto|por tanto|"
     r"entonces|así que|luego|"
@@ -191,7 +192,7 @@ SOFT_RETRACTION = re.compile(
     r"(?<!\w)(?:wait|actually|hmm+|hold on|sorry|i mean|or rather|no,|correct is|the correct)(?!\w)", re.IGNORECASE
 )
 HYPOTHESIS = re.compile(
-    r"\W{0,3}(?:suppose|assume|assuming|let|imagine|consider|define|denote|say|angenommen|sei|supposons|"
+    r"\W{0,3}(?:suppose|assume|assuming|let(?! us|'s| me)|imagine|consider|define|denote|say|angenommen|sei|supposons|"
     r"soit|supongamos|"
     r"sea|пусть|предположим|设|設|假设)\b",
     re.IGNORECASE,

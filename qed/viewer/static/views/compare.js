@@ -2,16 +2,17 @@ import { get } from "../api.js";
 import { h, replace } from "../dom.js";
 import { formatPercent } from "../format.js";
 import { link } from "../router.js";
-import { countWords, formatP, readMany, redraw, showDifference, showFigures } from "./figures.js";
+import { adjustHolm, countWords, formatP, readMany, redraw, showDifference, showFigures } from "./figures.js";
 import { createCurves } from "./overlaid.js";
 import { createPair } from "./pairs.js";
-import { listDifferences } from "./seeds.js";
+import { groupSeeds, listDifferences } from "./seeds.js";
 import { makeButton, makeSelect } from "./texts.js";
 
 const MOST_RUNS = 24;
 const MOST_OTHERS = 8;
 const MOST_SETTINGS = 60;
 const SIGNIFICANT = 0.05;
+const ACCURACY = "accuracy";
 
 /** Compare runs, or steps of a run: curves, settings, and problem by problem with the paired test. */
 export async function renderCompare(context) {
@@ -20,9 +21,9 @@ export async function renderCompare(context) {
   view.curves = createCurves(context);
   view.pair = createPair(view);
   const place = (label) => h("section", { "aria-label": label });
-  view.places = { pickers: place("What to compare"), tests: place("Paired tests"), settings: place("Settings") };
+  view.places = { pickers: place("What to compare"), tests: place("Paired tests"), arms: place("Seeds together"), settings: place("Settings") };
   const element = h("article", { class: "compare-view" },
-    h("h1", {}, "Compare"), view.places.pickers, view.places.tests, view.pair.element, view.curves.element, view.places.settings);
+    h("h1", {}, "Compare"), view.places.pickers, view.places.tests, view.places.arms, view.pair.element, view.curves.element, view.places.settings);
   await refresh(view);
   return { title: "Compare", element, keys: view.pair.keys };
 }
@@ -34,14 +35,14 @@ function readState(context, cards) {
   const a = query.a ?? runs[0];
   return {
     context, cards, runs, a, b: query.b ?? runs.find((run) => run !== a) ?? a, step_a: query.step_a ?? "", step_b: query.step_b ?? "",
-    task: query.task ?? "", known: new Map(), replies: new Map(), number: 0,
+    task: query.task ?? "", measure: query.measure ?? ACCURACY, known: new Map(), replies: new Map(), number: 0,
   };
 }
 
 async function change(view, changes) {
   Object.assign(view, changes);
-  const { context, runs, a, b, step_a, step_b, task } = view;
-  context.setQuery({ run: runs, a: a ?? null, b: b ?? null, step_a: step_a || null, step_b: step_b || null, task: task || null, problem: null, side: null });
+  const { context, runs, a, b, step_a, step_b, task, measure } = view;
+  context.setQuery({ run: runs, a: a ?? null, b: b ?? null, step_a: step_a || null, step_b: step_b || null, task: task || null, measure: measure === ACCURACY ? null : measure, problem: null, side: null });
   await refresh(view);
 }
 
@@ -55,6 +56,7 @@ async function refresh(view) {
   const [runs, pairs] = await Promise.all([Promise.all(view.runs.map((key) => loadRun(view, key))), loadPairs(view)]);
   if (own !== view.number) return;
   view.pairs = pairs;
+  showArms(view, runs, own); // beside what follows
   view.curves.show(runs.filter((run) => run.metrics));
   showSettings(view, runs);
   showTests(view, runs.filter((run) => run.error));
@@ -82,7 +84,7 @@ async function loadPairs(view) {
   const others = [...new Set([view.b, ...view.runs])].filter((key) => key !== view.a || key === view.b).slice(0, MOST_OTHERS);
   return Promise.all(others.map(async (other) => {
     const steps = other === view.b ? { step_a: view.step_a, step_b: view.step_b } : { step_a: view.a === view.b ? "" : view.step_a };
-    const params = { a: view.a, b: other, ...Object.fromEntries(Object.entries(steps).filter(([, value]) => value !== "")) };
+    const params = { a: view.a, b: other, measure: view.measure === ACCURACY ? "" : view.measure, ...Object.fromEntries(Object.entries(steps).filter(([, value]) => value !== "")) };
     const name = JSON.stringify(params);
     if (!view.replies.has(name)) view.replies.set(name, get("compare", params));
     try {
@@ -125,8 +127,15 @@ function showSides(view) {
   return [
     makeSelect("A", names, a, pick("a")), makeSelect("at step", listSteps(view, "steps_a"), view.step_a, (step) => change(view, { step_a: step })),
     makeSelect("B", names, b, pick("b")), makeSelect("at step", listSteps(view, "steps_b"), view.step_b, (step) => change(view, { step_b: step })),
+    makeSelect("Measure", listMeasures(view), view.measure, (measure) => change(view, { measure })),
     makeButton("Swap A and B", () => change(view, { a: b, b: a, step_a: view.step_b, step_b: view.step_a }), { class: "small" }),
   ];
+}
+
+function listMeasures(view) {
+  const tasks = (view.pairs ?? []).flatMap(({ reply }) => reply?.tasks ?? []);
+  const names = new Set([ACCURACY, view.measure, ...tasks.flatMap(({ measures }) => measures ?? [])]);
+  return [...names].map((name) => [name, name]);
 }
 
 function listSteps(view, side) {
@@ -146,6 +155,8 @@ function remove(view, key) {
 
 /** Show the paired tests in the words of the report; a row chooses what is shown below. */
 function showTests(view, broken) {
+  const tests = view.pairs.flatMap(({ reply }) => (reply?.tasks ?? []).map(({ test }) => test));
+  adjustHolm(tests.map((test) => test.p_value)).forEach((value, at) => (tests[at].p_holm = value));
   const rows = view.pairs.flatMap(({ other, reply }) => (reply?.tasks ?? []).map((task) => showTest(view, other, task)));
   const trouble = new Map([...view.pairs.map(({ other, error }) => [other, error]), ...broken.map(({ key, error }) => [key, error])].filter(([, error]) => error));
   const skipped = view.pairs.flatMap(({ other, reply }) => (reply?.skipped ?? []).map((each) => `${each.task}, ${each.decoding} of ${other}: ${each.reason}`));
@@ -163,7 +174,7 @@ function showTestTable(view, rows) {
   const isSame = view.a === view.b;
   return showFigures({
     caption: isSame ? `Step against step of ${view.a}` : `Problem by problem against ${view.a}, A`, rows, kind: "stack tests",
-    heads: ["", "A", "B", "difference in points", "better / worse", "p", "n"], foot: describeTests(rows.length, view.pairs.every(({ other }) => other === view.a)),
+    heads: ["", "A", "B", "difference in points", "better / worse", "p", "p (Holm)", "n"], foot: describeTests(rows.length, view.pairs.every(({ other }) => other === view.a)),
   });
 }
 
@@ -179,7 +190,7 @@ function showTest(view, other, found) {
     head: [makeButton(label, choose, { class: "as-link", "aria-pressed": String(isShown) }), h("small", {}, `A at step ${stepA}, B at step ${stepB}`)],
     cells: [
       formatPercent(test.before), formatPercent(test.after), showDifference(test), `${found.n_gained ?? found.gained.length} / ${found.n_lost ?? found.lost.length}`,
-      [formatP(test.p_value), h("small", {}, test.test)], [String(test.n), test.unpaired ? h("small", {}, `${test.unpaired} unpaired`) : null],
+      [formatP(test.p_value), h("small", {}, test.note || test.test)], formatP(test.p_holm), [String(test.n), test.unpaired ? h("small", {}, `${test.unpaired} unpaired`) : null],
     ],
   };
 }
@@ -187,9 +198,39 @@ function showTest(view, other, found) {
 function describeTests(count, isSame) {
   return [
     "Brackets are 95 % intervals of the difference, B minus A. Problems are paired by their id and their known answer.",
-    count > 1 ? `With ${count} tests the chance that one falls below ${SIGNIFICANT} by luck is higher than ${SIGNIFICANT}: require p < ${Number((SIGNIFICANT / count).toPrecision(2))} (Bonferroni).` : "",
+    count > 1 ? `With ${count} tests the chance that one falls below ${SIGNIFICANT} by luck is higher than ${SIGNIFICANT}: require p (Holm) < ${SIGNIFICANT}, which is adjusted for all of them.` : "",
     isSame ? "" : "Two runs also differ in their seeds; no test over problems can see that.",
   ].filter(Boolean).join(" ");
+}
+
+/** Compare all seeds of A with all seeds of B, where one of them has several. */
+async function showArms(view, runs, own) {
+  const groups = groupSeeds(runs.filter((run) => run.settings));
+  const [one, other] = [view.a, view.b].map((key) => groups.find(({ members }) => members.includes(key)));
+  if (!one || !other || one === other || one.members.length + other.members.length < 3) return void replace(view.places.arms);
+  const params = { a: one.members.join("\n"), b: other.members.join("\n"), measure: view.measure === ACCURACY ? "" : view.measure };
+  let found;
+  try {
+    found = await get("arms", params);
+  } catch (error) {
+    found = { error };
+  }
+  if (own !== view.number) return;
+  const rows = (found.tasks ?? []).map(({ task, decoding, test }) => ({
+    head: `${task}, ${decoding} answers`,
+    cells: [
+      [formatPercent(test.before), h("small", {}, test.runs[0].map((share) => formatPercent(share)).join(", "))],
+      [formatPercent(test.after), h("small", {}, test.runs[1].map((share) => formatPercent(share)).join(", "))],
+      showDifference(test), [formatP(test.p_value), test.note ? h("small", {}, test.note) : null], formatP(test.p_holm), String(test.n),
+    ],
+  }));
+  redraw(view.places.arms, h("h2", {}, "Seeds together"),
+    found.error ? h("p", { class: "trouble", role: "alert" }, found.error.message) : null,
+    h("p", { class: "facts" }, `A is ${one.label}, B is ${other.label}: runs that differ in their seed alone.`),
+    rows.length ? showFigures({
+      caption: null, rows, kind: "stack tests", heads: ["", "A", "B", "difference in points", "p", "p (Holm)", "n"],
+      foot: "Brackets are 95 % intervals over problems and seeds together.",
+    }) : h("p", {}, "These runs have no evaluation of the same problems with stored answers."));
 }
 
 function showSettings(view, runs) {

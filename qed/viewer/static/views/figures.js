@@ -15,6 +15,18 @@ export function formatP(value) {
   return `p${SPACE}=${SPACE}${digit}${SPACE}×${SPACE}10⁻${raised}`;
 }
 
+/** Adjust p-values for their number (Holm 1979); null stays null. */
+export function adjustHolm(values) {
+  const order = values.map((value, at) => [value, at]).filter(([value]) => value != null).sort(([one], [other]) => one - other);
+  const adjusted = values.map(() => null);
+  let highest = 0;
+  order.forEach(([value, at], place) => {
+    highest = Math.max(highest, Math.min(1, value * (order.length - place)));
+    adjusted[at] = highest;
+  });
+  return adjusted;
+}
+
 /** Show the ends of an interval in brackets; nothing where there is none. */
 export function formatBrackets(lo, hi, format = (value) => (100 * value).toFixed(1)) {
   return lo == null || hi == null ? "" : `[${format(lo)},${SPACE}${format(hi)}]`;

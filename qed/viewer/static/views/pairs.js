@@ -40,6 +40,7 @@ function show(state, task) {
   replace(places.lists,
     h("h2", {}, `${task.task}, ${task.decoding} answers`), showTest(task),
     h("p", { class: "facts" }, h("b", {}, "A"), ` is ${state.view.a} at step ${task.step_a}, `, h("b", {}, "B"), ` is ${state.view.b} at step ${task.step_b}.`),
+    showCautions(task),
     h("div", { class: "panes changes" },
       showList(state, "lost", labels[0], task.n_lost ?? task.lost.length), showList(state, "gained", labels[1], task.n_gained ?? task.gained.length)));
   replace(places.by, showKinds(task));
@@ -54,8 +55,22 @@ function show(state, task) {
 function showTest({ test }) {
   const sign = `${formatPoints(test.difference)} points ${formatBrackets(test.ci_lo, test.ci_hi, formatPoints)}`;
   const clear = test.ci_lo > 0 || test.ci_hi < 0 ? "" : " The interval contains zero: the difference is not established.";
-  return h("p", { class: "verdict-line" }, h("b", {}, `B − A: ${sign}`), `, ${formatP(test.p_value)} (${test.test}), ${countWords(test.n, "problem")} paired`,
+  const holm = test.p_holm != null && test.p_holm !== test.p_value ? `, by Holm ${formatP(test.p_holm)}` : "";
+  const chance = test.p_value == null ? test.note : `${formatP(test.p_value)} (${test.test})${holm}`;
+  const name = test.measure === "accuracy" ? "" : ` of ${test.measure}`;
+  return h("p", { class: "verdict-line" }, h("b", {}, `B − A${name}: ${sign}`), `, ${chance}, ${countWords(test.n, "problem")} paired`,
     test.unpaired ? `, ${test.unpaired} unpaired` : "", `. A ${formatPercent(test.before)}, B ${formatPercent(test.after)}.${clear}`);
+}
+
+/** Say what else than the model differs, and what became of answers that were cut off. */
+function showCautions({ warnings, truncated }) {
+  const sides = Object.entries(truncated).map(([side, { answers, truncated: cut, truncated_right: right }]) =>
+    `${side.toUpperCase()} ${cut} of ${answers} (${right} right, ${cut - right} wrong)`);
+  const isCut = Object.values(truncated).some((side) => side.truncated > 0);
+  return [
+    warnings.length ? h("ul", { class: "cautions", "aria-label": "What else differs" }, warnings.map((line) => h("li", {}, line))) : null,
+    isCut ? h("p", { class: "facts" }, `Answers cut off at the limit of tokens: ${sides.join(", ")}.`) : null,
+  ];
 }
 
 function showList(state, kind, label, count) {
@@ -163,9 +178,9 @@ function showKinds(task) {
   const tables = kinds.map((kind) => {
     const rows = task.by.filter((each) => each.kind === kind).map((each) => ({
       head: kind === "level" && /^\d/.test(String(each.value)) ? `level ${each.value}` : String(each.value),
-      cells: [formatPercent(each.before), formatPercent(each.after), showDifference(each), formatP(each.p_value), String(each.n)],
+      cells: [formatPercent(each.before), formatPercent(each.after), showDifference(each), formatP(each.p_value), formatP(each.p_holm), String(each.n)],
     }));
-    return showFigures({ caption: `By ${kind}`, heads: ["", "A", "B", "difference in points", "p", "n"], rows });
+    return showFigures({ caption: `By ${kind}`, heads: ["", "A", "B", "difference in points", "p", "p (Holm)", "n"], rows });
   });
   return h("section", {}, h("h2", {}, "By subject, level and source"), tables, task.by_note ? h("p", { class: "note" }, task.by_note) : null);
 }

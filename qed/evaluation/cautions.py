@@ -1,0 +1,239 @@
+"""Say what else than the model differs between two evaluations, and what is odd about their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from qed.evaluation.compared_runs import Decoding
+from qed.evaluation.stored_problems import name_gold
+from qed.runs.run import Row
+
+# Settings that may differ in an honest comparison: what is compared, on which hardware, and the seed.
+FREE = (
+    "model",
+    "weights",
+    "revision",
+    "seed",
+    "task",
+    "problems",
+    "samples",
+    "rows_per_batch",
+    "sampler",
+    "endpoint",
+    "also",
+)
+OPTIONS = {"judged_by": "--reward"}  # where the option is not named as the setting
+MAX_SHOWN = 60  # characters of a setting
+Sides = tuple[Sequence[Decoding], Sequence[Decoding]]
+
+
+def list_cautions(before: Sequence[Decoding], after: Sequence[Decoding]) -> list[str]:
+    """Return what a reader of the comparison must know, as short sentences.
+
+    Args:
+        before: a decoding of a task of each run of one side.
+        after: the same of the other side.
+    """
+    differing = _find_differing((before, after))
+    cautions = [
+        f"Other {name}: {_show(old)} before, {_show(new)} after. Evaluate both with the same "
+        f"{OPTIONS.get(name, '--' + name.replace('_', '-'))}."
+        for name, old, new in differing
+    ]
+    if not {"prompt", "prompt_options", "system_prompt"} & {name for name, _, _ in differing}:
+        cautions += _compare_prompts(before, after)
+    if not differing:
+        cautions += _compare_models(before, after)
+    cautions += _compare_counts(before, after)
+    notes = (
+        f"{side}: {note}" for side, own in (("Before", before), ("After", after)) for part in own for note in part.notes
+    )
+    return list(dict.fromkeys([*cautions, *notes]))
+
+
+def part_golds(decodings: Iterable[Decoding]) -> tuple[list[Decoding], list[str]]:
+    """Make each gold of an id a problem of its own, and leave out answers that are there twice.
+
+    Args:
+        decodings: those of all runs of both sides.
+
+    Returns:
+        the decodings, and sentences that say what was done.
+    """
+    decodings = list(decodings)
+    several: set[str] = set()
+    for decoding in decodings:
+        golds: dict[str, str] = {}
+        for row in decoding.rows:
+            problem, gold = str(row["group_id"]), str(row.get("gold"))
+            if golds.setdefault(problem, gold) != gold:
+                several.add(problem)
+    kept = [_drop_copies(decoding, several) for decoding in _name_alike(decodings)]
+    copies = sum(len(old.rows) - len(new.rows) for old, new in zip(decodings, kept, strict=True))
+    notes = []
+    if several:
+        notes.append(f"{_count(len(several), 'id')} with several golds ({_list(several)}): each counts as a problem.")
+    if copies:
+        notes.append(
+            f"{_count(copies, 'answer')} stored twice, with the same problem and number: the first one counts."
+        )
+    return kept, notes
+
+
+def count_truncated(decodings: Sequence[Decoding]) -> dict[str, int]:
+    """Count the answers of a side that were cut off at the longest answer, and how many of these are right."""
+    cut = [row for decoding in decodings for row in decoding.rows if row.get("stop_reason") == "length"]
+    right = sum(bool(row["correct"]) for row in cut)
+    return {
+        "answers": sum(len(decoding.rows) for decoding in decodings),
+        "truncated": len(cut),
+        "truncated_right": right,
+        "truncated_wrong": len(cut) - right,
+    }
+
+
+def _name_alike(decodings: Sequence[Decoding]) -> list[Decoding]:
+    """Give a problem the name that another file has for it, in which its id has several golds."""
+    known = {str(row["group_id"]) for decoding in decodings for row in decoding.rows}
+    named = {name for name in known if "~" in name}
+    if not named:
+        return list(decodings)
+    return [
+        replace(
+            decoding,
+            rows=[
+                {**row, "group_id": name}
+                if (name := name_gold(str(row["group_id"]), str(row.get("gold")))) in named
+                else row
+                for row in decoding.rows
+            ],
+        )
+        for decoding in decodings
+    ]
+
+
+def _drop_copies(decoding: Decoding, several: set[str]) -> Decoding:
+    rows: list[Row] = []
+    seen: set[tuple[str, str, Any]] = set()
+    for row in decoding.rows:
+        problem, gold = str(row["group_id"]), str(row.get("gold"))
+        name = problem, gold, row.get("sample_id")
+        if name[2] is not None and name in seen:
+            continue
+        seen.add(name)
+        rows.append({**row, "group_id": name_gold(problem, gold)} if problem in several else row)
+    return replace(decoding, rows=rows)
+
+
+def _find_differing(sides: Sides) -> list[tuple[str, list[Any], list[Any]]]:
+    """Return the settings that differ, each with the values of both sides.
+
+    Settings that `qed evaluate` did not write are compared as far as both sides have them.
+    """
+    parts = [*sides[0], *sides[1]]
+    names = list(dict.fromkeys(name for part in parts for name in part.settings if name not in FREE))
+    if not all(part.complete for part in parts):
+        names = [name for name in names if all(name in part.settings for part in parts)]
+    found: list[tuple[str, list[Any], list[Any]]] = []
+    for name in names:
+        if name == "judged_by" and any(known[0] == "reward" for known in found):
+            continue  # follows from the reward
+        old, new = (_list_values(side, name) for side in sides)
+        if old != new or len(old) > 1:
+            found.append((name, old, new))
+    return found
+
+
+def _list_values(side: Sequence[Decoding], name: str) -> list[Any]:
+    """Return the different values of a setting on a side; nothing, an empty list and an empty text are the same."""
+    values: list[Any] = []
+    for part in side:
+        value = part.settings.get(name)
+        value = None if value in ("", [], ()) else list(value) if isinstance(value, tuple) else value
+        if name == "top_k" and isinstance(value, int):
+            value = max(0, value)  # both 0 and -1 are no limit
+        if value not in values:
+            values.append(value)
+    return values
+
+
+def _compare_prompts(before: Sequence[Decoding], after: Sequence[Decoding]) -> list[str]:
+    """Say how many problems were asked with other texts."""
+    one, other = _list_prompts(before), _list_prompts(after)
+    shared = [problem for problem in one if problem in other]
+    differing = sum(one[problem] != other[problem] for problem in shared)
+    if not differing:
+        return []
+    return [f"Other prompts: {differing:,} of {_count(len(shared), 'problem')} were asked with other texts."]
+
+
+def _list_prompts(side: Sequence[Decoding]) -> dict[str, set[Any]]:
+    prompts: dict[str, set[Any]] = {}
+    for part in side:
+        for row in part.rows:
+            if row.get("prompt"):
+                prompts.setdefault(str(row["group_id"]), set()).add(row["prompt"])
+    return prompts
+
+
+def _compare_models(before: Sequence[Decoding], after: Sequence[Decoding]) -> list[str]:
+    """Say that both sides are the same model, so that only the seed differs."""
+    names = ("model", "weights", "revision")
+    models = [
+        {tuple(str(part.settings.get(name)) for name in names) if part.complete else None for part in side}
+        for side in (before, after)
+    ]
+    if models[0] != models[1] or None in models[0]:
+        return []
+    return ["Both sides are the same model with the same settings: a difference is chance."]
+
+
+def _compare_counts(before: Sequence[Decoding], after: Sequence[Decoding]) -> list[str]:
+    """Say that the sides have other numbers of answers to a problem, other golds, or other problems."""
+    one, other = _list_problems(before), _list_problems(after)
+    cautions = []
+    golds: list[dict[str, set[str]]] = [{}, {}]
+    for own, problems in zip(golds, (one, other), strict=True):
+        for problem, gold in problems:
+            own.setdefault(problem, set()).add(gold)
+    changed = [problem for problem in golds[0] if problem in golds[1] and not golds[0][problem] & golds[1][problem]]
+    if changed:
+        cautions.append(
+            f"{_count(len(changed), 'id')} with another gold after than before ({_list(changed)}): left out, because "
+            "these are other problems. Check that both files have the same golds."
+        )
+    counts = [
+        sorted({count for problem, count in own.items() if problem in rest})
+        for own, rest in ((one, other), (other, one))
+    ]
+    if counts[0] and counts[0] != counts[1]:
+        cautions.append(f"Other numbers of answers to a problem: {_list(counts[0])} before, {_list(counts[1])} after.")
+    return cautions
+
+
+def _list_problems(side: Sequence[Decoding]) -> dict[tuple[str, str], int]:
+    """Return the problems of a side by id and gold, with the most answers that a run has to each."""
+    problems: dict[tuple[str, str], int] = {}
+    for part in side:
+        own: dict[tuple[str, str], int] = {}
+        for row in part.rows:
+            name = str(row["group_id"]), str(row.get("gold"))
+            own[name] = own.get(name, 0) + 1
+        for name, count in own.items():
+            problems[name] = max(count, problems.get(name, 0))
+    return problems
+
+
+def _show(values: Sequence[Any]) -> str:
+    return " and ".join("none" if value is None else str(value)[:MAX_SHOWN] for value in values)
+
+
+def _list(values: Iterable[Any]) -> str:
+    shown = sorted(values)
+    return ", ".join(map(str, shown[:3])) + (", …" if len(shown) > 3 else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,177 @@
+"""Load the evaluations that `qed compare` compares: two arms, each of one run or of several with other seeds."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from qed.config.changes import read_saved
+from qed.errors import DataError
+from qed.evaluation import stored
+from qed.randomness import derive_seed
+from qed.runs.run import Row, name_step_folder, read_evaluations, read_json, read_lines
+
+NEEDED = ("decoding", "group_id", "correct")  # columns of an evaluation's rows
+UNUSED = ("tokens", "logps", "sampled_mask", "loss_mask")  # large columns that no comparison reads
+SAMPLING = ("temperature", "top_p", "top_k", "min_p")
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The answers to a task with one decoding, the settings that determined them as far as they are known, and notes.
+
+    The settings are `complete` if `qed evaluate` wrote them: what they lack was not set.
+    """
+
+    rows: list[Row]
+    place: Path
+    settings: Row = field(default_factory=dict)
+    complete: bool = False
+    notes: tuple[str, ...] = ()
+
+
+Answers = dict[str, dict[str, Decoding]]  # by task and decoding
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison: the places of its runs, and the answers of each."""
+
+    name: str
+    places: list[Path]
+    runs: list[Answers]
+
+    @property
+    def is_pattern(self) -> bool:
+        """Return whether the name stands for several places."""
+        return [str(place) for place in self.places] != [self.name] and Path(self.name) not in self.places
+
+
+def load_arm(name: str, scoring: stored.Scoring) -> Arm:
+    """Load one side of a comparison: a path, a pattern such as `runs/a-*`, or several of them, separated by commas.
+
+    Raises:
+        DataError: a pattern matches nothing, or a place contains no evaluation.
+    """
+    places = find_places(name)
+    return Arm(name, places, [load_answers(place, scoring) for place in places])
+
+
+def find_places(name: str) -> list[Path]:
+    """Return the places that a side names; see `load_arm`."""
+    if Path(name).exists() or not ("," in name or glob.has_magic(name)):
+        return [Path(name)]
+    places: list[Path] = []
+    for part in name.split(","):
+        found = [part] if Path(part).exists() or not glob.has_magic(part) else sorted(glob.glob(part))
+        if not found:
+            raise DataError(f"No run, evaluation or file matches {part!r}. Check the pattern, and keep it in quotes.")
+        places += map(Path, found)
+    return list(dict.fromkeys(places))
+
+
+def load_answers(place: Path, scoring: stored.Scoring) -> Answers:
+    """Load the answers of a run's last evaluation, of an evaluation's folder, or of a file."""
+    if place.is_file():
+        return _load_file(place, scoring)
+    if not place.is_dir():
+        raise DataError(f"There is no run, evaluation or file {place} to compare.")
+    steps = [step for step, _ in read_evaluations(place)]
+    home = place / name_step_folder(steps[-1]) if steps else place
+    files = sorted(home.glob("*.jsonl"))
+    if not files:
+        raise DataError(f"{place} contains no evaluation: there is no eval/step_N/TASK.jsonl in it.")
+    summaries, trained = read_json(home / "summary.json", {}), _read_training(home)
+    answers: Answers = {}
+    for file in files:
+        figures = summaries.get(file.stem, {}) if isinstance(summaries, dict) else {}
+        decodings = {
+            name: build_decoding(rows, place, figures.get(name, {}), trained)
+            for name, rows in _group_by_decoding(file).items()
+        }
+        if decodings:
+            answers[file.stem] = decodings
+    if not answers:
+        raise DataError(f"{place} contains no answers of an evaluation: no row has {', '.join(NEEDED)}.")
+    return answers
+
+
+def _load_file(file: Path, scoring: stored.Scoring) -> Answers:
+    """Load answers of an evaluation, or score other answers."""
+    if file.name.endswith(".jsonl") and (groups := _group_by_decoding(file)):
+        summaries = read_json(file.with_name("summary.json"), {})
+        figures = summaries.get(file.stem, {}) if isinstance(summaries, dict) else {}
+        trained = _read_training(file.parent)
+        return {
+            file.stem: {
+                name: build_decoding(rows, file, figures.get(name, {}), trained) for name, rows in groups.items()
+            }
+        }
+    table = stored.read_answers(file, scoring)
+    scored = stored.score_table(table, stored.name_columns(file, scoring), scoring)
+    return {name: {stored.DECODING: Decoding(rows, file, notes=tuple(table.notes))} for name, rows in scored.items()}
+
+
+def _group_by_decoding(file: Path) -> dict[str, list[Row]]:
+    """Group the rows of an evaluation by decoding; empty if the file is not from an evaluation."""
+    try:
+        rows = read_lines(file)
+    except ValueError as error:
+        raise DataError(f"{file} cannot be read: {error}") from error
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if not all(name in row for name in NEEDED):
+            return {}
+        kept = {name: value for name, value in row.items() if name not in UNUSED}
+        if kept.get("prompt"):
+            kept["prompt"] = derive_seed(kept["prompt"])  # only compared, and much longer
+        groups.setdefault(str(row["decoding"]), []).append(kept)
+    return groups
+
+
+def build_decoding(rows: list[Row], place: Path, figures: Any, trained: Row) -> Decoding:
+    """Build the decoding of a task with its settings: those of `qed evaluate`, else those of training.
+
+    Args:
+        rows: its answers.
+        place: the file.
+        figures: its figures in `summary.json`, as far as they are there.
+        trained: the settings of a training run, from `describe_training`.
+    """
+    known = figures if isinstance(figures, dict) else {}
+    asked = known.get("settings")
+    judge = {"judged_by": known["judged_by"]} if known.get("judged_by") else {}
+    notes = tuple(map(str, known["notes"])) if isinstance(known.get("notes"), list) else ()
+    if isinstance(asked, dict):
+        return Decoding(rows, place, {**asked, **judge}, True, notes)
+    # Greedy answers ignore what training samples with.
+    ignored = SAMPLING if known.get("temperature") == 0 else ()
+    own = {name: value for name, value in trained.items() if name not in ignored}
+    measured = {"temperature": known["temperature"]} if "temperature" in known else {}
+    return Decoding(rows, place, {**own, **measured, **judge}, notes=notes)
+
+
+def describe_training(settings: Mapping[Any, Any]) -> Row:
+    """Return the settings with which a training run evaluates, as far as they are known, from those of the run."""
+    last = next((settings[name] for name in ("rl", "sft") if isinstance(settings.get(name), dict)), settings)
+    data, sampling, evaluation = (_get_table(last, name) for name in ("data", "sampling", "evaluation"))
+    known = {name: data[name] for name in ("prompt", "prompt_options", "system_prompt") if name in data}
+    if known.get("prompt") == "auto":
+        del known["prompt"]
+    names = ("max_tokens", *SAMPLING)
+    given = {name: evaluation[name] for name in SAMPLING if evaluation.get(name) is not None}
+    return {**known, **{name: sampling[name] for name in names if name in sampling}, **given}
+
+
+def _read_training(home: Path) -> Row:
+    """Return the settings of the run of which `home` is an evaluation; empty where it is no step of a run."""
+    saved = home.parent.parent / "settings.yaml"
+    return describe_training(read_saved(saved)) if home.parent.name == "eval" and saved.is_file() else {}
+
+
+def _get_table(settings: Mapping[Any, Any], name: str) -> Mapping[str, Any]:
+    value = settings.get(name)
+    return value if isinstance(value, dict) else {}

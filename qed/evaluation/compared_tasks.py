@@ -1,0 +1,124 @@
+"""Pair the tasks of two arms, and say what else than the model differs between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from qed.errors import DataError
+from qed.evaluation import stored
+from qed.evaluation.cautions import list_cautions, part_golds
+from qed.evaluation.compared_runs import Answers, Arm, Decoding
+from qed.evaluation.estimators import list_budgets
+from qed.evaluation.measures import ACCURACY
+from qed.runs.run import Row
+
+Tasks = dict[str, dict[str, list[Decoding]]]  # by task and decoding: that of each run
+
+
+@dataclass(frozen=True)
+class TaskPair:
+    """A task that both arms have: its name with the decodings, the answers of each run, and what is to be known."""
+
+    name: str
+    before: list[Decoding]
+    after: list[Decoding]
+    warnings: list[str]
+
+    @property
+    def is_single(self) -> bool:
+        """Return whether each arm is one run."""
+        return len(self.before) == len(self.after) == 1
+
+
+def pair_tasks(before: Arm, after: Arm) -> Iterator[TaskPair]:
+    """Yield the tasks and decodings that all runs of both arms have.
+
+    Two single tasks are paired even with different names, as files of answers have them, and so are two single
+    decodings of a task.
+
+    Raises:
+        DataError: the runs of an arm, or the arms, have no task in common.
+    """
+    old, new = find_tasks(before), find_tasks(after)
+    single = len(old) == len(new) == 1
+    if not single and not set(old) & set(new):
+        raise DataError(
+            f"The arms have no task in common: {before.name} has {_list_names(old)}; {after.name} has "
+            f"{_list_names(new)}."
+        )
+    for task, own in old.items():
+        others = next(iter(new.values())) if single else new.get(task, {})
+        names = [(name, name) for name in own if name in others]
+        if not names and len(own) == len(others) == 1:
+            names = [(next(iter(own)), next(iter(others)))]
+        for one, other in names:
+            parts, notes = part_golds([*own[one], *others[other]])
+            sides = parts[: len(own[one])], parts[len(own[one]) :]
+            warnings = [*list_cautions(*sides), *notes]
+            if len(before.places) == len(after.places) == 1 and (before.is_pattern or after.is_pattern):
+                warnings.append("Each arm is one run: the interval is over problems alone, and not over seeds.")
+            yield TaskPair(_name_pair(task, one, other), *sides, warnings)
+
+
+def find_tasks(arm: Arm) -> Tasks:
+    """Return the tasks and decodings that all runs of an arm have.
+
+    Raises:
+        DataError: they have none in common.
+    """
+    runs = [_rename(answers, arm) for answers in arm.runs]
+    tasks = {
+        task: {
+            name: [run[task][name] for run in runs] for name in own if all(name in run.get(task, {}) for run in runs)
+        }
+        for task, own in runs[0].items()
+    }
+    tasks = {task: own for task, own in tasks.items() if own}
+    if not tasks:
+        listed = "; ".join(
+            f"{place} has {_list_names(run)}" for place, run in zip(arm.places[:4], arm.runs, strict=False)
+        )
+        raise DataError(f"The runs of {arm.name} have no task in common: {listed}.")
+    return tasks
+
+
+def list_left_out(arm: Arm) -> list[str]:
+    """Return sentences on the tasks that only some runs of an arm have."""
+    kept = find_tasks(arm)
+    names = dict.fromkeys(task for run in arm.runs for task in _rename(run, arm))
+    return [f"{task} is not in all runs of {arm.name}, and left out." for task in names if task not in kept]
+
+
+def count_answers(evaluations: Sequence[Sequence[Row]]) -> int:
+    """Return the fewest answers of an evaluation to a problem that all have; 0 if they have no problem in common."""
+    counts = [Counter(str(row["group_id"]) for row in rows) for rows in evaluations]
+    shared = set.intersection(*(set(own) for own in counts))
+    return min((own[problem] for own in counts for problem in shared), default=0)
+
+
+def list_measures(answers: int) -> list[str]:
+    """Return the measures by which evaluations with so many answers to each problem are compared."""
+    budgets = [k for k in list_budgets(answers) if k > 1]
+    return [ACCURACY, *(f"{kind}@{k}" for kind in ("pass", "maj") for k in budgets)]
+
+
+def _rename(answers: Answers, arm: Arm) -> Answers:
+    """Return the answers of a run; those of single files are of one task, whatever the files' names."""
+    if len(answers) == 1 and all(place.is_file() for place in arm.places):
+        return {next(iter(arm.runs[0])): next(iter(answers.values()))}
+    return answers
+
+
+def name_decoding(task: str, decoding: str) -> str:
+    """Return the name of a task and its decoding; stored answers have one alone."""
+    return task if decoding == stored.DECODING else f"{task}, {decoding}"
+
+
+def _name_pair(task: str, before: str, after: str) -> str:
+    return name_decoding(task, before) if before == after else f"{task}, {before} against {after}"
+
+
+def _list_names(tasks: Tasks | Answers) -> str:
+    return ", ".join(tasks)

@@ -1,0 +1,171 @@
+"""The standard worked examples before a question, by name, so that prompts equal those of lm-eval 0.4.13.
+
+`gsm8k`: rows of GSM8K's train split, five by default; those before the n-th question are the n-th draw of a generator
+with seed 1234. `gsm8k_cot`: the eight of Wei et al. 2022 (arXiv 2201.11903) in lm-eval's wording. `minerva_math`: the
+four of Lewkowycz et al. 2022 (arXiv 2206.14858). `mmlu`: the five dev questions of the same subject.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qed.config import plugins
+from qed.config.task_names import parse_task
+from qed.data import tasks
+from qed.errors import DataError, UsageError, suggest_nearest
+from qed.evaluation.choice_formats import MMLU_SHOTS, build_items, require_choices
+from qed.types import Problem
+
+Pair = tuple[str, str]  # a question and its worked answer
+FOLDER = Path(__file__).parent / "exemplars"
+BETWEEN = "\n\n"
+SEED = 1234  # lm-eval's for few-shot examples
+TURN_ENDS = ("</s>", "<|im_end|>")
+
+
+@dataclass(frozen=True)
+class Exemplars:
+    """Worked examples, and how they and the question are written.
+
+    Attributes:
+        task: the leaf of the benchmark for which they are the default; empty for none.
+        usual: number of examples by default.
+        ask: the text of a question, up to where its answer begins after a space.
+        stop: stop strings of the answer.
+        reward: what judges the answers by default.
+    """
+
+    task: str
+    usual: int
+    ask: Callable[[str], str]
+    stop: tuple[str, ...]
+    reward: str = "accuracy"
+
+
+EXEMPLARS = {
+    "gsm8k": Exemplars("gsm8k", 5, "Question: {}\nAnswer:".format, ("Question:", *TURN_ENDS)),
+    "gsm8k_cot": Exemplars("", 8, "Q: {}\nA:".format, ("Q:", *TURN_ENDS)),
+    "minerva_math": Exemplars("math", 4, "Problem:\n{}\n\nSolution:".format, ("Problem:",)),
+    "mmlu": Exemplars("mmlu", 5, str, ("\n",), "multiple_choice"),
+}
+
+
+@dataclass(frozen=True)
+class Shots:
+    """The examples that are asked for: their name (empty for those of the task), a path for their data, their number.
+
+    A number of None is the usual one.
+    """
+
+    name: str = ""
+    path: str = ""
+    count: int | None = None
+
+
+def parse_shots(exemplars: str, count: int | None) -> Shots | None:
+    """Parse `--exemplars NAME[@PATH]` and `--shots N`; None if neither is given.
+
+    Raises:
+        UsageError: there are no such exemplars, or the number is negative.
+    """
+    if not exemplars and count is None:
+        return None
+    name, _, path = exemplars.partition("@")
+    if name and name not in EXEMPLARS:
+        raise UsageError(
+            f"There are no exemplars '{name}'.{suggest_nearest(name, EXEMPLARS)} There are: {', '.join(EXEMPLARS)}."
+        )
+    if count is not None and count < 0:
+        raise UsageError("--shots must not be negative.")
+    return Shots(name, path, count)
+
+
+def find_exemplars(task: str, shots: Shots) -> tuple[str, Exemplars, int]:
+    """Return the name of a task's exemplars, themselves, and their number.
+
+    Raises:
+        UsageError: none are named, and the task has no standard ones.
+    """
+    leaf = parse_task(task).leaf
+    name = shots.name or next((name for name, each in EXEMPLARS.items() if each.task == leaf), "")
+    if not name:
+        raise UsageError(
+            f"{task} has no standard exemplars: name some with --exemplars, such as gsm8k_cot. There are: "
+            f"{', '.join(EXEMPLARS)}."
+        )
+    chosen = EXEMPLARS[name]
+    return name, chosen, chosen.usual if shots.count is None else shots.count
+
+
+def add_exemplars(task: str, problems: Sequence[Problem], shots: Shots) -> list[Problem]:
+    """Return the problems with their prompts, in the order of the benchmark's file.
+
+    Raises:
+        UsageError: the task has no standard exemplars, or fewer than asked for.
+        DataError: the data of the exemplars cannot be loaded.
+    """
+    name, chosen, count = find_exemplars(task, shots)
+    if name == "mmlu":
+        return _add_dev_questions(task, problems, shots.path, count)
+    pairs = _load_training_pairs(task, shots.path) if name == "gsm8k" else _read_pairs(name)
+    if count > len(pairs):
+        raise UsageError(f"The exemplars {name} are {len(pairs)}, and --shots asks for {count}.")
+    source = random.Random(SEED)
+    rendered = []
+    for problem in problems:
+        drawn = source.sample(pairs, count) if name == "gsm8k" else pairs[:count]
+        lead = "".join(f"{chosen.ask(question)} {answer}{BETWEEN}" for question, answer in drawn)
+        rendered.append(_render(problem, lead + chosen.ask(problem.question)))
+    return rendered
+
+
+def _render(problem: Problem, text: str) -> Problem:
+    return replace(problem, meta={**problem.meta, "rendered": text})
+
+
+def _read_pairs(name: str) -> list[Pair]:
+    rows: list[dict[str, str]] = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return [(row["question"], row["answer"]) for row in rows]
+
+
+def _load_training_pairs(task: str, path: str) -> list[Pair]:
+    """Load the questions and answers of GSM8K's train split as the data has them, calculator marks included."""
+    path = path or _find_sibling(parse_task(task).path)
+    originals: dict[str, Any] = {}
+    problems = plugins.load_leaf("tasks", "gsm8k").read("train", path, originals=originals)
+    rows = [originals[problem.id][0] for problem in problems]
+    return [(str(row["question"]), str(row["answer"])) for row in rows]
+
+
+def _find_sibling(path: str) -> str:
+    """Return the training file beside a test file; empty where the task is loaded from the hub."""
+    if not path:
+        return ""
+    place = Path(path)
+    sibling = place if place.is_dir() else place.with_name(place.name.replace("test", "train"))
+    if sibling.exists() and (place.is_dir() or sibling != place):
+        return str(sibling)
+    raise DataError(f"The exemplars gsm8k are rows of the train split, and there is no {sibling}: add @PATH to them.")
+
+
+def _add_dev_questions(task: str, problems: Sequence[Problem], path: str, count: int) -> list[Problem]:
+    require_choices(task, problems)
+    place = path or _find_dev(parse_task(task).path)
+    name = f"mmlu:{MMLU_SHOTS}" + (f"@{place}" if place else "")
+    examples = tasks.load_task(name, MMLU_SHOTS, {}, Counter(), {}) if count else []
+    items = build_items(task, problems, examples, count)
+    return [_render(item.problem, item.context) for item in items]
+
+
+def _find_dev(path: str) -> str:
+    """Return where the dev questions are: in the folder `dev` beside the folder `test` of the original files."""
+    place = Path(path) if path else None
+    if place is not None and place.name == "test" and (dev := place.with_name(MMLU_SHOTS)).is_dir():
+        return str(dev)
+    return path

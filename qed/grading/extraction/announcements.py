@@ -1,0 +1,68 @@
+"""Announcements: what follows `answer is`, `Final answer:`, `答案是` and their kin in a sentence."""
+
+from __future__ import annotations
+
+import re
+
+from qed.grading.extraction import choices, words
+from qed.grading.extraction.outcome import NEGATED, Refusal, Result
+from qed.grading.extraction.statement import read_clause
+
+NO_ANSWER = re.compile(
+    r"(?:answer (?:choice|option|key|format|sheet|the|in|with|this|your|must|should be (?:given|in|written))s?\b|"
+    r"\b(?:to|can|cannot|can't|could|not|will|i'll|i|you|please|must|should|we) answer\b(?! is)|"
+    r"answers? (?:above|below))",
+    re.IGNORECASE,
+)
+OTHER_ANSWER = re.compile(
+    r"(?:wrong|incorrect|first|initial|previous|common|naive|tempting|false|earlier|original|old|not (?:an|the|a|my)|"
+    r"no|(?:if|suppose|assume|assuming|say|imagine|let) (?:that )?(?:the|my|your|our)|"
+    r"whether the|falsche|mauvaise|неправильный)\s{0,2}$",
+    re.IGNORECASE,
+)
+DETOUR = re.compile(
+    r"\s{0,3}(?:to|for|of|in|as|with|on|from|by|we|that|i|zu|auf|für|pour|de|du|para|a|на|\()(?!\w)", re.IGNORECASE
+)
+STATING = re.compile(
+    r"(?:(?<!\w)(?:is|are|equals|was|should be|must be|would be|ist|lautet|est|es|é|è)(?!\w)|[:：=—–→])", re.IGNORECASE
+)
+DIRECTLY = re.compile(r"[\s*]{0,4}(?:[$\\\d(\-−+√\[{.]|[A-J](?![\w']))")
+MAX_DETOUR_CHARS = 160
+
+
+def read_announcement(text: str) -> Result:
+    """Read the answer that a sentence announces; None if it announces none."""
+    for match in reversed(list(words.ANSWER.finditer(text))):
+        if NO_ANSWER.search(text, max(0, match.start() - 12), match.end() + 16) or is_inside_formula(text, match):
+            continue
+        if OTHER_ANSWER.search(text, 0, match.start()):
+            return Refusal(NEGATED)
+        word = re.split(r"[:：]|^[はが은는是为]", text[match.end() :])[-1].strip(" .。!*")
+        if choices.YES_NO.fullmatch(word):
+            return word
+        rest = find_announced_part(text[match.end() :])
+        if choices.OPTION.match(rest) is not None:
+            return rest.strip(" .*:")
+        if rest.strip(" .*_:"):
+            return read_clause(rest, announced=True)
+        if match.start() > 0:
+            return read_clause(text[: match.start()], announced=False)
+    return None
+
+
+def find_announced_part(after: str) -> str:
+    """Return what follows `answer`, `answer is` or `answer to part 2 is`; an empty text if that is no announcement."""
+    connection = words.CONNECTION.match(after)
+    length = connection.end() if connection is not None else 0
+    if STATING.search(after, 0, length) or DIRECTLY.match(after):
+        return after[length:]
+    foreign = not after[:1].isascii()
+    detour = STATING.search(after, 0, MAX_DETOUR_CHARS) if DETOUR.match(after) or foreign else None
+    if detour is not None:
+        return after[detour.end() :]
+    return after[length:] if foreign and after[:1].strip() else ""
+
+
+def is_inside_formula(text: str, match: re.Match[str]) -> bool:
+    """Return whether a word is a part of a command or a formula."""
+    return text[: match.start()].endswith("\\") or "\\text{" in text[max(0, match.start() - 8) : match.start()]

@@ -1,0 +1,113 @@
+"""Arms of a report with several runs: runs that differ in their seed alone, compared over problems and seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from qed.evaluation.arms import ArmsTest, compare_arms
+from qed.evaluation.intervals import adjust_holm
+from qed.report.markup import Html, build_element, build_table, join_html
+from qed.report.numbers import SPACE, format_p_value, format_percent, format_points
+from qed.report.panels import label_runs
+from qed.report.record import Record
+
+# Settings that name a run or say where it is written: runs that differ in them are the same training.
+NAMING = frozenset(
+    f"run.{name}" for name in ("seed", "out", "name", "group", "tags", "project", "entity", "trackers", "threads")
+)
+COLUMNS = ("", "first", "other", "difference in points", "p", "p (Holm)", "n")
+NOTE = (
+    "Runs that differ in their seed alone are one arm. Brackets are 95 % intervals over problems and seeds together. "
+    "p (Holm) is adjusted for all tests of this section."
+)
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """An arm: its runs, which differ in their seed alone."""
+
+    label: str
+    records: list[Record]
+
+
+def group_seeds(records: Sequence[Record]) -> list[Seeds]:
+    """Group runs that differ in their seed alone, in the order of the runs; a run without settings stands alone."""
+    groups: dict[str, list[int]] = {}
+    for number, record in enumerate(records):
+        kept = sorted((key, value) for key, value in _flatten(record.settings, "") if key not in NAMING)
+        name = json.dumps(kept, default=str) if kept else str(number)
+        groups.setdefault(name, []).append(number)
+    labels = label_runs(records)
+    return [
+        Seeds(_label([labels[number] for number in own]), [records[number] for number in own])
+        for own in groups.values()
+    ]
+
+
+def render_seeds(records: Sequence[Record], tasks: Sequence[str]) -> Html | None:
+    """Render the tests of each arm against the first one; None unless there are two arms, and one of several runs."""
+    arms = group_seeds(records)
+    if len(arms) < 2 or all(len(arm.records) == 1 for arm in arms):
+        return None
+    tests = list(_compare(arms, tasks))
+    if not tests:
+        return None
+    adjusted = adjust_holm([test.p_value for _, _, test in tests])
+    rows = [
+        (join_html(label, build_element("small", what)), _build_cells(test, p_holm))
+        for (label, what, test), p_holm in zip(tests, adjusted, strict=True)
+    ]
+    caption = f"All seeds of an arm against {arms[0].label}"
+    table = build_table(COLUMNS, rows, caption, "stack")
+    return build_element(
+        "section", build_element("h2", "Seeds together"), table, build_element("p", NOTE, class_="note")
+    )
+
+
+def _compare(arms: Sequence[Seeds], tasks: Sequence[str]) -> Iterator[tuple[str, str, ArmsTest]]:
+    """Yield the label of an arm, the task with its decoding, and the test of the last evaluations."""
+    for task in tasks:
+        ends = [
+            [(record, *last) for record in arm.records for last in record.list_evaluations(task)[-1:]] for arm in arms
+        ]
+        for arm, own in zip(arms[1:], ends[1:], strict=True):
+            everything = [*ends[0], *own]
+            if len(ends[0]) < len(arms[0].records) or len(own) < len(arm.records):
+                continue
+            for decoding in [name for name in everything[0][2] if all(name in each[2] for each in everything)]:
+                before, after = (
+                    [record.read_rows(step, task, decoding) for record, step, _ in side] for side in (ends[0], own)
+                )
+                if test := compare_arms(before, after):
+                    yield arm.label, f"{task}, {decoding} answers", test
+
+
+def _build_cells(test: ArmsTest, p_holm: float | None) -> list[object]:
+    bounds = f"[{format_points(test.ci_lo)},{SPACE}{format_points(test.ci_hi)}]"
+    means = zip((test.before, test.after), test.runs, strict=True)
+    return [
+        *(
+            join_html(format_percent(mean), build_element("small", ", ".join(map(format_percent, own))))
+            for mean, own in means
+        ),
+        join_html(build_element("b", format_points(test.difference)), build_element("small", bounds)),
+        join_html(format_p_value(test.p_value), build_element("small", test.note) if test.note else None),
+        format_p_value(p_holm),
+        f"{test.n:,}",
+    ]
+
+
+def _label(names: Sequence[str]) -> str:
+    more = len(names) - 1
+    return f"{names[0]} and {more} more seed{'' if more == 1 else 's'}" if more else names[0]
+
+
+def _flatten(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", str(value)

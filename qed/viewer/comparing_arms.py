@@ -1,0 +1,58 @@
+"""Two arms of several runs, which differ in their seeds alone: the difference over problems and seeds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from qed.errors import UsageError
+from qed.evaluation.arms import compare_arms
+from qed.evaluation.intervals import adjust_holm
+from qed.evaluation.measures import ACCURACY
+from qed.runs.run import Row
+from qed.viewer.evaluations import find_rows, load_evaluation_index, load_evaluations
+from qed.viewer.library import Library, RunPlace
+from qed.viewer.outcomes import build_rows
+from qed.viewer.params import Params, Refused
+
+MAX_RUNS = 24  # of both arms
+
+
+def compare_seeds(library: Library, params: Params) -> dict[str, Any]:
+    """Compare the last evaluations of two arms of runs.
+
+    Args:
+        library: the runs.
+        params: `a` and `b`, the keys of the runs of each arm, one a line; `measure` for another one than the accuracy.
+
+    Raises:
+        Refused: there are too many runs, or no such run or measure.
+    """
+    names = [params.text(side).split("\n") for side in ("a", "b")]
+    if sum(map(len, names)) > MAX_RUNS:
+        raise Refused(400, f"These are more than {MAX_RUNS} runs.")
+    arms = [[library.find(key) for key in own] for own in names]
+    measure = params.text("measure", ACCURACY)
+    evaluated = [_list_last(place) for arm in arms for place in arm]
+    tasks: list[dict[str, Any]] = []
+    for task, decoding in [name for name in evaluated[0] if all(name in own for own in evaluated)]:
+        before, after = ([_load_rows(library, place, task, decoding) for place in arm] for arm in arms)
+        try:
+            test = compare_arms(before, after, measure)
+        except UsageError:
+            continue  # fewer answers than the measure takes
+        if test is not None:
+            tasks.append({"task": task, "decoding": decoding, "test": {**asdict(test), "difference": test.difference}})
+    for each, p_holm in zip(tasks, adjust_holm([each["test"]["p_value"] for each in tasks]), strict=True):
+        each["test"]["p_holm"] = p_holm
+    return {"a": names[0], "b": names[1], "tasks": tasks}
+
+
+def _list_last(place: RunPlace) -> dict[tuple[str, str], int]:
+    """Return the last step of each task and decoding whose answers are stored."""
+    return {each.name: each.step for each in load_evaluations(place) if find_rows(place, each.step, each.task)}
+
+
+def _load_rows(library: Library, place: RunPlace, task: str, decoding: str) -> list[Row]:
+    index = load_evaluation_index(library, place, _list_last(place)[task, decoding], task)
+    return build_rows(index, decoding) if index is not None else []
