@@ -44,7 +44,7 @@ def plan_choices(request: EvaluationRequest, console: Console) -> Plan:
             "here: servers and endpoints only sample. Name the model's folder with --model, without --sampler or --url."
         )
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
-    loaded = benchmarks.load_benchmarks(settings, request.tasks, 1, request.limit)
+    loaded = benchmarks.load_benchmarks(settings, request.tasks, 1, (request.limit, request.subset_seed))
     for bench in loaded:
         for reason, count in bench.left_out.items():
             console.say(f"{bench.label}: left out {count} {reason}.")

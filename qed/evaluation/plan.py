@@ -111,7 +111,8 @@ def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
     settings = request.settings
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     shots = parse_shots(request.exemplars, request.shots)
-    loaded = benchmarks.load_benchmarks(settings, request.tasks, request.samples, request.limit, shots)
+    drawn = request.limit, request.subset_seed
+    loaded = benchmarks.load_benchmarks(settings, request.tasks, request.samples, drawn, shots)
     loaded = [bench.with_policy(request.policy) for bench in loaded]
     for bench in loaded:
         bench.report_problems(console)

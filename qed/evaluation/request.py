@@ -28,7 +28,7 @@ class EvaluationRequest:
         tasks: names of tasks; empty uses the held-out problems of the run.
         sampling: sampling parameters; `max_tokens` 0 uses half of the window, at most 2,048.
         samples: answers per problem; 0 uses each benchmark's number.
-        limit: number of problems of each task, drawn by the seed; 0 uses all.
+        limit: number of problems of each task, drawn by `subset_seed`; 0 uses all.
         folder, step: where the answers are written.
         model: the model's name as given.
         overwrite: replace another evaluation in the folder.
@@ -58,6 +58,7 @@ class EvaluationRequest:
     also: tuple[str, ...] = ()
     scoring: Literal["sampled", "likelihood"] = "sampled"
     ties: str = "split"
+    subset_seed: int = 0
     shots: int | None = None
     exemplars: str = ""
 

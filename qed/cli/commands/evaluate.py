@@ -228,6 +228,7 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
         shots=args.shots,
         ties=args.ties,
         exemplars=args.exemplars,
+        subset_seed=settings.run.seed if args.seed else 0,
     )
     if args.cluster:
         from qed.cluster.evaluation import evaluate_on_cluster
