@@ -196,9 +196,7 @@ RETRACTION = re.compile(
     r"я ошиб(?:ся|лась))(?!\w)|更正|等等|不对，|不对,|我错了|算错了|間違えた|訂正|정정",
     re.IGNORECASE,
 )
-SOFT_RETRACTION = re.compile(
-    r"(?<!\w)(?:wait|actually|hmm+|hold on|sorry|i mean|or rather|no,)(?!\w)", re.IGNORECASE
-)
+SOFT_RETRACTION = re.compile(r"(?<!\w)(?:wait|actually|hmm+|hold on|sorry|i mean|or rather|no,)(?!\w)", re.IGNORECASE)
 HYPOTHESIS = re.compile(
     r"\W{0,3}(?:suppose|assume|assuming|let(?! us|'s| me)|imagine|consider|define|denote|say|angenommen|"
     r"sei|supposons|"
