@@ -35,6 +35,7 @@ from qed.evaluation.measures import ACCURACY, Row, measure_problems
 from qed.evaluation.summary import group_by_problem
 
 TESTS = {True: "exact McNemar", False: "adjusted t over problems"}  # of differences of single answers, and of others
+FEW_CARRIERS = 5
 FIELDS = ("middle", "error", "df", "score")
 
 
@@ -168,6 +169,8 @@ def estimate_difference(differences: Floats) -> Estimate:
     changed = squares > 0
     size = np.where(changed, fourths / np.where(changed, squares, 1.0), 1.0)
     carriers = np.where(changed, squares**2 / np.where(changed, fourths, 1.0), 0.0)
+    # Of normal differences a third of the problems are carriers; many carriers mean that the spread is well known.
+    carriers = carriers * np.maximum(1.0, carriers / FEW_CARRIERS)
     variance = np.minimum((squares + 2 * size) / total - middle**2, bound)
     error = np.sqrt(variance ** (carriers / (carriers + 1)) * bound ** (1 / (carriers + 1)) / count)
     df = np.clip(carriers, 1.0, count - 1)
