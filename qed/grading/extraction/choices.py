@@ -17,7 +17,7 @@ CHOSEN = re.compile(
     r"故选|应选|choose|pick|select|go with|it's|it is)(?: "
     r"is)?\s{0,2}[:：]?\s?[\"'“(（\[]?([A-J])(?![A-Za-z'’])[\"'”)）\]]?"
     r"|(?<![\w(])\(([A-J])\)(?=\s{0,3}[.!。]?\s{0,3}$)"
-    r"|(?<![A-Za-z\\])([B-HJ])(?= (?:is|would be|must be|remains|seems) (?:the )?(?:only )?(?:correct|"
+    r"|(?<![A-Za-z\\])\(?([A-HJ])\)?(?= (?:is|would be|must be|remains|seems) (?:the )?(?:only )?(?:correct|"
     r"right|best|true|answer|one|"
     r"possib|choice|option|solution|left|remaining))"
     r"|\b(?i:so|therefore|hence|thus|leaves|leaving|only)\b,? (?:it is |it's |it must be |the answer is |only )?"

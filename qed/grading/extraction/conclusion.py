@@ -190,6 +190,8 @@ def _read_bold(sentence: Sentence, bold: str) -> Extracted | Refusal | None:
     whole = read_clause(sentence.text)
     if isinstance(whole, Refusal) and whole.reason in (NEGATED, HEDGED):
         return whole
+    if choices.OPTION.fullmatch(bold) is not None:
+        return Extracted(bold, "bold")
     found = read_whole(bold) or read_clause(bold)
     if isinstance(found, str) and isinstance(whole, str) and found in whole:
         found = whole  # **5** cm
