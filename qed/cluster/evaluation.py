@@ -15,7 +15,8 @@ from qed.console.live import Console
 from qed.errors import DataError
 from qed.evaluation.finish import TaskRecord, build_result
 from qed.evaluation.merge import merge
-from qed.evaluation.plan import EvaluationRequest, Plan, leave_out_functions
+from qed.evaluation.plan import Plan, leave_out_functions
+from qed.evaluation.request import EvaluationRequest
 from qed.evaluation.run import PLANNERS, find_figures, find_step_shards, make_shard
 from qed.evaluation.shards import Shard, compare_wholes
 from qed.guards.watchdog import HangReport, watch

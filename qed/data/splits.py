@@ -27,6 +27,7 @@ from qed.runs.run import Run
 from qed.types import Problem
 
 VALIDATION = "validation"  # the name of the validation part as a task to evaluate
+SUBSET_SEED = 0  # of the held-out problems that are evaluated: runs of other seeds are compared on the same ones
 HELD_OUT_SHARE = 10  # one in this many problems is held out if the training data has no test split
 
 
@@ -64,7 +65,7 @@ def load_problems(
     training: list[Problem] = []
     benches: dict[str, list[Problem]] = {}
     subsets: dict[str, str] = {}
-    drawn = evaluation.problems, seed
+    drawn = evaluation.problems, SUBSET_SEED
     unanswered: list[Problem] = []
     for name in data.tasks:
         problems = _drop_duplicates(load(name, "train"), left_out)
@@ -79,7 +80,7 @@ def load_problems(
     for name in evaluation.tasks:
         held_out = load(name, "test", evaluated=True)
         if imitates and not any(problem.answer for problem in held_out):
-            unanswered += draw_subset(held_out, evaluation.problems, seed)[0]
+            unanswered += draw_subset(held_out, *drawn)[0]
         else:
             subsets |= _add_benchmark(benches, parse_task(name).label, held_out, drawn, left_out)
     measured = [problem for problems in (*benches.values(), unanswered) for problem in problems]

@@ -107,14 +107,14 @@ class Benchmark:
 
 
 def load_benchmarks(
-    settings: Settings, names: Sequence[str], samples: int, limit: int, shots: Shots | None = None
+    settings: Settings, names: Sequence[str], samples: int, drawn: tuple[int, int], shots: Shots | None = None
 ) -> list[Benchmark]:
     """Load benchmarks by name, or the held-out problems of a run if no names are given.
 
     Args:
         settings: settings with prompt and reward; `auto` uses each task's default.
         samples: answers per problem; 0 uses each benchmark's number.
-        limit: problems of each benchmark, drawn by the run's seed; 0 uses all.
+        drawn: the number of problems of each benchmark, 0 for all, and the seed that draws them.
         shots: worked examples before a question; None leaves the prompt as it is.
     """
     loaded: dict[str, Benchmark] = {}
@@ -126,7 +126,7 @@ def load_benchmarks(
         data = replace(settings.data, tasks=(name,))
         if shots is not None:
             problems = add_exemplars(name, problems, shots)
-        bench = _build_benchmark(name, problems, left_out, data, samples, (limit, settings.run.seed))
+        bench = _build_benchmark(name, problems, left_out, data, samples, drawn)
         bench = bench if bench.subset else replace(bench, subset=subset)
         loaded[label] = bench if shots is None else bench.with_exemplars(shots)
     return list(loaded.values())

@@ -25,6 +25,7 @@ FREE = (
     "also",
 )
 OPTIONS = {"judged_by": "--reward"}  # where the option is not named as the setting
+FEW_SHARED = 0.8  # of the problems of a run
 MAX_SHOWN = 60  # characters of a setting
 Sides = tuple[Sequence[Decoding], Sequence[Decoding]]
 
@@ -204,6 +205,7 @@ def _compare_counts(before: Sequence[Decoding], after: Sequence[Decoding]) -> li
             f"{_count(len(changed), 'id')} with another gold after than before ({_list(changed)}): left out, because "
             "these are other problems. Check that both files have the same golds."
         )
+    cautions += _compare_problems([*before, *after])
     counts = [
         sorted({count for problem, count in own.items() if problem in rest})
         for own, rest in ((one, other), (other, one))
@@ -211,6 +213,18 @@ def _compare_counts(before: Sequence[Decoding], after: Sequence[Decoding]) -> li
     if counts[0] and counts[0] != counts[1]:
         cautions.append(f"Other numbers of answers to a problem: {_list(counts[0])} before, {_list(counts[1])} after.")
     return cautions
+
+
+def _compare_problems(parts: Sequence[Decoding]) -> list[str]:
+    """Say that few problems are left, as where every run has drawn its own held-out problems by its seed."""
+    runs = [set(_list_problems([part])) for part in parts]
+    shared, most = len(set.intersection(*runs)), max(map(len, runs))
+    if not 0 < shared < FEW_SHARED * most:
+        return []
+    return [
+        f"Only {shared:,} of {_count(len(set.union(*runs)), 'problem')} were answered by all runs, the others are left "
+        "out. Evaluate all runs on the same problems: qed evaluate, with the same --seed."
+    ]
 
 
 def _list_problems(side: Sequence[Decoding]) -> dict[tuple[str, str], int]:

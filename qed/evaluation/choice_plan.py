@@ -18,7 +18,8 @@ from qed.evaluation.benchmarks import Benchmark
 from qed.evaluation.choice_formats import MMLU_SHOTS, build_items, find_format, require_choices
 from qed.evaluation.finish import TaskRecord
 from qed.evaluation.likelihood import TIER, ChoicePolicy, ChoiceScorer
-from qed.evaluation.plan import BATCHES_PER_CHUNK, EvaluationRequest, Plan, TaskPlan
+from qed.evaluation.plan import BATCHES_PER_CHUNK, Plan, TaskPlan
+from qed.evaluation.request import EvaluationRequest
 from qed.evaluation.weights import hash_weights
 from qed.models import threads
 from qed.models.load import pick_device, read_window
@@ -43,7 +44,7 @@ def plan_choices(request: EvaluationRequest, console: Console) -> Plan:
             "here: servers and endpoints only sample. Name the model's folder with --model, without --sampler or --url."
         )
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
-    loaded = benchmarks.load_benchmarks(settings, request.tasks, 1, request.limit)
+    loaded = benchmarks.load_benchmarks(settings, request.tasks, 1, (request.limit, request.subset_seed))
     for bench in loaded:
         for reason, count in bench.left_out.items():
             console.say(f"{bench.label}: left out {count} {reason}.")

@@ -50,7 +50,12 @@ def finish_task(store: Store, record: TaskRecord, model: str, console: Console) 
     rows = store.order(record.order)
     if not record.judged:
         return write_outputs(store, record.references, model, console)
-    computed = {**summarize(rows), **summarize_verdicts(rows), **summarize_choices(rows)}
+    ties = record.figures.get("maj_ties", "split")
+    computed = {
+        **summarize(rows, ties),
+        **summarize_verdicts(rows),
+        **summarize_choices(rows),
+    }
     figures = store.finish({**record.figures, **computed, "left_out": record.left_out})
     for line in describe_usage(record.label, figures) if "usage" in figures else ():
         console.say(line)

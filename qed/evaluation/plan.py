@@ -10,16 +10,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Literal
 
 import torch
 
 from qed.config.callables import leave_out_missing
-from qed.config.phases import Settings
 from qed.console.live import Console
 from qed.data.prompts.base import PromptTemplate
-from qed.data.splits import load_prompt, resolve_prompt_name, resolve_reward_names
+from qed.data.splits import load_prompt, resolve_reward_names
 from qed.errors import DataError
 from qed.evaluation import benchmarks
 from qed.evaluation.benchmarks import Benchmark
@@ -30,15 +27,14 @@ from qed.evaluation.few_shot import parse_shots
 from qed.evaluation.finish import TaskRecord
 from qed.evaluation.likelihood import ChoicePolicy
 from qed.evaluation.outputs import list_references
+from qed.evaluation.request import EvaluationRequest, describe_request
 from qed.evaluation.served import describe_servers, is_served, list_urls, read_precision, require_one_version
 from qed.evaluation.verdicts import SecondGrader, load_second_graders
-from qed.evaluation.weights import hash_parameters, hash_weights
-from qed.grading.policy import PolicyName
+from qed.evaluation.weights import hash_parameters
 from qed.guards.redaction import redact
 from qed.guards.watchdog import enter_stage
 from qed.models import threads
 from qed.models.load import pick_device, read_window
-from qed.randomness import derive_seed
 from qed.rewards.grader import Grader
 from qed.rollout.agreement import IN_EVALUATION, require_sampler
 from qed.rollout.grader import load_evaluator, load_grader
@@ -52,53 +48,6 @@ BATCHES_PER_CHUNK = 4  # when an answer ends early, the next one of the chunk ta
 DEFAULT_TOKENS = 2_048
 TOO_LONG = "prompts longer than the window"
 Chunk = list[tuple[Problem, int]]  # problems that are sampled together, each with its number of answers
-
-
-@dataclass(frozen=True)
-class EvaluationRequest:
-    """The request of an evaluation.
-
-    Args:
-        settings: settings of the model, prompt and reward, or of the evaluated run.
-        tasks: names of tasks; empty uses the held-out problems of the run.
-        sampling: sampling parameters; `max_tokens` 0 uses half of the window, at most 2,048.
-        samples: answers per problem; 0 uses each benchmark's number.
-        limit: number of problems of each task, drawn by the seed; 0 uses all.
-        folder, step: where the answers are written.
-        model: the model's name as given.
-        overwrite: replace another evaluation in the folder.
-        command: the command line.
-        json: keep stdout for the result.
-        endpoint: where the model is, if it is neither loaded nor sampled by token ids.
-        policy: the conventions of the comparison: math, qwen or strict.
-        also: other graders of the same answers, see `qed.evaluation.verdicts`.
-        scoring: sampled answers, or the log-likelihoods of choices, with `shots` worked examples before a question.
-    """
-
-    settings: Settings
-    tasks: tuple[str, ...]
-    sampling: Sampling
-    samples: int
-    limit: int
-    folder: Path
-    step: int
-    model: str
-    overwrite: bool = False
-    command: tuple[str, ...] = ()
-    json: bool = False
-    endpoint: EndpointSettings | None = None
-    policy: PolicyName = "math"
-    also: tuple[str, ...] = ()
-    scoring: Literal["sampled", "likelihood"] = "sampled"
-    shots: int | None = None
-    exemplars: str = ""
-
-    @property
-    def decoding(self) -> str:
-        """Return the name of the decoding."""
-        if self.scoring != "sampled":
-            return self.scoring
-        return "greedy" if self.sampling.temperature == 0 else "sampled"
 
 
 @dataclass(frozen=True)
@@ -162,7 +111,8 @@ def plan_evaluation(request: EvaluationRequest, console: Console) -> Plan:
     settings = request.settings
     threads.set_threads(settings.run.threads, settings.run.matmul_precision)
     shots = parse_shots(request.exemplars, request.shots)
-    loaded = benchmarks.load_benchmarks(settings, request.tasks, request.samples, request.limit, shots)
+    drawn = request.limit, request.subset_seed
+    loaded = benchmarks.load_benchmarks(settings, request.tasks, request.samples, drawn, shots)
     loaded = [bench.with_policy(request.policy) for bench in loaded]
     for bench in loaded:
         bench.report_problems(console)
@@ -265,10 +215,12 @@ def _describe_task(
     """Return the grader of a task, and what its files say besides its answers."""
     reward_grader = load_grader(bench.data, sampling.max_tokens)
     grader = load_evaluator(bench.data, sampling.max_tokens, reward_grader)
-    asked = _describe_request(bench, kept, request, sampling)
+    asked = describe_request(bench, kept, request, sampling)
     figures: Row = {"temperature": sampling.temperature, "judged_by": grader.judge}
     if bench.subset:
         figures["subset"] = bench.subset
+    if request.ties != "split":
+        figures["maj_ties"] = request.ties
     if policy is not None and is_served(policy):
         asked |= {"precision": read_precision(policy), "server": describe_servers(policy)}
         figures["urls"] = list_urls(policy)
@@ -309,42 +261,3 @@ def _split_chunks(problems: Sequence[Problem], bench: Benchmark, rows: int) -> l
             chunks.append([])
         chunks[-1].append((problem, bench.samples_of(problem)))
     return chunks
-
-
-def _describe_request(bench: Benchmark, kept: Sequence[Problem], request: EvaluationRequest, sampling: Sampling) -> Row:
-    """Describe everything that determines the answers of a task."""
-    settings = request.settings
-    counts = [bench.samples_of(problem) for problem in kept]
-    return {
-        "model": request.model,
-        "weights": hash_weights(Path(settings.model.name)),
-        "revision": settings.model.revision,
-        "precision": settings.model.precision,
-        "task": bench.name,
-        "problems": f"{derive_seed(*(f'{each.id} {each.question} {each.answer}' for each in kept)):016x}",
-        "samples": max(counts) if len(set(counts)) == 1 else f"{derive_seed(*counts):016x}",
-        "prompt": resolve_prompt_name(bench.data),
-        "prompt_options": list(bench.data.prompt_options),
-        # Only where it is given, so that evaluations of earlier versions go on.
-        **({"system_prompt": bench.data.system_prompt} if bench.data.system_prompt else {}),
-        **({"chat_template_options": options} if (options := list(bench.data.chat_template_options)) else {}),
-        **({"exemplars": bench.exemplars, "prompts": _hash_prompts(kept)} if bench.exemplars else {}),
-        **({"stop": list(settings.sampling.stop)} if settings.sampling.stop else {}),
-        "reward": list(resolve_reward_names(bench.data)),
-        "reward_options": list(bench.data.reward_options),
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "max_tokens": sampling.max_tokens,
-        "rows_per_batch": settings.sampling.rows_per_batch,
-        "sampler": settings.sampling.sampler if request.endpoint is None else "endpoint",
-        "seed": settings.run.seed,
-        **({} if request.endpoint is None else {"endpoint": request.endpoint.describe()}),
-        **({"policy": request.policy} if request.policy != "math" else {}),
-        **({"also": list(request.also)} if request.also else {}),
-    }
-
-
-def _hash_prompts(problems: Sequence[Problem]) -> str:
-    return f"{derive_seed(*(str(problem.meta.get('rendered')) for problem in problems)):016x}"

@@ -22,14 +22,8 @@ from qed.evaluation.choice_plan import plan_choices
 from qed.evaluation.endpoint.ask import EndpointPolicy, ask_endpoint
 from qed.evaluation.finish import ENVIRONMENT, build_result, finish_task, write_environment
 from qed.evaluation.likelihood import ChoicePolicy
-from qed.evaluation.plan import (
-    Chunk,
-    EvaluationRequest,
-    Plan,
-    TaskPlan,
-    leave_out_functions,
-    plan_evaluation,
-)
+from qed.evaluation.plan import Chunk, Plan, TaskPlan, leave_out_functions, plan_evaluation
+from qed.evaluation.request import EvaluationRequest
 from qed.evaluation.rows import build_rows
 from qed.evaluation.shards import Shard, ShardFile, find_shard_folder
 from qed.evaluation.store import Store, find_stored

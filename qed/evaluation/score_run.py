@@ -90,7 +90,7 @@ class ScoreJob:
         symbolic.CHILD.start()  # the process loads while the first rows are read
         table, names = self.table, name_columns(Path(self.file), self.scoring)
         scored = score_table(table, names, self.graded)
-        return _finish(scored, (self.judge, self.reward, table.notes), out, console)
+        return _finish(scored, (self.judge, self.reward, table.notes, self.scoring.ties), out, console)
 
 
 def merge_scores(out: Path, joined: Joined, overwrite: bool, console: Console) -> dict[str, Any]:
@@ -99,17 +99,17 @@ def merge_scores(out: Path, joined: Joined, overwrite: bool, console: Console) -
     scored: dict[str, list[Row]] = {name: [] for name in whole["columns"]}
     for row in chain.from_iterable(joined.units):
         scored[whole["columns"][row.pop(COLUMN)]].append(row)
-    return _finish(scored, (whole["judge"], tuple(whole["reward"]), whole["notes"]), out, console)
+    return _finish(scored, (whole["judge"], tuple(whole["reward"]), whole["notes"], whole["ties"]), out, console)
 
 
 def _finish(
     scored: dict[str, list[Row]],
-    about: tuple[str | None, tuple[str, ...], list[str]],
+    about: tuple[str | None, tuple[str, ...], list[str], str],
     out: Path | None,
     console: Console,
 ) -> dict[str, Any]:
-    """Summarize and write scored answers; `about` has the judge, the reward and the notes on the file."""
-    judge, reward, notes = about
+    """Summarize and write scored answers; `about` has the judge, the reward, the notes and the rule for ties."""
+    judge, reward, notes, ties = about
     if reward and judge is None:
         console.say(f"{','.join(reward)} does not judge correctness: an answer is correct by its final answer.")
-    return finish_scores(scored, summarize_columns(scored, judge, notes), out, console)
+    return finish_scores(scored, summarize_columns(scored, judge, notes, ties), out, console)

@@ -38,9 +38,9 @@ class Scoring:
     """How stored answers are read and graded.
 
     The keys are the columns of the gold, the answers and the id, empty for known ones; `mode` is the mode of
-    extraction, or `last-line`; `lists` says what a list of answers is, see `split_answers`; `policy` names the
-    conventions of the comparison, and `also` other graders; `grader` is that of a reward, if one is given, and `second`
-    are the other graders, loaded.
+    extraction, or `last-line`; `lists` says what a list of answers is, see `split_answers`; `ties` is the rule of
+    maj@k; `policy` names the conventions of the comparison, and `also` other graders; `grader` is that of a reward, if
+    one is given, and `second` are the other graders, loaded.
     """
 
     gold_key: str = ""
@@ -49,6 +49,7 @@ class Scoring:
     mode: str = "flexible"
     grader: Grader | None = None
     lists: str = ""
+    ties: str = "split"
     policy: PolicyName = "math"
     also: tuple[str, ...] = ()
     second: tuple[SecondGrader, ...] = ()
@@ -153,11 +154,14 @@ def _read_meta(row: Row) -> dict[str, Any]:
 
 
 def summarize_columns(
-    scored: dict[str, list[Row]], judge: str | None = None, notes: Sequence[str] = ()
+    scored: dict[str, list[Row]], judge: str | None = None, notes: Sequence[str] = (), ties: str = "split"
 ) -> dict[str, Row]:
-    """Summarize each column of answers, and name the judge: a reward's, or the final answer."""
+    """Summarize each column of answers, and name the judge: a reward's, or the final answer.
+
+    `notes` say what is odd about the file; `ties` is the rule of maj@k, see `vote_majority`.
+    """
     about = {"judged_by": judge or FINAL_ANSWER, **({"notes": list(notes)} if notes else {})}
-    return {name: {**about, **summarize(rows), **summarize_verdicts(rows)} for name, rows in scored.items()}
+    return {name: {**about, **summarize(rows, ties), **summarize_verdicts(rows)} for name, rows in scored.items()}
 
 
 def finish_scores(

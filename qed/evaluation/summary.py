@@ -33,8 +33,8 @@ def group_by_problem(rows: Sequence[Row]) -> dict[str, list[Row]]:
     }
 
 
-def summarize(rows: Sequence[Row]) -> dict[str, Any]:
-    """Compute all figures of one decoding of one task.
+def summarize(rows: Sequence[Row], ties: str = "split") -> dict[str, Any]:
+    """Compute all figures of one decoding of one task; `ties` is the rule of maj@k, see `vote_majority`.
 
     All problems have the same weight, independent of their number of answers. pass@k and maj@k go up to the smallest
     number of answers per problem, because they are not defined beyond. `k` is the most common number of answers; where
@@ -42,7 +42,7 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     """
     groups = list(group_by_problem(rows).values())
     counts = [len(group) for group in groups]
-    measured = _compute_measures(groups, min(counts))
+    measured = _compute_measures(groups, min(counts), ties)
     value = measured[ACCURACY]
     by = {name: _break_down(groups, column) for name, column in BREAKDOWNS.items() if _has(groups, column)}
     sources = list(by.get("source", {}).values())
@@ -56,6 +56,7 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
         **flag_too_few(len(groups)),
         "interval": "wilson" if max(counts) == 1 else "wilson, effective answers over problems",
         **{name: _pick(measured, f"{name}@") for name in ("pass", "maj")},
+        **({"maj_ties": ties} if min(counts) > 1 else {}),
         "accuracy_by": {way: measured[way] for way in WAYS if way in measured},
         **_compute_averages(rows),
         **summarize_usage(rows),
@@ -64,13 +65,13 @@ def summarize(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _compute_measures(groups: Sequence[Sequence[Row]], fewest: int) -> dict[str, dict[str, float]]:
+def _compute_measures(groups: Sequence[Sequence[Row]], fewest: int, ties: str) -> dict[str, dict[str, float]]:
     """Compute the accuracy by each mode, pass@k and maj@k, each with its interval."""
     columns = {ACCURACY: measure_problems(groups)}
     columns |= {way: [fmean(bool(row[way]) for row in own) for own in groups] for way in WAYS if way in groups[0][0]}
     for k in list_budgets(fewest):
         names = (f"pass@{k}", f"maj@{k}") if k > 1 else (f"pass@{k}",)
-        columns |= {name: measure_problems(groups, name) for name in names}
+        columns |= {name: measure_problems(groups, name, ties) for name in names}
     bounds = compute_mean_intervals(np.array(list(columns.values()), dtype=np.float64).T)
     return {
         name: {"value": fmean(own), "ci_lo": low, "ci_hi": high}

@@ -9,6 +9,7 @@ from qed.console.live import Console
 
 Figures = Mapping[str, Any]
 MAX_KINDS = 12  # rows of a breakdown that is printed; larger ones are only in summary.json
+TIES = {"split": "ties split", "first": "ties to the first answer", "lowest": "ties to the lowest answer"}
 ALL, ALL_SOURCES = "mean of tasks", "mean of sources"
 
 
@@ -21,7 +22,9 @@ def show_summary(console: Console, summaries: Mapping[str, Figures], overall: Fi
     console.table("Right, %", ("task", "n", "k", "avg@k [95 %]", "strict", "flexible", "string"), rows)
     several = [row for name, figures in summaries.items() if figures["k"] > 1 for row in _list_several(name, figures)]
     if several:
-        console.table("One of k right, the vote of k right, %", ("task", "k", "pass@k [95 %]", "maj@k [95 %]"), several)
+        rules = dict.fromkeys(TIES[figures["maj_ties"]] for figures in summaries.values() if "maj_ties" in figures)
+        title = f"One of k right, the vote of k right ({'; '.join(rules)}), %" if rules else "One of k right, %"
+        console.table(title, ("task", "k", "pass@k [95 %]", "maj@k [95 %]"), several)
     columns = ("task", "right", "wrong", "broken, right", "broken, wrong", "reward")
     console.table("Format × answer, %", columns, [_list_classes(name, figures) for name, figures in summaries.items()])
     columns = ("task", "right", "wrong", "cut off", "no answer", "reasoning")

@@ -47,14 +47,11 @@ class Reading(NamedTuple):
 def read_answer(text: str, letters: Letters = "plain") -> Reading:
     """Read a text. Never raises; `trouble` says why it cannot be read."""
     try:
-        text = rewrite_phrases(clean_text(text))
-        if len(text) > MAX_CLEANED_CHARS:
-            raise OverBoundError("too long")
-        tokens = tokenize(text, letters=letters)
+        text, tokens, key = _read_tokens(text, letters)
     except OverBoundError as error:
         return Reading("", trouble=str(error), over=True)
     choice, bare = read_choice(tokens)
-    shared = Reading(build_key(tokens), choice, bare)
+    shared = Reading(key, choice, bare)
     values, trouble = list[Node](), ""
     try:
         values.append(_parse_value(tokens, letters))
@@ -66,6 +63,16 @@ def read_answer(text: str, letters: Letters = "plain") -> Reading:
     if not values and letters == "plain" and any(token.kind == "word" and len(token.text) <= 3 for token in tokens):
         return read_answer(text, "variables")._replace(key=shared.key)  # 2\pi ft^2y
     return shared._replace(values=tuple(values), trouble="" if values else trouble)
+
+
+def _read_tokens(text: str, letters: Letters) -> tuple[str, list[Token], str]:
+    """Return the text and its tokens, with phrases as mathematics, and the key of the text as it is written."""
+    text = clean_text(text)
+    if len(text) > MAX_CLEANED_CHARS:
+        raise OverBoundError("too long")
+    tokens = tokenize(text, letters=letters)
+    key, rewritten = build_key(tokens), rewrite_phrases(text)
+    return (text, tokens, key) if rewritten == text else (rewritten, tokenize(rewritten, letters=letters), key)
 
 
 def _read_other_ways(text: str, tokens: list[Token], letters: Letters) -> list[Node]:

@@ -33,7 +33,7 @@ COMMAS = r"[1-9]\d{0,2}(?:,\d{3})+(?![\d]|,\d)" + DECIMALS
 SIMPLE = r"(?:\d+\.\d+|\d+\.(?!\.)|\d+|\.\d+)"
 EXPONENT = r"(?:[eE][+-]?\d{1,6}(?![\d.]))?"
 REST = (
-    r"|(?P<rate>(?:km|cm|mm|ft|mi|kg|m|g|N|J|W|C)/(?:hr|min|mol|cm|kg|s|h|m|L)(?![A-Za-z]))|(?P<half>[aApP]\.\s?[mM]\.?(?![A-Za-z]))|(?P<word>[^\W\d_]+)"
+    r"|(?P<rate>(?:km|cm|mm|ft|mi|kg|mol|m|g|N|J|W|C)/(?:hr|min|mol|cm|kg|s|h|m|L)(?![A-Za-z]))|(?P<half>[aApP]\.\s?[mM]\.?(?![A-Za-z]))|(?P<word>[^\W\d_]+)"
     r"|(?P<environment>\\(?:begin|end)\s?\{\s?[A-Za-z]{1,12}\*?\s?\})|(?P<break>\\\\(?:\[-?[\d.]{1,6} ?[a-z]{2}\])?)"
     r"|(?P<command>\\[A-Za-z]+|\\.)"
     r"|(?P<space>[\s~]+)|(?P<sign>\*\*|<=|>=|!=|==|.)"

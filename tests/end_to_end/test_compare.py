@@ -236,6 +236,20 @@ def test_settings_that_vary_within_an_arm_are_said(compare: Compare, arms: dict[
     assert warnings == ["Other prompt: boxed before, boxed and r1_zero after. Evaluate both with the same --prompt."]
 
 
+def test_runs_that_drew_other_problems_are_told_what_to_do(compare: Compare) -> None:
+    """As training does with evaluation.problems: every seed draws its own held-out problems."""
+    rows = make_rows(EVEN, 2)
+    for number in range(4):
+        own = [row for row in rows if int(row["group_id"][1:]) % 5 != number]
+        write(f"{'ab'[number // 2]}-{number % 2}", own, weights=str(number))
+    (found,) = compare("a-*", "b-*")[1].values()
+    assert (found["n"], found["unpaired"]) == (8, 32)
+    assert found["warnings"] == [
+        "Only 8 of 40 problems were answered by all runs, the others are left out. Evaluate all runs on the same "
+        "problems: qed evaluate, with the same --seed."
+    ]
+
+
 def test_what_a_comparison_can_detect_is_said(compare: Compare, arms: dict[str, list[list[Row]]]) -> None:
     before, after = arms["a"][0], arms["b"][0]
     for words, power in (

@@ -210,6 +210,40 @@ f^{\prime\prime}(x) ## f''(x)
 179^{\circ} 59^{\prime} 56^{\prime \prime} ## 179^\circ 59' 56''
 5^{\prime}4^{\prime\prime} ## 5 feet 4 inches
 A^{\prime} ## A'
+# more neighbours
+3\text{ nm} ## 3 nm
+3 nm ## 3\,\text{nm}
+2\text{ ms} ## 2 ms
+5\text{ kPa} ## 5 kPa
+5 ## 5 kPa
+10\text{ N} ## 10 N
+10\text{ N}\cdot\text{m} ## 10 N m
+50 ## 50 Hz
+6 ## 6 hours
+6\text{ hours} ## 6
+6 hours ## 6 h
+6 ## 6\,\mathrm{h}
+15\,\Omega ## 15
+100 ## 100 J
+2.5 ## 2.5 mol
+3 ## 3 mol/L
+9.8 ## 9.8 m/s^2
+120 ## 120 km/hr
+4 ## 4 quarts
+1/2 ## 1/2 cup
+5 ## 5 points
+5 ## 5 (units)
+60^\circ ## 60°
+60^\circ ## 60 deg
+\frac{\pi}{3}\text{ rad} ## \frac{\pi}{3}
+45 ## 45\text{ mph}
+25\% ## 25 pct
+100 ## 100\text{ dollars}
+xy\text{ m} ## xy
+0.5 ## 50\%
+2\sqrt{2}\text{ ft} ## 2\sqrt2
+2\sqrt{2} ft ## 2\sqrt2
+3+\pi cm ## 3+\pi
 """
 
 DIFFERENT = r"""
@@ -295,4 +329,31 @@ f^{\prime\prime}(x) ## f'(x)
 f^{\prime}(x) ## f(x)
 179^{\circ} 59^{\prime} 56^{\prime \prime} ## 179^\circ 59'
 A^{\prime} ## A
+# more neighbours
+3\text{ nm} ## 3\text{ mm}
+9.8 m/s^2 ## 9.8 m/s
+\$100 ## 100 euros
+2a ## 2
+3p ## 3
+9t ## 9
+7m ## 7
+7s ## 7
+12xy ## 12
+8rt ## 8
+10gh ## 10
+\frac12gt^2 ## \frac12
+6cd ## 6
+6cm^2x ## 6
+15ab ## 15
+4k ## 4
+3i ## 3
+2n ## 2
+5 l m ## 5
+3 n m ## 3
+1km ## 2km
+2\sqrt{2}ft ## 2\sqrt{3}ft
+2x ft ## 2x
+n ft ## n
+2^n cm ## 2^n
+\sqrt{x} cm ## \sqrt{x}
 """

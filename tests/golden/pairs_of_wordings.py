@@ -82,6 +82,16 @@ FF_{16} ## FF
 n\equiv2,5\pmod7 ## n\equiv5,2\pmod7
 n\equiv2,5\pmod7 ## n\equiv 2 \pmod 7 \text{ or } n\equiv 5\pmod 7
 a=b=c ## a=b, b=c
+# curves, sequences, logarithms and the kinds of number
+\frac{\pi}{4}+k\pi ## \frac{\pi}{4}+k\pi, k\in\mathbb{Z}
+x=\frac{k\pi}{3} ## x=\frac{k\pi}{3}, k\in\mathbb{Z}
+\{x:x=2k,k\in\mathbb{Z}\} ## x=2n, n\in\mathbb{Z}
+x = 2k, k\in\mathbb{Z} ## x\equiv0\pmod2
+10 ## \text{max}=10
+-4 ## \min = -4
+a_n=3n ## a_k=3k
+P(x)=x^2-1 ## P(t)=t^2-1
+x=1,2 ## x\in\{1,2\}
 # a name with its title is no product of letters
 Mrs. Hilt ## \text{Mrs. Hilt}
 """
@@ -175,4 +185,35 @@ a=b=c ## a=b=2c
 x<y<z ## x<z<y
 x\le y ## x\ge y
 x\le y ## x<y
+# curves, sequences, logarithms and the kinds of number
+\log_2 x = 3 ## x=9
+5 ## \ln x = 5
+5 ## e^x=5
+5 ## x^2 = 5
+5 ## x-y=5
+y=2x ## y=x/2
+f^{-1}(x)=\sqrt{x} ## x^2
+(1,2] ## [1,2[
+\sqrt[3]{4} ## \sqrt{4}
+3\sqrt[3]{2} ## 3\sqrt{2}
+\log_5 7 ## \log_7 5
+2\log 3 ## \log 6
+\sin x ## \sin(2x)/2
+120^\circ ## \frac{\pi}{3}
+0.\overline{12} ## 0.1\overline{2}
+1\frac25 ## \frac25
+1\frac25 ## 12/5
+6.4\times10^{-5} ## 6.4\times10^{5}
+6.4\times10^{-5} ## 6.4
+\begin{pmatrix}1&0\\0&1\end{pmatrix} ## 1
+x^2+1 ## X^2+1
+x^2+1 ## y^2+1
+(a+b)^2 ## a^2+b^2
+\frac{x}{y} ## \frac{y}{x}
+x+y ## xy
+x^2-4 ## (x-2)^2
+a_n=3n ## b_n=3n
+a_n=3n ## a_k=3n
+a_n=3n ## a_k=3k+1
+a_n=n+k ## a_k=k+k
 """

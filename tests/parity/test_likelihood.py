@@ -181,5 +181,3 @@ def test_an_endpoint_is_refused(choices: str) -> None:
     options = ["--model", "openai:x", "--url", "http://127.0.0.1:9/v1", "--tasks", choices, "--scoring", "likelihood"]
     with pytest.raises(UsageError, match="only sample"):
         evaluate.run(options)
-    with pytest.raises(UsageError, match="few-shot prompt"):
-        evaluate.run(["--model", "new:tiny", "--tasks", choices, "--shots", "2"])

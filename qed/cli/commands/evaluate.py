@@ -39,6 +39,7 @@ EPILOG = """examples:
   qed evaluate --sampler server --url http://127.0.0.1:8000 --tasks gsm8k:test
   qed evaluate --model openai:gpt-4.1-mini --url https://api.openai.com/v1 --tasks gsm8k:test --prompt boxed
   qed evaluate --responses answers.jsonl --gold-key answer --response-key completion"""
+TIES = ("split", "first", "lowest")
 MODES = ("strict", "flexible", "lenient", "last-line")
 # Options that are settings of a run, with the name of the setting.
 PASSED = {
@@ -111,6 +112,7 @@ def _build_parser() -> Parser:
     add = parser.add_argument_group("both").add_argument
     add("--reward", metavar="NAME,…", help="grade by this reward (default: the run's, or the prompt's default)")
     add("--reward-options", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
+    add("--ties", choices=TIES, default="split", help="a tie in maj@k: split, or to the first or lowest answer")
     add_policy_option(add)
     add_also_option(add)
     add("--out", type=Path, metavar="DIR", help="folder of the answers (default: the run's folder, or a new one)")
@@ -194,7 +196,7 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
     if not tasks and run_folder is None:
         raise UsageError("qed evaluate needs --tasks, for example --tasks math:test500,gsm8k:test.")
     folder = _choose_folder(args, run_folder)
-    from qed.evaluation.plan import EvaluationRequest
+    from qed.evaluation.request import EvaluationRequest
     from qed.evaluation.run import run_evaluation
     from qed.evaluation.shards import parse_shard
     from qed.sampling.base import Sampling
@@ -224,7 +226,9 @@ def _evaluate_model(args: argparse.Namespace, arguments: Sequence[str]) -> dict[
         also=read_also(args.also_grade),
         scoring=args.scoring,
         shots=args.shots,
+        ties=args.ties,
         exemplars=args.exemplars,
+        subset_seed=settings.run.seed if args.seed else 0,
     )
     if args.cluster:
         from qed.cluster.evaluation import evaluate_on_cluster
@@ -298,7 +302,7 @@ def _score_responses(args: argparse.Namespace) -> dict[str, Any]:
         _choose_folder(args, None)
     keys = tuple(key.strip() for key in args.response_key.split(","))
     scoring = Scoring(args.gold_key, keys, args.id_key, args.extract, lists=args.lists, policy=args.policy)
-    scoring = replace(scoring, also=read_also(args.also_grade))
+    scoring = replace(scoring, ties=args.ties, also=read_also(args.also_grade))
     names = tuple(name.strip() for name in args.reward.split(",")) if args.reward else ()
     options = tuple(item.text for item in split_items(args.reward_options or ""))
     job = ScoreJob(str(args.responses), scoring, names, options)

@@ -20,6 +20,13 @@ OTHER_ANSWER = re.compile(
     r"whether the|falsche|mauvaise|неправильный)\s{0,2}$",
     re.IGNORECASE,
 )
+# 42 is our final | answer; we get 42 as the | answer.
+SUBJECT = re.compile(
+    r"(?:(?:is|are|be|was|=|as|equals|so|ist|est|es|é|è|это|—|:)\s{1,3}(?:indeed |therefore |then |also )?"
+    r"(?:(?:the|our|my|your|an?|this|that|die|la|le|el|a|l')\s{0,3})?"
+    r"(?:(?:final|correct|right|desired|required|only|richtige|correcta|bonne)\s{0,3})?|[^\x00-\x7f]\s{0,3})$",
+    re.IGNORECASE,
+)
 DETOUR = re.compile(
     r"\s{0,3}(?:to|for|of|in|as|with|on|from|by|we|that|i|zu|auf|für|pour|de|du|para|a|на|\()(?!\w)", re.IGNORECASE
 )
@@ -45,7 +52,7 @@ def read_announcement(text: str) -> Result:
             return rest.strip(" .*:")
         if rest.strip(" .*_:"):
             return read_clause(rest, announced=True)
-        if match.start() > 0:
+        if match.start() > 0 and SUBJECT.search(text, 0, match.start()):
             return read_clause(text[: match.start()], announced=False)
     return None
 

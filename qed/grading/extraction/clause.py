@@ -34,6 +34,10 @@ AUXILIARY = re.compile(
 LINKING = words.list_words(
     "out found has have had going need needs shown seen known calculated computed equal simplifies"
 )
+COMPARED = re.compile(
+    r"-[a-z]{2,}|\s(?:more|less|fewer|greater|larger|smaller|older|younger) than (?:[$\d(-]|[a-z](?!\w))|"
+    r"\stimes (?:as|bigger|larger|more|greater|smaller|that|the)(?!\w)"
+)
 NEEDS = re.compile(r"\b(?:needs?|requires?|must|should|have to|has to|draw|take)\b", re.IGNORECASE)
 AT_LEAST = re.compile(r"at (?:least|most)", re.IGNORECASE)
 
@@ -125,8 +129,11 @@ class Clause:
 
     def is_bounded(self, index: int) -> bool:
         before = self.text[: self.pieces[index].start].rstrip()
-        if before.casefold().endswith(" from"):
-            return True  # from 3 to 5
+        if "=" in self.pieces[index].text:
+            return False
+        # from 3 to 5; 5 more than 7
+        if before.casefold().endswith(" from") or COMPARED.match(self.text, self.pieces[index].end):
+            return True
         match = next((match for match in words.BOUND.finditer(before) if match.end() == len(before)), None)
         if match is None:
             return False

@@ -104,7 +104,9 @@ def find_retraction(sentences: list[Sentence]) -> tuple[int, bool]:
         sentence = sentences[index]
         certain = _find_last(words.RETRACTION, sentence.text)
         match = certain or _find_last(words.SOFT_RETRACTION, sentence.text)
-        if match is None or (certain is None and (index == 0 or words.CHECK.match(sentence.text[match.end() :]))):
+        if match is None or (
+            certain is None and ((index == 0 and match.start() == 0) or words.CHECK.match(sentence.text[match.end() :]))
+        ):
             continue
         rest = sentence.text[match.end() :].strip(" ,:;.-—–")
         sentences[index] = sentence._replace(text=rest, bold=tuple(bold for bold in sentence.bold if bold in rest))

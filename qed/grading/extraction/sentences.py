@@ -18,6 +18,7 @@ ITALIC = re.compile(r"(?<![\w*)\\])([*_])(?=[^\s*_])([^*_\n]{1,200})(?<=\S)\1(?!
 PREFIX = re.compile(r"(?:>\s?|#{1,6}\s+|[-*+•●▪◦‣–]\s+(?=\S))+")
 # Only a plain number with a word after it is the number of a line; `3) 4` may be an answer.
 NUMBERING = re.compile(r"(?:step \d{1,2}[:.)]\s*|\d{1,2}[.)]\s+)(?=[^\d\W])", re.IGNORECASE)
+STRUCK = re.compile(r"~~[^~\n]{1,300}~~")
 RULE = re.compile(r"[-*_=\s]{3,200}")
 END = re.compile(r"[.!?。！？؟।]")
 ABBREVIATIONS = frozenset("e.g i.e eg ie approx vs etc mr mrs ms dr prof no fig eq cf resp ca st sec u.s".split())  # noqa: SIM905
@@ -207,7 +208,9 @@ def _build_sentence(text: str, asked: bool) -> Sentence:
 
 
 def strip_emphasis(text: str) -> str:
-    """Remove the signs of bold, italic and code text."""
+    """Remove the signs of bold, italic and code text, and text that is struck through."""
+    if "~~" in text:
+        text = STRUCK.sub("", text)
     if "**" in text or "__" in text:
         text = BOLD.sub(lambda match: match[1] or match[2], text)
     if "*" in text or "_" in text:

@@ -118,25 +118,19 @@ def is_subject(clause: Clause, index: int) -> bool:
 
 def is_subordinate(clause: Clause, after: int) -> bool:
     """Return whether what follows a value cannot be a part of the answer: because …, in 3 days, (about 2)."""
-    position = clause.pieces[after - 1].end
-    if clause.find_relative() <= clause.pieces[min(after, len(clause.pieces) - 1)].start:
-        return True
     rest = clause.pieces[after:]
-    if rest and rest[0].text in SATISFYING:
+    if not rest or rest[0].text in SATISFYING or clause.find_relative() <= rest[0].start:
         return True
-    if rest and rest[0].text == "(":
+    if rest[0].text == "(":
         return len(rest) > 1 and rest[1].text.casefold() not in CONJUNCTIONS  # 5 (or 6)
     for piece in rest:
-        if piece.kind == "value":
-            return False
         word = piece.text.casefold()
-        if word in CONJUNCTIONS:
+        if piece.kind == "value" or word in CONJUNCTIONS:
             return False
-        if words.CIRCUMSTANCE.fullmatch(word) or words.BECAUSE.fullmatch(word) or word in ("≈", "not"):
+        circumstance = words.CIRCUMSTANCE.fullmatch(word) or words.BECAUSE.fullmatch(word) or word in ("≈", "not")
+        if circumstance or words.NOT.match(clause.text, piece.start):
             return True
-        if words.NOT.match(clause.text, piece.start):
-            return True
-    return position >= len(clause.text)
+    return False
 
 
 def repeats(clause: Clause, found: Result, rest: list[int]) -> bool:

@@ -77,7 +77,8 @@ NOT = compile_words(
 )
 # Negations after the value that they deny.
 WRONG = compile_words(
-    r"wrong|too (?:small|large|big|low|high|many|few|much|little|short|long)|incorrect|false|mistaken|"
+    r"wrong|a contradiction|contradiction|contradicts|too (?:small|large|big|low|high|many|few|much|"
+    r"little|short|long)|incorrect|false|mistaken|"
     r"ruled out|rejected|discarded|eliminated|excluded|extraneous|invalid|not correct|"
     r"is impossible|错误|错|錯|不对|不正确|不正確|間違い|間違って|誤り|違います|틀렸|틀린|틀립|오답|"
     r"неверно|неверный|неверен|неправильно|"
@@ -101,7 +102,8 @@ BUT = compile_words(
     r"하지만|그러나|لكن|بل|लेकिन|बल्कि|ama|fakat|tetapi|nhưng"
 )
 SO = compile_words(
-    r"(?<!or )so(?! that(?!'))|then|therefore|thus|hence|consequently|which gives|giving|it follows that|we "
+    r"(?<!or )so(?! that(?!'))|i\.e\.|namely|then|therefore|thus|hence|consequently|which gives|giving|it "
+    r"follows that|we "
     r"conclude that|in conclusion|finally|"
     r"overall|in summary|also|daher|also|somit|folglich|deshalb|donc|ainsi|por lo tanto|por tanto|"
     r"entonces|así que|luego|"
@@ -125,7 +127,11 @@ CIRCUMSTANCE = compile_words(
     r"после|при|в|на"
 )
 BOUND = compile_words(
-    r"(?:more|less|fewer|greater|larger|smaller|bigger|higher|lower|other|better|worse) than|over|under|"
+    r"half of|half|twice|double|triple|thrice|or equal to|proportional to|ends? (?:in|with)|begins? with|"
+    r"starts? with|sections?|steps?|equations?|problems?|questions?|theorem|lemma|chapter|page|figure|"
+    r"example|exercise|"
+    r"(?:negative|opposite|reciprocal|inverse|square|cube|factorial|multiple|divisor|power|third|quarter) "
+    r"of|(?:more|less|fewer|greater|larger|smaller|bigger|higher|lower|other|better|worse) than|over|under|"
     r"exceeds?|above|"
     r"below|no more than|no less than|no fewer than|up to|almost|nearly|at most|at least|bounded by|a multiple of|"
     r"multiples of|divisible by|a factor of|a power of|between|mehr als|weniger als|mindestens|höchstens|"
@@ -146,7 +152,8 @@ FILLER = compile_words(
     r"here|we have|we get|i get|you get|we obtain|called"
 )
 REMARK = re.compile(
-    r"\W{0,3}(?:(?:i )?hope (?:this|that|it|you)|let me know|feel free|please|thank|good luck|happy to|glad|"
+    r"\W{0,3}(?:it took me|i used|(?:i )?hope (?:this|that|it|you)|let me know|feel free|please|thank|"
+    r"good luck|happy to|glad|"
     r"if you (?:have|need|want|would|found)|(?:side |foot ?)?note\b|remark\b|p\.?s\b|disclaimer|warning|cheers|enjoy|"
     r"have a (?:nice|good|great)|this (?:completes|concludes|is the end|problem)|(?:and )?(?:we are|we're|"
     r"i am|i'm) done|"
@@ -162,7 +169,8 @@ CHECK = re.compile(
     r"\W{0,3}(?:(?:quick |sanity |double[- ]?|final )?(?:check|checks|checking|verification|verify|"
     r"verifying|proof|test)"
     r"\b(?! ?(?:shows|gives))|"
-    r"(?:let me|let's|we can|we may|you can|to|i will|i'll|one can|now,? let us|let us|now) "
+    r"(?:let me|let's|i should|i need to|we should|we can|we may|you can|to|i will|i'll|one can|now,? let "
+    r"us|let us|now) "
     r"(?:also )?(?:quickly )?(?:double[- ]?)?(?:check|verify|confirm|test)\b|"
     r"as a check|to double[- ]check|substitut(?:e|ing) back|plugging (?:back|this|it|in)|indeed\b|this (?:checks out|"
     r"matches|agrees|is consistent|works|makes sense)|that (?:checks out|works|matches)|probe\b|kontrolle|"
@@ -188,11 +196,10 @@ RETRACTION = re.compile(
     r"я ошиб(?:ся|лась))(?!\w)|更正|等等|不对，|不对,|我错了|算错了|間違えた|訂正|정정",
     re.IGNORECASE,
 )
-SOFT_RETRACTION = re.compile(
-    r"(?<!\w)(?:wait|actually|hmm+|hold on|sorry|i mean|or rather|no,|correct is|the correct)(?!\w)", re.IGNORECASE
-)
+SOFT_RETRACTION = re.compile(r"(?<!\w)(?:wait|actually|hmm+|hold on|sorry|i mean|or rather|no,)(?!\w)", re.IGNORECASE)
 HYPOTHESIS = re.compile(
-    r"\W{0,3}(?:suppose|assume|assuming|let(?! us|'s| me)|imagine|consider|define|denote|say|angenommen|sei|supposons|"
+    r"\W{0,3}(?:suppose|assume|assuming|let(?! us|'s| me)|imagine|consider|define|denote|say|angenommen|"
+    r"sei|supposons|"
     r"soit|supongamos|"
     r"sea|пусть|предположим|设|設|假设)\b",
     re.IGNORECASE,
