@@ -30,7 +30,7 @@ from qed.evaluation.distributions import (
     compute_student_quantile,
     compute_student_tail,
 )
-from qed.evaluation.intervals import MIN_PROBLEMS, ROUNDING, compute_mcnemar_p
+from qed.evaluation.intervals import MIN_PROBLEMS, MIN_SPREAD, ROUNDING, compute_mcnemar_p
 from qed.evaluation.measures import ACCURACY, Row, measure_problems
 from qed.evaluation.summary import group_by_problem
 
@@ -164,7 +164,7 @@ def estimate_difference(differences: Floats) -> Estimate:
     left = 1 - Z * Z / total
     widest = np.sqrt(bound / total / left) if left > 0 else np.full_like(middle, 2.0)
     single = Estimate(middle, widest, np.full_like(middle, MAX_DF), middle / np.sqrt((sizes + 2) / total**2))
-    if count < MIN_PROBLEMS:
+    if count < MIN_SPREAD:
         return single
     changed = squares > 0
     size = np.where(changed, fourths / np.where(changed, squares, 1.0), 1.0)
