@@ -20,5 +20,5 @@ def render(problem: Problem, tokenizer: Any) -> str:
 
 
 def demonstration(problem: Problem) -> str | None:
-    """Return the worked solution, if there is one."""
-    return problem.solution or None
+    """Return the solution, closed by a sentence with the answer; None without a worked solution."""
+    return f" {problem.solution} The answer is {problem.answer}." if problem.solution else None
