@@ -98,7 +98,7 @@ def _change(source: np.random.Generator, chances: Floats, change: str, design: D
         after = chances + share * (1 - chances)
         noise = float((chances * (1 - chances) + after * (1 - after)).mean()) / design.answers
         variance = noise + float((share * (1 - chances)).var())
-        share = REACH * float(np.sqrt(variance / design.problems)) / room
+        share = min(1.0, REACH * float(np.sqrt(variance / design.problems)) / room)
     return chances + share * (1 - chances) if share < 0.9 else None
 
 
