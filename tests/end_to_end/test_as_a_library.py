@@ -265,4 +265,4 @@ def test_a_script_needs_no_main_guard(tmp_path: Path, how: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("began") == 1
-    assert done.stdout.splitlines()[-1] == "16 0.0% [0.0%, 65.8%]"
+    assert done.stdout.splitlines()[-1] == "16 0.0% [0.0%, 80.2%]"

@@ -164,7 +164,7 @@ def test_an_interrupted_evaluation_keeps_every_answer(
         done = ask(qed, url, problems, tmp_path / "o")
     assert done.code == 0, done.err
     assert not kept & set(asked)
-    assert len(kept) + len(asked) == 12
+    assert len(kept) + len(set(asked)) == 12, "a request of the interrupted evaluation may still arrive"
     assert rows_of(tmp_path / "o") == rows_of(tmp_path / "whole")
     assert done.result["tasks"] == whole.result["tasks"]
 

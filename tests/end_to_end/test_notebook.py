@@ -48,7 +48,7 @@ def test_the_example_runs_and_shows_progress_and_report(tmp_path: Path, monkeypa
         "each phase has one line, which ends with its last step"
     )
     assert sum("<iframe srcdoc=" in each.get("text/html", "") for each in data) == 1
-    assert data[-1]["text/plain"] == "Verdict(correct=True, extracted='7', reason='the same string')"
+    assert data[-1]["text/plain"] == "Verdict(correct=True, extracted='7 apples', reason='the same value')"
 
 
 class Cells:

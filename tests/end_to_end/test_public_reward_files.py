@@ -219,9 +219,9 @@ def test_a_gold_that_is_a_dict(tmp_path: Path) -> None:
 
 def test_openrlhf(tmp_path: Path) -> None:
     code = "import torch\ndef reward_func(queries, prompts, labels, **more):\n"
-    code += "    scores = [float(query == prompt + '<think>12') for query, prompt in zip(queries, prompts)]\n"
+    code += "    scores = [float(query == prompt + '<think></think>12') for query, prompt in zip(queries, prompts)]\n"
     code += "    return {'rewards': torch.tensor(scores), 'scores': scores, 'extra_logs': {'length': torch.ones(2)}}\n"
-    right, wrong = load_reward([written(tmp_path / "mine.py", code)]).grade(group("<think>12", "13"))
+    right, wrong = load_reward([written(tmp_path / "mine.py", code)]).grade(group("<think></think>12", "13"))
     assert (right.reward, wrong.reward, right.correct, right.parts) == (1.0, 0.0, True, {"length": 1.0})
 
 

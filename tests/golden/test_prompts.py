@@ -205,7 +205,8 @@ def test_the_zero_shot_prompt_asks_mmlu_as_the_course_does() -> None:
 
 
 def test_every_prompt_has_a_snapshot() -> None:
-    named = {"r1_zero", "think_answer", *DIGESTS, *(name for name, _, _ in SNAPSHOTS)}
+    # few_shot has the examples of a benchmark: tests/golden/test_few_shot.py.
+    named = {"r1_zero", "think_answer", "few_shot", *DIGESTS, *(name for name, _, _ in SNAPSHOTS)}
     assert named == set(plugins.list_leaves("prompts"))
 
 

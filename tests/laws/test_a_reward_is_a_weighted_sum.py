@@ -158,7 +158,7 @@ def test_an_entry_is_a_weight_a_name_and_a_function(text: str, entry: tuple[floa
         (["r1_zero"], ["r1_zero.grader=quick"], "must be one of qed, fast, slow"),
         (["gsm8k_xml"], ["gsm8k_xml.dotall=maybe"], "must be true or false"),
         (["overlong"], ["overlnog.cache=3"], "a reward that is not chosen. Did you mean 'overlong'"),
-        (["boxed"], ["boxed.strict=true"], "the reward boxed has no settings"),
+        (["multiple_choice"], ["multiple_choice.strict=true"], "the reward multiple_choice has no settings"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(names: list[str], options: list[str], words: str) -> None:

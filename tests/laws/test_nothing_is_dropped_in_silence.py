@@ -49,6 +49,7 @@ def test_a_steps_record_counts_every_kind_of_answer() -> None:
         {
             "reward/mean": 3.1 / 6,
             "reward/correct/mean": 3 / 6,
+            "reward/inverted": 0,
             "accuracy": 3 / 6,
             "format": 4 / 6,
             "groups/zero_std": 2 / 3,
