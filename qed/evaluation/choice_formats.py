@@ -87,12 +87,12 @@ def require_choices(task: str, problems: Sequence[Problem]) -> None:
         UsageError: the task is not multiple choice; the message names the first problem without options.
     """
     for problem in problems:
-        options = _list_options(problem)
+        options = list_options(problem)
         if len(options) < 2 or problem.answer not in list_labels(problem):
             raise UsageError(
-                f"--scoring likelihood is for multiple choice, and problem {problem.id} of {task} has no options with "
-                "the letter of the right one. Use mmlu, arc_c, arc_e, gpqa, or a file with the columns question, "
-                "choices and answer."
+                f"What is asked for is for multiple choice, and problem {problem.id} of {task} has no options with the "
+                "letter of the right one. Use mmlu, arc_c, arc_e, gpqa, or a file with the columns question, choices "
+                "and answer."
             )
 
 
@@ -131,22 +131,23 @@ def _write_lead(form: ChoiceFormat, task: str, subject: str, examples: Sequence[
 
 
 def _build_item(form: ChoiceFormat, problem: Problem, lead: str) -> ChoiceItem:
-    options = _list_options(problem)
-    context = lead + form.write(_find_stem(problem, options), options)
+    options = list_options(problem)
+    context = lead + form.write(find_stem(problem, options), options)
     return ChoiceItem(problem, context, tuple(form.choices(options)), list_labels(problem).index(problem.answer))
 
 
 def list_labels(problem: Problem) -> list[str]:
     """Return the labels of a problem's options in its data: letters, or digits in some questions of ARC."""
-    return list(str(problem.meta.get("options", LETTERS)))[: len(_list_options(problem))]
+    return list(str(problem.meta.get("options", LETTERS)))[: len(list_options(problem))]
 
 
-def _list_options(problem: Problem) -> list[str]:
+def list_options(problem: Problem) -> list[str]:
+    """Return the texts of a problem's options; none if it is not multiple choice."""
     choices = problem.meta.get("choices")
     return [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
 
 
-def _find_stem(problem: Problem, options: Sequence[str]) -> str:
+def find_stem(problem: Problem, options: Sequence[str]) -> str:
     """Return the question without the options that `qed.data.sources.choices` has written behind it."""
     listed = "\n".join(f"{label}) {option}" for label, option in zip(list_labels(problem), options, strict=False))
     # White space at the end of the last option may be lost in the question, but not in the options.

@@ -3,6 +3,10 @@
 `gsm8k`: rows of GSM8K's train split, five by default; those before the n-th question are the n-th draw of a generator
 with seed 1234. `gsm8k_cot`: the eight of Wei et al. 2022 (arXiv 2201.11903) in lm-eval's wording. `minerva_math`: the
 four of Lewkowycz et al. 2022 (arXiv 2206.14858). `mmlu`: the five dev questions of the same subject.
+
+Those that begin with `qwen` are the ones of Qwen2.5-Math's evaluation (arXiv 2409.12122), written as its prompt types
+`cot` and, for multiple choice, `qwen25-math-cot` do. They are verbatim: some of their commands lack the backslash and
+have a form feed in its place.
 """
 
 from __future__ import annotations
@@ -19,14 +23,18 @@ from qed.config import plugins
 from qed.config.task_names import parse_task
 from qed.data import tasks
 from qed.errors import DataError, UsageError, suggest_nearest
-from qed.evaluation.choice_formats import MMLU_SHOTS, build_items, require_choices
+from qed.evaluation.choice_formats import MMLU_SHOTS, build_items, find_stem, list_labels, list_options, require_choices
 from qed.types import Problem
 
 Pair = tuple[str, str]  # a question and its worked answer
 FOLDER = Path(__file__).parent / "exemplars"
-BETWEEN = "\n\n"
 SEED = 1234  # lm-eval's for few-shot examples
 TURN_ENDS = ("</s>", "<|im_end|>")
+QWEN_ENDS = (*TURN_ENDS, "<|endoftext|>")
+QWEN_TURN = (
+    "<|im_start|>system\nPlease reason step by step, and put your final answer within \\boxed{{}}.<|im_end|>\n"
+    "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+)
 
 
 @dataclass(frozen=True)
@@ -36,9 +44,14 @@ class Exemplars:
     Attributes:
         task: the leaf of the benchmark for which they are the default; empty for none.
         usual: number of examples by default.
-        ask: the text of a question, up to where its answer begins after a space.
+        ask: the text of a question, up to where its answer begins.
         stop: stop strings of the answer.
         reward: what judges the answers by default.
+        file: name of their file, if it is not their own.
+        before: what stands before an answer.
+        between: what stands between the examples.
+        frame: what stands around them and the question.
+        choices: whether the questions have options, which are written into one line.
     """
 
     task: str
@@ -46,13 +59,31 @@ class Exemplars:
     ask: Callable[[str], str]
     stop: tuple[str, ...]
     reward: str = "accuracy"
+    file: str = ""
+    before: str = " "
+    between: str = "\n\n"
+    frame: str = "{}"
+    choices: bool = False
+
+    def write(self, pairs: Sequence[Pair], question: str) -> str:
+        """Return the prompt of a question after worked examples."""
+        worked = [f"{self.ask(asked)}{self.before}{answer}" for asked, answer in pairs]
+        return self.frame.format(self.between.join([*worked, self.ask(question)]))
 
 
+ASK = "Question: {}\nAnswer:".format
+QWEN = Exemplars("", 8, ASK, ("\n\nQuestion:", *QWEN_ENDS), file="gsm8k_cot", between="\n\n\n")
+QWEN_CHOICES = Exemplars("sat_math", 5, str, QWEN_ENDS, "multiple_choice", "", "\n", "\n\n", QWEN_TURN, choices=True)
 EXEMPLARS = {
-    "gsm8k": Exemplars("gsm8k", 5, "Question: {}\nAnswer:".format, ("Question:", *TURN_ENDS)),
+    "gsm8k": Exemplars("gsm8k", 5, ASK, ("Question:", *TURN_ENDS)),
     "gsm8k_cot": Exemplars("", 8, "Q: {}\nA:".format, ("Q:", *TURN_ENDS)),
     "minerva_math": Exemplars("math", 4, "Problem:\n{}\n\nSolution:".format, ("Problem:",)),
     "mmlu": Exemplars("mmlu", 5, str, ("\n",), "multiple_choice"),
+    "qwen_gsm8k": QWEN,
+    "qwen_math": replace(QWEN, usual=4, file=""),
+    "qwen_choices": QWEN_CHOICES,
+    "qwen_choices_cot": replace(QWEN, usual=5, file="qwen_choices", reward="multiple_choice", choices=True),
+    "qwen_aqua": replace(QWEN_CHOICES, task="", usual=4),
 }
 
 
@@ -113,16 +144,25 @@ def add_exemplars(task: str, problems: Sequence[Problem], shots: Shots) -> list[
     name, chosen, count = find_exemplars(task, shots)
     if name == "mmlu":
         return _add_dev_questions(task, problems, shots.path, count)
-    pairs = _load_training_pairs(task, shots.path) if name == "gsm8k" else _read_pairs(name)
+    if chosen.choices:
+        require_choices(task, problems)
+    pairs = _load_training_pairs(task, shots.path) if name == "gsm8k" else _read_pairs(chosen.file or name)
     if count > len(pairs):
         raise UsageError(f"The exemplars {name} are {len(pairs)}, and --shots asks for {count}.")
     source = random.Random(SEED)
     rendered = []
     for problem in problems:
         drawn = source.sample(pairs, count) if name == "gsm8k" else pairs[:count]
-        lead = "".join(f"{chosen.ask(question)} {answer}{BETWEEN}" for question, answer in drawn)
-        rendered.append(_render(problem, lead + chosen.ask(problem.question)))
+        question = _list_in_line(problem) if chosen.choices else problem.question
+        rendered.append(_render(problem, chosen.write(drawn, question)))
     return rendered
+
+
+def _list_in_line(problem: Problem) -> str:
+    """Return a question with its options as Qwen2.5-Math's evaluation writes them."""
+    options = list_options(problem)
+    listed = " ".join(f"({label}) {each.strip()}" for label, each in zip(list_labels(problem), options, strict=True))
+    return f"{find_stem(problem, options).strip()}\nAnswer Choices: {listed}".strip()
 
 
 def _render(problem: Problem, text: str) -> Problem:

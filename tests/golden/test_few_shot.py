@@ -1,4 +1,7 @@
-"""Few-shot prompts are those of lm-eval 0.4.13, byte for byte: hashes of what its samplers and messages give."""
+"""Few-shot prompts are those of lm-eval 0.4.13, byte for byte: hashes of what its samplers and messages give.
+
+Those of Qwen2.5-Math are hashed from its worked examples, joined as its `construct_prompt` and `parse_question` do.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,17 @@ from qed.errors import DataError, UsageError
 from qed.evaluation.few_shot import add_exemplars, parse_shots
 from qed.types import Problem
 
-# Exemplars, the task with its file, how many problems, and the hash of lm-eval's prompts joined by NUL.
+# Exemplars, the task with its file, how many problems, and the hash of the source's prompts joined by NUL.
 PROMPTS = [
     ("gsm8k", "gsm8k:test@gsm8k/test.jsonl", 1319, "84119a05b6c77e92"),
     ("gsm8k_cot", "gsm8k:test@gsm8k/test.jsonl", 1319, "9a08edd9368fad0c"),
     ("minerva_math", "minerva:test@qwen_eval/minerva_math.jsonl", 50, "9381acd1867ac9c3"),
     ("mmlu", "mmlu:test@mmlu/test", 100, "e1a0b4e8025a0fb6"),
+    ("qwen_gsm8k", "gsm8k:test@gsm8k/test.jsonl", 1319, "005754bceff0b2b4"),
+    ("qwen_math", "gsm8k:test@gsm8k/test.jsonl", 1319, "deab2c72e72cf2bf"),
+    ("qwen_choices", "mmlu:test@mmlu/test", 100, "e74de9063cf0b0c6"),
+    ("qwen_choices_cot", "mmlu:test@mmlu/test", 100, "94e4ceb0fadc559e"),
+    ("qwen_aqua", "mmlu:test@mmlu/test", 100, "02b0b96030966d7a"),
 ]
 PROBLEM = Problem("p", "How many?", "1")
 
@@ -31,7 +39,7 @@ def load(shared: Path, task: str, count: int) -> tuple[str, list[Problem]]:
 
 
 @pytest.mark.parametrize(("name", "task", "count", "digest"), PROMPTS, ids=[name for name, *_ in PROMPTS])
-def test_prompts_are_those_of_lm_eval(shared: Path, name: str, task: str, count: int, digest: str) -> None:
+def test_prompts_are_those_of_their_source(shared: Path, name: str, task: str, count: int, digest: str) -> None:
     shots = parse_shots(name, None)
     assert shots is not None
     asked = add_exemplars(*load(shared, task, count), shots)
@@ -54,6 +62,16 @@ def test_a_task_has_its_own_examples_and_any_number_of_them(shared: Path) -> Non
     assert parse_shots("", None) is None
 
 
+def test_sat_math_has_the_multiple_choice_examples_of_qwen(shared: Path) -> None:
+    task, problems = load(shared, "sat_math:test@qwen_eval/sat_math.jsonl", 1)
+    shots = parse_shots("", 2)
+    assert shots is not None
+    (asked,) = add_exemplars(task, problems, shots)
+    text = str(asked.meta["rendered"])
+    assert (text.count("Answer Choices: (A) "), text.count("<|im_start|>user\n")) == (3, 1)
+    assert text.endswith("(D) $f(0)=-6$<|im_end|>\n<|im_start|>assistant\n")
+
+
 @pytest.mark.parametrize(
     ("exemplars", "count", "words"),
     [
@@ -62,6 +80,8 @@ def test_a_task_has_its_own_examples_and_any_number_of_them(shared: Path) -> Non
         ("gsm8k_cot", 9, "are 8, and --shots asks for 9"),
         ("", 5, "has no standard exemplars"),
         ("mmlu", None, "is for multiple choice"),
+        ("qwen_choices", None, "is for multiple choice"),
+        ("qwen_math", 6, "are 5, and --shots asks for 6"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(exemplars: str, count: int | None, words: str) -> None:

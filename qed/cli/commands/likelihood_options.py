@@ -23,13 +23,14 @@ def add_likelihood_options(add: Any) -> None:
         "--shots",
         type=int,
         metavar="N",
-        help="worked examples before a question: lm-eval's of gsm8k, math and mmlu, or those of --exemplars",
+        help="worked examples before a question: the standard ones of gsm8k, math, mmlu, sat_math, or of --exemplars",
     )
     add(
         "--exemplars",
         default="",
         metavar="NAME[@PATH]",
-        help="worked examples by name: gsm8k (rows of its train split), gsm8k_cot, minerva_math or mmlu",
+        help="worked examples by name: gsm8k (rows of its train split), gsm8k_cot, minerva_math, mmlu, or "
+        "Qwen2.5-Math's: qwen_gsm8k, qwen_math, qwen_choices, qwen_choices_cot, qwen_aqua",
     )
 
 
