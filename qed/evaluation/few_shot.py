@@ -5,8 +5,8 @@ with seed 1234. `gsm8k_cot`: the eight of Wei et al. 2022 (arXiv 2201.11903) in 
 four of Lewkowycz et al. 2022 (arXiv 2206.14858). `mmlu`: the five dev questions of the same subject.
 
 Those that begin with `qwen` are the ones of Qwen2.5-Math's evaluation (arXiv 2409.12122), written as its prompt types
-`cot` and, for multiple choice, `qwen25-math-cot` do. They are verbatim: some of their commands lack the backslash and
-have a form feed in its place.
+`cot` and, for multiple choice, `qwen25-math-cot` do. They are as copies of its repository have them: some commands lack
+the backslash and have a form feed in its place.
 """
 
 from __future__ import annotations
