@@ -4,6 +4,9 @@ One pair a line, `gold ## answer`; a line with # in front is the reason for the 
 """
 
 SAME = r"""
+# a ratio that reads as a time
+3:5 ## 6:10
+2:3 ## 10:15
 # a decimal comma, a point at the start, spaces and points between thousands
 3.5 ## 3{,}5
 3{,}5 ## \frac72
@@ -184,6 +187,11 @@ January 1, 2000 ## Jan 1, 2000
 """
 
 DIFFERENT = r"""
+# a ratio that reads as a time
+3:5 ## 5:30
+2:3 ## 10:30
+7:30 ## 7:45
+10:15 ## 2:3
 # a decimal comma, a point at the start, spaces and points between thousands
 3{,}5 ## 35
 3{,}5 ## 5.3
