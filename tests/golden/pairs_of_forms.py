@@ -289,6 +289,8 @@ n\equiv1\pmod6 ## n=6k+1 \text{ for some integer } k
 """
 
 ONE_WAY = r"""
+3:5 ## 6:10
+2:3 ## 10:15
 # an arbitrary constant may have another name, and a constant more or less is another answer
 \frac{x^3}{3}+C ## \frac13x^3+K
 \frac{x^3}{3}+C ## \frac{1}{3} x^{3} + k

@@ -4,9 +4,6 @@ One pair a line, `gold ## answer`; a line with # in front is the reason for the 
 """
 
 SAME = r"""
-# a ratio that reads as a time
-3:5 ## 6:10
-2:3 ## 10:15
 # a decimal comma, a point at the start, spaces and points between thousands
 3.5 ## 3{,}5
 3{,}5 ## \frac72
