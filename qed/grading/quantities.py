@@ -86,7 +86,7 @@ def _are_same_percent(
 
 def are_same_ratio(gold: Node, answer: Node, work: Work) -> bool:
     """Compare ratios: 2:3 equals 4:6, 12:18 and 2/3; a time of day equals only itself."""
-    if _is_time(gold) or (_is_time(answer) and gold.kind != "ratio"):
+    if _is_time(gold) or (_is_time(answer) and not gold.name):  # a plain ratio of numbers has a name
         return _read_clock(gold) == _read_clock(answer) != ()
     if gold.kind != answer.kind:
         return (
