@@ -188,7 +188,6 @@ DIFFERENT = r"""
 3:5 ## 5:30
 2:3 ## 10:30
 7:30 ## 7:45
-10:15 ## 2:3
 # a decimal comma, a point at the start, spaces and points between thousands
 3{,}5 ## 35
 3{,}5 ## 5.3
