@@ -34,7 +34,7 @@ class Cursor:
     @property
     def text(self) -> str:
         """The text of the next token."""
-        return self.peek().text
+        return self.tokens[self.position].text if self.position < len(self.tokens) else ""
 
     def take(self) -> Token:
         """Return the next token and step over it.
@@ -50,7 +50,7 @@ class Cursor:
 
     def accept_any(self, *texts: str) -> bool:
         """Step over the next token if it is one of these; return whether it was."""
-        if self.peek() is not END and self.text in texts:
+        if self.position < len(self.tokens) and self.tokens[self.position].text in texts:
             self.position += 1
             return True
         return False

@@ -73,7 +73,8 @@ def equal(gold: str, answer: str, policy: Policy = MATH) -> Verdict:
     if max(len(gold), len(answer)) > MAX_ANSWER_CHARS:
         return TOO_LONG
     if PLAIN.fullmatch(gold) and PLAIN.fullmatch(answer) and not policy.approximate:
-        return SAME_VALUE if Fraction(gold) == Fraction(answer) else OTHER_VALUE
+        read = Fraction if "." in gold or "." in answer else int
+        return SAME_VALUE if read(gold) == read(answer) else OTHER_VALUE
     left, right = read_gold(gold), read_answer(answer)
     if left.key and left.key == right.key:
         return SAME_TOKENS
@@ -158,7 +159,10 @@ def _is_short_word(text: str, reading: Reading) -> bool:
 
 
 def _has_unit(reading: Reading) -> bool:
-    return any(node.kind == "unit" for value in reading.values for node in walk(value))
+    return any(
+        value.kind == "unit" or (value.parts and any(node.kind == "unit" for node in walk(value)))
+        for value in reading.values
+    )
 
 
 def _has_big_operator(reading: Reading) -> bool:
