@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from qed.grading.bounds import MAX_DEPTH, OverBoundError, UnreadableError
@@ -66,9 +65,8 @@ class Cursor:
             raise UnreadableError(f"{texts[0]} was expected, not {token.text}")
         return token.text
 
-    @contextmanager
-    def nest(self) -> Iterator[None]:
-        """Enter one level of nesting.
+    def nest(self) -> Cursor:
+        """Enter one level of nesting, which a `with` statement leaves.
 
         Raises:
             OverBoundError: the text is nested too deeply.
@@ -76,7 +74,12 @@ class Cursor:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise OverBoundError("nested too deeply")
-        yield
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
         self.depth -= 1
 
     def split_first_digit(self) -> None:

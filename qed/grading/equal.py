@@ -174,13 +174,12 @@ def _has_big_operator(reading: Reading) -> bool:
 def _compare_readings(left: Reading, right: Reading, policy: Policy) -> Verdict:
     comparison, unreadable = Comparison(policy, Work()), ""
     try:
-        for gold in left.values:
-            for answer in right.values:
-                try:
-                    if comparison.are_same(*_read_number_words(gold, answer, policy)):
-                        return NEAR_VALUE if comparison.near else SAME_VALUE
-                except UnreadableError as error:  # another reading may do
-                    unreadable = unreadable or str(error)
+        for gold, answer in _list_pairs(left, right):
+            try:
+                if comparison.are_same(*_read_number_words(gold, answer, policy)):
+                    return NEAR_VALUE if comparison.near else SAME_VALUE
+            except UnreadableError as error:  # another reading may do
+                unreadable = unreadable or str(error)
     except (OverBoundError, RecursionError) as error:
         return Verdict(False, "bound", str(error))
     except (UndefinedError, ArithmeticError, ValueError) as error:
@@ -188,6 +187,14 @@ def _compare_readings(left: Reading, right: Reading, policy: Policy) -> Verdict:
     if unreadable:
         return Verdict(False, "unknown", unreadable)
     return UNDECIDED if _has_big_operator(left) or _has_big_operator(right) else OTHER_VALUE
+
+
+def _list_pairs(left: Reading, right: Reading) -> list[tuple[Node, Node]]:
+    """Return the values to compare; 10,20 and 10,2, which may both be decimals, are compared as lists only."""
+    pairs = [(gold, answer) for gold in left.values for answer in right.values]
+    if len(pairs) < 4 or not left.values[0].kind == right.values[0].kind == "list":
+        return pairs
+    return [pair for pair in pairs if any(value.kind in {"list", "set"} for value in pair)]
 
 
 def _read_number_words(one: Node, other: Node, policy: Policy) -> tuple[Node, Node]:
