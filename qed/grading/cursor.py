@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from qed.grading.bounds import MAX_DEPTH, OverBoundError, UnreadableError
@@ -34,7 +33,7 @@ class Cursor:
     @property
     def text(self) -> str:
         """The text of the next token."""
-        return self.peek().text
+        return self.tokens[self.position].text if self.position < len(self.tokens) else ""
 
     def take(self) -> Token:
         """Return the next token and step over it.
@@ -50,7 +49,7 @@ class Cursor:
 
     def accept_any(self, *texts: str) -> bool:
         """Step over the next token if it is one of these; return whether it was."""
-        if self.peek() is not END and self.text in texts:
+        if self.position < len(self.tokens) and self.tokens[self.position].text in texts:
             self.position += 1
             return True
         return False
@@ -66,9 +65,8 @@ class Cursor:
             raise UnreadableError(f"{texts[0]} was expected, not {token.text}")
         return token.text
 
-    @contextmanager
-    def nest(self) -> Iterator[None]:
-        """Enter one level of nesting.
+    def nest(self) -> Cursor:
+        """Enter one level of nesting, which a `with` statement leaves.
 
         Raises:
             OverBoundError: the text is nested too deeply.
@@ -76,7 +74,12 @@ class Cursor:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise OverBoundError("nested too deeply")
-        yield
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
         self.depth -= 1
 
     def split_first_digit(self) -> None:

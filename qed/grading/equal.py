@@ -73,7 +73,8 @@ def equal(gold: str, answer: str, policy: Policy = MATH) -> Verdict:
     if max(len(gold), len(answer)) > MAX_ANSWER_CHARS:
         return TOO_LONG
     if PLAIN.fullmatch(gold) and PLAIN.fullmatch(answer) and not policy.approximate:
-        return SAME_VALUE if Fraction(gold) == Fraction(answer) else OTHER_VALUE
+        read = Fraction if "." in gold or "." in answer else int
+        return SAME_VALUE if read(gold) == read(answer) else OTHER_VALUE
     left, right = read_gold(gold), read_answer(answer)
     if left.key and left.key == right.key:
         return SAME_TOKENS
@@ -158,7 +159,10 @@ def _is_short_word(text: str, reading: Reading) -> bool:
 
 
 def _has_unit(reading: Reading) -> bool:
-    return any(node.kind == "unit" for value in reading.values for node in walk(value))
+    return any(
+        value.kind == "unit" or (value.parts and any(node.kind == "unit" for node in walk(value)))
+        for value in reading.values
+    )
 
 
 def _has_big_operator(reading: Reading) -> bool:
@@ -170,13 +174,12 @@ def _has_big_operator(reading: Reading) -> bool:
 def _compare_readings(left: Reading, right: Reading, policy: Policy) -> Verdict:
     comparison, unreadable = Comparison(policy, Work()), ""
     try:
-        for gold in left.values:
-            for answer in right.values:
-                try:
-                    if comparison.are_same(*_read_number_words(gold, answer, policy)):
-                        return NEAR_VALUE if comparison.near else SAME_VALUE
-                except UnreadableError as error:  # another reading may do
-                    unreadable = unreadable or str(error)
+        for gold, answer in _list_pairs(left, right):
+            try:
+                if comparison.are_same(*_read_number_words(gold, answer, policy)):
+                    return NEAR_VALUE if comparison.near else SAME_VALUE
+            except UnreadableError as error:  # another reading may do
+                unreadable = unreadable or str(error)
     except (OverBoundError, RecursionError) as error:
         return Verdict(False, "bound", str(error))
     except (UndefinedError, ArithmeticError, ValueError) as error:
@@ -184,6 +187,14 @@ def _compare_readings(left: Reading, right: Reading, policy: Policy) -> Verdict:
     if unreadable:
         return Verdict(False, "unknown", unreadable)
     return UNDECIDED if _has_big_operator(left) or _has_big_operator(right) else OTHER_VALUE
+
+
+def _list_pairs(left: Reading, right: Reading) -> list[tuple[Node, Node]]:
+    """Return the values to compare; 10,20 and 10,2, which may both be decimals, are compared as lists only."""
+    pairs = [(gold, answer) for gold in left.values for answer in right.values]
+    if len(pairs) < 4 or not left.values[0].kind == right.values[0].kind == "list":
+        return pairs
+    return [pair for pair in pairs if any(value.kind in {"list", "set"} for value in pair)]
 
 
 def _read_number_words(one: Node, other: Node, policy: Policy) -> tuple[Node, Node]:

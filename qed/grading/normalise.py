@@ -55,6 +55,11 @@ BRACED_DECIMAL = re.compile(r"(?<![\d.}])(\d{1,15}) ?\{, ?\} ?(\d{1,30})(?![\d{]
 INTRODUCTION = re.compile(
     r"^(?:\\text ?\{ ?)?(?:the |my )?(?:final |correct )?answer(?: is)? ?:?(?: ?\} ?| )(?=.)", re.IGNORECASE
 )
+# Between equations of different names only space may stand: a = 1 \\quad b = 2, or `for`: p = 1/2 for y = 1.
+NEXT_EQUATION = re.compile(
+    r"(?<![,;=<>&{(\[\\\s]) {0,3}(?:\\q?quad(?![A-Za-z])|\n|(?<= )for )(?:\s|\\q?quad(?![A-Za-z])){0,5}"
+    r"(?=(?:[A-Za-z]|\\math(?:bf|rm) ?\{[A-Za-z]\})(?:_\{?\w{1,3}\}?)?(?:\([A-Za-z\d]\))? ?=)"
+)
 LOWERED = re.compile(f"[{''.join(SUBSCRIPTS)}]+")
 
 
@@ -68,7 +73,8 @@ def clean_text(text: str) -> str:
     text = unwrap_text(text.strip())
     if "," in text and "{" in text:
         text = BRACED_COMMA.sub(r",\\!", BRACED_DECIMAL.sub(_read_braced_comma, text))
-    return rewrite_mixed(INTRODUCTION.sub("", _strip_dollars(text), count=1))
+    text = INTRODUCTION.sub("", _strip_dollars(text), count=1)
+    return rewrite_mixed(NEXT_EQUATION.sub(", ", text) if text.count("=") > 1 and "\\begin" not in text else text)
 
 
 def _read_braced_comma(match: re.Match[str]) -> str:

@@ -24,6 +24,7 @@ THOUSANDS_END = re.compile(r",0\d{2}(?!\d)")  # no item of a list begins with a 
 AMBIGUOUS_PERIOD = re.compile(r"(\d\.\d{0,20})\((\d{1,20})\)(?![\d(.])")
 # A comma without a space after it may be a decimal point, unless it is between thousands.
 DECIMAL_COMMA = re.compile(r"(?<![\d.,])(0,(?=\d)|\d{1,15},(?!\d{3}(?!\d))(?=\d))(?=\d{1,30}(?![\d.,]))")
+LONE_ZERO = re.compile(r",0$")  # -3,0 are two answers
 ENCLOSED = re.compile(r"[(\[]|\\\{")
 VOWELS = set("aeiou")  # without one, two or three letters are a product: mgh
 SHORT_WORDS = frozenset(
@@ -84,7 +85,7 @@ def _read_other_ways(text: str, tokens: list[Token], letters: Letters) -> list[N
         readings.append(lambda: tokenize(text, True, False, letters))
     if AMBIGUOUS_PERIOD.search(text):
         readings.append(lambda: tokenize(AMBIGUOUS_PERIOD.sub(r"\1\\overline{\2}", text), letters=letters))
-    if text.count(",") == 1 and not ENCLOSED.search(text) and DECIMAL_COMMA.search(text):
+    if text.count(",") == 1 and not ENCLOSED.search(text) and DECIMAL_COMMA.search(text) and not LONE_ZERO.search(text):
         readings.append(lambda: tokenize(text.replace(",", "."), letters=letters))
     if not COUNTING.isdisjoint(text) and COUNTED.search(text) and (counted := write_as_binomials(tokens)) is not None:
         readings.append(lambda: counted)

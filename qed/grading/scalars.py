@@ -29,7 +29,7 @@ MIN_POINTS = 2  # at which both sides must have a value
 
 def is_scalar(node: Node) -> bool:
     """Return whether a node is a number or an expression, without structures in it."""
-    return node.kind in SCALARS and all(inner.kind in SCALARS for inner in walk(node))
+    return node.kind in SCALARS and (not node.parts or all(inner.kind in SCALARS for inner in walk(node)))
 
 
 def list_names(*nodes: Node) -> dict[str, int]:

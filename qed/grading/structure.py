@@ -216,11 +216,13 @@ def _parse_modulo(cursor: Cursor, value: Node) -> Node:
 
 def _parse_words(cursor: Cursor) -> Node | None:
     """Parse a side of words alone, as a text or as the name before an equals sign."""
-    ahead = 0
+    if cursor.peek().kind != "word":
+        return None
+    ahead = 1
     while cursor.peek(ahead).kind == "word":
         ahead += 1
     after = cursor.peek(ahead)
-    if not ahead or (ahead == 1 and len(cursor.text) == 1 and cursor.text < "\u3000"):  # a letter, unless Chinese
+    if ahead == 1 and len(cursor.text) == 1 and cursor.text < "\u3000":  # a letter, unless Chinese
         return None
     if (
         after.text not in ENDING

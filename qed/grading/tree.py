@@ -49,6 +49,8 @@ def walk(node: Node) -> Iterator[Node]:
 
 def expand_signs(node: Node, work: Work) -> list[Node]:
     """Return the values that the ± in a node stand for: all combinations of signs, or two if a ∓ ties them together."""
+    if not node.parts:
+        return [node]
     signs = [inner.kind for inner in walk(node) if inner.kind in SIGNS]
     if not signs:
         return [node]

@@ -4,6 +4,10 @@ One pair a line, `gold ## answer`; ONE_WAY holds for a gold and an answer in thi
 """
 
 SAME = r"""
+# equations with only space between them
+a=1 \quad b=2 ## a=1, b=2
+a=1 \quad b=2 ## b=2, \quad a=1
+x=2 for y=3 ## x = 2, y = 3
 # an arbitrary constant may have another name, and a constant more or less is another answer
 x^2+C ## x^2 + C, C\in\mathbb{R}
 F(x)=x^2+C ## x^2+c

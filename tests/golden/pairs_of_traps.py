@@ -124,4 +124,13 @@ AB=5 ## AC=5
 6 ## 6\text{ not }7
 6 ## 6 \text{ (not 7)}
 12 ## 12\text{ or so, maybe }13
+# an equation in the middle counts, and 10,20 is no 10,2
+a=1 \quad b=2 ## a=3 \quad b=2
+$a=1$ \quad $b=2$ ## $a=3$ \quad $b=2$
+a=1 \quad b=2 ## b=1 \quad a=2
+x=2 for y=3 ## x=1 for y=3
+f(y)=\frac12 for y=1 ## f(y)=\frac13 for y=1
+10,20 ## 10,2
+-3,0 ## -3
+-5,0 ## -5.0
 """

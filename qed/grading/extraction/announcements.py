@@ -16,8 +16,15 @@ NO_ANSWER = re.compile(
 )
 OTHER_ANSWER = re.compile(
     r"(?:wrong|incorrect|first|initial|previous|common|naive|tempting|false|earlier|original|old|not (?:an|the|a|my)|"
-    r"no|(?:if|suppose|assume|assuming|say|imagine|let) (?:that )?(?:the|my|your|our)|"
-    r"whether the|falsche|mauvaise|неправильный)\s{0,2}$",
+    r"no|example|sample|student'?s|(?:if|suppose|assume|assuming|(?<!can )say|imagine|let) (?:that )?(?:the|my|your|"
+    r"our)|"
+    r"whether the|falsche|mauvaise|неправильный|"
+    r"(?:not (?:true|the case|correct|right|certain|clear)|untrue|false|(?<!no )doubt(?:ful)?|unlikely|impossible|"
+    r"nobody \w{4,10}|"
+    r"(?:do not|don't|don’t|cannot|can't|did not|didn't) (?:think|believe|claim|say|conclude)|(?:might|may|"
+    r"could) (?:\w+ )?"
+    r"(?:think|believe|guess)|(?:many|some) (?:students|people|solvers)(?: (?:would|will))?(?: (?:think|say))?)"
+    r"(?: that)?(?: (?:the|my|your|our|its?))?)\s{0,2}$",
     re.IGNORECASE,
 )
 # 42 is our final | answer; we get 42 as the | answer.
@@ -35,6 +42,8 @@ STATING = re.compile(
 )
 DIRECTLY = re.compile(r"[\s*]{0,4}(?:[$\\\d(\-−+√\[{.]|[A-J](?![\w']))")
 MAX_DETOUR_CHARS = 160
+# The answer would be 5 if x were 2.
+HYPOTHETICAL = re.compile(r"\s{0,3}would (?:be|have been)\b[^,;]{0,80} (?:if|unless|had)(?!\w)", re.IGNORECASE)
 
 
 def read_announcement(text: str) -> Result:
@@ -42,7 +51,7 @@ def read_announcement(text: str) -> Result:
     for match in reversed(list(words.ANSWER.finditer(text))):
         if NO_ANSWER.search(text, max(0, match.start() - 12), match.end() + 16) or is_inside_formula(text, match):
             continue
-        if OTHER_ANSWER.search(text, 0, match.start()):
+        if OTHER_ANSWER.search(text, 0, match.start()) or HYPOTHETICAL.match(text, match.end()):
             return Refusal(NEGATED)
         word = re.split(r"[:：]|^[はが은는是为]", text[match.end() :])[-1].strip(" .。!*")
         if choices.YES_NO.fullmatch(word):

@@ -58,7 +58,10 @@ ENDING = re.compile(r"(?:です|である|だ|になります|となります|�
 
 def find_leading_letter(text: str) -> str | None:
     """Return the letter at the beginning of the first sentence: A. Because B is wrong."""
-    match = LEADING.match(text) or LETTER.fullmatch(text.strip(" *."))
+    match = LEADING.match(text)
+    if match is not None and DENIED.match(text, match.end()):
+        return None
+    match = match or LETTER.fullmatch(text.strip(" *."))
     return match.group(1) if match is not None else None
 
 

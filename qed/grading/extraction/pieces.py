@@ -23,7 +23,7 @@ TOKEN = re.compile(
     re.DOTALL,
 )
 OPERATORS = frozenset("+-−–*/^=<>≤≥≠≦≧±∓×·⋅÷√∛∜~≈≡∪∩∈→")
-BEGINNING = frozenset("-−–+±∓∛<>≤≥~≈")
+BEGINNING = frozenset("-−–+±∓∛<>≤≥≠~≈")
 ATTACHED = frozenset("!%‰°′″'²³¹⁰⁴⁵⁶⁷⁸⁹⁻⁺ⁿ½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞_₀₁₂₃₄₅₆₇₈₉")
 VALUED = frozenset("½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞π∞∅√")
 CURRENCY = frozenset("$€£¥₹₽")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-OPERAND = r"\$?[\d(\\√πa-z]"
+OPERAND = r"\$?(?:[\d(\\√π]|[a-z](?![a-z])|sqrt|pi(?![a-z]))"
 # Each pattern begins with a fixed word, and is searched only where its mark is in the text.
 REWRITES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (
@@ -27,7 +27,10 @@ REWRITES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("minus", re.compile(r"(?<=[\d)]) minus (?=[\d(√\\]|[a-z]\b|sqrt)|(?<=\b[a-z]) minus (?=\d|[a-z]\b)"), " - "),
     ("plus or -", re.compile(r"\bplus or -(?=\d)"), "±"),
 )
-SIGN = re.compile(r"\b(?:minus|negative|минус|menos|moins|meno) (?=[\d(√\\$.])", re.IGNORECASE)
+SIGN = re.compile(
+    r"\b(?:minus|negative|минус|menos|moins|meno) (?=[\d(√\\$.])|(?:负|負|マイナス|마이너스) ?(?=\$?[\d(√\\.])",
+    re.IGNORECASE,
+)
 MONTH = (
     r"(?:January|February|March|April|May|June|July|August|September|October|November|December|"
     r"Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\.?"

@@ -41,7 +41,7 @@ ANSWER = compile_words(
 RESULT = compile_words(r"results?|solution|solutions|total|sum|value|final value|choice|option")
 # After an announcement, up to the answer: to the question, of part 2, in simplest form.
 CONNECTION = re.compile(
-    r"(?:[^\S\n]|[:：=→⇒➜>*—–]|\\(?:Rightarrow|implies|to|rightarrow)\b|"
+    r"(?:[^\S\n]|[-=]>|[:：=→⇒➜*]|[—–](?![\d$\\(.√π])|\\(?:Rightarrow|implies|to|rightarrow)\b|"
     r"(?:is|are|was|will be|should be|must be|would be|has to be|comes out (?:to be|to|as)|turns out to be|equals|be|"
     r"therefore|thus|hence|simply|just|then|exactly|clearly|indeed|also|still|indeed|definitely|obviously|of course|"
     r"given by|equal to|obtained as|approximately|about|roughly|"
@@ -68,12 +68,13 @@ COPULA = compile_words(
 )
 NOT = compile_words(
     r"not|isn't|isnt|aren't|wasn't|weren't|doesn't|don't|didn't|won't|wouldn't|shouldn't|can't|cannot|couldn't|never|"
-    r"neither|nor|no|≠|\\neq?|rather than|instead of|used to be|reject|rejecting|discard|discarding|"
+    r"neither|nor|no|\\neq?|rather than|instead of|used to be|reject|rejecting|discard|discarding|"
     r"exclude|excluding|eliminate|ruling out|rule out|isn’t|aren’t|wasn’t|doesn’t|don’t|can’t|"
     r"不是|不等于|不等於|并非|並非|不为|不為|不对|不是的|非|没有|ではない|ではありません|じゃない|でない|"
     r"아니다|아닙니다|아니라|아닌|아니|"
     r"не|нет|nicht|kein|keine|keinen|weder|noch|ne|n'est pas|n’est pas|pas|ni|tampoco|nunca|jamais|não|nao|nem|"
-    r"non|né|nie|niet|geen|inte|ikke|ei|değil|tidak|bukan|không|δεν|ليس|ليست|ليسا|لا|नहीं|nu|לא|ไม่"
+    r"non|né|nie|niet|geen|inte|ikke|ei|değil|tidak|bukan|không|δεν|ليس|ليست|ليسا|لا|नहीं|nu|není|nejsou|nije|nem|"
+    r"nincs|לא|אינו|אינה|ไม่"
 )
 # Negations after the value that they deny.
 WRONG = compile_words(
@@ -97,7 +98,8 @@ HEDGE = compile_words(
     r"kanske|kanskje|belki|mungkin|có thể|có lẽ|ίσως|ربما|لا أعرف|शायद|אולי"
 )
 BUT = compile_words(
-    r"but|however|instead(?! of)|aber|sondern|mais|pero|sino|no obstante|но|а(?= )|mas|porém|ma|bensì|ale|maar|"
+    r"(?<!all )(?<!anything )(?<!everything )(?<!none )(?<!nothing )but|however|instead(?! of)|aber|sondern|mais|"
+    r"pero|sino|no obstante|но|а(?= )|mas|porém|ma|bensì|ale|maar|"
     r"但是?|而是|しかし|"
     r"하지만|그러나|لكن|بل|लेकिन|बल्कि|ama|fakat|tetapi|nhưng"
 )
@@ -135,7 +137,9 @@ BOUND = compile_words(
     r"exceeds?|above|"
     r"below|no more than|no less than|no fewer than|up to|almost|nearly|at most|at least|bounded by|a multiple of|"
     r"multiples of|divisible by|a factor of|a power of|between|mehr als|weniger als|mindestens|höchstens|"
-    r"fast|plus de|"
+    r"fast|(?:größer|kleiner|höher|niedriger) als|(?:supérieure?|inférieure?|égale? ou supérieure?) à|"
+    r"(?:mayor|menor|maior) (?:que|o igual a)|(?:maggiore|minore) di|(?:groter|kleiner) dan|"
+    r"(?:większ|mniejsz)[aey] (?:od|niż)|ein halb von|plus de|"
     r"moins de|au moins|au plus|más de|menos de|al menos|mais de|pelo menos|più di|meno di|almeno|больше|"
     r"меньше|более|"
     r"менее|не менее|не более|大于|小于|大於|小於|至少|至多|超过|以上|以下|未満|不到|최소|최대|이상|이하"
@@ -190,7 +194,8 @@ RETRACTION = re.compile(
     r"(?:wrong|not|incorrect)|"
     r"(?:that|this|it|which)(?:'s| is|’s| was) (?:wrong|incorrect|not right|not correct|a mistake|an error|mistaken)|"
     r"(?:that|this|it) (?:isn't|isn’t|wasn't|can't be|cannot be|is not|was not) (?:right|correct)|"
-    r"scratch that|strike that|i made (?:a|an) (?:\w+ )?(?:mistake|error|slip)|i was wrong|i take (?:that|it) back|"
+    r"which (?:is|was) (?:impossible|absurd|nonsense)|just kidding|scratch that|strike that|i made (?:a|"
+    r"an) (?:\w+ )?(?:mistake|error|slip)|i was wrong|i take (?:that|it) back|"
     r"my mistake|let me (?:correct|redo|recompute|recalculate|start over|try again|fix)|correction|oops|whoops|"
     r"i misread|i miscounted|i miscalculated|on second thought|nein,? (?:doch )?|non,? attendez|moment,? nein|"
     r"я ошиб(?:ся|лась))(?!\w)|更正|等等|不对，|不对,|我错了|算错了|間違えた|訂正|정정",
