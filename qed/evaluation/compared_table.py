@@ -78,9 +78,10 @@ def _show_cautions(console: Console, figures: Mapping[str, Any], common: Sequenc
 
 
 def _show_changes(console: Console, pair: TaskPair, test: PairedTest) -> None:
+    how = "" if test.p_value is None else f" ({test.test})"
     console.say(
-        f"{pair.name}: of {test.n:,} problems {len(test.gained):,} are answered better and {len(test.lost):,} worse "
-        f"({test.test})."
+        f"{pair.name}: of {test.n:,} problems {len(test.gained):,} are answered better and {len(test.lost):,} "
+        f"worse{how}."
     )
     if test.unpaired:
         console.say(f"  {test.unpaired:,} problems are in only one evaluation and are left out.")

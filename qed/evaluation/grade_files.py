@@ -175,10 +175,10 @@ def locate_value(place: Place, row: Row, key: str, known: Sequence[str], option:
             value = value.get(part, KeyError) if isinstance(value, dict) else KeyError
         if value is not KeyError:
             return name, value
-    wanted = key or known[0]
+    wanted = key or (known[0] if len(known) == 1 else f"of the known names ({', '.join(known)})")
     raise DataError(
         f"{place}: there is no column {wanted}; the columns are {', '.join(map(str, row))}. Name yours with {option}."
-        + suggest_nearest(wanted, map(str, row))
+        + suggest_nearest(key or known[0], map(str, row))
     )
 
 

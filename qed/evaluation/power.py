@@ -51,7 +51,8 @@ def compute_detectable_difference(
         before: the rows of an evaluation.
         after: those of another one of the same problems. Without it, the other side is taken to spread as this one.
         measure: `accuracy`, `pass@K` or `maj@K`.
-        correlation: of the values of both sides over problems, where there is one side.
+        correlation: of the values of both sides over problems, where there is one side; where the chance in k answers
+            leaves less, that counts.
 
     Returns:
         the difference and what it is made of; None without a common problem.
@@ -69,6 +70,7 @@ def compute_detectable_difference(
         differences = values[1] - values[0]
         correlation = _correlate(*values)
     else:
+        correlation = min(correlation, _bound_correlation(groups[0], values[0], measure))
         # Distances from the mean have the spread of a side, and spread to that of a difference.
         differences = (values[0] - values[0].mean()) * math.sqrt(2 - 2 * correlation)
     fewest = min(len(answers) for own in groups for answers in own)
@@ -92,6 +94,18 @@ def _correlate(one: Floats, other: Floats) -> float:
     if one.std() == 0 or other.std() == 0:
         return 0.0
     return float(np.corrcoef(one, other)[0, 1])
+
+
+def _bound_correlation(groups: Sequence[Sequence[Row]], values: Floats, measure: str) -> float:
+    """Return how much two evaluations of one model correlate: the share of the spread that problems make, not chance.
+
+    It is known for accuracies of several answers to each problem; elsewhere the bound is 1.
+    """
+    counts = np.array([len(answers) for answers in groups])
+    if measure != ACCURACY or counts.min() < 2 or values.var() == 0:
+        return 1.0
+    chance = float((values * (1 - values) / (counts - 1)).mean())
+    return max(0.0, 1 - chance / float(values.var(ddof=1)))
 
 
 def _name(answers: Sequence[Row]) -> tuple[str, str]:

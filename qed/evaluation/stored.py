@@ -17,7 +17,7 @@ from qed.errors import DataError
 from qed.evaluation.answer_lists import pick_own, require_answers, split_answers
 from qed.evaluation.grade_files import GOLD, RESPONSE, grade_answer, read_value
 from qed.evaluation.per_sample_metrics import compute_sample_metrics
-from qed.evaluation.stored_problems import StoredRow, find_problems
+from qed.evaluation.stored_problems import StoredRow, describe_uneven, find_problems
 from qed.evaluation.summary import average_columns, summarize
 from qed.evaluation.table import show_summary
 from qed.evaluation.verdicts import SecondGrader, judge_again, show_verdicts, summarize_verdicts
@@ -104,6 +104,11 @@ def read_answers(file: Path, scoring: Scoring) -> AnswerTable:
         raise DataError(f"{file} has no row to score.")
     rows, notes = find_problems(table, scoring.gold_key, scoring.id_key)
     columns = [_read_column(rows, key, scoring) for key in scoring.response_keys]
+    for column in columns:
+        counts: Counter[str] = Counter()
+        for each, answers in zip(rows, column, strict=True):
+            counts[each.id] += len(answers)
+        notes.extend(note for note in describe_uneven(counts.values()) if note not in notes)
     return AnswerTable([list(row) for row in zip(*columns, strict=True)], notes)
 
 

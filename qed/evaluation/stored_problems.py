@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from qed.data.sources.rows import Place
@@ -63,12 +63,15 @@ def find_problems(table: Sequence[tuple[Place, Row]], gold_key: str, id_key: str
             f"{_count(repeated, 'question')} asked under several ids, each counted as a problem: if these rows are "
             "answers to one problem, add --id-key with the column of the question."
         )
-    counts = Counter(Counter(each.id for each in rows).values())
-    if len(counts) > 1:
-        usual = counts.most_common(1)[0][0]
-        others = sum(counts.values()) - counts[usual]
-        notes.append(f"{_count(others, 'problem')} with another number of answers than the {usual} of most.")
     return rows, notes
+
+
+def describe_uneven(numbers: Iterable[int]) -> list[str]:
+    """Return a note on the numbers of answers to each problem; none if all are the same."""
+    counts = Counter(numbers)
+    usual = counts.most_common(1)[0][0]
+    others = sum(counts.values()) - counts[usual]
+    return [f"{_count(others, 'problem')} with another number of answers than the {usual} of most."] if others else []
 
 
 def name_gold(problem: str, gold: str) -> str:

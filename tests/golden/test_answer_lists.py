@@ -131,3 +131,14 @@ def test_a_question_under_several_ids_is_said(write: Callable[[Rows], Path]) -> 
     rows: Rows = [{"id": number, "question": "1 + 0?", "code": "1", "gt": "1"} for number in range(2)]
     (note,) = read_answers(write(rows), Scoring("gt", ("code",))).notes
     assert "--id-key" in note
+
+
+def test_lists_of_other_lengths_are_said(write: Callable[[Rows], Path]) -> None:
+    rows = [{"id": number, "code": ["1", "2"], "gt": "1"} for number in range(4)]
+    table = read_answers(write([*rows, {"id": 4, "code": [], "gt": "1"}]), Scoring("gt", ("code",)))
+    assert table.notes == ["1 problem with another number of answers than the 2 of most."]
+
+
+def test_a_row_without_an_answer_is_not_told_about_one_name(write: Callable[[Rows], Path]) -> None:
+    with pytest.raises(DataError, match=r"row 2: there is no column of the known names .*response"):
+        read_answers(write([{"response": "1", "gt": "1"}, {"gt": "1"}]), Scoring("gt"))

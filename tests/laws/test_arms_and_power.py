@@ -118,3 +118,12 @@ def test_holms_adjustment() -> None:
         pytest.approx(0.06),
     ]
     assert adjust_holm([0.7, 0.8]) == [1.0, 1.0]
+
+
+def test_chance_in_the_answers_is_no_correlation() -> None:
+    right = np.random.default_rng(0).random((400, 4)) < 0.4
+    power = compute_detectable_difference(build_rows(right))
+    assert power is not None
+    exact = 2.8016 * (2 * 0.4 * 0.6 / 4 / 400) ** 0.5  # two evaluations whose problems are all alike
+    assert power.difference == pytest.approx(exact, rel=0.1)
+    assert power.correlation < 0.15
