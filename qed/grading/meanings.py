@@ -30,9 +30,6 @@ SYNONYMS = {
     "even numbers": "even integers", "odd numbers": "odd integers", "all even numbers": "all even integers",
     "all odd numbers": "all odd integers", "both even and odd": "both", "both odd and even": "both",
 }  # fmt: skip
-# Yes, no and no solution in other languages.
-SYNONYMS |= dict.fromkeys("да sí oui sim sì 是 是的 はい 예 네 نعم हाँ हां так evet".split(), "yes")  # noqa: SIM905
-SYNONYMS |= dict.fromkeys("нет non nein não 否 不是 いいえ 아니요 아니오 لا नहीं ні hayır".split(), "no")  # noqa: SIM905
 SYNONYMS |= dict.fromkeys(
     ("无解", "無解", "解なし", "нет решений", "keine lösung", "sin solución", "pas de solution"), NO_SOLUTIONS
 )
@@ -42,8 +39,8 @@ SUBJECT = re.compile(
 OWNER = re.compile(r"^(?:it|(?:the|this) (?:equation|system|inequality|problem)|the equations) (?:has|have) ")
 # Yes, no, true and false in other languages.
 ABROAD = {
-    "yes": "oui sí да 是 是的 はい sim 예 네 نعم हाँ evet",
-    "no": "non nein нет 否 不是 不 いいえ não 아니요 لا नहीं",
+    "yes": "ja oui sí sì да так 是 是的 はい sim 예 네 نعم हाँ हां evet",
+    "no": "non nein нет ні 否 不是 不 いいえ não 아니요 아니오 لا नहीं hayır",
     "true": "vrai wahr verdadero верно 正确 对 真 verdadeiro",
     "false": "faux falsch falso неверно 错误 错 假",
 }

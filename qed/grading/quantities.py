@@ -9,6 +9,7 @@ from qed.grading.exact import compute_rational
 from qed.grading.policy import Policy
 from qed.grading.scalars import are_same_scalar, is_scalar
 from qed.grading.tree import Node, make_number
+from qed.grading.units import BARE
 from qed.grading.vocabulary import UNITS
 
 DAY_HALVES = {"am", "pm"}
@@ -27,7 +28,8 @@ def are_same_quantity(gold: Node, answer: Node, policy: Policy, work: Work) -> b
         return False
     if "percent" in (left[1], right[1]):
         return _are_same_percent(left, right, policy, work)
-    if left[1] and right[1]:
+    bare = [side[1].startswith(f"{BARE}^") for side in (left, right)]
+    if all(bare) or (left[1] and right[1] and not any(bare)):  # square units are no cubic units, but may be cm²
         return _have_same_units(left, right, policy, work)
     if are_same_scalar(left[0], right[0], work):
         return True

@@ -28,7 +28,7 @@ LONE_ZERO = re.compile(r",0$")  # -3,0 are two answers
 ENCLOSED = re.compile(r"[(\[]|\\\{")
 VOWELS = set("aeiou")  # without one, two or three letters are a product: mgh
 SHORT_WORDS = frozenset(
-    "no on of go am is it in to do up so or at as if we he me us an by my be ok ha hi oh".split()  # noqa: SIM905
+    "no on of go am is it in to do up so or at as if we he me us an by my be ok ha hi oh ja".split()  # noqa: SIM905
 )
 
 

@@ -32,6 +32,9 @@ MAX_NOUNS = 4  # in a row
 CHANGES = set("increase decrease discount profit loss gain more less off higher lower chance".split())  # noqa: SIM905
 
 
+BARE = "unit"  # the name of square and cubic units without another name
+
+
 def attach_unit(node: Node, name: str, factor: Fraction | int = 1) -> Node:
     """Build a value with a unit: the name of the dimension, and the factor to its base unit."""
     return Node("unit", name, (node, make_number(factor)))
@@ -145,9 +148,10 @@ def _parse_unit(cursor: Cursor) -> tuple[str, Fraction] | None:
             power, sign = 1, _read_division(cursor, sign)
     if not words:
         return None
-    powers.pop("", None)
+    if powers.get("") == 1:
+        del powers[""]
     return " ".join(
-        f"{name}^{count}" if count != 1 and name[:3] != "of " else name
+        f"{name or BARE}^{count}" if count != 1 and name[:3] != "of " else name
         for name, count in sorted(powers.items())
         if count
     ), factor

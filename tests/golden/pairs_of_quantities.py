@@ -4,6 +4,10 @@ One pair a line, `gold ## answer`; a line with # in front is the reason for the 
 """
 
 SAME = r"""
+# square and cubic units without a name
+5 square units ## 5
+12 sq units ## 12 square units
+5\text{ units}^2 ## 5
 # a decimal comma, a point at the start, spaces and points between thousands
 3.5 ## 3{,}5
 3{,}5 ## \frac72
@@ -184,6 +188,10 @@ January 1, 2000 ## Jan 1, 2000
 """
 
 DIFFERENT = r"""
+# square and cubic units without a name
+5 square units ## 5 cubic units
+5 units^2 ## 5 units^3
+5 square units ## 6 square units
 # a ratio that reads as a time
 3:5 ## 5:30
 2:3 ## 10:30
