@@ -102,6 +102,9 @@ def _has_answer(text: str) -> bool:
 
 
 def _join_parts(texts: Sequence[str], values: bool) -> str:
-    """Join the parts of an answer: `values` with commas, pieces with white space as they are, steps as lines."""
+    """Join the parts of an answer: `values` and single words with commas, pieces with white space as they are, steps
+    as lines.
+    """
     spaced = any(text != text.strip() for text in texts)
+    values = values or all(text and not any(map(str.isspace, text)) for text in texts)
     return ", ".join(texts) if values else ("" if spaced else "\n").join(texts)

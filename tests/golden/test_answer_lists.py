@@ -91,6 +91,7 @@ def test_what_a_list_is_can_be_said(write: Callable[[Rows], Path]) -> None:
         "1, 2"
     ]
     assert summarize(file, lists="answers")["answers"]["k"] == 2
+    assert summarize(write([{"code": ["1", "2"], "gt": "1, 2"}]), lists="parts")["answers"]["accuracy"] == 1.0
     file = write([{"code": ["It", " is 7"], "gt": "7"}, {"code": ["First 3 + 4.", "\\boxed{7}"], "gt": "7"}])
     assert [row["text"] for row in score_responses(file, Scoring("gt", ("code",), lists="parts"))["answers"]] == [
         "It is 7",
