@@ -95,7 +95,8 @@ def _show_change(
     console: Console, word: str, change: Change, before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> None:
     """Print a problem that changed, with the first answer of each side that shows the change."""
-    console.say(f"  {word}: {_shorten(before[0].get('question'))}  (gold {_shorten(before[0].get('gold'))})")
+    problem = before[0].get("question") or change.problem
+    console.say(f"  {word}: {_shorten(problem)}  (gold {_shorten(before[0].get('gold'))})")
     better = change.after > change.before
     for name, rows, share, right in (
         ("before", before, change.before, not better),
