@@ -42,7 +42,7 @@ def _read_choices(tokens: list[Token]) -> str:
     joined = "".join(letters)
     if not 2 <= len(joined) <= len(CHOICES) or not set(joined) <= CHOICES or len(set(joined)) < len(joined):
         return ""
-    separated = all(token.kind == "joiner" or token.text in {",", ";"} for token in others)
+    separated = all((token.kind == "joiner" and token.text != "or") or token.text in {",", ";"} for token in others)
     if others and len(letters) == len(joined) and separated:
         return "".join(sorted(letters))
     return joined if not others and joined == "".join(sorted(joined)) else ""
