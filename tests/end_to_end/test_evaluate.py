@@ -307,7 +307,7 @@ def test_mistakes_cost_a_line(
 @pytest.mark.parametrize(
     ("rows", "code", "words"),
     [
-        ([{"gold": "1", "said": "1"}], 3, "no column prediction"),
+        ([{"gold": "1", "said": "1"}], 3, "no column of the known names"),
         ([{"id": 1, "gold": "1", "response": "1"}, {"gold": "1", "response": "1"}], 3, "row 2"),
         (
             [{"id": 1, "gold": "1", "response": "1"}, {"id": "", "gold": "1", "response": "1"}],
