@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qed.evaluation.compared_runs import Decoding
-from qed.evaluation.stored_problems import name_gold
+from qed.evaluation.stored_problems import name_gold, write_count
 from qed.runs.run import Row
 
 # Settings that may differ in an honest comparison: what is compared, on which hardware, and the seed.
@@ -54,7 +54,7 @@ def list_cautions(before: Sequence[Decoding], after: Sequence[Decoding]) -> list
     return list(dict.fromkeys([*cautions, *notes]))
 
 
-def part_golds(decodings: Iterable[Decoding]) -> tuple[list[Decoding], list[str]]:
+def separate_golds(decodings: Iterable[Decoding]) -> tuple[list[Decoding], list[str]]:
     """Make each gold of an id a problem of its own, and leave out answers that are there twice.
 
     Args:
@@ -71,14 +71,16 @@ def part_golds(decodings: Iterable[Decoding]) -> tuple[list[Decoding], list[str]
             problem, gold = str(row["group_id"]), str(row.get("gold"))
             if golds.setdefault(problem, gold) != gold:
                 several.add(problem)
-    kept = [_drop_copies(decoding, several) for decoding in _name_alike(decodings)]
+    kept = [_drop_copies(decoding, several) for decoding in _align_names(decodings)]
     copies = sum(len(old.rows) - len(new.rows) for old, new in zip(decodings, kept, strict=True))
     notes = []
     if several:
-        notes.append(f"{_count(len(several), 'id')} with several golds ({_list(several)}): each counts as a problem.")
+        notes.append(
+            f"{write_count(len(several), 'id')} with several golds ({_list(several)}): each counts as a problem."
+        )
     if copies:
         notes.append(
-            f"{_count(copies, 'answer')} stored twice, with the same problem and number: the first one counts."
+            f"{write_count(copies, 'answer')} stored twice, with the same problem and number: the first one counts."
         )
     return kept, notes
 
@@ -95,7 +97,7 @@ def count_truncated(decodings: Sequence[Decoding]) -> dict[str, int]:
     }
 
 
-def _name_alike(decodings: Sequence[Decoding]) -> list[Decoding]:
+def _align_names(decodings: Sequence[Decoding]) -> list[Decoding]:
     """Give a problem the name that another file has for it, in which its id has several golds."""
     known = {str(row["group_id"]) for decoding in decodings for row in decoding.rows}
     named = {name for name in known if "~" in name}
@@ -167,7 +169,7 @@ def _compare_prompts(before: Sequence[Decoding], after: Sequence[Decoding]) -> l
     differing = sum(one[problem] != other[problem] for problem in shared)
     if not differing:
         return []
-    return [f"Other prompts: {differing:,} of {_count(len(shared), 'problem')} were asked with other texts."]
+    return [f"Other prompts: {differing:,} of {write_count(len(shared), 'problem')} were asked with other texts."]
 
 
 def _list_prompts(side: Sequence[Decoding]) -> dict[str, set[Any]]:
@@ -202,8 +204,8 @@ def _compare_counts(before: Sequence[Decoding], after: Sequence[Decoding]) -> li
     changed = [problem for problem in golds[0] if problem in golds[1] and not golds[0][problem] & golds[1][problem]]
     if changed:
         cautions.append(
-            f"{_count(len(changed), 'id')} with another gold after than before ({_list(changed)}): left out, because "
-            "these are other problems. Check that both files have the same golds."
+            f"{write_count(len(changed), 'id')} with another gold after than before ({_list(changed)}): left out, "
+            "because these are other problems. Check that both files have the same golds."
         )
     cautions += _compare_problems([*before, *after])
     counts = [
@@ -222,8 +224,8 @@ def _compare_problems(parts: Sequence[Decoding]) -> list[str]:
     if not 0 < shared < FEW_SHARED * most:
         return []
     return [
-        f"Only {shared:,} of {_count(len(set.union(*runs)), 'problem')} were answered by all runs, the others are left "
-        "out. Evaluate all runs on the same problems: qed evaluate, with the same --seed."
+        f"Only {shared:,} of {write_count(len(set.union(*runs)), 'problem')} were answered by all runs, the others "
+        "are left out. Evaluate all runs on the same problems: qed evaluate, with the same --seed."
     ]
 
 
@@ -247,7 +249,3 @@ def _show(values: Sequence[Any]) -> str:
 def _list(values: Iterable[Any]) -> str:
     shown = sorted(values)
     return ", ".join(map(str, shown[:3])) + (", …" if len(shown) > 3 else "")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

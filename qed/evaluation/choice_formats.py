@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from qed.config.task_names import parse_task
 from qed.data.sources.choices import LETTERS
 from qed.errors import DataError, UsageError
+from qed.rewards.multiple_choice import list_choices
 from qed.types import Problem
 
 DELIMITER = " "  # between a context and a choice
@@ -87,7 +88,7 @@ def require_choices(task: str, problems: Sequence[Problem]) -> None:
         UsageError: the task is not multiple choice; the message names the first problem without options.
     """
     for problem in problems:
-        options = list_options(problem)
+        options = list_choices(problem)
         if len(options) < 2 or problem.answer not in list_labels(problem):
             raise UsageError(
                 f"What is asked for is for multiple choice, and problem {problem.id} of {task} has no options with the "
@@ -131,20 +132,14 @@ def _write_lead(form: ChoiceFormat, task: str, subject: str, examples: Sequence[
 
 
 def _build_item(form: ChoiceFormat, problem: Problem, lead: str) -> ChoiceItem:
-    options = list_options(problem)
+    options = list_choices(problem)
     context = lead + form.write(find_stem(problem, options), options)
     return ChoiceItem(problem, context, tuple(form.choices(options)), list_labels(problem).index(problem.answer))
 
 
 def list_labels(problem: Problem) -> list[str]:
     """Return the labels of a problem's options in its data: letters, or digits in some questions of ARC."""
-    return list(str(problem.meta.get("options", LETTERS)))[: len(list_options(problem))]
-
-
-def list_options(problem: Problem) -> list[str]:
-    """Return the texts of a problem's options; none if it is not multiple choice."""
-    choices = problem.meta.get("choices")
-    return [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
+    return list(str(problem.meta.get("options", LETTERS)))[: len(list_choices(problem))]
 
 
 def find_stem(problem: Problem, options: Sequence[str]) -> str:

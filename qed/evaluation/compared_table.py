@@ -9,6 +9,7 @@ from qed.console.live import Console
 from qed.evaluation.arms import ArmsTest
 from qed.evaluation.compared_tasks import TaskPair
 from qed.evaluation.paired import Change, PairedTest
+from qed.evaluation.stored_problems import write_count
 from qed.evaluation.summary import group_by_problem
 
 MAX_SHOWN = 3  # problems of each kind of change
@@ -113,16 +114,12 @@ def _shorten(text: Any) -> str:
 
 def _show_arms(console: Console, pair: TaskPair, test: ArmsTest) -> None:
     """Print the measure of each run, and how much seeds and problems vary."""
-    seeds = f"{_count(test.seeds[0], 'run')} against {_count(test.seeds[1], 'run')}"
-    console.say(f"{pair.name}: {seeds}, on the {_count(test.n, 'problem')} that all answered.")
+    seeds = f"{write_count(test.seeds[0], 'run')} against {write_count(test.seeds[1], 'run')}"
+    console.say(f"{pair.name}: {seeds}, on the {write_count(test.n, 'problem')} that all answered.")
     if test.unpaired:
-        console.say(f"  {_count(test.unpaired, 'problem')} not in all runs and left out.")
+        console.say(f"  {write_count(test.unpaired, 'problem')} not in all runs and left out.")
     for name, runs, between, within in zip(("before", "after"), test.runs, test.between, test.within, strict=True):
         values = ", ".join(f"{100 * value:.1f}" for value in runs)
         seeds = "unknown, with one run" if between is None else f"{100 * between:.1f}"
         spread = f"standard deviation between seeds {seeds}, from problems and answers {100 * within:.1f}"
         console.say(f"  {name}: {values}; {spread}")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from qed.errors import DataError
 from qed.evaluation import stored
-from qed.evaluation.cautions import list_cautions, part_golds
+from qed.evaluation.cautions import list_cautions, separate_golds
 from qed.evaluation.compared_runs import Answers, Arm, Decoding
 from qed.evaluation.estimators import list_budgets
 from qed.evaluation.measures import ACCURACY
@@ -54,7 +54,7 @@ def pair_tasks(before: Arm, after: Arm) -> Iterator[TaskPair]:
         if not names and len(own) == len(others) == 1:
             names = [(next(iter(own)), next(iter(others)))]
         for one, other in names:
-            parts, notes = part_golds([*own[one], *others[other]])
+            parts, notes = separate_golds([*own[one], *others[other]])
             sides = parts[: len(own[one])], parts[len(own[one]) :]
             warnings = [*list_cautions(*sides), *notes]
             if len(before.places) == len(after.places) == 1 and (before.is_pattern or after.is_pattern):

@@ -23,7 +23,8 @@ from qed.config import plugins
 from qed.config.task_names import parse_task
 from qed.data import tasks
 from qed.errors import DataError, UsageError, suggest_nearest
-from qed.evaluation.choice_formats import MMLU_SHOTS, build_items, find_stem, list_labels, list_options, require_choices
+from qed.evaluation.choice_formats import MMLU_SHOTS, build_items, find_stem, list_labels, require_choices
+from qed.rewards.multiple_choice import list_choices
 from qed.types import Problem
 
 Pair = tuple[str, str]  # a question and its worked answer
@@ -160,7 +161,7 @@ def add_exemplars(task: str, problems: Sequence[Problem], shots: Shots) -> list[
 
 def _list_in_line(problem: Problem) -> str:
     """Return a question with its options as Qwen2.5-Math's evaluation writes them."""
-    options = list_options(problem)
+    options = list_choices(problem)
     listed = " ".join(f"({label}) {each.strip()}" for label, each in zip(list_labels(problem), options, strict=True))
     return f"{find_stem(problem, options).strip()}\nAnswer Choices: {listed}".strip()
 

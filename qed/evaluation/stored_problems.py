@@ -50,18 +50,18 @@ def find_problems(table: Sequence[tuple[Place, Row]], gold_key: str, id_key: str
     # If the first row has an id, every row must have one; otherwise the question identifies a problem.
     id_key = id_key or next((name for name in ID if name in table[0][1]), "")
     rows = [_read_problem(place, row, gold_key, id_key) for place, row in table]
-    rows, notes = _part_golds(rows)
+    rows, notes = _separate_golds(rows)
     rows, copies = _drop_copies(rows)
     if copies:
-        notes.append(f"{_count(copies, 'row')} left out as exact copies of others.")
+        notes.append(f"{write_count(copies, 'row')} left out as exact copies of others.")
     questions = defaultdict(set)
     for each in rows:
         questions[each.question, each.gold].add(each.id)
     repeated = sum(len(ids) > 1 for (question, _), ids in questions.items() if question)
     if repeated:
         notes.append(
-            f"{_count(repeated, 'question')} asked under several ids, each counted as a problem: if these rows are "
-            "answers to one problem, add --id-key with the column of the question."
+            f"{write_count(repeated, 'question')} asked under several ids, each counted as a problem: if these rows "
+            "are answers to one problem, add --id-key with the column of the question."
         )
     return rows, notes
 
@@ -71,7 +71,9 @@ def describe_uneven(numbers: Iterable[int]) -> list[str]:
     counts = Counter(numbers)
     usual = counts.most_common(1)[0][0]
     others = sum(counts.values()) - counts[usual]
-    return [f"{_count(others, 'problem')} with another number of answers than the {usual} of most."] if others else []
+    if not others:
+        return []
+    return [f"{write_count(others, 'problem')} with another number of answers than the {usual} of most."]
 
 
 def name_gold(problem: str, gold: str) -> str:
@@ -79,7 +81,8 @@ def name_gold(problem: str, gold: str) -> str:
     return f"{problem}~{derive_seed(gold) % 2**32:08x}"
 
 
-def _count(number: int, noun: str) -> str:
+def write_count(number: int, noun: str) -> str:
+    """Write a number with its noun: 1 problem, 1,319 problems."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -103,7 +106,7 @@ def _read_id(place: Place, row: Row, question: str, gold: str, id_key: str) -> s
     return str(value)
 
 
-def _part_golds(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], list[str]]:
+def _separate_golds(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], list[str]]:
     """Give the problems of an id with several golds ids of their own, which depend on the gold alone."""
     golds: dict[str, set[str]] = defaultdict(set)
     for each in rows:
@@ -111,14 +114,15 @@ def _part_golds(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], list[str]]:
     several = {name for name, own in golds.items() if len(own) > 1}
     if not several:
         return list(rows), []
-    parted = [
+    separated = [
         StoredRow(each.place, each.row, name_gold(each.id, each.gold), each.question, each.gold)
         if each.id in several
         else each
         for each in rows
     ]
     shown = ", ".join(sorted(several)[:3]) + (", …" if len(several) > 3 else "")
-    return parted, [f"{_count(len(several), 'id')} with several golds ({shown}): each gold counts as a problem."]
+    ids = write_count(len(several), "id")
+    return separated, [f"{ids} with several golds ({shown}): each gold counts as a problem."]
 
 
 def _drop_copies(rows: Sequence[StoredRow]) -> tuple[list[StoredRow], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qed.evaluation.cautions import count_truncated, list_cautions, part_golds
+from qed.evaluation.cautions import count_truncated, list_cautions, separate_golds
 from qed.evaluation.compared_runs import Decoding, build_decoding, describe_training
 from qed.evaluation.compared_tasks import count_answers
 from qed.evaluation.measures import ACCURACY
@@ -63,7 +63,7 @@ def compare_runs(records: Sequence[Record], tasks: Sequence[str]) -> RunTests:
         for name, other, (other_step, other_figures) in evaluated[1:]:
             first_name, first, (step, figures) = evaluated[0]
             for decoding in [decoding for decoding in figures if decoding in other_figures]:
-                sides, notes = part_golds(
+                sides, notes = separate_golds(
                     [
                         _load_side(first, step, task, decoding, figures),
                         _load_side(other, other_step, task, decoding, other_figures),

@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qed.rewards.verdicts import cut_at_turn, judge_answer
+from qed.grading.extraction.marks import cut_at_turn
+from qed.rewards.verdicts import judge_answer
 from qed.types import Grade, Rollout
 
 REASONING, REASONING_END = "<reasoning>", "</reasoning>"

@@ -22,8 +22,8 @@ CHOICE = re.compile(
 def reward(rollout: Rollout) -> Grade:
     """Reward = correct; the format holds when a letter was chosen."""
     problem = rollout.problem
-    chosen = find_letter(rollout.text, _list_choices(problem))
-    correct = chosen is not None and chosen == _match_letter(problem.answer, _list_choices(problem))
+    chosen = find_letter(rollout.text, list_choices(problem))
+    correct = chosen is not None and chosen == _match_letter(problem.answer, list_choices(problem))
     reason = "no letter chosen" if chosen is None else "the same choice" if correct else "another choice"
     return Grade(float(correct), correct, chosen is not None, chosen, {"correct": float(correct)}, "string", reason)
 
@@ -34,7 +34,8 @@ def find_letter(text: str, choices: Sequence[str] = ()) -> str | None:
     return _match_letter(extracted.answer, choices) if extracted else None
 
 
-def _list_choices(problem: Problem) -> Sequence[str]:
+def list_choices(problem: Problem) -> list[str]:
+    """Return the texts of a problem's choices; none if it is not multiple choice."""
     choices = problem.meta.get("choices")
     return [str(choice) for choice in choices] if isinstance(choices, list | tuple) else []
 

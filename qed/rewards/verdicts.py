@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from qed.grading.equal import Verdict, equal
-from qed.grading.extract import TURNS, Extracted, Refusal, find_final_answer
+from qed.grading.extract import Extracted, Refusal, find_final_answer
 from qed.grading.policy import MATH, Policy
 from qed.types import Grade, Rollout
 
 NO_ANSWER = Verdict(False, "extract", "no answer found")
 NO_FORMAT = Verdict(False, "format", "the format does not hold")
 CLASSES = ("fmt1_ans1", "fmt1_ans0", "fmt0_ans1", "fmt0_ans0")
-
-
-def cut_at_turn(text: str) -> str:
-    """Return the text before the token that ends the turn, which a sampler that does not stop writes on from."""
-    ends = [start for turn in TURNS if (start := text.find(turn)) > 0]
-    return text[: min(ends)] if ends else text
 
 
 def judge_answer(gold: str, answer: str | None, policy: Policy = MATH) -> Verdict:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from qed.grading.equal import Verdict
-from qed.rewards.verdicts import NO_FORMAT, cut_at_turn, judge_answer
+from qed.grading.extraction.marks import cut_at_turn
+from qed.rewards.verdicts import NO_FORMAT, judge_answer
 from qed.types import Grade, Rollout
 
 NUMBER = re.compile(r"-?[\d.,]+")

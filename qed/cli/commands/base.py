@@ -33,6 +33,12 @@ def add_extract_option(add: Callable[..., object], modes: Sequence[str]) -> None
     add("--extract", type=read, metavar="MODE", default="flexible", help=about.format(", ".join(modes)))
 
 
+def add_lists_option(add: Callable[..., object], lead: str = "") -> None:
+    """Add the option that says what a list in the column of answers is; `lead` begins its help."""
+    about = "what a list is: k answers, or the parts of one (default: k answers; an unclear list is refused)"
+    add("--lists", choices=LISTS, default="", help=lead + about)
+
+
 class Parser(argparse.ArgumentParser):
     """An argparse parser that allows no abbreviations and raises UsageError instead of printing usage and exiting."""
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from qed.cli.commands.base import LISTS, Parser
+from qed.cli.commands.base import Parser, add_lists_option
 from qed.cli.commands.verdict_options import add_policy_option
 from qed.errors import UsageError
 
@@ -73,7 +73,7 @@ def _build_parser() -> Parser:
     add("--response-key", default="", metavar="COLUMN,…", help="for a file of answers: the columns of the answers")
     add("--id-key", default="", metavar="COLUMN", help="for a file of answers: the column that identifies a problem")
     add_policy_option(add)
-    add("--lists", default="", choices=LISTS, help="for a file of answers: what the items of a list are")
+    add_lists_option(add, "for a file of answers: ")
     add("--rollouts", action="store_true", help="show the first sampled token that differs in two runs")
     add("--json", action="store_true", help="print the tests as one line of JSON, as the last line of stdout")
     return parser

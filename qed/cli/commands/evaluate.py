@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qed.cli.commands.base import LISTS, Parser, add_extract_option
+from qed.cli.commands.base import Parser, add_extract_option, add_lists_option
 from qed.cli.commands.endpoint_options import add_endpoint_options, find_served, is_endpoint, read_endpoint
 from qed.cli.commands.evaluate_sweep import add_sweep_option, run_sweep
 from qed.cli.commands.likelihood_options import add_likelihood_options, check_likelihood
@@ -178,12 +178,7 @@ def _add_stored_options(add: Any) -> None:
     add("--gold-key", default="", metavar="COLUMN", help="the correct answer (default: the first known column)")
     add("--response-key", default="", metavar="COLUMN,…", help="the columns of the answers, each scored separately")
     add("--id-key", default="", metavar="COLUMN", help="identifies a problem (default: id, or else the question)")
-    add(
-        "--lists",
-        choices=LISTS,
-        default="",
-        help="what a list is: k answers, or the parts of one (default: k answers, where no doubt)",
-    )
+    add_lists_option(add)
     add_extract_option(add, MODES)
 
 

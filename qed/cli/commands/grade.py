@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qed.cli.commands.base import LISTS, Parser, add_extract_option
+from qed.cli.commands.base import Parser, add_extract_option, add_lists_option
 from qed.cli.commands.verdict_options import add_also_option, add_policy_option, read_also
 from qed.cli.sharing import add_sharing_options, check_sharing, run_shared
 from qed.config.values import split_items
@@ -58,12 +58,7 @@ def _build_parser() -> Parser:
     add("--gold-key", default="", metavar="COLUMN", help="correct answer (default: gold, or the first known column)")
     add("--response-key", default="", metavar="COLUMN", help="response (default: prediction, response, text, …)")
     add_extract_option(add, MODES)
-    add(
-        "--lists",
-        choices=LISTS,
-        default="",
-        help="what a list is: k answers, or the parts of one (default: k answers, where no doubt)",
-    )
+    add_lists_option(add)
     add("--reward", default="", metavar="NAME,…", help="grade by a reward, or a sum such as boxed,0.5*length")
     add("--reward-options", default="", metavar="NAME.FIELD=VALUE,…", help="options of the rewards")
     add_policy_option(add)

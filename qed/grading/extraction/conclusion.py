@@ -6,6 +6,7 @@ import re
 
 from qed.grading.extraction import chains, choices, words
 from qed.grading.extraction.announcements import read_announcement
+from qed.grading.extraction.boxes import find_last
 from qed.grading.extraction.outcome import (
     ASKED,
     HEDGED,
@@ -102,8 +103,8 @@ def find_retraction(sentences: list[Sentence]) -> tuple[int, bool]:
     """Cut the sentences at the last place that takes back what was said; return it, and whether it is certain."""
     for index in range(len(sentences) - 1, -1, -1):
         sentence = sentences[index]
-        certain = _find_last(words.RETRACTION, sentence.text)
-        match = certain or _find_last(words.SOFT_RETRACTION, sentence.text)
+        certain = find_last(words.RETRACTION, sentence.text)
+        match = certain or find_last(words.SOFT_RETRACTION, sentence.text)
         if match is None or (
             certain is None and ((index == 0 and match.start() == 0) or words.CHECK.match(sentence.text[match.end() :]))
         ):
@@ -112,13 +113,6 @@ def find_retraction(sentences: list[Sentence]) -> tuple[int, bool]:
         sentences[index] = sentence._replace(text=rest, bold=tuple(bold for bold in sentence.bold if bold in rest))
         return index + (not rest), certain is not None
     return 0, False
-
-
-def _find_last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    last = None
-    for match in pattern.finditer(text):
-        last = match
-    return last
 
 
 def find_stated(sentences: list[Sentence]) -> Extracted | Refusal:

@@ -25,6 +25,11 @@ def cut_to_last_turn(text: str) -> str:
     if _may_have_thought(text):
         for _, closing in THOUGHTS:
             text = text.rpartition(closing)[2]
+    return cut_at_turn(text)
+
+
+def cut_at_turn(text: str) -> str:
+    """Return the text before the token that ends the turn, behind which a sampler that does not stop writes on."""
     ends = [start for turn in TURNS if (start := text.find(turn)) > 0]
     return text[: min(ends)] if ends else text
 

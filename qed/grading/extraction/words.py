@@ -38,7 +38,6 @@ ANSWER = compile_words(
     r"|odpowiedź|odpověď|svaret|svar|cevap|cevabı|yanıt|đáp án|đáp số|jawaban(?:nya)?|απάντηση|răspuns(?:ul)?"
     r"|الإجابة|الاجابة|الجواب|جواب|إجابة|پاسخ|उत्तर|উত্তর|תשובה|התשובה|คำตอบ|vastaus|válasz"
 )
-RESULT = compile_words(r"results?|solution|solutions|total|sum|value|final value|choice|option")
 # After an announcement, up to the answer: to the question, of part 2, in simplest form.
 CONNECTION = re.compile(
     r"(?:[^\S\n]|[-=]>|[:：=→⇒➜*]|[—–](?![\d$\\(.√π])|\\(?:Rightarrow|implies|to|rightarrow)\b|"
