@@ -113,9 +113,14 @@ def load_benchmarks(
 
     Args:
         settings: settings with prompt and reward; `auto` uses each task's default.
+        names: the benchmarks, `NAME[:SPLIT][@PATH]`.
         samples: answers per problem; 0 uses each benchmark's number.
         drawn: the number of problems of each benchmark, 0 for all, and the seed that draws them.
         shots: worked examples before a question; None leaves the prompt as it is.
+
+    Raises:
+        UsageError: two tasks would have the same name, or a task has no standard examples.
+        DataError: a task cannot be loaded.
     """
     loaded: dict[str, Benchmark] = {}
     for name, label, problems, left_out, subset in _list_tasks(settings, names):

@@ -61,7 +61,7 @@ def load_arm(name: str, scoring: stored.Scoring) -> Arm:
 
 
 def find_places(name: str) -> list[Path]:
-    """Return the places that a side names; see `load_arm`."""
+    """Return the places that a side names; see `load_arm` for the patterns and errors."""
     if Path(name).exists() or not ("," in name or glob.has_magic(name)):
         return [Path(name)]
     places: list[Path] = []
@@ -74,7 +74,11 @@ def find_places(name: str) -> list[Path]:
 
 
 def load_answers(place: Path, scoring: stored.Scoring) -> Answers:
-    """Load the answers of a run's last evaluation, of an evaluation's folder, or of a file."""
+    """Load the answers of a run's last evaluation, of an evaluation's folder, or of a file; see `load_arm`.
+
+    Raises:
+        DataError: the place does not exist, cannot be read, or contains no answers of an evaluation.
+    """
     if place.is_file():
         return _load_file(place, scoring)
     if not place.is_dir():

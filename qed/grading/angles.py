@@ -1,6 +1,7 @@
 """Sines, cosines and their inverses in closed form: exact at rational multiples of π and at arcs of known values.
 
-Everything else is expanded by the addition formulas into sines and cosines of independent angles.
+Everything else is expanded by the addition formulas into sines and cosines of independent angles. A rule raises
+UndefinedError where there is no value, and UnreadableError where it knows no closed form.
 """
 
 from __future__ import annotations

@@ -62,7 +62,11 @@ def parse_argument(cursor: Cursor) -> Node:
 
 
 def parse_atom(cursor: Cursor) -> Node:
-    """Parse one factor without its exponent."""
+    """Parse one factor without its exponent.
+
+    Raises:
+        UnreadableError: no factor begins here.
+    """
     token = cursor.peek()
     if token.kind == "number":
         return _parse_number(cursor)

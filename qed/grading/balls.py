@@ -1,7 +1,8 @@
 """Arithmetic with a proven bound on the error, at any precision (ball arithmetic).
 
 An enclosure is a value and the exponent of a power of two that its error does not exceed. Magnitudes are rounded up to
-powers of two, so that the bounds cost nearly nothing.
+powers of two, so that the bounds cost nearly nothing. An operation raises IndeterminateError where more precision is
+needed, UndefinedError where there is no value, and OverBoundError where a power is too large.
 """
 
 from __future__ import annotations
@@ -57,7 +58,11 @@ class Precision:
         return low
 
     def enclose(self, value: Any, error: int) -> Enclosure:
-        """Build the enclosure of a rounded result, whose operands contribute this error."""
+        """Build the enclosure of a rounded result, whose operands contribute this error.
+
+        Raises:
+            UndefinedError: the result is not finite.
+        """
         if not self.arithmetic.isfinite(value):
             raise UndefinedError("no finite value")
         if value == 0 and error < EXACT // 2:
@@ -69,7 +74,11 @@ class Precision:
         return not hasattr(ball.value, "_mpc_")
 
     def require_real(self, ball: Enclosure) -> Any:
-        """Return the value of a real enclosure."""
+        """Return the value of a real enclosure.
+
+        Raises:
+            IndeterminateError: the value is complex.
+        """
         if not self.is_real(ball):
             raise IndeterminateError("a complex value")
         return ball.value

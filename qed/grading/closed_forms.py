@@ -3,6 +3,7 @@
 `Reducer.reduce` rewrites an expression: logarithms of rationals become sums over primes, sines at rational multiples of
 π become roots of unity, and what remains transcendental becomes an atom. If an identity holds for other values of the
 atoms, then it holds for their own: so an algebraic test proves ln 6 = ln 2 + ln 3.
+A rule raises UndefinedError where there is no value, and UnreadableError where it cannot decide a sign or an order.
 """
 
 from __future__ import annotations

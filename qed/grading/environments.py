@@ -15,7 +15,11 @@ ROW_END = Token("end", "")
 
 
 def parse_environment(cursor: Cursor, name: str) -> Node:
-    """Parse rows separated by \\\\ and cells separated by &; only the bars of a determinant change the value."""
+    """Parse rows separated by \\\\ and cells separated by &; only the bars of a determinant change the value.
+
+    Raises:
+        UnreadableError: it is no environment of rows and cells.
+    """
     end = f"\\end{{{name}}}"
     if name not in MATRICES | SYSTEMS:
         raise UnreadableError(f"the environment {name}")
