@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,17 @@ def compute_student_quantile(df: Floats, tail: float = LEVEL) -> Floats:
     Newton's method on the logarithms of score and tail, between which the curve is nearly straight for few degrees.
     """
     freedom = np.minimum(np.asarray(df, np.float64), MAX_DF)
+    if freedom.size == 1:  # breakdowns ask for the same few again and again
+        return np.full_like(freedom, _find_quantile(float(freedom.reshape(())), tail))
+    return _solve_quantiles(freedom, tail)
+
+
+@lru_cache(maxsize=4096)
+def _find_quantile(freedom: float, tail: float) -> float:
+    return float(_solve_quantiles(np.array([freedom]), tail)[0])
+
+
+def _solve_quantiles(freedom: Floats, tail: float) -> Floats:
     scale = _lgamma((freedom + 1) / 2) - _lgamma(freedom / 2) - np.log(freedom * math.pi) / 2
     score = np.full_like(freedom, Z)
     for _ in range(ROUNDS):

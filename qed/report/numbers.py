@@ -112,8 +112,8 @@ def format_percent(value: float | None, digits: int = 1) -> str:
 def format_interval(figures: Mapping[str, Any]) -> str:
     """Format an accuracy with its 95 % interval from an evaluation summary, which may be of too few problems."""
     low, high = (f"{100 * figures[bound]:.1f}" for bound in ("ci_lo", "ci_hi"))
-    few = "; too few problems" if figures.get("too_few") else ""
-    return f"{format_percent(figures['accuracy'])} [{low},{SPACE}{high}{few}]"
+    few = " too few" if figures.get("too_few") else ""
+    return f"{format_percent(figures['accuracy'])} [{low},{SPACE}{high}]{few}"
 
 
 def format_points(difference: float) -> str:

@@ -64,7 +64,7 @@ td small, th small {{ display: block; }}
 .outcomes {{ width: 100%; }}
 tbody th, .figures thead th, .moves thead th {{ white-space: normal; overflow-wrap: anywhere; }}
 tbody th {{ min-width: 130px; }}
-caption, figure h3 {{ overflow-wrap: anywhere; }}
+caption, figure h3, li {{ overflow-wrap: anywhere; }}
 .moves th, .moves td {{ white-space: normal; }}
 .made {{
   display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 0 40px;

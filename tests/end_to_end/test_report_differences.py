@@ -125,7 +125,7 @@ def test_too_few_problems_are_said(tmp_path: Path) -> None:
         rows = rows_of(0, "greedy", share, 1, problems=4)
         write_evaluation(tmp_path / name, 0, "maths", rows, {"greedy": summarize(rows)})
     text = report(tmp_path / "a", tmp_path / "b").text
-    assert "too few problems]" in text
+    assert "] too few" in text
     assert "4 problems are too few for a test" in text
 
 

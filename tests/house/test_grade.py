@@ -105,7 +105,7 @@ def test_columns_by_name_nested_and_known(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "arguments", "code", "words"),
     [
-        ('{"gold": "1", "said": "1"}', [], 3, ["row 1", "no column of the known names", "gold, said", "--response-key"]),
+        ('{"gold": "1", "said": "1"}', [], 3, ["row 1", "no column of the known", "gold, said", "--response-key"]),
         ('{"gold": "1", "prediction": "1"}\n{"gold": ', [], 3, ["row 2", "broken JSON"]),
         ("", [], 3, ["no row to grade"]),
         ('{"gold": "1", "prediction": "1"}', ["--rewrad", "boxed"], 2, ["no option --rewrad", "'--reward'"]),
