@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from qed.data.prompts import few_shot_gsm8k
 from qed.types import Problem
 
 CHAT = False
 STOP: tuple[str, ...] = ()
 REWARD = "accuracy"
+demonstration = few_shot_gsm8k.demonstration
 
 
 def render(problem: Problem, tokenizer: Any) -> str:
     """Render the question; a problem with examples has its prompt in `meta["rendered"]`."""
     return f"{problem.question}\n"
-
-
-def demonstration(problem: Problem) -> str | None:
-    """Return the solution, closed by a sentence with the answer; None without a worked solution."""
-    return f" {problem.solution} The answer is {problem.answer}." if problem.solution else None
