@@ -32,7 +32,7 @@ from qed.config.resolve import Resolved, read_sources, resolve_settings
 from qed.console.unread import drop_unread
 from qed.errors import DataError, QedError, UsageError
 from qed.guards.parents import build_child_command, die_with_launcher
-from qed.guards.ranks import claim_failure
+from qed.guards.ranks import claim_failure, forget_ranks
 from qed.guards.redaction import redact, strip_control
 
 INTERRUPTED = 130
@@ -43,6 +43,7 @@ BROKEN_PIPE = 141  # the exit code of a process that SIGPIPE ends, as usual for 
 def main(argv: list[str] | None = None) -> None:
     """Run a command line and exit with its code."""
     die_with_launcher()
+    forget_ranks()
     arguments = sys.argv[1:] if argv is None else argv
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

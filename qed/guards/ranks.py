@@ -282,7 +282,8 @@ _assigned: list[bool] = []  # whether this rank prints the error that all have r
 @contextmanager
 def watch_ranks(monitor: RankMonitor) -> Iterator[RankMonitor]:
     """Exchange heartbeats while the block runs; see `RankMonitor`."""
-    _active[:] = [monitor]
+    forget_ranks()
+    _active.append(monitor)
     monitor.start()
     try:
         yield monitor
@@ -306,6 +307,12 @@ def in_collective(name: str) -> Iterator[None]:
 def assign_failure(prints: bool) -> None:
     """Say whether this rank prints the error that all ranks are about to raise."""
     _assigned[:] = [prints]
+
+
+def forget_ranks() -> None:
+    """Forget the ranks of an earlier run of this process, which have nothing to say about the next one's errors."""
+    _active.clear()
+    _assigned.clear()
 
 
 def claim_failure() -> bool:

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from qed.cli.main import main
 from qed.errors import Interrupted, ModelError, RankLost
 from qed.guards import ranks, watchdog
-from qed.guards.ranks import RankMonitor, claim_failure, watch_ranks
+from qed.guards.ranks import RankMonitor, assign_failure, claim_failure, watch_ranks
 from qed.guards.signals import Stop
 from qed.loops.ranks import watch_other_ranks
 from qed.runs.run import Run
@@ -241,7 +242,13 @@ def test_one_rank_tells_of_an_error() -> None:
     assert RankMonitor(group.store, 1, 3, Stop(), 30).claim_failure(), "without the store, better twice than never"
 
 
-def test_a_process_without_ranks_tells_of_its_errors() -> None:
+def test_a_process_without_ranks_tells_of_its_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also if one of an earlier run in the same process was another rank's to tell."""
+    assign_failure(prints=False)
+    assert not claim_failure()
+    with pytest.raises(SystemExit):
+        main(["view", "--port", "70000", "."])
+    assert "error: " in capsys.readouterr().err
     assert claim_failure()
 
 
