@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from qed.algorithms.base import Average, require
 from qed.algorithms.parts.advantage import AdvantageEstimator
@@ -44,6 +44,8 @@ class Srft(PolicyGradient):
     positive: float = 0.1
     """The factor of e^H in the weight of sampled answers that are better than their group."""
     guidance: WholeDemonstrations = field(default_factory=WholeDemonstrations)
+
+    step_means: ClassVar[tuple[str, ...]] = ("guidance/sft_weight",)
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
