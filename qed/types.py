@@ -114,14 +114,16 @@ class Request:
     `count` is the size of the group. `shares` belong to its first completions: each begins with that share of the
     problem's demonstration, and the policy continues it. With a share of 1 the complete demonstration joins the group,
     and nothing is sampled. `extra_completions` are finished rollouts that join the group, such as replayed ones. Both
-    count towards `count`. `greedy` adds one completion by greedy decoding: it is graded as a baseline, and is never
-    trained.
+    count towards `count`. `demonstrations` is the number of complete demonstrations that join the group beside these,
+    as far as the problem has them. `greedy` adds one completion by greedy decoding: it is graded as a baseline, and is
+    never trained.
     """
 
     problem: Problem
     count: int
     shares: tuple[float, ...] = ()
     extra_completions: tuple[Rollout, ...] = ()
+    demonstrations: int = 0
     greedy: bool = False
 
 

@@ -10,11 +10,10 @@ The ratio rho is not clipped unless `clip_low` and `clip_high` are set, and the 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from qed.algorithms.base import Average, StepContext
+from qed.algorithms.base import Average
 from qed.algorithms.parts import requirements, shaping
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.guidance import ExpertPrefix
@@ -22,7 +21,7 @@ from qed.algorithms.parts.mixture import OffPolicyAdvantages, split_group
 from qed.algorithms.parts.policy_gradient import PolicyGradient
 from qed.algorithms.parts.shaping import Shaping
 from qed.algorithms.parts.surrogates import Surrogate, Terms, mask_off_policy
-from qed.types import Advantage, Group, Groups, Problem, Request
+from qed.types import Advantage, Groups
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,19 +56,6 @@ class Luffy(PolicyGradient):
     def has_ratio(self) -> bool:
         """Shaping of sampled tokens applies to their ratio."""
         return super().has_ratio or self.shaping.own_kind != "none"
-
-    @property
-    def guided(self) -> bool:
-        """Whether the guidance settings use demonstrations."""
-        return self.guidance.active
-
-    def plan(self, problems: Sequence[Problem], group_size: int, context: StepContext) -> list[Request]:
-        """Return requests whose first completions continue a demonstration."""
-        return self.guidance.plan(super().plan(problems, group_size, context), context)
-
-    def filter_groups(self, groups: Groups) -> list[Group]:
-        """Drop complete demonstrations that the grader judges wrong."""
-        return super().filter_groups(self.guidance.drop_wrong_traces(groups))
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
         """Compute the group's advantages, weighted by whether the policy sampled the token."""

@@ -59,8 +59,8 @@ def sample(
     """Sample a group of answers for each request.
 
     An answer's random numbers depend only on the address, its problem's id and its index. Extra completions and
-    prefixes of a request come first in its group; complete answers are not sampled. An answer has at most `max_tokens`
-    tokens, including a prefix.
+    prefixes of a request come first in its group, demonstrations beside its answers last; complete answers are not
+    sampled. An answer has at most `max_tokens` tokens, including a prefix.
 
     Args:
         requests: the problems and the number of answers for each.
@@ -79,7 +79,7 @@ def sample(
         # If a problem is in a step twice, its indices continue; otherwise both groups would have the same answers.
         first = sampled[request.problem.id]
         groups.append([replace(member, index=first + number) for number, member in enumerate(members)])
-        sampled[request.problem.id] += request.count
+        sampled[request.problem.id] += len(members)
     _sample_members(groups, sampler, template, sampling, address, version)
     return groups
 
@@ -118,7 +118,7 @@ def _sample_members(
 def start_group(
     request: Request, template: PromptTemplate, max_tokens: int, address: tuple[int | str, ...], counts: Counter[str]
 ) -> Group:
-    """Build the members of a group before sampling: first complete answers, then prefixes, then empty answers."""
+    """Build the members of a group before sampling: complete answers, prefixes, empty answers, then demonstrations."""
     prompt = template.prompt(request.problem)
     empty = Rollout(request.problem, template.tokens(prompt), (), (), prompt.opened, "length", prompt_text=prompt.text)
     demonstrations = _select_demonstrations(request, template, max_tokens, address, counts)
@@ -127,17 +127,18 @@ def start_group(
         _build_prefix(empty, demonstrations[number % len(demonstrations)], share, template)
         for number, share in enumerate(shares)
     ]
-    if request.shares:
-        counts["guidance/traces"] += sum(member.given > 0 for member in guided)
+    joined = [_build_prefix(empty, each, 1.0, template) for each in demonstrations[: request.demonstrations]]
+    if request.shares or request.demonstrations:
+        counts["guidance/traces"] += sum(member.given > 0 for member in (*guided, *joined))
     members = [*request.extra_completions, *guided]
-    return members + [empty] * (request.count - len(members))
+    return [*members, *[empty] * (request.count - len(members)), *joined]
 
 
 def _select_demonstrations(
     request: Request, template: PromptTemplate, max_tokens: int, address: tuple[int | str, ...], counts: Counter[str]
 ) -> list[Rollout]:
     """Return the demonstrations of a problem that are short enough, in a random order for this step."""
-    if not any(request.shares):
+    if not any(request.shares) and not request.demonstrations:
         return []
     written = template.demonstrations(request.problem)
     fitting = [demonstration for demonstration in written if len(demonstration.output) <= max_tokens]

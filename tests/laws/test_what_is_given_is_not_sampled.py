@@ -15,7 +15,7 @@ from making import make_model
 from qed.algorithms.base import StepContext
 from qed.algorithms.exgrpo import ExGrpo
 from qed.algorithms.luffy import Luffy
-from qed.algorithms.parts.guidance import ExpertPrefix, Strategy
+from qed.algorithms.parts.guidance import ExpertPrefix, Strategy, WholeDemonstrations
 from qed.data.prompts.base import PromptTemplate
 from qed.errors import UsageError
 from qed.rollout.replay import ReplayBuffer
@@ -26,6 +26,7 @@ from qed.sampling.native.sampler import NativeSampler
 from qed.types import Completion, Grade, Group, Problem, Request, Rollout
 
 END = 1
+STEP = StepContext(1, 10, seed=5)
 
 
 class Letters:
@@ -102,6 +103,35 @@ def test_the_other_answers_are_those_of_an_unguided_step() -> None:
     plain, _, _ = sampled([Request(problems[0], 4)])
     mixed, _, _ = sampled(asked(Luffy(), problems))
     assert [rollout.output for rollout in mixed[0][1:]] == [rollout.output for rollout in plain[0][1:]]
+
+
+def test_demonstrations_join_beside_the_answers_of_an_unguided_step() -> None:
+    """Three problems of four answers and two demonstrations: one has one, one none, the third's is too long."""
+    problems = [Problem("a", "cd", "1", "efgh"), Problem("b", "ce", "1"), Problem("c", "cf", "1", "e" * 12)]
+    plain, _, _ = sampled([Request(problem, 4) for problem in problems])
+    mixed, counts, asked_for = sampled(WholeDemonstrations(2).plan([Request(p, 4) for p in problems], STEP))
+    assert [len(group) for group in mixed] == [5, 4, 4]
+    assert asked_for == 12
+    for group, expected in zip(mixed, plain, strict=True):
+        assert [rollout.output for rollout in group[:4]] == [rollout.output for rollout in expected]
+    trace = mixed[0][4]
+    assert (trace.source, trace.output, trace.index, trace.is_on_policy) == ("expert", (4, 5, 6, 7, END), 4, False)
+    assert counts == {"guidance/traces": 1, "guidance/without_trace": 1, "guidance/too_long": 1}
+
+
+def test_a_demonstration_that_the_grader_judges_wrong_stays_out_unless_it_is_asked_for() -> None:
+    (group,), _, _ = sampled(WholeDemonstrations().plan([Request(Problem("a", "cd", "1", "efgh"), 2)], STEP))
+    for rollout in group:
+        rollout.grade = Grade(0.0, False, False, None)
+    assert [len(kept) for kept in WholeDemonstrations().drop_wrong_traces([group])] == [2]
+    assert [len(kept) for kept in WholeDemonstrations(wrong_traces="keep").drop_wrong_traces([group])] == [3]
+
+
+def test_a_share_of_the_problems_takes_demonstrations() -> None:
+    requests = [Request(Problem(str(number), "cd", "1", "e"), 4) for number in range(400)]
+    drawn = [request.demonstrations for request in WholeDemonstrations(trace_share=0.25).plan(requests, STEP)]
+    assert 70 <= sum(drawn) <= 130
+    assert not WholeDemonstrations(trace_share=0.0).active
 
 
 @settings(max_examples=30, deadline=None)

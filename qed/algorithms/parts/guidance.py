@@ -1,17 +1,68 @@
-"""How much of a demonstration the completions of a group start from, as in LUFFY (arXiv 2504.14945)."""
+"""How demonstrations join a group: as the start of its completions (LUFFY, arXiv 2504.14945), or whole, beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from qed.algorithms.base import StepContext, require
 from qed.randomness import draw_uniform
 from qed.types import Group, Groups, Problem, Request, Rollout
 
 Strategy = Literal["random", "linear_max", "reverse_linear", "fixed", "linear"]
+WrongTraces = Literal["drop", "keep"]
 WINDOWS = 10  # of the strategies linear_max and reverse_linear
+
+
+class Guidance(Protocol):
+    """The settings that say which requests take demonstrations, and which of these are trained."""
+
+    @property
+    def active(self) -> bool:
+        """Whether any group has a demonstration."""
+
+    def plan(self, requests: Sequence[Request], context: StepContext) -> list[Request]:
+        """Return the requests with their demonstrations."""
+
+    def drop_wrong_traces(self, groups: Groups) -> list[Group]:
+        """Remove complete demonstrations that the grader judges wrong, unless they are to be kept."""
+
+
+@dataclass(frozen=True)
+class WholeDemonstrations:
+    """Which groups a complete demonstration joins, beside the answers that are sampled."""
+
+    traces: int = 1
+    """The number of demonstrations that join a group; a problem that has fewer gives what it has."""
+    trace_share: float = 1.0
+    """The share of problems that use a demonstration; drawn again for every problem and step."""
+    wrong_traces: WrongTraces = "drop"
+    """What to do with demonstrations that the grader judges wrong: drop removes them and counts them; keep trains on
+    them."""
+
+    def __post_init__(self) -> None:
+        """Refuse settings out of range."""
+        require(self.traces >= 0, "algorithm.guidance.traces must not be negative.")
+        require(0 <= self.trace_share <= 1, "algorithm.guidance.trace_share must lie in [0, 1].")
+
+    @property
+    def active(self) -> bool:
+        """Whether any group has a demonstration."""
+        return self.traces > 0 and self.trace_share > 0
+
+    def plan(self, requests: Sequence[Request], context: StepContext) -> list[Request]:
+        """Return the requests with the number of demonstrations that join their groups."""
+        return [
+            replace(request, demonstrations=self.traces)
+            if is_drawn(self.trace_share, address_draws(request.problem, context))
+            else request
+            for request in requests
+        ]
+
+    def drop_wrong_traces(self, groups: Groups) -> list[Group]:
+        """Remove demonstrations that the grader judges wrong, unless `wrong_traces` keeps them."""
+        return drop_wrong_traces(groups, self.wrong_traces)
 
 
 @dataclass(frozen=True)
@@ -33,7 +84,7 @@ class ExpertPrefix:
     """The steps over which a strategy's bound moves."""
     same_share: bool = False
     """Draw one share for all guided answers of a group."""
-    wrong_traces: Literal["drop", "keep"] = "drop"
+    wrong_traces: WrongTraces = "drop"
     """What to do with complete demonstrations that the grader judges wrong: drop removes them from the group and counts
     them; keep trains on them with their negative advantage."""
 
@@ -58,15 +109,13 @@ class ExpertPrefix:
 
     def drop_wrong_traces(self, groups: Groups) -> list[Group]:
         """Remove complete demonstrations that the grader judges wrong, unless `wrong_traces` keeps them."""
-        if self.wrong_traces == "keep":
-            return list(groups)
-        return [[rollout for rollout in group if not is_wrong_trace(rollout)] for group in groups]
+        return drop_wrong_traces(groups, self.wrong_traces)
 
     def draw_shares(self, problem: Problem, group_size: int, context: StepContext) -> tuple[float, ...]:
         """Draw the share of the demonstration for each of the first completions of a group."""
         count = group_size if self.traces < 0 else min(self.traces, group_size)
-        address = (context.seed, "guidance", context.step, problem.id)
-        if draw_uniform(*address, "whether") >= self.trace_share:
+        address = address_draws(problem, context)
+        if not is_drawn(self.trace_share, address):
             return ()
         draws = [draw_uniform(*address, 0 if self.same_share else number) for number in range(count)]
         return tuple(self._compute_share(draw, number, count, context.step) for number, draw in enumerate(draws))
@@ -82,6 +131,23 @@ class ExpertPrefix:
         window = min(WINDOWS - 1, step * WINDOWS // self.strategy_steps)
         tenths = window + 1 if self.strategy == "reverse_linear" else WINDOWS - window
         return draw * tenths * self.most / WINDOWS
+
+
+def address_draws(problem: Problem, context: StepContext) -> tuple[int | str, ...]:
+    """Return the address of the random numbers that decide about a problem's demonstrations in a step."""
+    return context.seed, "guidance", context.step, problem.id
+
+
+def is_drawn(share: float, address: Sequence[int | str]) -> bool:
+    """Draw whether a problem is among the share that uses a demonstration."""
+    return draw_uniform(*address, "whether") < share
+
+
+def drop_wrong_traces(groups: Groups, wrong_traces: WrongTraces) -> list[Group]:
+    """Remove complete demonstrations that the grader judges wrong, unless they are to be kept."""
+    if wrong_traces == "keep":
+        return list(groups)
+    return [[rollout for rollout in group if not is_wrong_trace(rollout)] for group in groups]
 
 
 def is_wrong_trace(rollout: Rollout) -> bool:

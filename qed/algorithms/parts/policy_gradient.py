@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from qed.algorithms.base import Algorithm, Average, StepContext, require
@@ -15,6 +16,7 @@ from qed.algorithms.parts import (
     crediting,
     estimators,
     exploration,
+    imitation,
     losses,
     regularizer,
     requirements,
@@ -22,6 +24,8 @@ from qed.algorithms.parts import (
 )
 from qed.algorithms.parts.advantage import AdvantageEstimator
 from qed.algorithms.parts.corrections import Correction
+from qed.algorithms.parts.guidance import Guidance
+from qed.algorithms.parts.mixture import split_group
 from qed.algorithms.parts.regularizer import Regularizer
 from qed.algorithms.parts.scales import Scale, compute_factor
 from qed.algorithms.parts.selection import Selection
@@ -37,7 +41,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PolicyGradient(Algorithm):
-    """Changes the probability of tokens in proportion to their advantage."""
+    """Changes the probability of tokens in proportion to their advantage.
+
+    An algorithm with demonstrations has a field `guidance`; one that imitates them defines `weigh_imitated`.
+    """
 
     average: Average = "sequence"
     """How the loss is averaged: over tokens, over sequences, by a constant length, or over sequences' sums."""
@@ -49,12 +56,16 @@ class PolicyGradient(Algorithm):
     regularizer: Regularizer = Regularizer()
     selection: Selection = Selection()
 
+    # Whether rows with demonstration tokens are imitated, in place of the surrogate; see `parts.imitation`.
+    imitates: ClassVar[bool] = False
     fresh_defaults: ClassVar[dict[str, Any]] = {"learner.lr": 1e-4}
 
     def __post_init__(self) -> None:
         """Refuse settings out of range."""
         super().__post_init__()
         requirements.require_compatible(self.advantage, self.surrogate, self.correction, self.regularizer)
+        if self.imitates:
+            requirements.require_split_statistics(self.advantage, self.regularizer)
         for name, path in find_shadowed(flatten_fields(self)).items():
             part, _, inner = path.partition(".")
             kind = type(getattr(self, part)).__name__
@@ -63,6 +74,17 @@ class PolicyGradient(Algorithm):
                 f"{type(self).__name__} has a field {name}, which would hide algorithm.{path}. For another default "
                 f"write {part}: {kind} = {kind}({inner}=...); for a setting of your own take another name.",
             )
+
+    @property
+    def demonstrations(self) -> Guidance | None:
+        """The settings of the demonstrations that join the groups; None without a field `guidance`."""
+        guidance: Guidance | None = getattr(self, "guidance", None)
+        return guidance
+
+    @property
+    def guided(self) -> bool:
+        """Whether the guidance settings use demonstrations."""
+        return self.demonstrations is not None and self.demonstrations.active
 
     @property
     def reference(self) -> bool:
@@ -110,12 +132,16 @@ class PolicyGradient(Algorithm):
         )
 
     def plan(self, problems: Sequence[Problem], group_size: int, context: StepContext) -> list[Request]:
-        """Return the requests, with a greedy completion where it is the baseline."""
-        requests = super().plan(problems, group_size, context)
-        return [replace(request, greedy=self.advantage.estimator == "remax") for request in requests]
+        """Return the requests, with a greedy completion where it is the baseline, and with their demonstrations."""
+        requests = [
+            replace(request, greedy=self.advantage.estimator == "remax")
+            for request in super().plan(problems, group_size, context)
+        ]
+        return requests if self.demonstrations is None else self.demonstrations.plan(requests, context)
 
     def filter_groups(self, groups: Groups) -> list[Group]:
-        """Keep, with dynamic sampling, the groups with correct and wrong completions, before any shaping."""
+        """Drop wrong demonstrations; keep, with dynamic sampling, the groups with correct and wrong completions."""
+        groups = groups if self.demonstrations is None else self.demonstrations.drop_wrong_traces(groups)
         return [group for group in groups if not self.selection.dynamic_sampling or crediting.is_mixed(group)]
 
     def enough(self, groups: Groups, wanted: int, rounds: int) -> bool:
@@ -125,7 +151,10 @@ class PolicyGradient(Algorithm):
         return len(groups) >= wanted or rounds >= self.selection.max_rounds
 
     def credit(self, groups: Groups) -> list[list[Advantage]]:
-        """Compute the estimator's advantages for all groups of the step."""
+        """Compute the advantages of all groups; where rows are imitated, by the statistics of the others."""
+        if self.imitates:
+            settings = self.advantage
+            return [split_group(group, settings.normalize_std, settings.std_epsilon) for group in groups]
         return crediting.compute_advantages(groups, self.advantage, self.regularizer, self.advantages)
 
     def advantages(self, rewards: Tensor) -> Tensor:
@@ -145,12 +174,26 @@ class PolicyGradient(Algorithm):
         ]
 
     def weights(self, batch: Batch, length: int) -> Tensor:
-        """Compute the weights of the average, times the constant of `scale`."""
+        """Compute the weights of the average, times the constant of `scale`; imitated rows have their own."""
+        if self.imitates:
+            return imitation.weigh_rows(batch, lambda rows: self._weigh_sampled(rows, length), self.weigh_imitated)
+        return self._weigh_sampled(batch, length)
+
+    def _weigh_sampled(self, batch: Batch, length: int) -> Tensor:
         return super().weights(batch, length) * compute_factor(self.scale, self.average, len(batch))
 
+    def weigh_imitated(self, mask: Tensor) -> Tensor:
+        """Compute the weight c_t of every imitated token of the step, [B, T], from a mask of these tokens, [B, T]."""
+        raise NotImplementedError
+
     def compute_metrics(self, batch: Batch) -> dict[str, float]:
-        """Compute the metrics of the correction, if there is one."""
-        return corrections.measure_correction(batch, self.correction) if self.needs_old_logps else {}
+        """Compute the metrics of the correction, if there is one, and the share of rows that are imitated."""
+        stats = corrections.measure_correction(batch, self.correction) if self.needs_old_logps else {}
+        return stats | (
+            {"guidance/imitated": float(imitation.find_imitated(batch).mean(dtype=batch.mask.dtype))}
+            if self.imitates
+            else {}
+        )
 
     def prepare(self, batch: Batch, logps: Tensor | None, entropy: Tensor | None) -> Batch:
         """Apply the correction for the sampler, and keep advantages only on the tokens of `top_entropy`."""
@@ -160,9 +203,11 @@ class PolicyGradient(Algorithm):
         return exploration.keep_top_entropy(batch, entropy, self.selection.top_entropy)
 
     def has_gradient(self, batch: Batch) -> Tensor:
-        """Return rows with an advantage; all rows where the loss has a KL or entropy term or adapts its weight."""
-        all_rows = self.surrogate.pulls_every_row or self.regularizer.acts_on_every_row
-        return batch.mask.any(1) if all_rows else super().has_gradient(batch)
+        """Return rows with an advantage or an imitated token; all rows if the loss has a KL or entropy term."""
+        if self.surrogate.pulls_every_row or self.regularizer.acts_on_every_row:
+            return batch.mask.any(1)
+        live = super().has_gradient(batch)
+        return live | imitation.find_imitated(batch) if self.imitates else live
 
     def terms(self, batch: Batch, logps: Tensor) -> surrogates.Terms:
         """Compute the policy loss of each token, [B, T], before it is weighted, and sums for the metrics."""
@@ -170,10 +215,13 @@ class PolicyGradient(Algorithm):
             sampled, limit = surrogates.find_sampled_tokens(batch), self.correction.offpolicy_limit
             kept = corrections.compute_off_policy_mask(logps, batch.sampled_logps, batch.advantages, sampled, limit)
             batch = replace(batch, advantages=batch.advantages * kept)
+        if self.imitates:
+            return imitation.compute_terms(batch, logps, partial(surrogates.compute_terms, settings=self.surrogate))
         return surrogates.compute_terms(batch, logps, self.surrogate)
 
     def loss(self, batch: Batch, logps: Tensor, entropy: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the surrogate, plus the KL and minus the entropy bonus where set, all with the same token weights."""
+        batch = imitation.mark_rows(batch) if self.imitates else batch
         terms, stats = self.terms(batch, logps)
         loss, settings = (batch.weights * terms).sum(), self.regularizer
         if settings.kl:
